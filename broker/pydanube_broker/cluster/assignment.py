@@ -332,6 +332,12 @@ class Assigner:
         return made
 
 
+async def epoch_counter(store: MetadataStore, topic: TopicName) -> EpochCounter:
+    """The last epoch of a topic's name, as it is now."""
+    key = keys.epoch_key(topic)
+    return _counter(key, await store.get(key))
+
+
 def _counter(key: str, item: KeyValue | None) -> EpochCounter:
     if item is None:
         return EpochCounter(epoch=Epoch(0), guard=Absent(key))

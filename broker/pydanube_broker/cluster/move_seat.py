@@ -49,7 +49,7 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Take nothing, and keep who calls waiting; what was taken is finished."""
+    """Take nothing, and keep who calls waiting; what was taken is finished. It comes again where that is so already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,8 @@ class Seat:
     def _hand_over(self, record: Assignment) -> list[Effect]:
         assert record.move is not None
         if record.move.ready is not None:
-            return [*self._hold(Phase.STOPPED), WriteParts(self.turn, final=True)]
+            # Held also where this life has not served it yet: what is to be written is read from there.
+            return [*(self._hold(Phase.STOPPED) or [Hold()]), WriteParts(self.turn, final=True)]
         effects = self._take_calls(record)
         if record.move.parts:
             self.phase = Phase.OFFERED

@@ -34,6 +34,7 @@ from pydanube_storage.parquet.export import ExportWork
 from pydanube_storage.parquet.read import Expected, digest_of
 
 from pydanube_broker.telemetry.work import TelemetryWork
+from pydanube_broker.tier.fragments import FragmentWork
 from pydanube_broker.tier.messages import pack_batches
 from pydanube_broker.tier.steps import Step, reached
 
@@ -75,6 +76,7 @@ class TierWork:
             "export_add": self._exports.add,
             "export_finish": self._exports.finish,
             "export_abort": self._exports.abort,
+            **FragmentWork(self._store).calls(),
             **TelemetryWork(self._store).calls(),
         }
 

@@ -1,0 +1,59 @@
+"""The leader's part in moves: what hangs before the seal is cancelled, what nobody has opened goes to somebody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision
+
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.assignment import Assignment, epoch_counter
+from pydanube_broker.cluster.election import Leadership
+from pydanube_broker.cluster.ids import BrokerId, Incarnation, TopicId
+from pydanube_broker.cluster.move import Standing, Witnesses, leaders_change, transaction
+
+
+class MoveLeader:
+    """One for each time in office. `now_ms`: a clock that never goes back."""
+
+    def __init__(self, store: MetadataStore, leadership: Leadership, *, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._leadership = leadership
+        self._now_ms = now_ms
+        self._since: dict[
+            TopicId, tuple[Revision, int]
+        ] = {}  # the assignment, and when it was first seen like that
+
+    async def look_after(self, topics: Iterable[TopicId], alive: Mapping[BrokerId, Incarnation]) -> None:
+        """Take the leader's step for each of these topics that are on their way, if there is one.
+
+        Args:
+            topics: those whose assignment was last seen at another stage than `serving`.
+            alive: brokers that may be given a topic, those with the least load first.
+
+        Raises:
+            Conflict: the leadership has ended.
+            StoreUnavailable: the others wait for the next look.
+        """
+        known = self._since
+        self._since = {}
+        for topic_id in topics:
+            item = await self._store.get(keys.assignment_key(topic_id))
+            if item is None:
+                continue
+            now = Assignment.of(item.key, item.value)
+            since = known.get(topic_id)
+            if since is None or since[0] != item.mod_revision:
+                since = (item.mod_revision, self._now_ms())
+            self._since[topic_id] = since
+            counter = await epoch_counter(self._store, now.topic)
+            standing = Standing(alive=alive, waited_ms=self._now_ms() - since[1], last_epoch=counter.epoch)
+            change = leaders_change(now, item.mod_revision, standing)
+            if change is None:
+                continue
+            writes, guards = transaction(change, Witnesses(leadership=self._leadership, counter=counter))
+            try:
+                await self._store.transact(writes, guards=guards)
+            except GuardFailed as error:
+                if error.guard.key == keys.LEADER:
+                    raise

@@ -1,0 +1,293 @@
+"""The moves that this broker has a part in, carried out: seats (`cluster.move_seat`) decide, this does what they say.
+
+A seat is there for every topic that the broker owns, is to get, or still has in its journal. Its effects are carried out
+one after the other; what a newer record has overtaken is given up. At most `_AT_ONCE` topics are read, written or
+copied at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol, assert_never
+
+import anyio
+from anyio.abc import TaskGroup
+from pydanube_core.errors import ClusterError
+from pydanube_storage.catalog import ObjectCatalog
+from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision
+
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
+from pydanube_broker.cluster.move import Change, Step, Witnesses, transaction
+from pydanube_broker.cluster.move_record import HandOverPart
+from pydanube_broker.cluster.move_seat import (
+    CheckParts,
+    Commit,
+    Copy,
+    Effect,
+    Hold,
+    Phase,
+    Read,
+    Release,
+    Seat,
+    Serve,
+    StopCopy,
+    WriteParts,
+)
+from pydanube_broker.give_way import GiveWay
+from pydanube_broker.serving.hand_over_writer import HandOverWriter
+from pydanube_broker.tier.fragments import Fragments
+from pydanube_broker.topics.fragment import Section, read_section
+from pydanube_broker.topics.hand_over import sections_of
+from pydanube_broker.topics.handed_over import copy_in, release
+from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.topic import Topic
+
+log = logging.getLogger("pydanube.cluster")
+
+_AT_ONCE: Final = 32
+_TICK_S: Final = 1.0
+
+
+class Doors(Protocol):
+    """How topics are served here, and how they are not."""
+
+    def serve(self, assignment: Assignment) -> None:
+        """Take calls for a topic, from what the journal has of it; one that is served already goes on."""
+        ...
+
+    async def hold(self, topic_id: TopicId) -> None:
+        """Take nothing more for a topic; returns when all that was taken is committed, cursors too.
+
+        One that is not served is only made ready to be read.
+        """
+        ...
+
+    def topic(self, topic_id: TopicId) -> Topic:
+        """A topic that is served, or was until `hold`."""
+        ...
+
+    def folder(self, topic_id: TopicId) -> str:
+        """Where its objects lie, or would."""
+        ...
+
+
+@dataclass(slots=True)
+class _Drive:
+    """What is to be done about one topic, and what is being done."""
+
+    effects: list[Effect] = field(default_factory=list)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+
+class Mover:
+    """`async with mover.running():` carries out; `see` tells it of assignments. Single user: the loop."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        hub: Hub,
+        fragments: Fragments,
+        doors: Doors,
+        *,
+        me: BrokerId,
+        incarnation: Incarnation,
+        give_way: GiveWay,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self.seats: dict[TopicId, Seat] = {}
+        self._store = store
+        self._hub = hub
+        self._fragments = fragments
+        self._writer = HandOverWriter(fragments, me)
+        self._doors = doors
+        self._me = me
+        self._incarnation = incarnation
+        self._give_way = give_way
+        self._wall_ms = wall_ms
+        self._objects = ObjectCatalog(store, wall_ms=wall_ms)
+        self._drives: dict[TopicId, _Drive] = {}
+        self._limit = anyio.CapacityLimiter(_AT_ONCE)
+        self._group: TaskGroup
+
+    async def run(self) -> None:
+        """Carry out what is seen, until it is cancelled."""
+        try:
+            async with anyio.create_task_group() as self._group:
+                while True:
+                    await anyio.sleep(_TICK_S)
+                    for topic_id in list(self.seats):
+                        self._act(topic_id, lambda seat: seat.tick())
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._writer.aclose()
+
+    def see(self, topic_id: TopicId, record: Assignment | None, revision: Revision) -> None:
+        """An assignment, as it was read or watched at a revision; None: there is none any more. Call it while `run` runs."""
+        seat = self.seats.get(topic_id)
+        if seat is None:
+            state = self._hub.states.get(topic_id)
+            held = Epoch(0 if state is None or not state.opened else state.epoch)
+            if record is None or not (held or self._concerns(record)):
+                return
+            seat = self.seats[topic_id] = Seat(self._me, self._incarnation, held=held)
+        self._act(topic_id, lambda seat: seat.see(record, revision))
+
+    def _concerns(self, record: Assignment) -> bool:
+        return record.broker_id == self._me or (
+            record.move is not None and record.move.target == str(self._me)
+        )
+
+    def _act(self, topic_id: TopicId, event: Callable[[Seat], list[Effect]]) -> None:
+        seat = self.seats.get(topic_id)
+        if seat is None:
+            return
+        effects = event(seat)
+        if effects:
+            drive = self._drives.get(topic_id)
+            if drive is None:
+                drive = self._drives[topic_id] = _Drive()
+                self._group.start_soon(self._drive, topic_id, seat, drive)
+            drive.effects += effects
+            drive.scope.cancel()
+        elif seat.phase is Phase.AWAY and not seat.held and topic_id not in self._drives:
+            del self.seats[topic_id]
+
+    async def _drive(self, topic_id: TopicId, seat: Seat, drive: _Drive) -> None:
+        try:
+            while drive.effects:
+                effect = drive.effects.pop(0)
+                if getattr(effect, "turn", seat.turn) != seat.turn:
+                    continue  # overtaken before it was begun
+                drive.scope = anyio.CancelScope()
+                with drive.scope:
+                    await self._perform(topic_id, seat, effect)
+        finally:
+            del self._drives[topic_id]
+        self._act(topic_id, lambda seat: [])
+
+    async def _perform(self, topic_id: TopicId, seat: Seat, effect: Effect) -> None:
+        match effect:
+            case Serve():
+                assert seat.record is not None
+                self._doors.serve(seat.record)
+            case Hold():
+                with anyio.CancelScope(shield=True):
+                    await self._doors.hold(topic_id)
+            case WriteParts(turn, final):
+                await self._write(topic_id, seat, turn, final=final)
+            case CheckParts(turn, parts):
+                readable = await self._is_readable(topic_id, parts)
+                self._act(topic_id, lambda seat: seat.checked(turn, readable=readable))
+            case Copy(turn, epoch, parts):
+                await self._copy(topic_id, turn, epoch, parts)
+            case StopCopy():
+                pass  # it was given up for this
+            case Commit(turn, change):
+                await self._commit(topic_id, turn, change)
+            case Read():
+                await self._read(topic_id)
+            case Release(turn, _):
+                await self._release(topic_id, turn)
+            case _:
+                assert_never(effect)
+
+    # -- work ------------------------------------------------------------------------------------------------
+
+    async def _write(self, topic_id: TopicId, seat: Seat, turn: int, *, final: bool) -> None:
+        topic, record = self._doors.topic(topic_id), seat.record
+        assert record is not None
+        assert record.move is not None
+        parts = list(record.move.parts)
+        first = parts[-1].end_offset if parts else None
+        try:
+            async with self._limit:
+                parts += [
+                    await self._writer.write(section)
+                    async for section in sections_of(topic, first, self._give_way, final=final)
+                ]
+        except ClusterError as error:
+            self._failed("hand_over_not_written", topic_id, error)
+            self._act(topic_id, lambda seat: seat.not_written(turn))
+            return
+        at_ms = self._wall_ms()
+        self._act(topic_id, lambda seat: seat.written(turn, tuple(parts), at_ms=at_ms))
+
+    async def _is_readable(self, topic_id: TopicId, parts: tuple[HandOverPart, ...]) -> bool:
+        try:
+            async with self._limit:
+                async for _ in self._sections(parts):
+                    pass
+        except ClusterError as error:
+            self._failed("hand_over_not_readable", topic_id, error)
+            return False
+        return True
+
+    async def _sections(self, parts: tuple[HandOverPart, ...]) -> AsyncIterator[Section]:
+        for part in parts:
+            yield read_section(await self._fragments.read(part), digest=part.digest)
+
+    async def _copy(
+        self, topic_id: TopicId, turn: int, epoch: Epoch, parts: tuple[HandOverPart, ...]
+    ) -> None:
+        try:
+            async with self._limit:
+                await copy_in(self._hub, topic_id, epoch, self._sections(parts))
+        except ClusterError as error:
+            self._failed("hand_over_not_copied", topic_id, error)
+            self._act(topic_id, lambda seat: seat.failed(turn))
+            return
+        self._act(topic_id, lambda seat: seat.copied(turn, epoch))
+
+    async def _release(self, topic_id: TopicId, turn: int) -> None:
+        try:
+            await self._hub.journal.until_durable(release(self._hub, topic_id))
+        except ClusterError as error:
+            self._failed("release_not_noted", topic_id, error)
+            self._act(topic_id, lambda seat: seat.failed(turn))
+            return
+        self._act(topic_id, lambda seat: seat.released(turn))
+
+    async def _commit(self, topic_id: TopicId, turn: int, change: Change) -> None:
+        try:
+            writes, guards = transaction(change, await self._witnesses(topic_id, change))
+            revision = await self._store.transact(writes, guards=guards)
+        except GuardFailed:
+            self._act(topic_id, lambda seat: seat.refused(turn))
+        except ClusterError as error:
+            self._failed("move_step_unknown", topic_id, error)
+            self._act(topic_id, lambda seat: seat.unknown(turn))
+        else:
+            log.info(
+                "move_step",
+                extra={"event": "move_step", "step": change.step.value, "topic": str(change.after.topic)},
+            )
+            self._act(topic_id, lambda seat: seat.committed(turn, revision))
+
+    async def _witnesses(self, topic_id: TopicId, change: Change) -> Witnesses:
+        if change.step is not Step.SEAL:
+            return Witnesses()
+        state = self._doors.topic(topic_id).state
+        return Witnesses(
+            head=await self._objects.head(topic_id),
+            folder=self._doors.folder(topic_id),
+            start_offset=state.start_offset,
+        )
+
+    async def _read(self, topic_id: TopicId) -> None:
+        try:
+            page = await self._store.range(keys.only(keys.assignment_key(topic_id)))
+        except ClusterError as error:
+            self._failed("assignment_not_read", topic_id, error)
+            return
+        record = Assignment.of(page.items[0].key, page.items[0].value) if page.items else None
+        revision = page.items[0].mod_revision if page.items else page.revision
+        self._act(topic_id, lambda seat: seat.see(record, revision))
+
+    def _failed(self, event: str, topic_id: TopicId, error: ClusterError) -> None:
+        log.warning(
+            event, extra={"event": event, "topic_id": topic_id, "code": error.code, "error": error.message}
+        )

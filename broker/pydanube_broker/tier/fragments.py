@@ -1,0 +1,87 @@
+"""Fragments in the object store: `<cluster>/fragments/<broker>-<random>.fragment`, written once and read back.
+
+The tier's process asks the store (`FragmentWork`), the broker asks it (`Fragments`). Nothing here knows what a fragment
+says; `topics.fragment` does.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from hashlib import sha256
+from typing import Any, TypeAlias
+
+from pydanube_core.errors import StoreUnavailable
+from pydanube_storage.objects import ObjectStore
+
+from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.cluster.move_record import HandOverPart
+
+Answer: TypeAlias = tuple[dict[str, Any], bytes]
+#: a call of the tier's process
+Call = Callable[[str, dict[str, Any], bytes], Awaitable[tuple[dict[str, Any], bytes | memoryview]]]
+
+
+class FragmentWork:
+    """Calls of the broker: `name(arguments, blob) → (result, blob)`. Blocking."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def calls(self) -> Mapping[str, Callable[[dict[str, Any], bytes], Answer]]:
+        return {
+            "fragment_write": self.write,
+            "fragment_read": self.read,
+        }
+
+    def write(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Store a fragment as `key`, and read it back: it is promised by what the store has, not by what it was given.
+
+        Raises:
+            StoreUnavailable: the store has something else, or nothing.
+        """
+        key = arguments["key"]
+        self._store.put(key, bytes(blob))
+        size = self._store.size(key)
+        if size != len(blob) or sha256(self._store.read(key, 0, size)).digest() != sha256(blob).digest():
+            raise StoreUnavailable(
+                f"fragment {key} in {self._store.url} is not what was uploaded: it is written again under another name",
+                store=self._store.url,
+                key=key,
+                cause="mismatch",
+            )
+        return {}, b""
+
+    def read(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Bytes [`start`, `end`) of `key`."""
+        return {}, self._store.read(arguments["key"], arguments["start"], arguments["end"])
+
+
+class Fragments:
+    """The broker's side; single user: the loop. `call` asks the tier's process."""
+
+    def __init__(self, call: Call, cluster: str, broker_id: BrokerId) -> None:
+        self._call = call
+        self._cluster = cluster
+        self._broker_id = broker_id
+
+    async def write(self, data: bytes) -> str:
+        """Store a fragment under a name of its own, which is returned once it was read back.
+
+        Raises:
+            StoreUnavailable, DiskFull: it may be there, and nobody knows of it.
+        """
+        key = f"{self._cluster}/fragments/{self._broker_id}-{secrets.token_hex(8)}.fragment"
+        await self._call("fragment_write", {"key": key}, data)
+        return key
+
+    async def read(self, part: HandOverPart) -> bytes:
+        """The bytes of a part, as the store has them.
+
+        Raises:
+            ObjectMissing, CorruptObject, StoreUnavailable.
+        """
+        _, data = await self._call(
+            "fragment_read", {"key": part.key, "start": part.start, "end": part.end}, b""
+        )
+        return bytes(data)

@@ -1,0 +1,55 @@
+"""A topic as it is handed over: what of it is committed and not in the cold tier, read out into sections."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from pydanube_broker.give_way import GiveWay
+from pydanube_broker.topics.fragment import SECTION_BYTES, Buffer, Section
+from pydanube_broker.topics.reading import READ_BYTES, read_once
+from pydanube_broker.topics.topic import Topic
+
+
+async def sections_of(
+    topic: Topic, first: int | None, give_way: GiveWay, *, final: bool
+) -> AsyncIterator[Section]:
+    """Read what is committed from `first` on, in sections of about `SECTION_BYTES`; one at least.
+
+    Args:
+        first: where the part before ended; None for the first: from what the cold tier does not have.
+        final: the topic takes nothing more, all of it is committed, and the last section is to have its state.
+
+    Raises:
+        CorruptJournal, and what the cold tier raises. What was yielded holds.
+    """
+    state, end = topic.state, topic.commit
+    assert not final or end == state.next_offset, "only what is committed is handed over"
+    begin = at = state.needed_offset if first is None else first
+    size, batches = 0, list[Buffer]()
+    while at < end:
+        found = await read_once(topic, at, end, READ_BYTES, give_way)
+        if found is None:
+            continue
+        if not found:
+            break
+        for batch in found:
+            if not batches and first is None:
+                begin = min(begin, batch.base)  # the first of its messages are trimmed: they come along
+            if batches and size + batch.stored_bytes > SECTION_BYTES:
+                yield _section(topic, begin, at, batches)
+                begin, batches, size, first = at, [], 0, at
+            batches.append(b"".join(batch.buffers))
+            size += batch.stored_bytes
+            at = batch.end
+    yield _section(topic, begin, max(end, at), batches, final=final)
+
+
+def _section(topic: Topic, first: int, end: int, batches: list[Buffer], *, final: bool = False) -> Section:
+    return Section(
+        topic_id=topic.topic_id,
+        epoch=topic.assigned_epoch,
+        first_offset=first,
+        end_offset=end,
+        batches=tuple(batches),
+        state=topic.state if final else None,
+    )

@@ -1,0 +1,355 @@
+"""Topics move between two journals on disk, by one store of metadata and one of objects, while a producer goes on and
+brokers die at each step. What is left out of a broker here is its ports."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from anyio.abc import TaskGroup
+from pydanube_broker.cluster import TopicCatalog, keys
+from pydanube_broker.cluster.assignment import Assigner, Assignment
+from pydanube_broker.cluster.election import Leadership
+from pydanube_broker.cluster.ids import BrokerId, FencingToken, Incarnation, TopicId
+from pydanube_broker.cluster.move import Witnesses, begin, transaction
+from pydanube_broker.cluster.move_leader import MoveLeader
+from pydanube_broker.cluster.move_record import Stage
+from pydanube_broker.give_way import GiveWay
+from pydanube_broker.journal import Disk, Journal, JournalOptions
+from pydanube_broker.journal.helper import InlineSyncer
+from pydanube_broker.outcome import outcome_of
+from pydanube_broker.serving.mover import Mover
+from pydanube_broker.tier.fragments import Fragments, FragmentWork
+from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.limits import Limits
+from pydanube_broker.topics.reading import batches_between
+from pydanube_broker.topics.topic import Topic
+from pydanube_core.batch import BatchView, encode_batch, read_producer_part
+from pydanube_core.errors import ClusterError, NotOwner
+from pydanube_core.names import TopicName
+from pydanube_storage.metadata import Guard, MemoryStore, Put, Revision, Write
+from pydanube_storage.objects import LocalStore
+
+from tests.broker.journal.ledger import InlinePreparer, SameThread
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(100)]
+
+NAME = TopicName("default", "t")
+ONE, TWO = BrokerId(1), BrokerId(2)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class DyingStore(MemoryStore):
+    """The cluster's metadata; `dies` is asked before and after each transaction of a broker."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dies: Callable[[str, bool], bool] = lambda step, done: False
+        self.died = anyio.Event()
+
+    def of(self, broker: str) -> Any:
+        outer = self
+
+        class Handle:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(outer, name)
+
+            async def transact(self, writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Revision:
+                stage = f"{broker} {_stage(writes)}"
+                await outer._maybe_die(stage, done=False)
+                revision = await outer.transact(writes, guards=guards)
+                await outer._maybe_die(stage, done=True)
+                return revision
+
+        return Handle()
+
+    async def _maybe_die(self, step: str, *, done: bool) -> None:
+        if not self.died.is_set() and self.dies(step, done):
+            self.died.set()
+            await anyio.sleep_forever()  # until the test ends this life
+
+
+def _stage(writes: Sequence[Write]) -> str:
+    put = writes[0]
+    assert isinstance(put, Put)
+    record = Assignment.of(put.key, put.value)
+    return (
+        record.stage.value
+        if record.move is None or record.stage is not Stage.MOVING
+        else ("ready" if record.move.ready is not None else "offered")
+    )
+
+
+class Half:
+    """One life of a broker without its ports."""
+
+    def __init__(self, broker_id: BrokerId, folder: Path, store: Any, objects: LocalStore, life: int) -> None:
+        self.id = broker_id
+        self.topics: dict[TopicId, Topic] = {}
+        self.held: dict[TopicId, Topic] = {}
+        self.hub, disk = Hub(), Disk()
+        self.hub.journal = Journal(
+            folder,
+            JournalOptions(segment_bytes=64 << 10, tail_cache_bytes=0),
+            self.hub,
+            disk=disk,
+            syncer=InlineSyncer(disk),
+            preparer=InlinePreparer(disk),
+            worker=SameThread(),
+        )
+        self.store = store
+        work = FragmentWork(objects).calls()
+
+        async def call(name: str, arguments: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+            return work[name](arguments, blob)
+
+        self.mover = Mover(
+            store,
+            self.hub,
+            Fragments(call, "c", broker_id),
+            self,
+            me=broker_id,
+            incarnation=Incarnation(life),
+            give_way=GiveWay(),
+            wall_ms=lambda: 1,
+        )
+
+    # -- Doors
+
+    def serve(self, assignment: Assignment) -> None:
+        if assignment.topic_id in self.topics:
+            return
+        topic = Topic(
+            str(NAME),
+            self.hub.take_state(assignment.topic_id),
+            self.hub,
+            options=None,
+            limits=Limits(),
+            epoch=assignment.epoch,
+        )
+        self.hub.adopt(topic)
+        self.held.pop(assignment.topic_id, None)
+        self.topics[assignment.topic_id] = topic
+
+    async def hold(self, topic_id: TopicId) -> None:
+        if topic_id in self.held:
+            return
+        if topic_id not in self.topics:
+            record = self.mover.seats[topic_id].record
+            assert record is not None
+            self.serve(record)
+        topic = self.topics.pop(topic_id)
+        topic.closed = NotOwner("it is being moved")
+        await topic.settled()
+        self.hub.detach(topic_id)
+        self.held[topic_id] = topic
+
+    def topic(self, topic_id: TopicId) -> Topic:
+        return self.topics.get(topic_id) or self.held[topic_id]
+
+    def folder(self, topic_id: TopicId) -> str:
+        return f"c/topics/{topic_id}"
+
+    # -- life
+
+    async def run(self) -> None:
+        self.hub.journal.recover(self.hub.begins)
+        await self.hub.journal.begin()
+        self.hub.fold_replayed()
+        async with anyio.create_task_group() as group:
+            group.start_soon(self.mover.run)
+            group.start_soon(self._follow)
+
+    async def _follow(self) -> None:
+        page = await self.store.range(keys.ASSIGNMENTS)
+        for item in page.items:
+            topic_id = TopicId(keys.number_in_key(item.key))
+            self.mover.see(topic_id, Assignment.of(item.key, item.value), item.mod_revision)
+        async with self.store.watch(keys.ASSIGNMENTS, from_revision=Revision(page.revision + 1)) as events:
+            async for event in events:
+                topic_id = TopicId(keys.number_in_key(event.key))
+                self.mover.see(topic_id, Assignment.of(event.key, event.value), event.revision)
+
+
+class Pair:
+    """Two such brokers, and a producer that sends one message after the other to whoever serves the topic."""
+
+    def __init__(self, folder: Path, store: DyingStore, group: TaskGroup, topic_id: TopicId) -> None:
+        self.store, self.topic_id = store, topic_id
+        self.acknowledged: dict[int, int] = {}
+        self._folder, self._group = folder, group
+        self._objects = LocalStore(folder / "objects")
+        self._lives = {ONE: 0, TWO: 0}
+        self._scopes: dict[BrokerId, anyio.CancelScope] = {}
+        self.halves: dict[BrokerId, Half] = {}
+
+    def start(self, broker_id: BrokerId) -> None:
+        self._lives[broker_id] += 1
+        folder = self._folder / f"journal-{broker_id}"
+        half = Half(broker_id, folder, self.store.of(str(broker_id)), self._objects, self._lives[broker_id])
+        self.halves[broker_id] = half
+        scope = self._scopes[broker_id] = anyio.CancelScope()
+
+        async def live() -> None:
+            with scope:
+                await half.run()
+
+        self._group.start_soon(live)
+
+    async def kill(self, broker_id: BrokerId) -> None:
+        """As SIGKILL does: what is in memory is gone, the journal stays as it is."""
+        half = self.halves.pop(broker_id)
+        half.hub.journal.abandon()
+        self._scopes[broker_id].cancel()
+        for topic in half.topics.values():
+            topic.fail(NotOwner("its connection broke"))
+        await anyio.lowlevel.checkpoint()
+
+    def serving(self) -> Topic | None:
+        found = [half.topics[self.topic_id] for half in self.halves.values() if self.topic_id in half.topics]
+        assert len(found) <= 1, "two brokers serve one topic"
+        return found[0] if found else None
+
+    async def produce(self) -> None:
+        opened = False
+        sequence = 0
+        while True:
+            topic = self.serving()
+            if topic is None:
+                await anyio.sleep(0.001)
+                continue
+            with suppress(ClusterError):
+                if not opened:
+                    topic.state.producers.open(await topic.open_producer("p"))
+                    opened = True
+                data = encode_batch(
+                    [b"%d" % sequence], producer_id=1, producer_epoch=1, first_sequence=sequence
+                )
+                appended, _ = topic.append(data, read_producer_part(data))
+                assert appended.base_offset is not None
+                with anyio.fail_after(5):
+                    await outcome_of(partial(topic.when_committed, appended.base_offset + 1))
+                self.acknowledged[sequence] = appended.base_offset
+                sequence += 1
+            await anyio.lowlevel.checkpoint()
+
+    async def move(self, target: BrokerId) -> None:
+        key = keys.assignment_key(self.topic_id)
+        item = await self.store.get(key)
+        assert item is not None
+        change = begin(Assignment.of(key, item.value), item.mod_revision, target, at_ms=1)
+        writes, guards = transaction(change, Witnesses())
+        await self.store.transact(writes, guards=guards)
+
+    async def assignment(self) -> Assignment:
+        key = keys.assignment_key(self.topic_id)
+        item = await self.store.get(key)
+        assert item is not None
+        return Assignment.of(key, item.value)
+
+    async def served_by(self, broker_id: BrokerId) -> None:
+        while True:
+            record = await self.assignment()
+            if record.broker_id == broker_id and record.stage is Stage.SERVING and self.serving() is not None:
+                return
+            await anyio.sleep(0.002)
+
+    async def goes_on(self) -> None:
+        """Wait for some acknowledgements more."""
+        wanted = len(self.acknowledged) + 5
+        while len(self.acknowledged) < wanted:
+            await anyio.lowlevel.checkpoint()
+
+    async def check(self) -> None:
+        topic = self.serving()
+        assert topic is not None
+        found = []
+        async for batch in batches_between(topic, 0, topic.commit, GiveWay()):
+            found += [
+                (batch.base, payload) for payload in BatchView.stored(b"".join(batch.buffers)).payloads()
+            ]
+        texts = [text for _, text in found]
+        assert texts == sorted(set(texts), key=int), "in order, each once"
+        assert [(at, b"%d" % n) for n, at in self.acknowledged.items()] == found[: len(self.acknowledged)]
+
+
+@asynccontextmanager
+async def pair(folder: Path, count: int = 1) -> AsyncIterator[Pair]:
+    """Two brokers, the first of which serves the topic, with a producer and a leader."""
+    async with DyingStore() as store:
+        catalog = TopicCatalog(store, wall_ms=lambda: 1)
+        await catalog.load()
+        (record,) = await catalog.create_topic(NAME)
+        await catalog.aclose()
+        await Assigner(store).assign(record, ONE, incarnation=Incarnation(1))
+        token = FencingToken(await store.transact([Put(keys.LEADER, b"leader")]))
+        async with anyio.create_task_group() as group:
+            found = Pair(folder, store, group, record.topic_id)
+            found.start(ONE)
+            found.start(TWO)
+            leadership = Leadership(broker_id=ONE, incarnation=Incarnation(1), token=token)
+
+            async def lead() -> None:
+                now_ms = 0
+                leader = MoveLeader(store, leadership, now_ms=lambda: now_ms)
+                while True:
+                    await anyio.sleep(0.01)
+                    alive = {half.id: Incarnation(1) for half in list(found.halves.values())}
+                    await leader.look_after([record.topic_id], alive)
+
+            group.start_soon(lead)
+            group.start_soon(found.produce)
+            await found.served_by(ONE)
+            yield found
+            for broker_id in list(found.halves):
+                await found.kill(broker_id)
+            group.cancel_scope.cancel()
+
+
+async def test_a_topic_goes_there_and_back_under_load(tmp_path: Path) -> None:
+    async with pair(tmp_path) as two:
+        for target in (TWO, ONE, TWO):
+            await two.goes_on()
+            await two.move(target)
+            await two.served_by(target)
+            await two.goes_on()
+            await two.check()
+        record = await two.assignment()
+        assert (record.epoch, record.sealed_epoch, record.move) == (4, 3, None)
+        assert two.topic_id not in two.halves[ONE].hub.states
+
+
+STEPS = ("1 offered", "2 ready", "1 sealed", "2 serving")
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "behind"])
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("victim", [ONE, TWO])
+async def test_a_broker_that_dies_at_a_step_costs_nothing(
+    tmp_path: Path, victim: BrokerId, step: str, done: bool
+) -> None:
+    async with pair(tmp_path) as two:
+        await two.goes_on()
+        two.store.dies = lambda at, was_done: at == step and was_done == done
+        await two.move(TWO)
+        await two.store.died.wait()
+        await two.kill(victim)
+        other = TWO if victim is ONE else ONE
+        if step.startswith(str(other)):  # it hangs in its call: it comes to its end with a start of its own
+            await two.kill(other)
+            two.start(other)
+        two.start(victim)
+        while (await two.assignment()).stage is not Stage.SERVING or two.serving() is None:
+            await anyio.lowlevel.checkpoint()
+        await two.goes_on()
+        await two.check()
