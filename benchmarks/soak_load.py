@@ -22,6 +22,10 @@ from typing import Any, Final
 from pydanube import Client, ClusterError, Consumer, Message, Retry, connect
 from pydanube.admin import Admin, connect_admin
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.soak_operator import Operator
+
 PATIENCE: Final = Retry(max_elapsed_s=600, initial_s=0.05, max_delay_s=1.0)
 PLAIN, PARTS, POISON, LIVE = "/default/plain", "/default/parts", "/default/poison", "/default/live"
 DEAD: Final = "/default/poison-dlq-work"
@@ -491,7 +495,8 @@ class Load:
             await self.prepare(admin)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.watch(folder / "progress.jsonl"))
-                for name, work, end in self.tasks(admin):
+                operator = Operator(self.url, admin, self.stopping)
+                for name, work, end in [*self.tasks(admin), ("operator", operator.run, self.stopping)]:
                     group.create_task(self.repeat(name, work, end), name=name)
                 await asyncio.sleep(self.seconds)
                 self.stopping.set()
@@ -501,6 +506,7 @@ class Load:
                 while self.missing() and time.monotonic() < until:  # noqa: ASYNC110
                     await asyncio.sleep(1)
                 await asyncio.sleep(5)
+                await operator.verify()
                 self.finished.set()
         lost = self.missing()
         account = self.account
@@ -515,6 +521,7 @@ class Load:
                 }
                 for name, seen in account.seen.items()
             },
+            "administration": dict(operator.done), "promises_broken": operator.broken,
             "error_examples": dict(account.errors.most_common(60)),
         }  # fmt: skip
         (folder / "result.json").write_text(json.dumps(result, indent=2))

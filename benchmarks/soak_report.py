@@ -175,7 +175,8 @@ def report(folder: Path) -> int:
     result = json.loads(path.read_text()) if path.exists() else {"missing_count": None}
     load_s = float(samples[-1]["at_s"])
     rows = [row for name in FLAT if (row := growth(samples, name, load_s)) is not None]
-    good = result["missing_count"] == 0 and not result["unordered"] and all(row["flat"] for row in rows)
+    kept = result["missing_count"] == 0 and not result["unordered"] and not result["promises_broken"]
+    good = kept and all(row["flat"] for row in rows)
     verdict = {
         "good": good,
         "seconds": load_s,
@@ -184,7 +185,8 @@ def report(folder: Path) -> int:
         "broker_log": events[-1].get("broker_log") if events else None,
         **{name: result.get(name) for name in (
             "acknowledged", "delivered", "duplicates", "missing_count", "unordered", "errors", "churned", "read_back",
-            "live_sent", "live_received", "missing", "subscriptions", "error_examples",
+            "live_sent", "live_received", "missing", "subscriptions", "administration", "promises_broken",
+            "error_examples",
         )},
         "growth": rows,
     }  # fmt: skip
