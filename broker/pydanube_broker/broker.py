@@ -54,6 +54,7 @@ from pydanube_broker.services.official.schema_gate import RegistrySchemas
 from pydanube_broker.services.publish import PublishStream
 from pydanube_broker.services.resolve import Match, Resolve
 from pydanube_broker.services.schema_registry import SchemaRegistryService
+from pydanube_broker.serving.following import Following
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
 from pydanube_broker.serving.unused_topics import UnusedTopics
@@ -114,7 +115,6 @@ class Broker(BrokerParts):
         try:
             await self._start()
         except BaseException:
-            # No scope around it: what is closed there has scopes of its own, entered before.
             await self._stack.aclose()
             raise
         return self
@@ -176,7 +176,8 @@ class Broker(BrokerParts):
         )
         stack.callback(self.official.close)
         await self._bind(stack)
-        await stack.enter_async_context(self.registry.opened(self.address()))
+        self.following = Following(self.registry)
+        await stack.enter_async_context(self.registry.opened(self.address(), self.following.changed))
         await self.official.load(self.registry.topics, self.registry.catalog)
         await self.registry.check_journal()
         self.data_dir.upgraded()
@@ -194,6 +195,7 @@ class Broker(BrokerParts):
                 store,
                 self.spawn,
                 broker_id=str(self.data_dir.broker_id),
+                shared=self.registry.ownership.several,
                 disk=self.health.room,
                 buried=lambda: self.registry.catalog.buried_topics.values(),
                 was_deleted=lambda topic_id: (
@@ -214,7 +216,8 @@ class Broker(BrokerParts):
         for server in self._servers:
             await server.start()
         self.spawn(self._maintain())
-        self.spawn(self.registry.catalog.follow())
+        self.spawn(self.following.run())
+        await self.registry.ownership.office.open()
         self.spawn(look_after(store, self.data_dir, self.health))
         if self.locks is not None:
             self.spawn(self._check_again())
@@ -420,7 +423,6 @@ class Broker(BrokerParts):
             self.tls.look()
 
     async def _read_locks(self) -> None:
-        """What other brokers, and tools on this machine, have changed."""
         if self.locks is not None:
             await self.locks.reload()
 
@@ -465,13 +467,12 @@ class Broker(BrokerParts):
             return
         if isinstance(self.health.disk_error, DiskFull):
             await self.registry.deleted.give_up()
-        else:
+        elif self.registry.ownership.office.leads():  # of several, one clock decides
             now, longest_ms = now_ms(), int(self.settings.admin.undo_grace * 1000) + GRACE_SLACK_MS
             await self.registry.deleted.forget(now - UNDO_SLACK_MS, now + longest_ms)
 
     def _journal_trouble(self) -> Reason | None:
-        trouble = self.journal.trouble()
-        return None if trouble is None else Reason(code=trouble[0], message=trouble[1])
+        return Reason(code=trouble[0], message=trouble[1]) if (trouble := self.journal.trouble()) else None
 
     def _journal_failed(self, error: ClusterError) -> None:
         self.health.journal_error = self.hub.failure
@@ -494,6 +495,6 @@ class Broker(BrokerParts):
     async def _dead_letter_topics(self, name: TopicName) -> Sequence[Topic]:
         """Where dead letters go; the broker makes it itself, whatever `topics.auto_create` says."""
         found = self.registry.parts(name)[1]
-        if not found:
-            found = await self.registry.create(name, partitions=0, dispatch_strategy="reliable")
-        return found
+        return found or await self.registry.create(
+            name, partitions=0, dispatch_strategy="reliable", here=True
+        )

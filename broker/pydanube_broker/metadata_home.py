@@ -61,7 +61,6 @@ from pydanube_broker.topics.agreement import check_ids, check_metadata_there
 log = logging.getLogger("pydanube.cluster")
 
 IDENTITY: Final = "/cluster/identity"
-BROKER: Final = "/cluster/broker"
 _FILE: Final = "cluster.json"
 _SQLITE: Final = "metadata.sqlite"
 HISTORY_S: Final = 3600.0  # of etcd, for watches that lose their connection
@@ -100,7 +99,7 @@ class Home:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resident:
-    """The broker that uses a prefix: the value of `/cluster/broker`. Place and host tell a directory from its copy."""
+    """A broker of the prefix: the value of `/cluster/brokers/<id>`. Place and host tell a directory from its copy."""
 
     broker_id: str
     life: str
@@ -114,6 +113,11 @@ class Resident:
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
+
+
+def broker_key(broker_id: int) -> str:
+    """Where the prefix says which directory runs under a broker's id."""
+    return f"/cluster/brokers/{broker_id}"
 
 
 def check_settings(settings: Settings) -> None:
@@ -241,11 +245,12 @@ async def look_after(store: MetadataStore, data_dir: DataDir, health: Health) ->
 
 
 async def _notice_replacement(store: EtcdStore, data_dir: DataDir, health: Health) -> None:
-    """Watch who has the prefix; an entry that was deleted while we live is put back, unless another is quicker."""
+    """Watch who runs under this broker's id; an entry that was deleted while we live is put back, unless another is quicker."""
     home = Home.read(data_dir.path)
     assert home is not None, "written when the store was opened"
+    key = broker_key(data_dir.broker_id)
     while True:
-        page = await _page_of(store, BROKER)
+        page = await _page_of(store, key)
         item = page.items[0] if page.items else None
         resident = None if item is None else Resident(**json.loads(item.value))
         if resident is not None and resident.life != home.life:
@@ -261,9 +266,9 @@ async def _notice_replacement(store: EtcdStore, data_dir: DataDir, health: Healt
         if resident is None:
             own = _resident(data_dir, home.life)
             with suppress(GuardFailed, Retryable):
-                await store.transact([Put(BROKER, own.to_json())], guards=[Absent(BROKER)])
+                await store.transact([Put(key, own.to_json())], guards=[Absent(key)])
             continue
-        only = KeyRange(start=BROKER, end=BROKER + "\x01")
+        only = KeyRange(start=key, end=key + "\x01")
         with suppress(Compacted):
             async with store.watch(only, from_revision=Revision(page.revision + 1)) as events:
                 await anext(events)
@@ -313,7 +318,7 @@ async def _open_etcd(options: EtcdOptions, stack: AsyncExitStack, *, wait: bool)
 
 
 async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: str, newest_id: int) -> Home:
-    """Check that directory and prefix belong together, then take the prefix for this life of the directory."""
+    """Check that directory and prefix belong together, then take the broker's id there for this life of the directory."""
     folder, revision = data_dir.path, store.statistics().revision
     identity = await store.get(IDENTITY)
     if home is None and newest_id:
@@ -329,14 +334,15 @@ async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: s
         identity = await store.get(IDENTITY)
         assert identity is not None, "it was just made, and nobody deletes it"
     known = home or Home(cluster_id=_id(identity.value), metadata=url)
-    resident = await store.get(BROKER)
+    key = broker_key(data_dir.broker_id)
+    resident = await store.get(key)
     own = _resident(data_dir, secrets.token_hex(8))
     if resident is not None:
         check_resident(Resident(**json.loads(resident.value)), own, known, url)
     begun = replace(known, metadata=url, next_life=own.life, revision=max(known.revision, revision))
     begun.write(folder)
-    guard = Absent(BROKER) if resident is None else ModRevision(BROKER, resident.mod_revision)
-    await store.transact([Put(BROKER, own.to_json())], guards=[guard])
+    guard = Absent(key) if resident is None else ModRevision(key, resident.mod_revision)
+    await store.transact([Put(key, own.to_json())], guards=[guard])
     begun = replace(begun, life=own.life, next_life="")
     begun.write(folder)
     return begun
@@ -379,10 +385,10 @@ def _check_home(
 
 
 def check_resident(resident: Resident, own: Resident, home: Home, url: str) -> None:
-    """Pure: may this directory use a prefix that a broker has used before?
+    """Pure: may this directory run under a broker id that has run on the prefix before?
 
     Raises:
-        ClusterMismatch: it was another directory, or a copy of this one.
+        ClusterMismatch: that was a directory of which this one is a copy.
     """
     same = (
         resident.broker_id == own.broker_id
@@ -391,14 +397,10 @@ def check_resident(resident: Resident, own: Resident, home: Home, url: str) -> N
     )
     if same:
         return
-    why = (
-        "this data directory is a copy of that one, or was restored or moved"
-        if resident.broker_id == own.broker_id
-        else "several brokers on one prefix are not built yet"
-    )
     raise ClusterMismatch(
-        f"{url} is used by {resident.named}, and {why}. Nothing was changed. Give this one a prefix of its own; if that "
-        f"broker is gone for good and this directory is to go on in its place: etcdctl del PREFIX{BROKER}",
+        f"{resident.named} is on {url}, and this data directory is a copy of that one, or was restored or moved. Nothing was "
+        "changed. Give a new broker an empty --data-dir; if that directory is gone for good and this one is to go on in its "
+        f"place: etcdctl del PREFIX{broker_key(int(resident.broker_id))}",
         field="metadata.url",
         value=url,
         broker_id=resident.broker_id,

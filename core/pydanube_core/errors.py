@@ -463,6 +463,12 @@ class NotOwner(Retryable):
     code = "NOT_OWNER"
 
 
+class NoOwner(Retryable):
+    """No broker serves the topic now."""
+
+    code = "NO_OWNER"
+
+
 class StoreUnavailable(Retryable):
     """The metadata or object store does not answer."""
 
@@ -647,6 +653,7 @@ _TABLE: Final[tuple[tuple[type[ClusterError], GrpcStatus, int], ...]] = (
     (Unavailable, GrpcStatus.UNAVAILABLE, 3),
     (Draining, GrpcStatus.UNAVAILABLE, 3),
     (NotOwner, GrpcStatus.UNAVAILABLE, 3),
+    (NoOwner, GrpcStatus.UNAVAILABLE, 3),
     (StoreUnavailable, GrpcStatus.UNAVAILABLE, 3),
     (MetadataUnavailable, GrpcStatus.UNAVAILABLE, 3),
     (Overloaded, GrpcStatus.RESOURCE_EXHAUSTED, 3),

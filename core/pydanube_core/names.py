@@ -16,7 +16,9 @@ from pydanube_core.errors import InvalidArgument, InvalidName
 
 DEFAULT_NAMESPACE: Final = "default"
 SYSTEM_NAMESPACE: Final = "system"
-AUDIT_TOPIC: Final = "/system/audit"  # what every call of an operation leaves behind
+AUDIT_TOPIC: Final = (
+    "/system/audit"  # what every call of an operation leaves behind; of several brokers with "-<id>"
+)
 MAX_PART_CHARS: Final = 128  # a part becomes a folder name in the object store: 255 bytes is the usual bound
 MAX_CLIENT_NAME_CHARS: Final = 256
 
@@ -56,6 +58,12 @@ class TopicName:
 
     def __str__(self) -> str:
         return f"/{self.namespace}/{self.name}"
+
+    @property
+    def is_audit(self) -> bool:
+        """Whether a broker's audit is written there."""
+        text = str(self)
+        return text == AUDIT_TOPIC or text.removeprefix(f"{AUDIT_TOPIC}-").isdecimal()
 
     @property
     def is_system(self) -> bool:

@@ -26,7 +26,7 @@ OTHER = {"broker_id": "7", "life": "x", "place": "1", "host": "elsewhere", "data
 def test_commands_of_the_page_work_in_their_order(tmp_path: Path) -> None:
     """On free ports, and in a folder of the test's: nothing else is changed."""
     with EtcdMembers(tmp_path / "etcd") as etcd:
-        (up,) = [words for words in COMMANDS if words[0] == "./danube"]
+        up = next(words for words in COMMANDS if words[0] == "./danube")
         metadata = up[up.index("--metadata") + 1].replace("127.0.0.1:2379", etcd.endpoints[0])
         assert metadata.endswith("/production")
         (tier,) = [words[1] for words in COMMANDS if words[0] == "export"]
@@ -45,14 +45,16 @@ def test_commands_of_the_page_work_in_their_order(tmp_path: Path) -> None:
                         *(str(tmp_path / word) if word.endswith(".snapshot") else word for word in words[1:])
                     )
             assert (tmp_path / "etcd.snapshot").stat().st_size > 0
-            etcd.control("put", "/production/cluster/broker", json.dumps(OTHER))
+            ready = json.loads((tmp_path / "broker" / "ready.json").read_text())
+            key = f"/production/cluster/brokers/{ready['broker_id']}"
+            etcd.control("put", key, json.dumps(OTHER))
             assert broker.wait() == 1
             assert "FENCED" in broker.log()
             with pytest.raises(BrokerDied) as died:
                 broker.start()
             assert "CLUSTER_MISMATCH" in died.value.log
         assert etcd.control("get", "--prefix", "/production/cluster/", "--keys-only").split() == [
-            "/production/cluster/broker",
+            key,
             "/production/cluster/identity",
             "/production/cluster/name",
         ]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydanube_core.errors import AlreadyExists, Conflict, InvalidArgument, InvalidName, TopicNotFound
-from pydanube_core.names import AUDIT_TOPIC, TopicName
+from pydanube_core.names import TopicName
 from pydanube_core.refusals import audit_is_kept, reused, single_partition, system_is_closed, topic_taken
 from pydanube_core.units import format_time
 
@@ -202,8 +202,8 @@ async def create_topic(context: Context, request: CreateTopicRequest) -> Created
 async def _topic_to_delete(context: Context, request: DeleteTopicRequest) -> Topic:
     """The topic to delete; a single partition is refused."""
     topic = await find_topic(context, request.topic)
-    if topic.own.topic == AUDIT_TOPIC:
-        raise audit_is_kept(AUDIT_TOPIC)
+    if TopicName.parse(topic.own.topic).is_audit:
+        raise audit_is_kept(topic.own.topic)
     if topic.own.parent is not None:
         raise single_partition(topic.own.topic).followed_by(
             next_call("topics.describe", {"topic": topic.own.parent}, "shows the whole topic")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 from pydanube_core.errors import InvalidArgument, LastBroker
-from pydanube_core.names import AUDIT_TOPIC
+from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
 from pydanube_core.refusals import audit_is_kept
 
@@ -52,8 +52,8 @@ class TopicMetrics(Metrics):
 async def _cut(context: Context, request: TruncateTopicRequest) -> tuple[Topic, dict[str, int]]:
     Position.parse(request.before, now_ms=context.now_ms(), field="before")
     topic = await find_topic(context, request.topic)
-    if topic.own.topic == AUDIT_TOPIC:
-        raise audit_is_kept(AUDIT_TOPIC)
+    if TopicName.parse(topic.own.topic).is_audit:
+        raise audit_is_kept(topic.own.topic)
     if topic.own.dispatch_strategy == "non_reliable":
         raise InvalidArgument(
             f"{topic.own.topic} is non_reliable and stores nothing: there is nothing to cut",

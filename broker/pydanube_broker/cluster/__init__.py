@@ -1,12 +1,12 @@
 """The broker's place in the cluster: membership, election, assignment, and the catalog of topics.
 
-The protocol is complete and written for several brokers over one metadata store; today one broker follows it alone
-(`lone`), so that a cluster on etcd changes who takes part and nothing else.
+A broker alone on its own metadata is `lone`, one of several on etcd is `joined`; both offer the same.
 """
 
 from pydanube_broker.cluster.assignment import Assigner, Assignment, OfficeView
 from pydanube_broker.cluster.election import Election, ElectionState, Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, SubscriptionId, TopicId
+from pydanube_broker.cluster.joined import JoinedBroker
 from pydanube_broker.cluster.lone import LoneBroker
 from pydanube_broker.cluster.membership import BrokerIdentity, BrokerState, Membership, Registration
 from pydanube_broker.cluster.records import (
@@ -34,6 +34,7 @@ __all__ = [
     "Epoch",
     "FencingToken",
     "Incarnation",
+    "JoinedBroker",
     "Leadership",
     "LoneBroker",
     "Membership",

@@ -44,6 +44,7 @@ _OPERATIONS_A_TOPIC: Final = 4  # two guards, two puts
 _TOPICS_A_TRANSACTION: Final = (
     MAX_OPERATIONS - 1
 ) // _OPERATIONS_A_TOPIC  # one operation for the leader's guard
+_FIRST_A_TRANSACTION: Final = (MAX_OPERATIONS - 1) // (_OPERATIONS_A_TOPIC + 1)  # a guard of absence each
 _BATCHES_IN_FLIGHT: Final = 8  # enough for the embedded store to share its fsyncs
 _FEW_TOPICS: Final = 100
 _ATTEMPTS: Final = 5
@@ -237,6 +238,40 @@ class Assigner:
                 return made
         raise AssertionError("unreachable")
 
+    async def assign_first(
+        self, topics: Sequence[TopicRecord], broker_id: BrokerId, *, incarnation: Incarnation
+    ) -> list[Assignment]:
+        """Give topics that nobody owns to a broker; returns the assignments that hold, its own or another's.
+
+        Topics that were deleted meanwhile are left out.
+        """
+        made: list[Assignment] = []
+        counted = await self._counters(topics)
+        for start in range(0, len(counted), _FIRST_A_TRANSACTION):
+            batch = counted[start : start + _FIRST_A_TRANSACTION]
+            try:
+                made += await self._transact(batch, broker_id, incarnation, first=True)
+            except GuardFailed:
+                for topic, _ in batch:
+                    made += await self._first_of_one(topic, broker_id, incarnation)
+        return made
+
+    async def _first_of_one(
+        self, topic: TopicRecord, broker_id: BrokerId, incarnation: Incarnation
+    ) -> list[Assignment]:
+        key = keys.assignment_key(topic.topic_id)
+        for _ in range(_ATTEMPTS):
+            try:
+                counted = await self._counters([topic])
+                return await self._transact(counted, broker_id, incarnation, first=True)
+            except GuardFailed as error:
+                if error.guard.key == keys.topic_key(topic.topic):
+                    return []  # deleted, or changed: whoever asks for it next assigns it
+                item = await self._store.get(key)
+                if item is not None:
+                    return [Assignment.of(item.key, item.value)]
+        raise Conflict(f"others assigned {topic.name} {_ATTEMPTS} times", topic=topic.name)
+
     async def assign_all(
         self,
         topics: Sequence[TopicRecord],
@@ -249,7 +284,7 @@ class Assigner:
         """Give many topics to one broker, each in a new epoch: 24 a transaction, 8 transactions under way.
 
         `current` is what `assignments` showed, for the check of owners. Topics that were deleted meanwhile are left
-        out. Raises as `assign`.
+        out, and without `take_over` those that were given to another. Raises as `assign`.
         """
         for topic in topics:
             check_may_assign(current.get(topic.topic_id), broker_id, take_over=take_over)
@@ -281,6 +316,9 @@ class Assigner:
                     )
                     if not is_deleted:
                         failures.append(error)
+                except Conflict as error:
+                    if take_over:
+                        failures.append(error)
                 except ClusterError as error:
                     failures.append(error)
 
@@ -308,7 +346,12 @@ class Assigner:
         return counted
 
     async def _transact(
-        self, batch: Sequence[tuple[TopicRecord, EpochCounter]], broker_id: BrokerId, incarnation: Incarnation
+        self,
+        batch: Sequence[tuple[TopicRecord, EpochCounter]],
+        broker_id: BrokerId,
+        incarnation: Incarnation,
+        *,
+        first: bool = False,
     ) -> list[Assignment]:
         guards: list[Guard] = [] if self._leadership is None else [self._leadership.guard]
         writes: list[Write] = []
@@ -323,6 +366,8 @@ class Assigner:
                 epoch=epoch,
             )
             guards += [counter.guard, ModRevision(keys.topic_key(topic.topic), topic.revision)]
+            if first:
+                guards.append(Absent(keys.assignment_key(topic.topic_id)))
             writes += [
                 Put(keys.epoch_key(topic.topic), EpochRecord(epoch=epoch).to_json()),
                 Put(keys.assignment_key(topic.topic_id), assignment.to_record().to_json()),

@@ -14,13 +14,14 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
+from pydanube_core.facts import BrokerAddress
 from pydanube_storage.metadata import Delete, MetadataStore, Write
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assigner, Assignment, OfficeView
 from pydanube_broker.cluster.election import Election, ElectionState, Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId
-from pydanube_broker.cluster.membership import BrokerIdentity, Membership, Registration
+from pydanube_broker.cluster.membership import BrokerIdentity, MemberRecord, Membership, Registration
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 
@@ -85,7 +86,34 @@ class LoneBroker:
         """The epoch in which this broker owns the topic. `KeyError` if it was not assigned."""
         return self._assignments[topic_id].epoch
 
-    async def assign(self, topics: Sequence[TopicRecord]) -> list[Assignment]:
+    def place(self, topic_id: TopicId) -> Assignment | None:
+        """Who owns a topic; None while nobody does."""
+        return self._assignments.get(topic_id)
+
+    def address(self, broker_id: BrokerId) -> BrokerAddress | None:
+        """Where a broker is; None of another one."""
+        me = self._identity
+        if broker_id != me.broker_id:
+            return None
+        return BrokerAddress(broker_id=str(me.broker_id), broker_url=me.broker_url, admin_url=me.admin_url)
+
+    @property
+    def members(self) -> Mapping[BrokerId, MemberRecord]:
+        """Who else is registered now: nobody."""
+        return {}
+
+    def leads(self) -> bool:
+        """Whether this broker does."""
+        return self._election.state is ElectionState.LEADING
+
+    def leader(self) -> BrokerAddress | None:
+        """Who leads; None after the end."""
+        return self.address(self._identity.broker_id) if self.leads() else None
+
+    async def open(self) -> None:
+        """Nobody else assigns topics."""
+
+    async def assign(self, topics: Sequence[TopicRecord], *, here: bool = True) -> list[Assignment]:
         """Own these topics: those that are not assigned yet get a new epoch, the others are as they were.
 
         Returns the assignments in the order of `topics`, without those that were deleted meanwhile.

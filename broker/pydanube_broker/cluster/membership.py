@@ -52,6 +52,7 @@ _LEAVE_S: Final = 2.0  # leaving tidily is a courtesy: the lease would end anywa
 
 
 class BrokerState(StrEnum):
+    STARTING = "starting"  # it takes no topic from others yet
     ACTIVE = "active"
     DRAINING = "draining"
     DRAINED = "drained"
@@ -128,6 +129,7 @@ class Membership:
     Args:
         ttl_ms: how long others wait for us; None on a store that only this process can open.
         wall_ms: milliseconds since 1970, shown as `registered_at_ms`.
+        state: of the first registration; later ones have the one that was set last.
 
     `registration` is the present one. When it is lost the task of this object registers anew as soon as the store
     answers; whoever relied on the old one waits for its `lost` and then takes the new `registration`.
@@ -141,7 +143,10 @@ class Membership:
         ttl_ms: int | None,
         wall_ms: Callable[[], int],
         clock: Clock | None = None,
+        state: BrokerState = BrokerState.ACTIVE,
     ) -> None:
+        self._state = state
+        self._renewed = anyio.Event()
         self._store = store
         self._identity = identity
         self._ttl_ms = ttl_ms
@@ -193,6 +198,12 @@ class Membership:
         await self._store.transact(
             [Put(key, record.to_json(), lease_id=mine.lease_id)], guards=[ModRevision(key, item.mod_revision)]
         )
+        self._state = state
+
+    async def renewed_after(self, former: Registration) -> None:
+        """Wait for a registration that follows one that was lost."""
+        while self.registration is former:
+            await self._renewed.wait()
 
     async def _register(self, reason: str) -> None:
         """Take a lease and the next incarnation; a former life's key is overwritten: the newer life counts."""
@@ -206,7 +217,7 @@ class Membership:
             guard: Guard = (
                 Absent(counter_key) if counter is None else ModRevision(counter_key, counter.mod_revision)
             )
-            record = self._record(incarnation, BrokerState.ACTIVE, reason)
+            record = self._record(incarnation, self._state, reason)
             writes = [
                 Put(counter_key, IncarnationRecord(incarnation=incarnation).to_json()),
                 Put(member_key, record.to_json(), lease_id=lease_id),
@@ -222,6 +233,8 @@ class Membership:
             )
             if self._ttl_ms is not None:
                 self._term = LeaseTerm(ttl_ms=self._ttl_ms, sent_ms=sent_ms)
+            renewed, self._renewed = self._renewed, anyio.Event()
+            renewed.set()
             return
 
     async def _stay(self) -> None:

@@ -12,6 +12,7 @@ from typing import Final, ParamSpec, TypeVar, assert_never
 
 import anyio
 from pydanube_core.errors import StoreUnavailable, TopicNotFound
+from pydanube_core.names import TopicName
 from pydanube_storage.metadata import (
     DeleteRange,
     Event,
@@ -49,6 +50,7 @@ class RegistryWriter:
         self._store = store
         self._wall_ms = wall_ms
         self._feed = Feed(store, keys.WATCHED, read=self._read, take=self._take)
+        self.on_change: Callable[[str], None] = lambda key: None  # told each key that the index has taken in
         self.unsettled: set[str] = set()  # keys of changes of which nobody knows whether they happened
 
     def _topic_by_id(self, topic_id: TopicId) -> TopicRecord:
@@ -87,6 +89,18 @@ class RegistryWriter:
             except GuardFailed as error:
                 await self._refresh(error.guard.key)
         return await attempt(*args, **kwargs)
+
+    async def look_for(self, name: TopicName) -> None:
+        """See that the index has what the store shows of a topic's name now. Raises `StoreUnavailable`."""
+        await self._refresh(keys.topic_key(name))
+        await self._refresh(keys.partitioned_key(name))
+
+    async def until_known(self, topic_id: TopicId) -> None:
+        """Wait until the index has a topic whose assignment was seen; also where it was deleted. Raises `StoreUnavailable`."""
+        if self.index.topic_by_id(topic_id) is None:
+            page = await self._store.range(keys.REGISTRY, limit=1)
+            with anyio.move_on_after(_STORE_S):
+                await self._feed.until(page.revision, lambda: self.index.topic_by_id(topic_id) is not None)
 
     async def _refresh(self, key: str) -> None:
         """Wait until the index has what the store shows of a key now. Raises `StoreUnavailable`."""
@@ -173,8 +187,12 @@ class RegistryWriter:
         items += (await read_all(self._store, keys.TOMBSTONES))[0]
         for key in self._known_keys() - {item.key for item in items}:
             self._remove(key, revision)
+            self.on_change(key)
         for item in items:
+            is_new = self._revision_of(item.key) != item.mod_revision
             self._put(item)
+            if is_new:
+                self.on_change(item.key)
         return revision
 
     def _take(self, event: Event) -> None:
@@ -184,6 +202,7 @@ class RegistryWriter:
             self._put(event.key_value)
         else:
             self._remove(event.key, event.revision)
+        self.on_change(event.key)
 
     def _known_keys(self) -> set[str]:
         return self.index.known_keys()

@@ -28,6 +28,7 @@ from pydanube_broker.topics.topic import Topic
 
 _READ_BYTES: Final = 4 * 1024 * 1024
 _AUDIT_ROOM_BYTES: Final = 64 * 1024  # of the journal, for a group of records
+_AUDIT: Final = "audit/"  # keys of the audit's head and its terms
 _PROBE: Final = "probe"  # a key that is written to see whether writing works
 
 
@@ -45,7 +46,7 @@ class AdministrationPart:
     # -- state -----------------------------------------------------------------------------------------------
 
     async def read_state(self, key: str) -> StateItem | None:
-        return await self._broker.admin_state.read(key)
+        return await self._broker.admin_state.read(self._kept_as(key))
 
     async def list_state(
         self, prefix: str, *, after: str | None = None, limit: int = 1000, descending: bool = False
@@ -59,7 +60,16 @@ class AdministrationPart:
         self, changes: Mapping[str, bytes | None], *, expected: Mapping[str, int | None] | None = None
     ) -> int:
         with self._noted("METADATA_UNWRITABLE"):
-            return await self._broker.admin_state.write(changes, expected or {})
+            return await self._broker.admin_state.write(
+                {self._kept_as(key): value for key, value in changes.items()},
+                {self._kept_as(key): revision for key, revision in (expected or {}).items()},
+            )
+
+    def _kept_as(self, key: str) -> str:
+        """The key in the metadata: of several brokers each has an audit of its own, with its own head and keys."""
+        if key.startswith(_AUDIT) and self._broker.registry.ownership.several:
+            return f"{_AUDIT}{self._broker.data_dir.broker_id}/{key.removeprefix(_AUDIT)}"
+        return key
 
     @property
     def locks(self) -> Locks | None:

@@ -153,7 +153,12 @@ class ObjectsPart:
             raise replay_into_itself(str(target))
         logs = [self._log(name) for name in ranges]
         broker.health.check_publish()
-        _, parts = await broker.access.parts_to_write(COLD_CALL, target, partitions=0, strategy="reliable")
+        _, placed = await broker.access.parts_to_write(COLD_CALL, target, partitions=0, strategy="reliable")
+        parts = broker.registry.parts(target)[1]
+        if len(parts) < len(placed):
+            raise broker.registry.not_found(
+                target
+            )  # at another broker: what copies and what is copied to are one
         for part in parts:
             if part.options.dispatch_strategy.value != "reliable":
                 raise DispatchMismatch(

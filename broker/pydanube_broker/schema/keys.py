@@ -53,6 +53,11 @@ def versions_range(subject: str) -> KeyRange:
     return KeyRange.prefix(f"{_VERSIONS}{_spelled(subject)}/")
 
 
+def subject_of_key(key: str) -> str:
+    """The subject in a key of a subject."""
+    return unquote(key.removeprefix(_SUBJECTS))
+
+
 def identity_of_key(key: str) -> tuple[str, int]:
     """Subject and version that end a key."""
     _, subject, version = key.rsplit("/", 2)

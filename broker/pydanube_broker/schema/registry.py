@@ -113,6 +113,15 @@ class SchemaRegistry:
         """Read everything; before anything else is asked."""
         await self._store.load()
 
+    async def follow(self) -> None:
+        """Take in what other brokers register, until the store closes."""
+        await self._store.follow(lambda schema_id: self.on_change(schema_id))
+
+    async def know(self, subject: str) -> None:
+        """See that a subject that is not known is not there. Raises `StoreUnavailable`."""
+        if subject and self.index.find_subject(subject) is None:
+            await self._store.refresh(subject)
+
     # -- reading -------------------------------------------------------------------------------------------------
 
     def latest(self, subject: str) -> VersionRecord:

@@ -5,14 +5,18 @@ Whoever finds a guard broken reads the subject again (`refresh`) and decides aga
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import anyio
-from pydanube_core.errors import StoreUnavailable
+from pydanube_core.errors import ClosedResource, Retryable, StoreUnavailable
 from pydanube_storage.metadata import (
     Absent,
+    Compacted,
     CorruptMetadata,
+    Event,
+    EventKind,
     Guard,
     GuardFailed,
     MetadataStore,
@@ -34,7 +38,10 @@ from pydanube_broker.schema.records import (
     stored,
 )
 
+log = logging.getLogger("pydanube.schemas")
+
 _STORE_S: Final = 10.0
+_AGAIN_S: Final = 1.0  # after the store did not answer
 
 
 class SchemaStore:
@@ -42,10 +49,11 @@ class SchemaStore:
         self._aside = aside or Aside()
         self.index = SchemaIndex()
         self._store = store
+        self._seen = Revision(0)
 
     async def load(self) -> None:
         """Read everything; before anything else is asked."""
-        subjects, _ = await read_all(self._store, keys.SUBJECTS)
+        subjects, self._seen = await read_all(self._store, keys.SUBJECTS)
         ids: dict[str, int] = {}
         for item in subjects:
             with self._aside.reading(item.key):
@@ -71,6 +79,32 @@ class SchemaStore:
                         descriptors=descriptors.get(identity),
                     )
                 )
+
+    async def follow(self, changed: Callable[[int], None]) -> None:
+        """Take in what others change, until the store closes; `changed` is told the schema's id."""
+        while True:
+            try:
+                start = Revision(self._seen + 1)
+                async with self._store.watch(keys.SUBJECTS, from_revision=start) as events:
+                    async for event in events:
+                        await self._take(event, changed)
+                        self._seen = event.revision
+            except Compacted:
+                await self.load()
+            except ClosedResource:
+                return
+            except Retryable as error:
+                facts = {"event": "schemas_not_followed", "error": error.message}
+                log.warning("schemas_not_followed", extra=facts)
+                await anyio.sleep(_AGAIN_S)
+
+    async def _take(self, event: Event, changed: Callable[[int], None]) -> None:
+        subject = keys.subject_of_key(event.key)
+        known = self.index.find_subject(subject)
+        if event.kind is EventKind.PUT and (known is None or known.revision < event.revision):
+            with self._aside.reading(event.key):
+                await self.refresh(subject)
+                changed(SubjectRecord.of(event.key_value).schema_id)
 
     async def add_version(
         self,

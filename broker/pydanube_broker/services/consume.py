@@ -249,7 +249,7 @@ class ConsumeStream:
             reports=request.reports_taken,
             max_extend_ms=request.max_extend_ms,
         )
-        topic = self._plane.access.topic(self._reply, Action.CONSUME, name)
+        topic = await self._plane.access.topic_here(self._reply, Action.CONSUME, name)
         pump = await self._plane.access.subscription(
             topic, request.subscription, type=request.type, start=start, start_given=request.start_given
         )
@@ -277,7 +277,7 @@ class ConsumeStream:
         )
 
     async def _open_reader(self, name: TopicName, start: Position, request: pb.OpenConsumer) -> None:
-        topic = self._plane.access.topic(self._reply, Action.CONSUME, name)
+        topic = await self._plane.access.topic_here(self._reply, Action.CONSUME, name)
         topic.gate.check_consumer(topic.subscriptions.values(), topic.readers, 0)
         stop: int | None = None
         if request.stop == HEAD:

@@ -106,6 +106,7 @@ class PublishStream:
             self._plane.health.check_publish()
             mode = AccessMode.parse(request.access_mode)
             access = self._plane.access
+            await access.know_schema(request.schema_subject)
             topic = await access.topic_to_write(
                 self._reply,
                 name,

@@ -38,6 +38,7 @@ class Resolve:
         access = self._access
         if request.create:
             # No topic is left behind by a producer whose schema there is not.
+            await access.know_schema(request.schema_subject)
             access.check_schema(request.schema_subject, request.schema_version)
             partitioned, topics = await access.parts_to_write(
                 COLD_CALL,
@@ -47,18 +48,18 @@ class Resolve:
                 unused_ttl_s=request.unused_ttl_s,
             )
         else:
-            partitioned, topics = access.parts(COLD_CALL, Action.LOOK_UP, name)
+            partitioned, topics = await access.placed(COLD_CALL, Action.LOOK_UP, name)
             if not topics:
                 raise self._registry.not_found(name)
         return pb.ResolveResponse(
             topic=str(name),
-            dispatch_strategy=strategy if not topics else topics[0].options.dispatch_strategy.value,
+            dispatch_strategy=strategy if not topics else topics[0].dispatch_strategy,
             partitions=[
                 pb.Partition(
                     topic=topic.name,
                     topic_id=topic.topic_id,
-                    broker_url=self._registry.ownership.url(topic),
-                    epoch=topic.state.epoch,
+                    broker_url=topic.broker_url,
+                    epoch=topic.epoch,
                 )
                 for topic in topics
             ],
@@ -91,7 +92,7 @@ class Match:
             if name in plain or any(pattern.matches(name) for pattern in globs)
         )
         limit = min(request.limit or _MOST_TOPICS, _MOST_TOPICS)
-        parts = [access.parts(COLD_CALL, Action.LOOK_UP, name) for name in found[:limit]]
+        parts = [access.known_parts(COLD_CALL, name) for name in found[:limit]]
         return pb.MatchResponse(
             topics=map(str, found[:limit]),
             more=len(found) > limit,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.topics.hub import Hub
@@ -39,6 +40,11 @@ class Deleted:
         for topic_id, subscription_id in await self._catalog.forget_subscriptions(now_ms):
             if (state := self._hub.states.get(topic_id)) is not None:
                 state.cursors.pop(subscription_id, None)
+
+    def drop(self, topic_id: TopicId) -> None:
+        """Another broker has ended a topic's grace: forget what is stored of it, unless it is back."""
+        if not self._catalog.kept(topic_id) and self._catalog.index.topic_by_id(topic_id) is None:
+            self._hub.drop(topic_id)
 
     async def give_up(self) -> None:
         """Let go of all of it, for the room it takes; what could have come back yet is noted."""

@@ -1,6 +1,7 @@
 """Which topics this broker owns, and their coming and going: adopted with an epoch, released to another or for good.
 
-Who asks where a topic is asks here. A broker alone owns every topic and leads; the answers are the same for several.
+Who asks where a topic is asks here. A broker alone owns every topic and leads; among several the assignments say whose a
+topic is, and only those of this broker are opened.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
-from pydanube_core.errors import ClusterError, Conflict, SubscriptionNotFound, TopicNotFound
+from pydanube_core.errors import ClusterError, NoOwner, NotOwner, SubscriptionNotFound, TopicNotFound
 from pydanube_core.facts import BrokerAddress
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import TopicId, numbers_of
+from pydanube_broker.cluster.joined import JoinedBroker
 from pydanube_broker.cluster.keys import subscription_key, topic_key
 from pydanube_broker.cluster.lone import LoneBroker
 from pydanube_broker.cluster.records import DispatchStrategy, SubscriptionRecord, TopicRecord
@@ -33,12 +35,16 @@ from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic
 
+_RETRY_MS = 100  # a topic that was just made is open in a moment
+
 #: the topics of the catalog, and whose they were
 Agreement = Callable[[Sequence[TopicRecord], Mapping[TopicId, Assignment]], None]
 
 
 class Ownership:
     """See the module. `topics`: what is served here, by name. Single user: the loop."""
+
+    office: LoneBroker | JoinedBroker  # from `opened` on
 
     def __init__(
         self,
@@ -49,9 +55,10 @@ class Ownership:
         engine: DeliveryEngine,
         *,
         memory: bool,
+        several: bool = False,
     ) -> None:
         self.topics: dict[TopicName, Topic] = {}
-        self.lone: LoneBroker
+        self.several = several  # whether other brokers may be on the same metadata
         self.me: BrokerAddress
         self._catalog = catalog
         self._schemas = schemas
@@ -62,25 +69,42 @@ class Ownership:
         self._opening: dict[TopicName, anyio.Event] = {}  # created, not served yet
 
     @asynccontextmanager
-    async def opened(self, store: MetadataStore, me: BrokerAddress, check: Agreement) -> AsyncIterator[None]:
-        """Register this broker, take office, load the catalog, have it checked, and assign the topics; then sign off."""
+    async def opened(
+        self,
+        store: MetadataStore,
+        me: BrokerAddress,
+        check: Agreement,
+        changed: Callable[[str], None] = lambda key: None,
+    ) -> AsyncIterator[None]:
+        """Register this broker, load the catalog, have it checked, and take the topics that are its own; then sign off.
+
+        Args:
+            changed: told the key of each assignment that changes, where there are several brokers.
+        """
         self.me = me
-        async with LoneBroker(
-            store,
-            broker_id=int(me.broker_id),
-            broker_url=me.broker_url,
-            admin_url=me.admin_url,
-            catalog=self._catalog,
-            check=check,
-        ) as self.lone:
-            self._hub.connections = numbers_of(self.lone.registration.incarnation)
+        office: LoneBroker | JoinedBroker
+        if self.several:
+            office = JoinedBroker(store, me, catalog=self._catalog, check=check, changed=changed)
+        else:
+            office = LoneBroker(
+                store,
+                broker_id=int(me.broker_id),
+                broker_url=me.broker_url,
+                admin_url=me.admin_url,
+                catalog=self._catalog,
+                check=check,
+            )
+        async with office:
+            self.office = office
+            self._hub.connections = numbers_of(office.registration.incarnation)
             yield
 
     # -- whose it is -----------------------------------------------------------------------------------------
 
     def owner(self, topic_id: int) -> BrokerAddress | None:
-        """Return the broker that owns a topic; None while nobody does."""
-        return self.me if TopicId(topic_id) in self.lone.assignments else None
+        """Return the broker that owns a topic; None while nobody does, or nobody knows where it is."""
+        place = self.office.place(TopicId(topic_id))
+        return None if place is None else self.office.address(place.broker_id)
 
     def url(self, topic: Topic) -> str:
         """Return where a topic's clients connect; a topic that has just lost its owner is answered for here."""
@@ -88,21 +112,44 @@ class Ownership:
 
     def leader(self) -> BrokerAddress | None:
         """Return the broker that assigns topics; None while none is in office."""
-        with contextlib.suppress(Conflict):
-            return self.me if self.lone.leadership.broker_id == int(self.me.broker_id) else None
-        return None
+        return self.office.leader()
+
+    def is_mine(self, topic_id: int) -> bool:
+        """Whether this broker owns a topic."""
+        return TopicId(topic_id) in self.office.assignments
+
+    def elsewhere(self, record: TopicRecord) -> ClusterError:
+        """The error for whoever comes here with a topic that another broker owns, or nobody yet."""
+        place = self.office.place(record.topic_id)
+        owner = self.owner(record.topic_id)
+        if place is None or owner is None or self.is_mine(record.topic_id):
+            return NoOwner(
+                f"topic {record.name} is not served by any broker yet: try again in a moment",
+                topic=record.name,
+                retry_after_ms=_RETRY_MS,
+            )
+        return NotOwner(
+            f"topic {record.name} is at broker {owner.broker_id} ({owner.broker_url})",
+            topic=record.name,
+            broker_id=owner.broker_id,
+            broker_url=owner.broker_url,
+            admin_url=owner.admin_url,
+            epoch=place.epoch,
+            retry_after_ms=_RETRY_MS,
+        )
 
     @property
     def incarnation(self) -> int:
         """The number of this broker's registration."""
-        return self.lone.registration.incarnation
+        return self.office.registration.incarnation
 
     # -- coming ----------------------------------------------------------------------------------------------
 
-    async def acquire(self, records: Sequence[TopicRecord]) -> None:
-        """Own and serve these topics, but for those that are deleted meanwhile.
+    async def acquire(self, records: Sequence[TopicRecord], *, here: bool = False) -> None:
+        """See that these topics have an owner, and serve those that are this broker's; not those deleted meanwhile.
 
-        Who asks for one that is being opened waits for that: it has one owner's epoch.
+        Who asks for one that is being opened waits for that: it has one owner's epoch. `here`: where there is no owner
+        yet it is this broker.
         """
         gone: set[TopicId] = set()
         while missing := [
@@ -115,7 +162,7 @@ class Ownership:
             opened = anyio.Event()
             self._opening |= dict.fromkeys((record.topic for record in mine), opened)
             try:
-                owned = {assignment.topic_id for assignment in await self.lone.assign(mine)}
+                owned = {assignment.topic_id for assignment in await self.office.assign(mine, here=here)}
                 for record in mine:
                     # A deletion that came in between has not found it among the served ones: it must not become one.
                     now = self._catalog.index.topic_by_id(record.topic_id)
@@ -123,7 +170,8 @@ class Ownership:
                         self.adopt(now)
                     else:
                         gone.add(record.topic_id)
-                        self.lone.forget(record.topic_id)
+                        if now is None:
+                            self.office.forget(record.topic_id)
             finally:
                 for record in mine:
                     del self._opening[record.topic]
@@ -132,7 +180,7 @@ class Ownership:
     def adopt(self, record: TopicRecord) -> Topic:
         """Serve a topic that is assigned to this broker, from what the journal has of it, with its subscriptions."""
         limits, schema = self._policies.limits_of(record), self._schemas.guard_of(record)
-        epoch = self.lone.epoch(record.topic_id)
+        epoch = self.office.epoch(record.topic_id)
         topic: Topic
         if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
             topic = MemoryTopic(
@@ -222,7 +270,7 @@ class Ownership:
 
     def deleted(self, record: TopicRecord) -> None:
         """The topic was deleted: release it, and forget what is stored unless it may come back."""
-        self.lone.forget(record.topic_id)
+        self.office.forget(record.topic_id)
         topic = self.topics.get(record.topic)
         if topic is None or topic.topic_id != record.topic_id:
             return

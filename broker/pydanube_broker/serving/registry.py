@@ -8,7 +8,7 @@ empty.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -76,7 +76,13 @@ class Registry:
         )
         self.policies = Policies(self.catalog.index, settings)
         self.ownership = Ownership(
-            self.catalog, self.schemas, self.policies, hub, engine, memory=settings.data.memory
+            self.catalog,
+            self.schemas,
+            self.policies,
+            hub,
+            engine,
+            memory=settings.data.memory,
+            several=url != EMBEDDED,
         )
         self._topics = self.ownership.topics
         self.schemas.serve(self._topics)
@@ -88,18 +94,23 @@ class Registry:
     # -- start -----------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def opened(self, me: BrokerAddress) -> AsyncIterator[None]:
-        """Register this broker, take office, load and assign the topics; on leaving, sign off.
+    async def opened(
+        self, me: BrokerAddress, changed: Callable[[str], None] = lambda key: None
+    ) -> AsyncIterator[None]:
+        """Register this broker, load the topics and take those that are its own; on leaving, sign off.
+
+        `changed`: see `Ownership.opened`.
 
         Raises:
             CorruptMetadata, CorruptJournal: they are not of one broker, or not of one moment.
         """
         await self.schemas.registry.load()
-        async with self.ownership.opened(self._store, me, self._check_agreement):
+        async with self.ownership.opened(self._store, me, self._check_agreement, changed):
             self.deleted.place_cursors()
             for record in self.catalog.index.topics():
-                with self.ownership.serving(record):
-                    self.ownership.adopt(record)
+                if self.ownership.is_mine(record.topic_id):
+                    with self.ownership.serving(record):
+                        self.ownership.adopt(record)
             yield
 
     async def check_journal(self) -> None:
@@ -152,7 +163,14 @@ class Registry:
             topic.recovered()
         for topic_id, offset in self._begins.items():
             self._hub.topics[topic_id].trim(offset)
-        gone = self._hub.forget_unknown(self.catalog.kept)
+        index = self.catalog.index
+        gone = self._hub.forget_unknown(
+            # what another broker owns now goes when it was handed over, not for being missing here
+            lambda topic_id: (
+                self.catalog.kept(topic_id)
+                or (self.ownership.several and index.topic_by_id(TopicId(topic_id)) is not None)
+            )
+        )
         if gone:
             log.info("topics_dropped", extra={"event": "topics_dropped", "count": len(gone)})
 
@@ -169,7 +187,7 @@ class Registry:
         return sum(name.namespace != SYSTEM_NAMESPACE for name in self._topics)
 
     def names(self) -> set[TopicName]:
-        """Every topic by the name its users know; the partitions of one are one."""
+        """Every topic served here by the name its users know; the partitions of one are one."""
         return {name if topic.options.parent is None else name.base for name, topic in self._topics.items()}
 
     def find(self, name: TopicName) -> Topic | None:
@@ -190,9 +208,14 @@ class Registry:
         return self.catalog.index.spelled.close(name)
 
     def not_found(self, name: TopicName) -> ClusterError:
-        """The error for a topic that is not there, with what would help."""
+        """The error for a topic that is not here: at another broker, or nowhere, with what would help."""
         if topic_key(name) in self.catalog.aside.found:
             return self.catalog.aside.error(topic_key(name))
+        if self.ownership.several:
+            record = self.catalog.index.find_topic(name)
+            away = [part for part in self.catalog.index.partitions(name) if part.topic not in self._topics]
+            if record is not None or away:
+                return self.ownership.elsewhere(record or away[0])
         return unknown_topic(name, self.spelled_alike(name))
 
     # -- changes ---------------------------------------------------------------------------------------------
@@ -206,8 +229,11 @@ class Registry:
         durability: str | None = None,
         options: dict[str, Any] | None = None,
         must_be_new: bool = False,
+        here: bool = False,
     ) -> Sequence[Topic]:
         """Create a topic. One that exists already is given back, unless `must_be_new`.
+
+        Returns what of it this broker serves. `here`: this broker is to own it.
 
         Raises:
             PermissionDenied: it would be a system topic.
@@ -227,15 +253,22 @@ class Registry:
                 value=durability,
             )
         settings = TopicSettings(dispatch_strategy=strategy, durability=level, **(options or {}))
-        return await self._make(name, settings, partitions=partitions, must_be_new=must_be_new)
+        return await self._make(name, settings, partitions=partitions, must_be_new=must_be_new, here=here)
 
     async def audit_topic(self) -> Topic:
-        """The audit's topic, made where there is none."""
-        name = TopicName.parse(AUDIT_TOPIC)
-        return self.find(name) or (await self._make(name, TopicSettings()))[0]
+        """This broker's audit, made where there is none: of several, each has its own."""
+        suffix = f"-{self.ownership.me.broker_id}" if self.ownership.several else ""
+        name = TopicName.parse(AUDIT_TOPIC + suffix)
+        return self.find(name) or (await self._make(name, TopicSettings(), here=True))[0]
 
     async def _make(
-        self, name: TopicName, settings: TopicSettings, *, partitions: int = 0, must_be_new: bool = False
+        self,
+        name: TopicName,
+        settings: TopicSettings,
+        *,
+        partitions: int = 0,
+        must_be_new: bool = False,
+        here: bool = False,
     ) -> Sequence[Topic]:
         if topic_key(name) in self.catalog.aside.found:
             raise self.catalog.aside.error(topic_key(name))
@@ -248,9 +281,13 @@ class Registry:
                 records = [] if must_be_new else await self.catalog.existing_topic(name)
                 if not records:
                     raise
-            await self.ownership.acquire(records)
+            await self.ownership.acquire(records, here=here)
         found = [self._topics[record.topic] for record in records if record.topic in self._topics]
-        if len(found) < len(records):
+        missing = [record for record in records if record.topic not in self._topics]
+        if any(
+            self.catalog.index.topic_by_id(record.topic_id) is None or self.ownership.is_mine(record.topic_id)
+            for record in missing
+        ):
             raise Conflict(f"topic {name} was deleted while it was being made: try again", topic=str(name))
         return found
 
@@ -261,8 +298,8 @@ class Registry:
             TopicNotFound.
             StoreUnavailable: with outcome `unknown` nobody knows yet; the topic takes nothing until `resolve_unknown` does.
         """
-        if str(name) == AUDIT_TOPIC:
-            raise audit_is_kept(AUDIT_TOPIC)
+        if name.is_audit:
+            raise audit_is_kept(str(name))
         index = self.catalog.index
         found = index.find_topic(name)
         records = [found] if found is not None else list(index.partitions(name))
@@ -320,7 +357,12 @@ class Registry:
         missing = [
             record
             for record in self.catalog.index.topics()
-            if record.topic not in self._topics and topic_key(record.topic) not in aside
+            if record.topic not in self._topics
+            and topic_key(record.topic) not in aside
+            and (
+                self.ownership.is_mine(record.topic_id)
+                or self.ownership.office.place(record.topic_id) is None
+            )
         ]
         if missing:
             for topic in list(self._hub.leaving.values()):
@@ -338,7 +380,7 @@ class Registry:
                 records = await self.catalog.restore_topics(call_id)
             finally:  # what came back is served, also where that was not all of it
                 await self._open_all()
-        return [self._topics[record.topic] for record in records]
+        return [self._topics[record.topic] for record in records if record.topic in self._topics]
 
     async def subscribe(
         self, topic: Topic, name: str, *, type: str, start: Position, start_given: bool

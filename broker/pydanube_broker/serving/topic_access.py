@@ -22,6 +22,7 @@ from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.health import Health
 from pydanube_broker.rpc.caller import Called
 from pydanube_broker.security.locks import Locks
+from pydanube_broker.serving.placed import Placed, Placement
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.unused_topics import UNUSED_TTL
 from pydanube_broker.settings import Settings
@@ -46,6 +47,7 @@ class TopicAccess:
         self, registry: Registry, health: Health, settings: Settings, locks: Locks | None = None
     ) -> None:
         self._registry = registry
+        self._placement = Placement(registry)
         self._health = health
         self._settings = settings
         self._locks = locks
@@ -72,17 +74,35 @@ class TopicAccess:
             raise self._registry.not_found(name)
         return topic
 
-    def parts(self, called: Called, action: Action, name: TopicName) -> tuple[bool, Sequence[Topic]]:
-        """Whether the topic is partitioned, and its concrete topics in order; none of an unknown one."""
+    async def topic_here(self, called: Called, action: Action, name: TopicName) -> Topic:
+        """As `topic`, for a session that begins: what another broker has just made or assigned is known, too.
+
+        Raises:
+            PermissionDenied, TopicNotFound; NotOwner, NoOwner: it is to be looked up.
+        """
         self.check(called, action, name)
-        return self._registry.parts(name)
+        await self._placement.reach(name)
+        return self.topic(called, action, name)
+
+    async def placed(self, called: Called, action: Action, name: TopicName) -> tuple[bool, Sequence[Placed]]:
+        """Whether the topic is partitioned, and where its concrete topics are, in order; none of an unknown one."""
+        self.check(called, action, name)
+        await self._placement.reach(name)
+        return self._placement.parts(name)
+
+    def known_parts(self, called: Called, name: TopicName) -> tuple[bool, Sequence[Placed]]:
+        """As `placed`, for a look-up, by what is known here."""
+        self.check(called, Action.LOOK_UP, name)
+        return self._placement.parts(name)
 
     def names(self, called: Called) -> Iterable[TopicName]:
         """Every topic that who called may look up, by the name its users know."""
         locks, identity = self._locks, called.identity
         if locks is None:
-            return self._registry.names()
-        return [name for name in self._registry.names() if locks.allows(identity, LOOK_UP, Resource.of(name))]
+            return self._placement.names()
+        return [
+            name for name in self._placement.names() if locks.allows(identity, LOOK_UP, Resource.of(name))
+        ]
 
     async def topic_to_write(
         self,
@@ -107,10 +127,13 @@ class TopicAccess:
         """
         self.check(called, Action.PRODUCE, name)
         topic = self._registry.find(name)
+        if topic is None:
+            await self._placement.reach(name)
+            topic = self._registry.find(name)
         if topic is None and create:
             check_schema()
             _, parts = await self.parts_to_write(called, name, partitions=0, strategy=strategy or "reliable")
-            topic = parts[0]
+            topic = self._registry.find(parts[0].topic)
         if topic is None:
             raise self._registry.not_found(name)
         actual = topic.options.dispatch_strategy.value
@@ -125,12 +148,12 @@ class TopicAccess:
 
     async def parts_to_write(
         self, called: Called, name: TopicName, *, partitions: int, strategy: str, unused_ttl_s: int = 0
-    ) -> tuple[bool, Sequence[Topic]]:
-        """As `parts`, for a producer: made where there is none, with that many partitions (0: a plain topic).
+    ) -> tuple[bool, Sequence[Placed]]:
+        """As `placed`, for a producer: made where there is none, with that many partitions (0: a plain topic).
 
         One with `unused_ttl_s` is deleted when nobody has used it for so long.
         """
-        found = self.parts(called, Action.PRODUCE, name)
+        found = await self.placed(called, Action.PRODUCE, name)
         if found[1]:
             return found
         if not self._settings.topics.auto_create:
@@ -143,10 +166,14 @@ class TopicAccess:
         self._health.check_publish()
         options = {"options": {UNUSED_TTL: unused_ttl_s}} if unused_ttl_s else None
         await self._registry.create(name, partitions=partitions, dispatch_strategy=strategy, options=options)
-        found = self._registry.parts(name)
+        found = self._placement.parts(name)
         if not found[1]:
             raise self._registry.not_found(name)
         return found
+
+    async def know_schema(self, subject: str) -> None:
+        """See that a subject which another broker has just registered is known here."""
+        await self._registry.schemas.registry.know(subject)
 
     def check_schema(self, subject: str, version: int) -> None:
         """Raise `SchemaNotFound` where there is no such subject, or version (0: any); none named is good."""

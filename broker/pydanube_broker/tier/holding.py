@@ -52,6 +52,7 @@ class StoreHold:
         child: TierChild,
         *,
         broker_id: str,
+        shared: bool,
         take_over: int | None,
         monotonic: Callable[[], float],
     ) -> None:
@@ -67,6 +68,7 @@ class StoreHold:
         self._metadata = metadata
         self._child = child
         self._broker_id = broker_id
+        self._scope = broker_id if shared else ""  # see `read_known`
         self._take_over = take_over
         self._monotonic = monotonic
         self._mark: OwnerMark | None = None
@@ -186,7 +188,7 @@ class StoreHold:
         )
 
     async def _take(self, mark: OwnerMark | None, *, at_start: bool) -> Verdict:
-        known = await read_known(self._metadata)
+        known = await read_known(self._metadata, self._scope)
         place = place_of(self._data_dir)
         verdict = judge(
             mark,
@@ -215,6 +217,7 @@ class StoreHold:
             former = Known(incarnation=mark.incarnation, life=mark.life)
         await write_known(
             self._metadata,
+            self._scope,
             Known(
                 incarnation=former.incarnation,
                 life=former.life,
@@ -235,7 +238,7 @@ class StoreHold:
         now = await self._make(wanted)
         if now != wanted:
             raise refusal(Verdict.OTHER, now, self._options.url)
-        await write_known(self._metadata, Known(incarnation=following, life=self.life))
+        await write_known(self._metadata, self._scope, Known(incarnation=following, life=self.life))
         self._mark, self.held, self.reason = wanted, True, None
         self.continuous = verdict is Verdict.CLAIM
         return verdict
@@ -243,17 +246,23 @@ class StoreHold:
     async def _newest(self) -> OwnerMark | None:
         if self.local is not None:
             return await asyncio.to_thread(self._newest_local)
-        said, _ = await self._child.call("owner_newest", {"cluster": self._cluster})
+        said, _ = await self._child.call("owner_newest", {"cluster": self._cluster, "scope": self._scope})
         return _mark(said["mark"])
 
     def _newest_local(self) -> OwnerMark | None:
         assert self.local is not None
-        return newest_mark(LocalStore(self.local), self._cluster) if self.local.is_dir() else None
+        return (
+            newest_mark(LocalStore(self.local), self._cluster, self._scope) if self.local.is_dir() else None
+        )
 
     async def _make(self, mark: OwnerMark) -> OwnerMark:
         if self.local is not None:
-            return await asyncio.to_thread(make_mark, LocalStore(self.local), self._cluster, mark)
-        said, _ = await self._child.call("owner_make", {"cluster": self._cluster, "mark": asdict(mark)})
+            return await asyncio.to_thread(
+                make_mark, LocalStore(self.local), self._cluster, mark, self._scope
+            )
+        said, _ = await self._child.call(
+            "owner_make", {"cluster": self._cluster, "scope": self._scope, "mark": asdict(mark)}
+        )
         self.clock_ahead_s = said["ahead_s"]
         now = _mark(said["mark"])
         assert now is not None

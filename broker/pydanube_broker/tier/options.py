@@ -12,8 +12,8 @@ from pydanube_storage.objects import CLOUDS, StoreOptions, check_url
 from pydanube_broker.settings import Settings
 
 
-def store_options(settings: Settings, folder: Path) -> StoreOptions:
-    """Where this broker's objects are."""
+def store_options(settings: Settings, folder: Path, *, spool: str = "") -> StoreOptions:
+    """Where this broker's objects are. `spool`: names its own part of the spool folder."""
     tier = settings.tier
     return StoreOptions(
         url=tier.url or str(folder / "objects"),
@@ -26,6 +26,7 @@ def store_options(settings: Settings, folder: Path) -> StoreOptions:
         encryption=tier.encryption,
         kms_key=tier.kms_key,
         timeout_s=tier.timeout,
+        spool=spool,
     )
 
 

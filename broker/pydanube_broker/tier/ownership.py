@@ -10,6 +10,9 @@ knows from its own metadata. What the mark says otherwise decides:
 | newer than ours | this directory is older than the objects: a restored backup | refuses, or adopts what is newer |
 | none, but the catalog lists objects | emptied, not mounted, another bucket | writes nothing, says so |
 
+Several brokers on one metadata store share the objects; each has marks of its own, below its id, and the catalog says by
+epoch who may change which topic's.
+
 A store inside the data directory goes where the directory goes, and whoever has the directory's lock has it: there a
 newer mark means adoption at once. `tier.take_over` = the incarnation of the mark answers for the other cases: the
 owner is gone for good. An owner that finds a mark above its own stops writing.
@@ -116,9 +119,12 @@ def place_of(data_dir: Path) -> str:
     return str(stat.st_ino)
 
 
-async def read_known(metadata: MetadataStore) -> Known | None:
-    """What this broker last knew of its store; None too where that cannot be read: then the mark in the store decides."""
-    item = await metadata.get(_KEY)
+async def read_known(metadata: MetadataStore, scope: str) -> Known | None:
+    """What this broker last knew of its store; None too where that cannot be read: then the mark in the store decides.
+
+    `scope`: the broker's id where several share metadata and store, each with marks of its own; empty of a lone one.
+    """
+    item = await metadata.get(_key(scope))
     try:
         return None if item is None else Known(**json.loads(item.value))
     except (ValueError, TypeError) as error:
@@ -126,5 +132,10 @@ async def read_known(metadata: MetadataStore) -> Known | None:
         return None
 
 
-async def write_known(metadata: MetadataStore, known: Known) -> None:
-    await metadata.transact([Put(_KEY, json.dumps(asdict(known)).encode())])
+async def write_known(metadata: MetadataStore, scope: str, known: Known) -> None:
+    """Note what this broker knows of its store now."""
+    await metadata.transact([Put(_key(scope), json.dumps(asdict(known)).encode())])
+
+
+def _key(scope: str) -> str:
+    return f"{_KEY}/{scope}" if scope else _KEY

@@ -73,11 +73,12 @@ class Tier:
         start: Callable[[Coroutine[Any, Any, None]], None],
         *,
         broker_id: str = "",
+        shared: bool = False,
         was_deleted: Callable[[int], bool] = lambda topic_id: False,
         disk: Measure = lambda: (None, 0),
         buried: Callable[[], Iterable[TopicTombstone]] = tuple,
     ) -> None:
-        self.options = store_options(settings, folder)
+        self.options = store_options(settings, folder, spool=broker_id)
         self.room = DiskRoom(folder, disk)
         self._folder = folder
         self.missing = missing_extra(self.options)
@@ -90,6 +91,7 @@ class Tier:
             metadata,
             self.child,
             broker_id=broker_id,
+            shared=shared,
             take_over=settings.tier.take_over,
             monotonic=time.monotonic,
         )

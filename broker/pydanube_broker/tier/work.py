@@ -57,7 +57,8 @@ class TierWork:
         self._decoded: OrderedDict[tuple[str, int], Sequence[DecodedBatch]] = OrderedDict()
         self._exports = ExportWork(store)
         for left in store.spool.iterdir():  # of a child that died
-            left.unlink(missing_ok=True)
+            if left.is_file():  # a folder is another broker's spool
+                left.unlink(missing_ok=True)
 
     def calls(self) -> Mapping[str, Callable[[dict[str, Any], bytes], Answer]]:
         return {
@@ -283,14 +284,14 @@ class TierWork:
         return _facts(ObjectReader(self._store, arguments["key"]).described()), b""
 
     def owner_newest(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Whose the store is: `cluster` → {mark}."""
-        mark = newest_mark(self._store, arguments["cluster"])
+        """Whose the store is: `cluster`, `scope` → {mark}."""
+        mark = newest_mark(self._store, arguments["cluster"], arguments["scope"])
         return {"mark": None if mark is None else asdict(mark)}, b""
 
     def owner_make(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Become the owner: `cluster`, `mark` → {mark} of who is, ahead_s}: how far this clock is ahead of the store's."""
-        cluster = arguments["cluster"]
-        now = make_mark(self._store, cluster, OwnerMark(**arguments["mark"]))
+        """Become the owner: `cluster`, `scope`, `mark` → {mark of who is, ahead_s}: this clock ahead of the store's."""
+        cluster, scope = arguments["cluster"], arguments["scope"]
+        now = make_mark(self._store, cluster, OwnerMark(**arguments["mark"]), scope)
         now_ms = time.time() * 1000
         stamped_ms = max((fact.modified_ms or 0 for fact in self._store.list(f"{cluster}/owner")), default=0)
         return {"mark": asdict(now), "ahead_s": (now_ms - stamped_ms) / 1000 if stamped_ms else None}, b""

@@ -23,11 +23,11 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LocalStore:
-    """The folder is made when it is missing."""
+    """The folder is made when it is missing. `spool`: of several that write there, the name of this one's spool."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, spool: str = "") -> None:
         self._root = root.absolute()
-        self._spool = self._root / _SPOOL
+        self._spool = self._root / _SPOOL / spool
         try:
             self._spool.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -40,9 +40,9 @@ class LocalStore:
     @property
     def spool(self) -> Path:
         try:
-            self._spool.mkdir(
-                exist_ok=True
-            )  # removed meanwhile; not the folder it is in, which may be unmounted
+            # removed meanwhile; not the folder it is in, which may be unmounted
+            (self._root / _SPOOL).mkdir(exist_ok=True)
+            self._spool.mkdir(exist_ok=True)
         except OSError as error:
             self._fail("", error)
         return self._spool

@@ -43,6 +43,7 @@ class StoreOptions:
     encryption: str | None = None
     kms_key: str | None = None
     timeout_s: float = 20.0  # of one answer, and of all tries of a call together
+    spool: str = ""  # of a local folder that several write to: the name of this one's part of the spool
 
     def __post_init__(self) -> None:
         if self.anonymous and (self.profile or self.role):
@@ -79,7 +80,7 @@ def open_store(options: StoreOptions, *, retry: Retry | None = None) -> ObjectSt
     parts = urlsplit(options.url)
     scheme = parts.scheme if "://" in options.url else ""
     if scheme in ("", "file"):
-        return LocalStore(Path(unquote(parts.path) if scheme else options.url))
+        return LocalStore(Path(unquote(parts.path) if scheme else options.url), spool=options.spool)
     root = (parts.netloc + parts.path).strip("/")
     if scheme == "memory":
         return FsspecStore(_fsspec("memory"), f"/{root}", url=options.url, retry=retry)

@@ -1,7 +1,7 @@
 """Whose a store is: marks `<cluster>/owner/<incarnation, 20 digits>.json`, one for each life of a broker that writes there.
 
 The highest incarnation is the owner. A mark is made only where there is none of its number, so that of two who want to
-be the next one only one is. Old marks are removed, but for the last few, which tell a person what happened.
+be the next one only one is. Brokers that share a store have marks of their own, in `<cluster>/owner/<broker id>/`. Old marks are removed, but for the last few, which tell a person what happened.
 """
 
 from __future__ import annotations
@@ -59,9 +59,12 @@ class OwnerMark:
         return cls(**found)
 
 
-def newest_mark(store: ObjectStore, cluster: str) -> OwnerMark | None:
-    """The owner of a cluster's objects; None where nobody has said so yet."""
-    keys = [fact.key for fact in store.list(_folder(cluster)) if _NAME.search(fact.key)]
+def newest_mark(store: ObjectStore, cluster: str, scope: str = "") -> OwnerMark | None:
+    """The owner of a cluster's objects; None where nobody has said so yet.
+
+    `scope`: the id of one of several brokers that share them, empty of a lone one.
+    """
+    keys = [fact.key for fact in store.list(_folder(cluster, scope)) if _NAME.search(fact.key)]
     if not keys:
         return None
     key = max(keys)
@@ -71,15 +74,15 @@ def newest_mark(store: ObjectStore, cluster: str) -> OwnerMark | None:
     return OwnerMark.from_json(store.read(key, 0, size), store=store.url, key=key)
 
 
-def make_mark(store: ObjectStore, cluster: str, mark: OwnerMark) -> OwnerMark:
+def make_mark(store: ObjectStore, cluster: str, mark: OwnerMark, scope: str = "") -> OwnerMark:
     """Become the owner, unless somebody else has this incarnation or a higher one; returns who is the owner now."""
-    key = f"{_folder(cluster)}/{mark.incarnation:020d}.json"
+    key = f"{_folder(cluster, scope)}/{mark.incarnation:020d}.json"
     store.put_new(key, mark.to_json())
     # Read back: a store that does not know conditions has the last one's, and both see that one.
-    now = newest_mark(store, cluster)
+    now = newest_mark(store, cluster, scope)
     assert now is not None
     if now == mark:
-        keys = sorted(fact.key for fact in store.list(_folder(cluster)) if _NAME.search(fact.key))
+        keys = sorted(fact.key for fact in store.list(_folder(cluster, scope)) if _NAME.search(fact.key))
         for old in keys[:-_KEPT]:
             store.delete(old)
     return now
@@ -95,5 +98,5 @@ def _unreadable(store: str, key: str, why: str) -> CorruptObject:
     )
 
 
-def _folder(cluster: str) -> str:
-    return f"{cluster}/owner"
+def _folder(cluster: str, scope: str) -> str:
+    return f"{cluster}/owner/{scope}".rstrip("/")

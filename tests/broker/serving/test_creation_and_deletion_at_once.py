@@ -28,18 +28,18 @@ def agree(broker: Broker) -> None:
     catalog = {record.topic_id for record in broker.registry.catalog.index.topics()}
     assert {topic.topic_id for topic in broker.registry.topics} == catalog
     assert set(broker.hub.topics) == catalog
-    assert set(broker.registry.ownership.lone.assignments) == catalog
+    assert set(broker.registry.ownership.office.assignments) == catalog
 
 
 @pytest.mark.parametrize("partitions", [0, 3])
 async def test_a_topic_deleted_while_it_is_being_made_is_not_served(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
-    lone = broker.registry.ownership.lone
+    lone = broker.registry.ownership.office
     assign = lone.assign
 
-    async def deleted_meanwhile(records: Any) -> Any:
-        found = await assign(records)
+    async def deleted_meanwhile(records: Any, **options: Any) -> Any:
+        found = await assign(records, **options)
         await broker.registry.delete(NAME)
         return found
 

@@ -16,9 +16,9 @@ import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.metadata_home import (
-    BROKER,
     Home,
     Resident,
+    broker_key,
     check_resident,
     check_settings,
     forget_history,
@@ -163,14 +163,13 @@ async def test_directory_of_a_cluster_is_not_started_alone(place: Place) -> None
     assert f"--metadata {place.url}" in error.message
 
 
-async def test_second_directory_on_a_prefix_is_refused_also_when_the_first_is_stopped(place: Place) -> None:
-    async with place.broker() as broker:
-        await create(broker, "orders")
-        error = await place.refused("second")
-        assert isinstance(error, ClusterMismatch)
-        assert str(place.folder / "data") in error.message
-        assert broker.registry.find(TopicName.parse("orders")) is not None
-    assert isinstance(await place.refused("second"), ClusterMismatch)
+async def test_second_directory_on_a_prefix_is_another_broker_of_the_cluster(place: Place) -> None:
+    async with place.broker() as first, place.broker("second") as second:
+        await create(first, "orders")
+        assert {second.data_dir.broker_id, first.data_dir.broker_id} == set(
+            second.registry.ownership.office.members
+        )
+        assert second.registry.catalog.index.find_topic(TopicName.parse("orders")) is not None
 
 
 async def test_copy_of_a_directory_is_refused(place: Place) -> None:
@@ -254,7 +253,7 @@ async def test_broker_whose_place_was_taken_accepts_nothing_more(place: Place) -
         broker.health.on_fenced = lambda _error: ended.set()
         async with place.store() as store:
             other = Resident(broker_id="7", life="x", place="1", host="elsewhere", data_dir="/other")
-            await store.transact([Put(BROKER, other.to_json())])
+            await store.transact([Put(broker_key(broker.data_dir.broker_id), other.to_json())])
         await ended.wait()
         with pytest.raises(ClusterError) as caught:
             await send(broker, "orders")
@@ -264,9 +263,10 @@ async def test_broker_whose_place_was_taken_accepts_nothing_more(place: Place) -
 
 async def test_entry_deleted_while_the_broker_lives_is_put_back(place: Place) -> None:
     async with place.broker() as broker, place.store() as store:
-        item = await store.get(BROKER)
+        key = broker_key(broker.data_dir.broker_id)
+        item = await store.get(key)
         assert item is not None
-        now = await store.transact([Delete(BROKER)])
+        now = await store.transact([Delete(key)])
         async with store.watch(KeyRange.prefix("/cluster/"), from_revision=Revision(now + 1)) as events:
             assert (await anext(events)).value == item.value
         assert broker.health.fenced is None

@@ -67,7 +67,8 @@ class ClientBook:
             topic_id, kind = item.key.split("/")[2:4]
             topic = by_id.get(int(topic_id))
             if topic is None:
-                if not catalog.kept(int(topic_id)):
+                known = catalog.index.topic_by_id(TopicId(int(topic_id)))  # another broker's
+                if known is None and not catalog.kept(int(topic_id)):
                     stale.append(item.key)
                 continue
             with catalog.aside.reading(item.key):

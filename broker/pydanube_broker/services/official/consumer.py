@@ -58,7 +58,7 @@ class ConsumerService:
         filters = list(request.key_filters)
         check_filter_sizes(filters)
         self._plane.health.check_consume()
-        topic = self._plane.access.topic(COLD_CALL, Action.CONSUME, name)
+        topic = await self._plane.access.topic_here(COLD_CALL, Action.CONSUME, name)
         pump = await self._open(topic, request.subscription, wanted)
         kind = pump.type.value
         known = await self._book.remember_consumer(

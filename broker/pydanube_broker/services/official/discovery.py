@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pydanube_core.errors import NotOwner
 from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.rpc.caller import COLD_CALL
@@ -19,10 +20,14 @@ class DiscoveryService:
         """One concrete topic. NOT_FOUND for an unknown one is the usual first answer to a producer."""
         request = parse(pb.TopicLookupRequest, data)
         name = topic_name(request.topic, field="topic")
-        url = self._ownership.url(self._access.topic(COLD_CALL, Action.LOOK_UP, name))
+        kind, url = pb.TopicLookupResponse.LookupType.Connect, self._ownership.me.broker_url
+        try:
+            await self._access.topic_here(COLD_CALL, Action.LOOK_UP, name)
+        except NotOwner as error:
+            kind, url = pb.TopicLookupResponse.LookupType.Redirect, error.details["broker_url"]
         return pb.TopicLookupResponse(
             request_id=request.request_id,
-            response_type=pb.TopicLookupResponse.LookupType.Connect,
+            response_type=kind,
             connect_url=url,
             broker_url=url,
             proxy=False,
@@ -36,7 +41,7 @@ class DiscoveryService:
         """
         request = parse(pb.TopicLookupRequest, data)
         name = topic_name(request.topic, field="topic")
-        _, topics = self._access.parts(COLD_CALL, Action.LOOK_UP, name)
+        _, topics = await self._access.placed(COLD_CALL, Action.LOOK_UP, name)
         return pb.TopicPartitionsResponse(
             request_id=request.request_id, partitions=[topic.name for topic in topics]
         ).SerializeToString()

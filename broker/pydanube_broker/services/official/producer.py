@@ -55,6 +55,8 @@ class ProducerService:
         self._plane.health.check_publish()
         strategy = enum_value(STRATEGIES, request.dispatch_strategy, field="dispatch_strategy")
         schema = request.schema_ref if request.HasField("schema_ref") and request.schema_ref.subject else None
+        if schema is not None:
+            await self._plane.access.know_schema(schema.subject)
         topic = await self._plane.access.topic_to_write(
             COLD_CALL,
             name,

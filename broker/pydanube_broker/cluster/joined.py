@@ -1,0 +1,349 @@
+"""A broker among several on one metadata store: registered under a lease, told of all members and assignments by watch.
+
+Whoever makes a topic assigns it, to the one of two members picked at random that has fewer topics; the first assignment is
+guarded by absence, so of two who make one at once one decides. An assignment of a reliable topic never ends by itself:
+a lease only says who is alive. Without it this broker goes on with what it owns, and gives the lead up. The leader
+finishes what a crash left half-made, assigns what nobody has assigned, and gives non-reliable topics of members that are
+gone to others: those hold nothing that can be missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from types import TracebackType
+from typing import Final, Self
+
+import anyio
+from pydanube_core.errors import ClusterError, Conflict
+from pydanube_core.facts import BrokerAddress
+from pydanube_storage.metadata import Event, EventKind, MetadataStore, Revision, read_all
+
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.assignment import Assigner, Assignment
+from pydanube_broker.cluster.election import Election, ElectionState
+from pydanube_broker.cluster.feed import Feed
+from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
+from pydanube_broker.cluster.membership import (
+    BrokerIdentity,
+    BrokerState,
+    MemberRecord,
+    Membership,
+    Registration,
+)
+from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
+from pydanube_broker.cluster.topic_catalog import TopicCatalog
+
+log = logging.getLogger("pydanube.cluster")
+
+LEASE_MS: Final = 10_000
+_SWEEP_S: Final = 2.0  # between two looks of the leader; what it acts on stood like that in two of them
+_AGAIN_S: Final = 1.0  # after the store did not answer
+_ASSIGNMENTS_AT_ONCE: Final = 500  # of one sweep
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def choose_owner(members: Sequence[BrokerId], load: Mapping[BrokerId, int], draw: random.Random) -> BrokerId:
+    """Pure but for the draw: of two members picked at random the one with fewer topics. `members` is not empty."""
+    pair = members if len(members) <= 2 else draw.sample(list(members), 2)
+    return min(pair, key=lambda member: (load.get(member, 0), draw.random()))
+
+
+class JoinedBroker:
+    """`async with JoinedBroker(store, me, catalog=…) as joined`; the same surface as `LoneBroker`.
+
+    Entering registers, loads the catalog, shows `check` the topics that are this broker's and whose they were, and takes
+    those in a new epoch. `changed` is called with the key of each assignment that changes afterwards. No topic is
+    assigned to it by others before `open`.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        me: BrokerAddress,
+        *,
+        catalog: TopicCatalog,
+        wall_ms: Callable[[], int] = _wall_ms,
+        check: Callable[[Sequence[TopicRecord], Mapping[TopicId, Assignment]], None] = lambda *_: None,
+        changed: Callable[[str], None] = lambda key: None,
+        lease_ms: int = LEASE_MS,
+        draw: random.Random | None = None,
+    ) -> None:
+        self.catalog = catalog
+        self._store = store
+        self._check = check
+        self._changed = changed
+        self._draw = draw or random.Random()
+        self._me = BrokerId(int(me.broker_id))
+        identity = BrokerIdentity(broker_id=self._me, broker_url=me.broker_url, admin_url=me.admin_url)
+        self._membership = Membership(
+            store, identity, ttl_ms=lease_ms, wall_ms=wall_ms, state=BrokerState.STARTING
+        )
+        self._election: Election | None = None
+        self._assigner = Assigner(store, aside=catalog.aside)
+        self._places: dict[TopicId, Assignment] = {}
+        self._mine: dict[TopicId, Assignment] = {}
+        self._load: Counter[BrokerId] = Counter()
+        self._members: dict[BrokerId, MemberRecord] = {}
+        self._gone: dict[BrokerId, MemberRecord] = {}  # where those were last that are not registered now
+        self._assignments = Feed(store, keys.ASSIGNMENTS, read=self._read_places, take=self._take_place)
+        self._member_feed = Feed(store, keys.MEMBERS, read=self._read_members, take=self._take_member)
+        self._stack = AsyncExitStack()
+
+    # -- what is known ---------------------------------------------------------------------------------------
+
+    @property
+    def registration(self) -> Registration:
+        return self._membership.registration
+
+    @property
+    def assignments(self) -> Mapping[TopicId, Assignment]:
+        """What this broker owns."""
+        return self._mine
+
+    @property
+    def members(self) -> Mapping[BrokerId, MemberRecord]:
+        """Who is registered now."""
+        return self._members
+
+    def leads(self) -> bool:
+        """Whether this broker does."""
+        return self._election is not None and self._election.state is ElectionState.LEADING
+
+    def leader(self) -> BrokerAddress | None:
+        """Who leads, as last seen; None while nobody does."""
+        leader = None if self._election is None else self._election.leader
+        return None if leader is None else self.address(leader.broker_id)
+
+    def epoch(self, topic_id: TopicId) -> Epoch:
+        """The epoch in which this broker owns the topic. `KeyError` if it does not."""
+        return self._mine[topic_id].epoch
+
+    def place(self, topic_id: TopicId) -> Assignment | None:
+        """Who owns a topic; None while nobody does."""
+        return self._places.get(topic_id)
+
+    def address(self, broker_id: BrokerId) -> BrokerAddress | None:
+        """Where a broker is, or was when it was last registered; None of one that this broker never saw."""
+        record = self._members.get(broker_id) or self._gone.get(broker_id)
+        if record is None:
+            return None
+        return BrokerAddress(
+            broker_id=record.broker_id, broker_url=record.broker_url, admin_url=record.admin_url
+        )
+
+    # -- changes ---------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """From here on others may assign topics to this broker."""
+        await self._membership.set_state(BrokerState.ACTIVE, reason="ready")
+
+    async def assign(self, topics: Sequence[TopicRecord], *, here: bool = False) -> list[Assignment]:
+        """See that each topic has an owner, chosen now where there is none; returns those that are this broker's.
+
+        Args:
+            here: choose this broker.
+        """
+        missing = [topic for topic in topics if topic.topic_id not in self._places]
+        if missing:
+            await self._assign_first(missing, self._assigner, here=here)
+        return [self._mine[topic.topic_id] for topic in topics if topic.topic_id in self._mine]
+
+    def forget(self, topic_id: TopicId) -> None:
+        """The topic was deleted (the catalog deletes its assignment in the store)."""
+        self._set(topic_id, None)
+
+    async def _assign_first(
+        self, topics: Sequence[TopicRecord], assigner: Assigner, *, here: bool = False
+    ) -> None:
+        load = self._load.copy()
+        chosen: dict[BrokerId, list[TopicRecord]] = {}
+        candidates = self._active()
+        for topic in topics:
+            owner = self._me if here or not candidates else choose_owner(candidates, load, self._draw)
+            load[owner] += 1
+            chosen.setdefault(owner, []).append(topic)
+        for owner, those in chosen.items():
+            member = self._members.get(owner)
+            incarnation = self.registration.incarnation if member is None else Incarnation(member.incarnation)
+            for made in await assigner.assign_first(those, owner, incarnation=incarnation):
+                self._note(made)
+
+    def _active(self) -> list[BrokerId]:
+        return [broker for broker, member in self._members.items() if member.state is BrokerState.ACTIVE]
+
+    def _note(self, made: Assignment) -> None:
+        """Take an assignment in, unless one of a later epoch is known."""
+        known = self._places.get(made.topic_id)
+        if known is None or known.epoch <= made.epoch:
+            self._set(made.topic_id, made)
+
+    def _set(self, topic_id: TopicId, made: Assignment | None) -> None:
+        former = self._places.pop(topic_id, None)
+        self._mine.pop(topic_id, None)
+        if former is not None:
+            self._load[former.broker_id] -= 1
+        if made is not None:
+            self._places[topic_id] = made
+            self._load[made.broker_id] += 1
+            if made.broker_id == self._me:
+                self._mine[topic_id] = made
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.catalog.aclose)
+            await self.catalog.load()
+            await stack.enter_async_context(self._membership)
+            for feed in (self._member_feed, self._assignments):
+                stack.push_async_callback(feed.aclose)
+                await feed.begin()
+            topics = self.catalog.index.topics()
+            own = [topic for topic in topics if topic.topic_id in self._mine]
+            self._check(own, dict(self._mine))
+            taken = await self._assigner.assign_all(
+                own, self._me, incarnation=self.registration.incarnation, current=self._mine
+            )
+            for made in taken.values():
+                self._note(made)
+            group = await stack.enter_async_context(anyio.create_task_group())
+            stack.callback(group.cancel_scope.cancel)
+            for task in (self._member_feed.follow, self._assignments.follow, self._campaign):
+                group.start_soon(task)
+            log.info(
+                "cluster_joined",
+                extra={
+                    "event": "cluster_joined",
+                    "incarnation": self.registration.incarnation,
+                    "members": len(self._members),
+                    "topics": len(topics),
+                    "owned": len(self._mine),
+                },
+            )
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return await self._stack.__aexit__(exc_type, exc, traceback)
+
+    # -- leading ---------------------------------------------------------------------------------------------
+
+    async def _campaign(self) -> None:
+        """Stand for each registration in turn, and do the leader's work while elected."""
+        while True:
+            registration = self.registration
+            try:
+                async with (
+                    Election(self._store, registration) as election,
+                    anyio.create_task_group() as group,
+                ):
+                    self._election = election
+                    group.start_soon(self._lead, election)
+                    await registration.lost.wait()
+                    group.cancel_scope.cancel()
+            except ClusterError as error:
+                log.warning("election_waits", extra={"event": "election_waits", "code": error.code})
+            self._election = None
+            await self._membership.renewed_after(registration)
+            await anyio.sleep(0 if self.registration is not registration else _AGAIN_S)
+
+    async def _lead(self, election: Election) -> None:
+        while True:
+            await election.wait_until(ElectionState.LEADING)
+            log.info("leading", extra={"event": "leading", "broker_id": str(self._me)})
+            before: set[TopicId] = set()
+            resumed = False
+            while election.state is ElectionState.LEADING:
+                try:
+                    if not resumed:
+                        await self.catalog.resume()
+                        resumed = True
+                    before = await self._sweep(election, before)
+                except ClusterError as error:  # the next look is near
+                    log.warning("sweep_failed", extra={"event": "sweep_failed", "code": error.code})
+                await anyio.sleep(_SWEEP_S)
+
+    async def _sweep(self, election: Election, before: set[TopicId]) -> set[TopicId]:
+        """Give owners to topics that had none to serve them at the last look either; returns those that have none now."""
+        lacking = {topic.topic_id: topic for topic in self.catalog.index.topics() if self._is_lacking(topic)}
+        due = [topic for topic_id, topic in lacking.items() if topic_id in before][:_ASSIGNMENTS_AT_ONCE]
+        orphans = [topic for topic in due if topic.topic_id in self._places]
+        if due:
+            assigner = Assigner(self._store, leadership=election.leadership, aside=self.catalog.aside)
+            await self._assign_first([t for t in due if t.topic_id not in self._places], assigner)
+            for topic in orphans:
+                alive = self._active()
+                if alive and self._is_lacking(topic):
+                    to = choose_owner(alive, self._load, self._draw)
+                    incarnation = Incarnation(self._members[to].incarnation)
+                    with suppress(Conflict):  # deleted, or its owner is back
+                        made = await assigner.assign(topic, to, incarnation=incarnation, take_over=True)
+                        self._note(made)
+        return set(lacking)
+
+    def _is_lacking(self, topic: TopicRecord) -> bool:
+        place = self._places.get(topic.topic_id)
+        if place is None:
+            return True
+        return (
+            place.broker_id not in self._members and topic.dispatch_strategy is DispatchStrategy.NON_RELIABLE
+        )
+
+    # -- watches ---------------------------------------------------------------------------------------------
+
+    async def _read_places(self) -> Revision:
+        items, revision = await read_all(self._store, keys.ASSIGNMENTS)
+        found: dict[TopicId, Assignment] = {}
+        for item in items:
+            with self.catalog.aside.reading(item.key):
+                made = Assignment.of(item.key, item.value)
+                found[made.topic_id] = made
+        for topic_id in [each for each in self._places if each not in found]:
+            self._set(topic_id, None)
+            self._changed(keys.assignment_key(topic_id))
+        for topic_id, made in found.items():
+            if self._places.get(topic_id) != made:
+                self._note(made)
+                self._changed(keys.assignment_key(topic_id))
+        return revision
+
+    def _take_place(self, event: Event) -> None:
+        if event.kind is EventKind.PUT:
+            with self.catalog.aside.reading(event.key):
+                self._note(Assignment.of(event.key, event.value))
+        else:
+            self._set(TopicId(keys.number_in_key(event.key)), None)
+        self._changed(event.key)
+
+    async def _read_members(self) -> Revision:
+        items, revision = await read_all(self._store, keys.MEMBERS)
+        self._gone |= self._members
+        self._members.clear()
+        for item in items:
+            self._member(item.key, item.value)
+        return revision
+
+    def _take_member(self, event: Event) -> None:
+        broker_id = BrokerId(keys.number_in_key(event.key))
+        if event.kind is EventKind.PUT:
+            self._member(event.key, event.value)
+        elif (gone := self._members.pop(broker_id, None)) is not None:
+            self._gone[broker_id] = gone
+            log.info("member_gone", extra={"event": "member_gone", "broker_id": str(broker_id)})
+
+    def _member(self, key: str, value: bytes) -> None:
+        with self.catalog.aside.reading(key):
+            self._members[BrokerId(keys.number_in_key(key))] = MemberRecord.from_json(value, key=key)
