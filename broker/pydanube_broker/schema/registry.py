@@ -100,8 +100,8 @@ class SchemaRegistry:
         pending: Callable[[], AbstractContextManager[None]] = nullcontext,
         aside: Aside | None = None,
     ) -> None:
-        self._store = SchemaStore(store, aside)
-        self.index = self._store.index
+        self.store = SchemaStore(store, aside)
+        self.index = self.store.index
         self._wall_ms = wall_ms
         self._pending = pending
         self._turns = Turns()
@@ -111,16 +111,7 @@ class SchemaRegistry:
 
     async def load(self) -> None:
         """Read everything; before anything else is asked."""
-        await self._store.load()
-
-    async def follow(self) -> None:
-        """Take in what other brokers register, until the store closes."""
-        await self._store.follow(lambda schema_id: self.on_change(schema_id))
-
-    async def know(self, subject: str) -> None:
-        """See that a subject that is not known is not there. Raises `StoreUnavailable`."""
-        if subject and self.index.find_subject(subject) is None:
-            await self._store.refresh(subject)
+        await self.store.load()
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -222,7 +213,7 @@ class SchemaRegistry:
             now = self._wall_ms()
             spec = _next_spec(known, subject, told.created_by, now)
             version = replace(told, version=spec.last_version, created_at_ms=now)
-            record = await self._store.add_version(known, spec, version, definition, descriptors)
+            record = await self.store.add_version(known, spec, version, definition, descriptors)
             if record is not None:
                 _remember(self._parsed, record.identity, parsed)
                 self.on_change(record.schema_id)
@@ -386,9 +377,9 @@ class SchemaRegistry:
             spec = replace(known.spec, updated_at_ms=self._wall_ms())
             writes: list[Write] = [Put(key, spec.to_json()), *removed(doomed.spec)]
             try:
-                revision = await self._store.change(writes, [ModRevision(key, known.revision)])
+                revision = await self.store.change(writes, [ModRevision(key, known.revision)])
             except GuardFailed:
-                await self._store.refresh(subject)
+                await self.store.refresh(subject)
                 continue
             self.index.put_subject(replace(known, revision=revision, spec=spec))
             self.index.remove_version(known.schema_id, version)
@@ -411,9 +402,9 @@ class SchemaRegistry:
             subject = replace(known.spec, updated_at_ms=self._wall_ms())
             writes: list[Write] = [Put(key, subject.to_json()), *stored(spec, definition, descriptors)]
             try:
-                revision = await self._store.change(writes, [ModRevision(key, known.revision)])
+                revision = await self.store.change(writes, [ModRevision(key, known.revision)])
             except GuardFailed:
-                await self._store.refresh(spec.subject)
+                await self.store.refresh(spec.subject)
                 continue
             record = VersionRecord(
                 schema_id=known.schema_id, spec=spec, definition=definition, descriptors=descriptors
@@ -439,11 +430,11 @@ class SchemaRegistry:
                 return known
             spec = replace(wanted, updated_at_ms=self._wall_ms())
             try:
-                revision = await self._store.change(
+                revision = await self.store.change(
                     [Put(key, spec.to_json())], [ModRevision(key, known.revision)]
                 )
             except GuardFailed:
-                await self._store.refresh(subject)
+                await self.store.refresh(subject)
                 continue
             record = replace(known, revision=revision, spec=spec)
             self.index.put_subject(record)

@@ -106,6 +106,11 @@ class SchemaStore:
                 await self.refresh(subject)
                 changed(SubjectRecord.of(event.key_value).schema_id)
 
+    async def know(self, subject: str) -> None:
+        """See that a subject that is not known is not there. Raises `StoreUnavailable`."""
+        if subject and self.index.find_subject(subject) is None:
+            await self.refresh(subject)
+
     async def add_version(
         self,
         known: SubjectRecord | None,

@@ -43,10 +43,11 @@ class Following:
 
     async def run(self) -> None:
         """Take in what others change, and carry it out where there are others; until the store closes."""
+        schemas = self._registry.schemas.registry
         async with anyio.create_task_group() as group:
             group.start_soon(self._registry.catalog.follow)
             if self._registry.ownership.several:
-                group.start_soon(self._registry.schemas.registry.follow)
+                group.start_soon(schemas.store.follow, schemas.on_change)
                 group.start_soon(self._carry_out)
 
     async def _carry_out(self) -> None:

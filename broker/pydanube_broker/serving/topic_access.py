@@ -173,7 +173,7 @@ class TopicAccess:
 
     async def know_schema(self, subject: str) -> None:
         """See that a subject which another broker has just registered is known here."""
-        await self._registry.schemas.registry.know(subject)
+        await self._registry.schemas.registry.store.know(subject)
 
     def check_schema(self, subject: str, version: int) -> None:
         """Raise `SchemaNotFound` where there is no such subject, or version (0: any); none named is good."""
