@@ -53,13 +53,22 @@ def image_figures(folder: Path, image: str) -> dict[str, Any]:
         while "broker_ready" not in containers.run("podman", "logs", name).stderr:
             assert time.monotonic() - begun < 60
         ready_s = time.monotonic() - begun
+        shown = containers.run("podman", "inspect", "--format", "{{.State.Pid}}", name).stdout
+        cpu_s = used_cpu_s(int(shown))
     finally:
         containers.run("podman", "stop", "--time", "20", name)
     return {
         "image_archive_bytes": archive.stat().st_size,
         "container_started_s": round(ran_s, 2),
         "ready_s": round(ready_s, 2),
+        "broker_cpu_s": cpu_s,  # of a start; what a busy machine changes little
     }
+
+
+def used_cpu_s(pid: int) -> float:
+    """User and system time of a process."""
+    words = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return round((int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK"), 2)
 
 
 def peak_bytes(pids: list[int]) -> int:
