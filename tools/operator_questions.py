@@ -1,6 +1,6 @@
 """Twelve questions of an operator: what the original's list of tools gives, and what ours does, counted.
 
-The original's side is read from its published tools (docs/wire has what our side keeps of them): how many calls lead to
+The original's side is read from its published tools (docs/research has what our side keeps of them): how many calls lead to
 the answer, or why none does. Our side is asked: each question is put to a real broker over MCP, its answer is held against
 the truth, and the bytes of its results are counted.
 """

@@ -1,7 +1,7 @@
 """Which partition a message goes to.
 
 Keys are hashed with FNV-1a, 64 bits, over their UTF-8 bytes, modulo the number of partitions: what the official
-clients do (docs/wire/data-plane.md#72-sendmessage), so that a key meets its partition whoever sends it.
+clients do (docs/research/data-plane.md#72-sendmessage), so that a key meets its partition whoever sends it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A topic is `/namespace/name`; each part is letters, digits, `_` and `-` of ASCII, 1 to 128 characters. That is
 stricter than the reference broker, which lets empty parts and any Unicode letter pass
-(docs/wire/data-plane.md#5-topic-names-partitions-creation). A partition is the topic `<base>-part-<N>`: N in decimal
-without leading zeros, so that `/default/orders` and `/default/orders-eu` never meet (docs/behaviours.md#row-29).
+(docs/research/data-plane.md#5-topic-names-partitions-creation). A partition is the topic `<base>-part-<N>`: N in decimal
+without leading zeros, so that `/default/orders` and `/default/orders-eu` never meet (docs/research/behaviours.md#row-29).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/comparison.md: our program runs and prints what the page says, the others compile, the lines are counted."""
+"""docs/research/comparison.md: our program runs and prints what the page says, the others compile, the lines are counted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs" / "comparison.md"
+PAGE = Path(__file__).parents[2] / "docs" / "research" / "comparison.md"
 SECTION = re.compile(r"^## (\S+)\n.*?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMES = ("pydanube", "confluent-kafka", "nats-py", "redis-py")
 

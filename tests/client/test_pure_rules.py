@@ -16,7 +16,7 @@ from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
 
 
 def test_keys_hash_as_the_official_clients_do() -> None:
-    # check values of docs/wire/data-plane.md#72-sendmessage
+    # check values of docs/research/data-plane.md#72-sendmessage
     assert [fnv1a_64(b"order-1") % n for n in (3, 4)] == [0, 1]
     assert [fnv1a_64(b"user-42") % n for n in (3, 4)] == [0, 3]
     assert [fnv1a_64("é".encode()) % n for n in (3, 4)] == [1, 1]

@@ -61,7 +61,7 @@ def test_any_text_is_a_name_in_full_form_or_refused(text: str) -> None:
     assert set(str(name)) <= set(ALPHABET + "/")
 
 
-# -- partitions: docs/behaviours.md#row-29 ----------------------------------------------------------------------
+# -- partitions: docs/research/behaviours.md#row-29 ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Rows of docs/behaviours.md#the-catalogue-of-defects that one broker and its clients can show, by real processes.
+"""Rows of docs/research/behaviours.md#the-catalogue-of-defects that one broker and its clients can show, by real processes.
 
 Rows 1 and 2 (acknowledged before a write; never synced) at the level of bytes are in tests/broker/journal; here a
 broker is killed, and what its disk need not hold is taken away before it starts again.

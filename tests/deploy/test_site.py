@@ -51,7 +51,7 @@ def test_a_dead_link_ends_the_build(link: str, tmp_path: Path) -> None:
 
 def test_links_lead_to_pages_and_files_that_are_none_stay_words() -> None:
     known = places()
-    page = ROOT / "docs" / "wire" / "http2.md"
+    page = ROOT / "docs" / "research" / "http2.md"
     text = "[i](../interface.md#6-operations) [r](../../README.md) [`tests/conftest.py`](../../tests/conftest.py)\n"
     assert (
         for_site(text, page, known)

@@ -1,4 +1,4 @@
-"""Consumers that die or stall, in processes of their own: docs/behaviours.md#row-11 to 14, 20, 36; a test a type.
+"""Consumers that die or stall, in processes of their own: docs/research/behaviours.md#row-11 to 14, 20, 36; a test a type.
 
 What is promised: nothing lost, nothing acknowledged comes again, first deliveries in order for exclusive, failover
 and per key, and every redelivery is counted.

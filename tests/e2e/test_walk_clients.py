@@ -21,7 +21,7 @@ OBJECT = {
 }
 OTHER_TYPE = {**OBJECT, "properties": {"id": {"type": "integer"}, "n": {"type": "integer"}}}
 
-#: docs/wire/client-matrix.md#61-python: what an application does with the client, nothing of ours imported
+#: docs/research/client-matrix.md#61-python: what an application does with the client, nothing of ours imported
 SMOKE = """
 import asyncio, sys
 from danube import DanubeClientBuilder, DispatchStrategy, SubType

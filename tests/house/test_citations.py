@@ -92,13 +92,11 @@ def test_nothing_outside_the_repository_is_cited() -> None:
 
 
 def test_citations_are_read_with_and_without_anchor() -> None:
-    text = (
-        "see docs/style.md, docs/behaviours.md#row-9, and (docs/wire/data-plane.md#11-package). x/docs/no.md"
-    )
+    text = "see docs/style.md, docs/research/behaviours.md#row-9, and (docs/research/data-plane.md#11-package). x/docs/no.md"
     assert citations(text) == [
         ("docs/style.md", ""),
-        ("docs/behaviours.md", "row-9"),
-        ("docs/wire/data-plane.md", "11-package"),
+        ("docs/research/behaviours.md", "row-9"),
+        ("docs/research/data-plane.md", "11-package"),
     ]
 
 
@@ -112,11 +110,11 @@ def test_notes_from_outside_are_seen(text: str) -> None:
 
 def test_links_between_pages_are_no_citations_from_outside() -> None:
     assert outside("docs/x.md", "[data plane](wire/data-plane.md#8-consumers)") == []
-    assert outside("a.py", "docs/wire/data-plane.md#8-consumers") == []
+    assert outside("a.py", "docs/research/data-plane.md#8-consumers") == []
 
 
 def test_rows_of_the_catalogue_have_anchors() -> None:
-    rows = {name for name in anchors(ROOT / "docs/behaviours.md") if name.startswith("row-")}
+    rows = {name for name in anchors(ROOT / "docs/research/behaviours.md") if name.startswith("row-")}
     assert rows == {f"row-{number}" for number in range(1, 37)}
 
 

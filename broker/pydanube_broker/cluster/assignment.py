@@ -186,7 +186,7 @@ class Assigner:
         self._leadership = leadership
 
     async def take_stock(self, topics: Iterable[TopicRecord]) -> OfficeView:
-        """Read members and assignments: the scan on taking office (docs/behaviours.md#row-9)."""
+        """Read members and assignments: the scan on taking office (docs/research/behaviours.md#row-9)."""
         member_items, _ = await read_all(self._store, keys.MEMBERS)
         members = {}
         for item in member_items:

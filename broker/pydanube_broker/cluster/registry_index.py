@@ -191,7 +191,7 @@ class RegistryIndex:
             )
         return found
 
-    # What may be made (docs/behaviours.md#81-creation)
+    # What may be made (docs/research/behaviours.md#81-creation)
 
     def check_topic_is_free(self, name: TopicName, *, partitions: int, settings: TopicSettings) -> None:
         """Check that a topic may be created: plain or one partition (`partitions=0`), or partitioned.

@@ -1,4 +1,4 @@
-"""Subscriptions in the registry. The creating transaction fixes where one begins (docs/behaviours.md#row-10)."""
+"""Subscriptions in the registry. The creating transaction fixes where one begins (docs/research/behaviours.md#row-10)."""
 
 from __future__ import annotations
 

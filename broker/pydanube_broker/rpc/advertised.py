@@ -2,7 +2,7 @@
 
 After a look-up every official client dials the address that the broker names, not the one it was given. So it has a
 scheme (Rust, Java) and no path (Go, Python), it is not "every interface of this machine", and its host has no underscore
-(Java finds no host in such a name): docs/wire/data-plane.md#41-url-rules.
+(Java finds no host in such a name): docs/research/data-plane.md#41-url-rules.
 """
 
 from __future__ import annotations

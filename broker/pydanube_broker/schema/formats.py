@@ -1,6 +1,6 @@
 """The formats of schemas: definition → parsed schema, its fingerprint, what one reads of another, payloads.
 
-Fingerprints are those of docs/wire/data-plane.md#113-identity-and-versions: SHA-256 over canonical JSON for Avro and
+Fingerprints are those of docs/research/data-plane.md#113-identity-and-versions: SHA-256 over canonical JSON for Avro and
 JSON Schema, over the raw text for Protobuf, and the literal word for the rest, whose definition says nothing.
 """
 

@@ -7,7 +7,7 @@
 
 Policy `none` has no guard: such topics, like those without a schema, pay one comparison with None. (The reference
 broker refuses two of these cases under `warn`; a policy of that name warns here,
-docs/behaviours.md#18-schema-registry.)
+docs/research/behaviours.md#18-schema-registry.)
 
 Payloads are held against the version that each message names. The small are checked at once; a large batch goes in
 slices between which the loop turns, a large payload in a thread, and what a schema makes costly in another process.

@@ -1,7 +1,7 @@
 """Schemas of topics: who may set them, and what that changes on the topics of this broker.
 
 The first producer that names a subject sets the topic's; a later one must name the same, be it a millisecond later:
-the decision is made in the transaction that stores it (docs/behaviours.md#row-33). An administrator may
+the decision is made in the transaction that stores it (docs/research/behaviours.md#row-33). An administrator may
 set another.
 """
 

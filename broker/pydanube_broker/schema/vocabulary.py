@@ -1,4 +1,4 @@
-"""The words of the registry: what is spelled how on the wire (docs/wire/data-plane.md#112-string-vocabularies).
+"""The words of the registry: what is spelled how on the wire (docs/research/data-plane.md#112-string-vocabularies).
 
 Input is taken in any case and by the original's aliases; what we answer is always the value of the member.
 """

@@ -1,6 +1,6 @@
 """`danube_schema.SchemaRegistry`, on the client port and on the admin port.
 
-The messages are those of docs/wire/data-plane.md#11-package-danube_schema.
+The messages are those of docs/research/data-plane.md#11-package-danube_schema.
 
 Where the reference broker answers INTERNAL for what the caller did wrong, the codes here say so; no client looks at
 them. Definitions come back as they were registered.

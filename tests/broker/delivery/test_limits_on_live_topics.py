@@ -1,4 +1,4 @@
-"""The limits of docs/behaviours.md#17-namespaces-and-policies, enforced on topics that are in use."""
+"""The limits of docs/research/behaviours.md#17-namespaces-and-policies, enforced on topics that are in use."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_a_message_size_counts_at_once_for_a_producer_that_is_connected(
 async def test_a_publish_rate_refuses_and_the_sdk_waits_and_loses_nothing(
     broker: Broker, client: Client
 ) -> None:
-    """docs/behaviours.md#row-17: the reference only logs it."""
+    """docs/research/behaviours.md#row-17: the reference only logs it."""
     await create(broker, max_publish_rate=2)  # so low that a slow disk is still faster
     async with client.producer("t") as producer:
         began = anyio.current_time()
@@ -125,7 +125,7 @@ async def test_a_publish_rate_is_an_even_pace(broker: Broker, client: Client) ->
 
 
 async def test_a_dispatch_rate_holds_back_and_loses_nothing(broker: Broker, client: Client) -> None:
-    """docs/behaviours.md#row-16: the reference throws away what it polled while the bucket was empty."""
+    """docs/research/behaviours.md#row-16: the reference throws away what it polled while the bucket was empty."""
     await create(broker, max_subscription_dispatch_rate=200)
     async with client.producer("t") as producer:
         await producer.send_many([b"%d" % i for i in range(300)])

@@ -1,4 +1,4 @@
-"""A real process with the real helpers, killed at any moment (docs/behaviours.md#row-1, row 3)."""
+"""A real process with the real helpers, killed at any moment (docs/research/behaviours.md#row-1, row 3)."""
 
 from __future__ import annotations
 

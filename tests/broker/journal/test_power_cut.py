@@ -1,4 +1,4 @@
-"""Power cuts at any instant, with any part of the unsynced sectors on the disk (docs/behaviours.md#row-1 to 3)."""
+"""Power cuts at any instant, with any part of the unsynced sectors on the disk (docs/research/behaviours.md#row-1 to 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`danube.ConsumerService` on the wire: docs/wire/data-plane.md#8-consumers."""
+"""`danube.ConsumerService` on the wire: docs/research/data-plane.md#8-consumers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_ids_are_stable_and_fit_java(client: RawClient, producer: int) -> 
 
 
 async def test_new_subscription_begins_at_latest_and_that_is_stored(brokers: Brokers) -> None:
-    """docs/behaviours.md#row-10: subscribe, publish, die before any ack; everything comes after the restart."""
+    """docs/research/behaviours.md#row-10: subscribe, publish, die before any ack; everything comes after the restart."""
     async with RawClient(brokers.broker.broker_url) as client:
         producer = await client.create_producer(T)
         await send(client, producer, "before")
@@ -348,7 +348,7 @@ async def test_message_that_is_not_acknowledged_in_time_comes_again(brokers: Bro
 async def test_messages_of_a_slow_consumer_do_not_expire_while_it_works_on_those_before_them(
     brokers: Brokers,
 ) -> None:
-    """docs/behaviours.md#row-32: with 1 000 on their way to a consumer of 20 a second, the last waits over 50 s."""
+    """docs/research/behaviours.md#row-32: with 1 000 on their way to a consumer of 20 a second, the last waits over 50 s."""
     await brokers.restart(delivery__ack_timeout=2)
     async with RawClient(brokers.broker.broker_url) as client:
         producer = await client.create_producer(T)

@@ -1,4 +1,4 @@
-"""`danube.Discovery` and `danube.StorageService` on the wire: docs/wire/data-plane.md#6-connection-and-lookup."""
+"""`danube.Discovery` and `danube.StorageService` on the wire: docs/research/data-plane.md#6-connection-and-lookup."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_partition_is_looked_up_and_listed_by_its_own_name(client: RawCl
 
 
 async def test_credentials_and_routing_headers_are_accepted_and_change_nothing(client: RawClient) -> None:
-    """Any caller may send them; none makes a super-user or is looked at (docs/behaviours.md#row-26)."""
+    """Any caller may send them; none makes a super-user or is looked at (docs/research/behaviours.md#row-26)."""
     metadata = (
         ("authorization", "Bearer x.y.z"),
         ("x-danube-broker-url", "http://127.0.0.1:6650/"),

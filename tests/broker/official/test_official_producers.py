@@ -1,4 +1,4 @@
-"""`danube.ProducerService` on the wire: docs/wire/data-plane.md#7-producers."""
+"""`danube.ProducerService` on the wire: docs/research/data-plane.md#7-producers."""
 
 from __future__ import annotations
 

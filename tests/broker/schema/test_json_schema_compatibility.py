@@ -1,6 +1,6 @@
 """JSON Schema: named cases of both profiles.
 
-The default profile's clauses are lines of docs/wire/data-plane.md#115-results-per-rpc; the strict profile's are
+The default profile's clauses are lines of docs/research/data-plane.md#115-results-per-rpc; the strict profile's are
 sections of JSON Schema 2020-12 Validation (V) and Core (C): every instance of the old schema must be valid for the
 new one.
 """

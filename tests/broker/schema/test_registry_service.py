@@ -1,6 +1,6 @@
 """The registry on the wire, and topics that are held against it: a real broker, raw calls.
 
-The calls are those of docs/wire/data-plane.md#11-package-danube_schema.
+The calls are those of docs/research/data-plane.md#11-package-danube_schema.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ async def test_a_topics_configuration_survives_a_restart(tmp_path: Path) -> None
 async def test_a_second_producer_with_another_subject_is_refused_be_it_in_the_same_instant(
     schemas: RegistryClient, official: RawClient
 ) -> None:
-    """The row docs/behaviours.md#row-33."""
+    """The row docs/research/behaviours.md#row-33."""
     for subject in ("one", "two"):
         await register(schemas, subject, "string", b"")
     outcomes: dict[str, Any] = {}
@@ -300,7 +300,7 @@ async def test_enforced_payloads_of_every_format(
     good: bytes,
     bad: bytes | None,
 ) -> None:
-    """By official clients and by our SDK; docs/behaviours.md#row-27: Protobuf works, and never a panic."""
+    """By official clients and by our SDK; docs/research/behaviours.md#row-27: Protobuf works, and never a panic."""
     made = await register(schemas, "s", kind, definition)
     producer = await official.create_producer("/default/t", schema_ref={"subject": "s"})
     await schemas.UpdateTopicValidationPolicy(

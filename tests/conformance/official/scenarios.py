@@ -208,7 +208,7 @@ async def shared(url: str, topic: str) -> None:
 
 
 async def failover(url: str, topic: str) -> None:
-    """docs/behaviours.md#row-36: the standby gets the rest at once when the active consumer is gone."""
+    """docs/research/behaviours.md#row-36: the standby gets the rest at once when the active consumer is gone."""
     client, other = await connect(url), await connect(url)
     p = await producer(client, topic)
     active, active_inbox = await consumer(client, topic, SubType.FAILOVER, "active")
@@ -381,7 +381,7 @@ async def nack(url: str, topic: str) -> None:
 
 
 async def nack_key_shared(url: str, topic: str) -> None:
-    """docs/behaviours.md#row-35: it comes after its delay (default 1 s), not never."""
+    """docs/research/behaviours.md#row-35: it comes after its delay (default 1 s), not never."""
     client = await connect(url)
     p = await producer(client, topic)
     c, inbox = await consumer(client, topic, SubType.KEY_SHARED)
@@ -466,7 +466,7 @@ async def restart(url: str, topic: str) -> None:
 
 
 async def slow_reader(url: str, topic: str, count_text: str, producers_text: str) -> None:
-    """docs/behaviours.md#row-32: many producers, one exclusive consumer that reads slower than they write."""
+    """docs/research/behaviours.md#row-32: many producers, one exclusive consumer that reads slower than they write."""
     count, producers = int(count_text), int(producers_text)
     client = await connect(url)
     made = [await producer(client, topic, f"p{i}") for i in range(producers)]
@@ -579,7 +579,7 @@ async def schemas(url: str, topic: str) -> None:
 
 
 async def second_subject(url: str, topic: str) -> None:
-    """docs/behaviours.md#row-33: a producer with another subject is refused, also a moment after the first one."""
+    """docs/research/behaviours.md#row-33: a producer with another subject is refused, also a moment after the first one."""
     client = await connect(url)
     registry = client.schema()
     for subject in (topic.rpartition("/")[2] + "-a", topic.rpartition("/")[2] + "-b"):
@@ -602,7 +602,7 @@ async def second_subject(url: str, topic: str) -> None:
 
 
 async def protobuf_enforced(url: str, topic: str) -> None:
-    """docs/behaviours.md#row-27: enforcing a Protobuf subject refuses what does not parse; the broker lives on."""
+    """docs/research/behaviours.md#row-27: enforcing a Protobuf subject refuses what does not parse; the broker lives on."""
     client = await connect(url)
     registry = client.schema()
     subject = topic.rpartition("/")[2]

@@ -1,6 +1,6 @@
 """The default profile: the reference broker's verdicts, carried through nesting.
 
-Its rules for the top level are in docs/wire/data-plane.md#115-results-per-rpc.
+Its rules for the top level are in docs/research/data-plane.md#115-results-per-rpc.
 
 At the top level of properties they are, with `old` and `new` as registered:
 

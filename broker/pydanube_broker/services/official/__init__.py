@@ -1,4 +1,4 @@
-"""The data plane of Danube's own clients: package `danube` on port 6650 (`docs/wire/data-plane.md`).
+"""The data plane of Danube's own clients: package `danube` on port 6650 (`docs/research/data-plane.md`).
 
 Whoever serves them makes one `OfficialServices`, calls `load` before the port opens, `start` and `close` around its life,
 and `end` to end its streams as retryable. Its properties `cold`, `hot` and `server_streams` are the gRPC methods to

@@ -1,7 +1,7 @@
 """Who the ids belong to: the names behind every id given out, kept in the metadata store.
 
 `ReceiveMessages` and health checks carry an id and nothing else, and after a restart of the broker some clients go on
-with their old id for ever (docs/wire/data-plane.md#105-recipes). So the names behind an id are written down when it
+with their old id for ever (docs/research/data-plane.md#105-recipes). So the names behind an id are written down when it
 is given out, and read at the start. A record goes with its topic or subscription. A name that nobody used for long is
 forgotten when there are too many: whoever comes with it is told to create or subscribe anew.
 

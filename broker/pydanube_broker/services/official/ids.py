@@ -1,7 +1,7 @@
 """The ids that official clients are known by: derived from names, so that they outlive a restart.
 
 Those clients keep an id for ever: `SendMessage`, `ReceiveMessages` and health checks name it long after the broker
-that gave it out is gone, and some of them never ask for a new one (docs/wire/data-plane.md#105-recipes). Java holds
+that gave it out is gone, and some of them never ask for a new one (docs/research/data-plane.md#105-recipes). Java holds
 ids as signed numbers and takes 0 for "none", hence 1 … 2^63-1.
 
 Two names of one cluster share an id with a probability of about n² / 2^64: one in ten million for a million names.

@@ -1,6 +1,6 @@
 """`danube.ConsumerService/ReceiveMessages`: the stream of one official consumer.
 
-What these clients make of the way a stream begins and ends (docs/wire/data-plane.md#82-receivemessages,
+What these clients make of the way a stream begins and ends (docs/research/data-plane.md#82-receivemessages,
 #103-receivemessages-reactions) decides everything here:
 
 * The headers leave as soon as the consumer is attached: Rust waits for them with a lock in hand. A failure before that is

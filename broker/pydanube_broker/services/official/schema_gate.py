@@ -86,7 +86,7 @@ class RegistrySchemas:
             done = guard.check_message(schema_id, version, payload)
         except SchemaMismatch as error:
             # FAILED_PRECONDITION puts Java into a loop without end or delay
-            # (docs/wire/data-plane.md#102-unary-reactions).
+            # (docs/research/data-plane.md#102-unary-reactions).
             raise InvalidArgument(f"{error.code}: {error.message}", **error.details) from error
         return None if done else guard.check_payload(schema_id, version, payload)
 
@@ -103,7 +103,7 @@ def _versions(reference: pb.SchemaReference) -> tuple[int | None, int | None]:
 
 
 def _as_mismatch(error: SchemaNotFound) -> SchemaMismatch:
-    # Tools of the original look for these words, whatever the status (docs/wire/data-plane.md).
+    # Tools of the original look for these words, whatever the status (docs/research/data-plane.md).
     return SchemaMismatch(
         f"schema not found: {error.message}", next=error.next, **{**error.details, "field": "schema_ref"}
     )

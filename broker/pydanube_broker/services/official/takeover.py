@@ -1,7 +1,7 @@
 """When a consumer may take the stream of another one with its name.
 
 Two living processes with one name take the stream from each other: whoever loses it opens it again at once, Rust and
-Python without any delay (docs/wire/data-plane.md#105-recipes). The first takeover is immediate, since it may be a
+Python without any delay (docs/research/data-plane.md#105-recipes). The first takeover is immediate, since it may be a
 client that came back before its dead connection was noticed. Those that follow within `QUIET_MS` wait longer each
 time, so that two rivals settle at one change every four seconds, and deliver in between.
 
