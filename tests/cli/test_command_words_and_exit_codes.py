@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
-from pydanube_cli.command import option_words, shared_parameters
+from pydanube_admin import runbooks
+from pydanube_admin.registry import OPERATIONS
+from pydanube_cli.command import Command
 from pydanube_cli.failures import cluster_error, guarded, printable, wants_json
 from pydanube_cli.main import COMMANDS, GROUPS, leaf_of, run
+from pydanube_cli.operations import command_of
+from pydanube_cli.runbook import command_of_runbook
 from pydanube_core.errors import ConsumerBusy, DiskFull, Internal, InvalidArgument, TopicNotFound
 
 from tests.cli.running import Danube, command_line
@@ -75,14 +81,31 @@ def test_every_command_has_help_with_examples_and_the_common_options(
         assert option in ran.out
 
 
-@pytest.mark.parametrize("word", COMMANDS)
-def test_no_option_of_a_command_is_taken_by_those_of_every_command(word: str) -> None:
-    """`produce --key K` was read as the file of a TLS key, and the messages had none."""
-    parameters = getattr(leaf_of(COMMANDS[word]), "parameters", ())  # runbooks have those of their own
-    own = [word for each in parameters for word in option_words(each.annotation)]
-    shared = [word for each in shared_parameters(parameters) for word in option_words(each.annotation)]
-    assert {"--json", "--broker"} <= set(shared)
-    assert sorted({*own} & {*shared}) == []
+def every_command() -> Iterator[tuple[str, Command]]:
+    for word, leaf in COMMANDS.items():
+        yield word, leaf_of(leaf)
+    for group, verbs in GROUPS.items():
+        for verb, leaf in verbs.items():
+            yield f"{group} {verb}", leaf_of(leaf)
+    for name, operation in OPERATIONS.items():
+        yield name, command_of(operation)
+    for book in runbooks.all().values():
+        yield f"runbook {book.name}", command_of_runbook(book)
+
+
+def test_no_command_has_an_option_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    """The later one would take the value: `produce --key`, of a message, was `--key` of the certificate."""
+    seen = 0
+    for name, command in every_command():
+        if not isinstance(command, Command):
+            continue  # the group of runbooks: each of them stands below
+        command.main(name, ["--help"])
+        declared = re.findall(r"^  ((?:--?[\w-]+(?:, | / |$| ))+)", capsys.readouterr().out, re.MULTILINE)
+        words = [word for line in declared for word in re.findall(r"--?[\w-]+", line)]
+        assert "--tls-key" in words
+        assert sorted(words) == sorted(set(words)), f"{name} has one option twice"
+        seen += 1
+    assert seen > len(OPERATIONS)
 
 
 def test_near_miss_of_a_command_is_suggested(danube: Danube) -> None:
