@@ -182,7 +182,9 @@ def _store(common: Common) -> dict[str, str | None]:
     settings = call_sync(common.admin_url, "brokers.config", timeout_s=common.timeout_s)["settings"]
     said = {each["name"]: each["value"] for each in settings}
     rules = {name.replace("_", "-"): said.get(f"diagnosis.{name}") for name in _RULES}
-    return {"tier": tier["url"], "tier-cluster": tier["cluster"], **_connection(), **rules}
+    told = {"endpoint": tier["endpoint"], "region": tier["region"], "path-style": _switch(tier["path_style"])}
+    own = {name: value for name, value in _connection().items() if value is not None}
+    return {"tier": tier["url"], "tier-cluster": tier["cluster"], **told, **own, **rules}
 
 
 def _store_of_settings(unavailable: Unavailable) -> dict[str, str | None]:
@@ -217,11 +219,15 @@ def _connection() -> dict[str, str | None]:
     return {
         "endpoint": tier.endpoint,
         "region": tier.region,
-        "path-style": None if tier.path_style is None else str(tier.path_style).lower(),
+        "path-style": _switch(tier.path_style),
         "profile": tier.profile,
         "role": tier.role,
         "anonymous": "true" if tier.anonymous else None,
     }
+
+
+def _switch(value: bool | None) -> str | None:
+    return None if value is None else str(value).lower()
 
 
 def _rules() -> dict[str, str | None]:

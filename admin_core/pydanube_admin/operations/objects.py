@@ -103,6 +103,10 @@ class ObjectItem(Result):
     max_append_time: str
     epoch: int
     committed: bool
+    footer_bytes: (
+        int  # the end of the file: a reader can see that it is whole before it believes what it says
+    )
+    footer_crc: int  # their CRC-32
 
 
 class VerifiedObjects(Result):
@@ -198,6 +202,8 @@ async def _objects(context: Context, request: ListObjectsRequest) -> list[Object
             max_append_time=format_time(item["max_append_time_ms"]),
             epoch=item["epoch"],
             committed=True,
+            footer_bytes=item["footer_bytes"],
+            footer_crc=item["footer_crc"],
         )
         for log in topic.logs
         for item in await port.objects(log.topic, start=ranges[log.topic][0], end=ranges[log.topic][1])

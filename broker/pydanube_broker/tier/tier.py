@@ -439,6 +439,8 @@ class Tier:
                 "min_append_time_ms": entry.min_append_time_ms,
                 "max_append_time_ms": entry.max_append_time_ms,
                 "epoch": entry.epoch,
+                "footer_bytes": entry.footer_bytes,
+                "footer_crc": entry.footer_crc,
             }
             async for entry in self.catalog.entries(topic.topic_id, start=start, end=end)
         ]

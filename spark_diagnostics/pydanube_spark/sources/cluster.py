@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from pydanube.addresses import admin_address
 from pydanube_core.errors import InvalidArgument, StoreUnavailable, TopicNotFound
 from pydanube_core.names import TopicName
 from pydanube_core.units import parse_time_ms
@@ -21,6 +19,7 @@ from pydanube_spark.sources.options import TopicOptions, store_options
 
 _PAGE: Final = 1000
 _NOT_CLUSTERS: Final = ("exports",)
+_TOLD: Final = ("endpoint", "region", "path_style")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,20 +88,29 @@ def cluster_folder(store: ObjectStore, wanted: str | None) -> str:
     return found[0]
 
 
-def tier_of_broker(admin_url: str | None, cluster: str | None) -> tuple[str, str]:
-    """(URL of the store, cluster) as a broker says.
+def store_of_broker(
+    admin_url: str, cluster: str | None, given: Mapping[str, str]
+) -> tuple[StoreOptions, str]:
+    """(Store, cluster) as a broker says; what is given goes before.
 
     Raises:
         Unavailable: no broker. InvalidArgument: it has no object store.
     """
     from pydanube_admin.remote import call_sync
 
-    tier = call_sync(admin_address(admin_url, None, os.environ), "brokers.status")["tier"]
+    tier = call_sync(admin_url, "brokers.status")["tier"]
     if not tier.get("enabled"):
         raise InvalidArgument(
             f"the broker has no object store: {tier.get('reason')}", field="tier", value=None
         )
-    return tier["url"], cluster or tier["cluster"]
+    return _told(tier, given), cluster or tier["cluster"]
+
+
+def _told(tier: Mapping[str, Any], given: Mapping[str, str] | None) -> StoreOptions:
+    """The broker's store, and how it is reached as far as that is the same for everybody: keys, profile and role are
+    the reader's own."""
+    told = {name: str(tier[name]) for name in _TOLD if tier.get(name) is not None}
+    return store_options(tier["url"], {**told, **(given or {})})
 
 
 def _by_broker(options: TopicOptions) -> Located:
@@ -112,8 +120,10 @@ def _by_broker(options: TopicOptions) -> Located:
     described = call_sync(url, "topics.describe", {"topic": options.topic})
     tier = call_sync(url, "brokers.status")["tier"]
     store = None
-    if options.tier is not None or tier.get("enabled"):
-        store = store_options(options.tier or tier["url"], options.store)
+    if options.tier is not None:
+        store = store_options(options.tier, options.store)
+    elif tier.get("enabled"):
+        store = _told(tier, options.store)
     parts = described["parts"] or [described]
     extents = []
     for part in parts:
@@ -162,6 +172,8 @@ def _listed(item: Mapping[str, Any], tier_url: str) -> ColdObject:
         bytes=item["bytes"],
         min_append_time_ms=parse_time_ms(item["min_append_time"], field="min_append_time"),
         max_append_time_ms=parse_time_ms(item["max_append_time"], field="max_append_time"),
+        footer_bytes=item.get("footer_bytes"),  # a broker of an earlier version does not say
+        footer_crc=item.get("footer_crc"),
     )
 
 

@@ -15,7 +15,8 @@ from pydanube_storage.objects.names import ObjectName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdObject:
-    """One object, which counts for offsets `[start, end)`; times are None where only its name is known.
+    """One object, which counts for offsets `[start, end)`; times and the length and checksum of its footer
+    are None where only its name is known.
 
     `whole`: it holds nothing outside of them. One of a listing may overlap its neighbour.
     """
@@ -27,6 +28,8 @@ class ColdObject:
     min_append_time_ms: int | None = None
     max_append_time_ms: int | None = None
     whole: bool = True
+    footer_bytes: int | None = None
+    footer_crc: int | None = None
 
     def __post_init__(self) -> None:
         assert 0 <= self.start < self.end

@@ -10,7 +10,7 @@ from pydanube_core.positions import Position, PositionKind
 from pydanube_spark.sources.cluster import Located
 from pydanube_spark.sources.extent import Extent, within
 from pydanube_spark.sources.options import TopicOptions, offsets_in
-from pydanube_spark.sources.reading import Times
+from pydanube_spark.sources.reading import Times, open_object
 
 
 def between(options: TopicOptions, located: Located) -> tuple[list[Extent], Times]:
@@ -101,14 +101,12 @@ def _offset_at_time(options: TopicOptions, located: Located, extent: Extent, pos
             for message in reader:
                 return message.offset
         return extent.end
-    from pydanube_storage.parquet.read import ObjectReader
-
     from pydanube_spark.sources.cluster import open_for_reading
 
     assert located.store is not None
     store = open_for_reading(located.store)
     for each in extent.objects:
-        found = ObjectReader(store, each.key).offset_at_time(position.value)
+        found = open_object(store, each).offset_at_time(position.value)
         if found is not None:
             return found
     return extent.end

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pydanube_core.errors import CorruptObject
 from pydanube_storage.objects import ObjectStore, StoreOptions
 from pydanube_storage.parquet.encode import RowGroup
-from pydanube_storage.parquet.read import ObjectReader
+from pydanube_storage.parquet.read import Expected, ObjectReader
 
 from pydanube_spark.sources.cluster import open_for_reading
 from pydanube_spark.sources.columns import rows_of
-from pydanube_spark.sources.extent import Extent, Slice
+from pydanube_spark.sources.extent import ColdObject, Extent, Slice
 
 if TYPE_CHECKING:
     from pydanube.message import DecodedBatch
@@ -54,8 +54,20 @@ def read_slices(options: StoreOptions, slices: tuple[Slice, ...], topic: str, ti
         yield from _read_slice(store, each, topic, times)
 
 
+def open_object(store: ObjectStore, cold: ColdObject) -> ObjectReader:
+    """Open an object, and check it first where its checksum is known: of a damaged footer pyarrow may end the process.
+
+    Raises:
+        ObjectMissing, CorruptObject, StoreUnavailable.
+    """
+    expected = None
+    if cold.footer_bytes is not None and cold.footer_crc is not None:
+        expected = Expected(bytes=cold.bytes, footer_bytes=cold.footer_bytes, footer_crc=cold.footer_crc)
+    return ObjectReader(store, cold.key, expected)
+
+
 def _read_slice(store: ObjectStore, wanted: Slice, topic: str, times: Times) -> Iterator[Any]:
-    reader = ObjectReader(store, wanted.object.key)
+    reader = open_object(store, wanted.object)
     meta = reader.meta
     if meta.topic != wanted.topic or meta.start > wanted.object.start or meta.end < wanted.object.end:
         raise CorruptObject(

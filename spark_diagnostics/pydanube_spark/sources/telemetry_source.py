@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import pyarrow as pa
+from pydanube.addresses import admin_address
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.telemetry import Kind, Table, table_named
 from pydanube_core.units import parse_duration_s, parse_time_ms
@@ -25,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pydanube_spark.sources.cluster import cluster_folder, open_for_reading, tier_of_broker
+from pydanube_spark.sources.cluster import cluster_folder, open_for_reading, store_of_broker
 from pydanube_spark.sources.options import store_options, words_of
 
 _KNOWN: Final = (
@@ -62,11 +64,15 @@ class _Options:
             raise InvalidArgument('say which table: .option("table", "cursors")', field="table", value=None)
         table = table_named(given["table"])
         tier, cluster = given.get("tier"), given.get("cluster")
+        place: dict[str, str] = {name: given[name] for name in _KNOWN[7:] if name in given}
         if tier is None:
-            tier, cluster = tier_of_broker(given.get("admin"), cluster)
+            admin_url = admin_address(given.get("admin"), given.get("broker"), os.environ)
+            store, cluster = store_of_broker(admin_url, cluster, place)
+        else:
+            store = store_options(tier, place)
         return cls(
             table=table,
-            store=store_options(tier, {name: given[name] for name in _KNOWN[7:] if name in given}),
+            store=store,
             cluster=cluster,
             start_ms=_time_ms(given.get("start"), "start", 0),
             end_ms=_time_ms(given.get("end"), "end", _MAX_MS),

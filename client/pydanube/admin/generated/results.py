@@ -419,6 +419,8 @@ class ObjectItem(Result):
     max_append_time: str
     epoch: int
     committed: bool
+    footer_bytes: int
+    footer_crc: int
 
 
 class VerifiedObjects(Result):
