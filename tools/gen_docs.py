@@ -1,4 +1,4 @@
-"""Write the files that are tables of what the code says: docs/ai-clients.md, configuration.md, diagnosis.md, errors.md, metrics.md,
+"""Write the files that are tables of what the code says: docs/ai-clients.md, configuration.md, console.md, diagnosis.md, errors.md, metrics.md,
 operations.md and telemetry.md, and the words that shells complete (cli/pydanube_cli/completion/words.json).
 
     python tools/gen_docs.py            write them
@@ -33,6 +33,9 @@ from pydanube_core.telemetry import TABLES
 from pydanube_mcp import McpClient, print_config
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from tools import console_page  # noqa: E402  # a neighbour, found by its folder
+
 DOCS: Final = ROOT / "docs"
 HEAD: Final = "<!-- Written by tools/gen_docs.py (make docs); do not edit. -->\n\n"
 
@@ -507,6 +510,7 @@ def ai_clients() -> str:
 PAGES: Final = {
     "ai-clients.md": ai_clients,
     "configuration.md": configuration,
+    "console.md": console_page.page,
     "diagnosis.md": diagnosis,
     "errors.md": error_codes,
     "metrics.md": metrics,
@@ -523,6 +527,7 @@ def main() -> int:
     check = parser.parse_args().check
     drifted = 0
     written = {DOCS / name: HEAD + write().rstrip() + "\n" for name, write in PAGES.items()}
+    written |= {DOCS / name: text for name, text in console_page.pictures()}
     written[WORDS] = (
         completion_words.text(
             command_words.COMMANDS, command_words.GROUPS, command_words.GROUP_SUMMARIES, command_words.leaf_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shlex
@@ -80,6 +81,7 @@ def tui(
 ) -> None:
     """Watch the cluster, and with --allow-writes change it. ? explains every key."""
     require("tui", what="danube tui")
+    gc.disable()  # until all is imported: what is made by then stays
     app = _console(
         common,
         (snapshot or view).split(),
@@ -92,6 +94,8 @@ def tui(
         idle_s=None if idle is None else parse_duration_s(idle, field="idle"),
         remember=snapshot is None,
     )
+    gc.freeze()
+    gc.enable()
     if snapshot is not None:
         _draw(app, common, form, size, output)
         return

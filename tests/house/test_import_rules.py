@@ -130,6 +130,7 @@ PURE = (
     "pydanube_spark.sources.extent",
     "pydanube_tui.filters",
     "pydanube_tui.page",
+    "pydanube_tui.payloads",
     "pydanube_tui.text",
     "pydanube_storage.objects.names",
     "pydanube_storage.metadata.model",

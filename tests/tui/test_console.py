@@ -63,6 +63,15 @@ async def test_history_and_the_view_before(cluster: Administered) -> None:
         assert app.target.view == "subscriptions"
 
 
+async def test_what_was_typed_comes_back_in_the_line(cluster: Administered) -> None:
+    async with opened(cluster, "topics") as (app, press):
+        await press(":", *"lag", "enter", ":", *"clients", "enter", ":", "up", "up", "up", "enter")
+        assert app.target.view == "subscriptions"
+        await press(":", "up", "down", "enter")
+        assert app.target.view == "subscriptions"
+        assert app.said[-1] == "lag"
+
+
 async def test_a_word_that_is_no_view_is_answered_and_nothing_moves(cluster: Administered) -> None:
     async with opened(cluster, "topics") as (app, press):
         await press(":", *"topcis", "enter")

@@ -118,8 +118,34 @@ def test_filters_leave_the_rows_they_name(text: str, left: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("$.total:>10", [0]),
+        ("$.lines[1].sku:b", [0]),
+        ("$.lines[7].sku:b", []),
+        ("$.customer:=ann", [1]),
+        ("!$.customer:an", [2]),
+        ("$.open:=true", [0]),
+        ("$.total.x:>1", []),
+    ],
+)
+def test_a_json_path_looks_into_the_value_of_a_message(text: str, left: list[int]) -> None:
+    payloads = (
+        '{"total": 12.5, "customer": "Anna", "lines": [{"sku": "a"}, {"sku": "b"}], "open": true}',
+        '{"total": 2, "customer": "Ann"}',
+        "no json",
+    )
+    rows = [Row(key=each, cells=(), item={"untrusted": {"text": each}}) for each in payloads]
+    chosen = parse(text, COLUMNS)
+    assert [at for at, each in enumerate(rows) if chosen(each)] == left
+    of_a_row = Row(key="x", cells=(), item={"total": 11, "lines": []})
+    assert parse("$.total:>10", COLUMNS)(of_a_row)
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
+        ("$.a:>x", "no number"),
         ("lag:>often", "lag: 'often' is no number"),
         ("age:>5x", "write age:>5m"),
         ("foo:>1", "there are topic"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, Final
@@ -31,7 +32,7 @@ from pydanube_tui.memory import Memory
 from pydanube_tui.page import Column, Line, Page, Row, Target, Tone
 from pydanube_tui.source import Caller, Feed
 from pydanube_tui.tail import Tail
-from pydanube_tui.text import to_ascii
+from pydanube_tui.text import count, to_ascii
 from pydanube_tui.themes import LOOKS, Look
 from pydanube_tui.view import Situation, View
 from pydanube_tui.views import VIEWS
@@ -84,7 +85,8 @@ class Board(App[None]):
         self.wake = asyncio.Event()  # ask now
         self.settled = asyncio.Event()  # an answer, or that there is none, is on the screen
         self.prompting = ""
-        self.said: list[str] = []
+        self.said: deque[str] = deque(maxlen=HISTORY)  # after `:`
+        self.recalled = 0  # how far back in them
         self._toggled: Target | None = None
         self.last_used = self.options.now()
         self.keys_here: dict[str, Action] = {}
@@ -294,6 +296,8 @@ class Board(App[None]):
         selectable = sum(1 for row in grid.rows if not row.heading)
         whole = sum(1 for row in self.page.rows if not row.heading)
         counts = f"{selectable:,}" if selectable == whole else f"{selectable:,} of {whole:,}"
+        if isinstance(self.feed, Tail):
+            counts = f"dropped by view: {count(self.feed.dropped)}  {counts}"
         if self.filter is not None:
             counts = f"/{self.filter.text}  {counts}"
         if self.marked:

@@ -61,6 +61,9 @@ class Console(Doing):
             if event.key == "escape":
                 event.stop()
                 self._close_prompt(cleared=True)
+            elif self.prompting == ":" and event.key in ("up", "down"):
+                event.stop()
+                self._recall(1 if event.key == "up" else -1)
             return
         printable = event.character is not None and event.is_printable and event.character != " "
         name = event.character if printable else event.key
@@ -148,13 +151,24 @@ class Console(Doing):
 
     def _ask(self, kind: str) -> None:
         """Open the line for `:` or `/`."""
-        self.prompting = kind
+        self.prompting, self.recalled = kind, 0
         prompt = self.query_one("#prompt", Input)
         prompt.add_class("-open")
         prompt.value = self.filter.text if kind == "/" and self.filter is not None else ""
-        prompt.placeholder = "view, and what of" if kind == ":" else "text /regex/ ~fuzzy !not column:>1k"
+        prompt.placeholder = (
+            "view, and what of; up: what was typed before"
+            if kind == ":"
+            else "text /regex/ ~fuzzy !not column:>1k $.json.path:x"
+        )
         prompt.cursor_position = len(prompt.value)
         prompt.focus()
+
+    def _recall(self, step: int) -> None:
+        """Put what was typed before into the line, from the newest back."""
+        self.recalled = max(0, min(len(self.said), self.recalled + step))
+        prompt = self.query_one("#prompt", Input)
+        prompt.value = self.said[-self.recalled] if self.recalled else ""
+        prompt.cursor_position = len(prompt.value)
 
     def _close_prompt(self, *, cleared: bool) -> None:
         prompt = self.query_one("#prompt", Input)

@@ -4,18 +4,22 @@
     /^ord.*[0-9]/   a regular expression            ~odrs           letters in this order (fuzzy)
     lag:>1k         a number: > >= < <= =           age:<5m         a time
     status:stuck    text in one column              !type:shared    not there
+    $.total:>10     by JSON path: in a message's    $.lines[0].sku:9   value, else in what `y` shows
 
 Terms stand side by side and must all hold. Columns are named by their beginning; units are k M G, Ki Mi Gi, s m h d.
 """
 
 from __future__ import annotations
 
+import json
+import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pydanube_tui.page import Column, Row
+from pydanube_tui.payloads import value_of
 
 Test = Callable[[Row], bool]
 _UNITS: Final[dict[str, float]] = {
@@ -23,8 +27,17 @@ _UNITS: Final[dict[str, float]] = {
     **{"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40},
     **{"kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "b": 1.0},
 }
+_RELATIONS: Final[dict[str, Callable[[float, float], bool]]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+    "=": operator.eq,
+}
 _TIMES: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _FIELD: Final = re.compile(r"([A-Za-z_]+):(>=|<=|>|<|=)?(.*)", re.DOTALL)
+_PATH: Final = re.compile(r"\$((?:\.[\w-]+|\[\d+\])+):(>=|<=|>|<|=)?(.*)", re.DOTALL)
+_STEP: Final = re.compile(r"\.([\w-]+)|\[(\d+)\]")
 _NUMBER: Final = re.compile(r"(-?\d+(?:\.\d+)?)([A-Za-z]*)")
 MAX_CHARS: Final = 200  # of a pattern that is held against every row
 
@@ -68,6 +81,8 @@ def _term(word: str, columns: Sequence[Column]) -> Test:
         return _pattern(word[1:-1])
     if word.startswith("~"):
         return _fuzzy(word[1:].casefold())
+    if (path := _PATH.fullmatch(word)) is not None:
+        return _of_path(path[1], path[2] or "", path[3])
     found = _FIELD.fullmatch(word)
     if found is not None:
         return _of_column(found[1], found[2] or "", found[3], columns)
@@ -124,23 +139,37 @@ def _number(text: str, column: Column) -> float:
 
 
 def _compare(at: int, relation: str, bound: float) -> Test:
+    return lambda row: _holds(row.cells[at].value, relation, bound)
+
+
+def _holds(value: object, relation: str, bound: float) -> bool:
+    return isinstance(value, int | float) and _RELATIONS[relation](value, bound)
+
+
+def _of_path(path: str, relation: str, wanted: str) -> Test:
+    steps = [int(at) if at else name for name, at in _STEP.findall(path)]
+    if relation in (">", ">=", "<", "<="):
+        bound = _number(wanted, Column(name=f"${path}", title=""))
+        return lambda row: _holds(_at(row, steps), relation, bound)
+    folded = wanted.casefold()
+
     def holds(row: Row) -> bool:
-        value = row.cells[at].value
-        if not isinstance(value, int | float):
-            return False
-        match relation:
-            case ">":
-                return value > bound
-            case ">=":
-                return value >= bound
-            case "<":
-                return value < bound
-            case "<=":
-                return value <= bound
-            case _:
-                return value == bound
+        value = _at(row, steps)
+        text = (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).casefold()
+        return value is not None and (text == folded if relation == "=" else folded in text)
 
     return holds
+
+
+def _at(row: Row, steps: Sequence[str | int]) -> Any:
+    """What stands there in a message's value, else in the row's item; None: nothing."""
+    value: Any = value_of(row.item) if "untrusted" in row.item else row.item
+    for step in steps:
+        fits = isinstance(value, Mapping) if isinstance(step, str) else isinstance(value, list)
+        if not fits or (isinstance(step, int) and step >= len(value)):
+            return None
+        value = value.get(step) if isinstance(step, str) else value[step]
+    return value
 
 
 def ordered(rows: Sequence[Row], columns: Sequence[Column], by: str, *, falling: bool) -> list[Row]:

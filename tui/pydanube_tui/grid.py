@@ -23,6 +23,7 @@ from pydanube_tui.themes import Look
 
 GAP: Final = 2  # cells between columns
 SIDE: Final = 2  # cells before the first: the mark
+SEEN: Final = 200  # rows, for the width of columns that do not grow with all of them
 READABLE: Final = 28  # cells of a name, for which columns that can be done without make room
 
 
@@ -137,6 +138,10 @@ class Grid(ScrollView, can_focus=True):
             if wide[widest.name] <= widest.least:
                 break
             wide[widest.name] -= 1
+        for column in shown:  # what is left goes to texts that are cut
+            if not column.grows and (spare := min(column.most - wide[column.name], room - needed())) > 0:
+                seen = (row.cells[places[column.name]].text for row in self.rows[:SEEN] if not row.heading)
+                wide[column.name] += max(0, min(spare, max(map(needs, seen), default=0) - wide[column.name]))
         self.columns = shown
         self._at = [places[column.name] for column in shown]
         self._widths = [wide[column.name] for column in shown]

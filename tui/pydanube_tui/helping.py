@@ -24,7 +24,7 @@ def help_lines(view: View, actions: Mapping[str, Action], *, allow_writes: bool)
         lines += [
             line(
                 ("filter       ", Tone.DIM),
-                "orders   !orders   /^ord.*9/   ~odrs   lag:>1k   status:stuck   age:>5m",
+                "orders   !orders   /^ord.*9/   ~odrs   lag:>1k   status:stuck   age:>5m   $.json.path:x",
             ),
             line(("columns      ", Tone.DIM), ", ".join(column.name for column in view.columns)),
         ]

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pydanube import Batch, connect
-from pydanube.client import Client
 from pydanube_core.errors import ClusterError
 
 from pydanube_tui.source import Caller, Items
 from pydanube_tui.view import Answer, Moments
+
+if TYPE_CHECKING:
+    from pydanube import Batch, Client
 
 RING_MESSAGES: Final = 1000
 RING_BYTES: Final = 16 << 20
@@ -72,6 +72,10 @@ class Tail:
         else:
             self._goes.clear()
 
+    def failed(self, error: ClusterError | None) -> None:
+        """Keep a refusal for `refresh` to tell."""
+        self._failure = error
+
     async def refresh(self, _: int, near: str | None = None) -> None:
         """What is in the ring now becomes the answer.
 
@@ -87,6 +91,8 @@ class Tail:
 
     async def read(self) -> None:
         """Read until cancelled. A refusal is kept for `refresh` to tell."""
+        from pydanube import connect  # here: the first screen does not wait for the client of messages
+
         try:
             position = self._position
             if position is None:
@@ -100,7 +106,7 @@ class Tail:
                     await self._take(client, batch)
                     await asyncio.sleep(PACE_S if len(batch) > BATCH_MESSAGES else 0)
         except ClusterError as error:
-            self._failure = error
+            self.failed(error)
 
     async def _take(self, client: Client, batch: Batch) -> None:
         total = len(batch)
@@ -154,23 +160,3 @@ def item_of(message: Any, value: Any) -> dict[str, Any]:
         "truncated": len(payload) > KEPT_BYTES,
         "untrusted": untrusted,
     }
-
-
-def payload_of(item: Mapping[str, Any]) -> bytes:
-    """The bytes of a message, as far as they were kept."""
-    untrusted = item["untrusted"]
-    return base64.b64decode(untrusted["base64"]) if "base64" in untrusted else str(untrusted["text"]).encode()
-
-
-def value_of(item: Mapping[str, Any]) -> Any:
-    """What the payload means: decoded by its schema, else as JSON where it is some, else None."""
-    untrusted = item["untrusted"]
-    if "value" in untrusted:
-        return untrusted["value"]
-    text = untrusted.get("text", "")
-    if text[:1] not in ("{", "["):
-        return None
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pydanube_tui.page import Cell, Column, Line, Page, Row, Target, Tone, line
-from pydanube_tui.tail import payload_of, value_of
+from pydanube_tui.payloads import payload_of, value_of
 from pydanube_tui.text import count, size
 from pydanube_tui.view import Ask, Extent, Situation, View
 from pydanube_tui.views import topics
@@ -64,11 +64,9 @@ def page(situation: Situation) -> Page:
 
 def _head(facts: Mapping[str, Any], form: str) -> Line:
     following = facts.get("following")
-    dropped = facts.get("dropped", 0)
     return line(
         (" ● following" if following else " ○ standing, f follows", Tone.GOOD if following else Tone.WARN),
         f"   {count(facts.get('received', 0))} read",
-        (f"   dropped by view: {count(dropped)}", Tone.WARN if dropped else Tone.DIM),
         (f"   {form}   its own reader, no subscription is touched", Tone.DIM),
     )
 

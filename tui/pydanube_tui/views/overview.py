@@ -12,7 +12,15 @@ from pydanube_tui.page import Cell, Column, Line, Page, Row, Target, Tone, headi
 from pydanube_tui.text import ago, count, gauge, milliseconds, rate, size, span, sparkline
 from pydanube_tui.view import Answer, Ask, Extent, Situation, View
 from pydanube_tui.views.subscriptions import Behind, grouped
-from pydanube_tui.views.wording import VERDICT, next_of, severity_cell, status_cell, subject_text, together
+from pydanube_tui.views.wording import (
+    VERDICT,
+    decision_cell,
+    next_of,
+    severity_cell,
+    status_cell,
+    subject_text,
+    together,
+)
 
 _COLUMNS: Final = (
     Column(name="state", title="state", least=16, most=16),
@@ -153,10 +161,16 @@ def _needs(situation: Situation) -> Iterator[Row]:
         since = None if alert is None else alert["opened_at"]
         more = f" (and {count_ - 1} more partitions)" if count_ > 1 else ""
         yield _finding_row(situation, finding, subject, since, more)
-    said = {(finding["rule"], finding["subject"].get("topic")) for finding, _ in findings}
-    for (rule, subject), alert in opened.items():
-        if (rule, alert["subject"].get("topic")) not in said:
-            yield _finding_row(situation, alert["finding"], subject, alert["opened_at"])
+    said = {
+        finding["rule"] for finding, _ in findings
+    }  # of each rule the diagnosis tells the worst, and how many
+    for finding, count_ in together(alert["finding"] for alert in opened.values()):
+        if finding["rule"] not in said:
+            subject = subject_text(finding["subject"])
+            more = f" (and {count_ - 1} more partitions)" if count_ > 1 else ""
+            yield _finding_row(
+                situation, finding, subject, opened[finding["rule"], subject]["opened_at"], more
+            )
 
 
 def _finding_row(
@@ -206,9 +220,10 @@ def _slowest(situation: Situation) -> Iterator[Row]:
 
 
 def is_change(record: Mapping[str, Any]) -> bool:
-    """Whether a record of the audit is the end of something that changed, or would have changed, the cluster."""
+    """Whether a record of the audit is the end of something that changed the cluster, or was tried and failed."""
     operation = OPERATIONS.get(record["operation"])
-    return record["phase"] == "outcome" and (operation is None or operation.effect is not Effect.READ)
+    done = record["phase"] == "outcome" and record["decision"] != "planned"
+    return done and (operation is None or operation.effect is not Effect.READ)
 
 
 def _changes(situation: Situation) -> Iterator[Row]:
@@ -217,15 +232,12 @@ def _changes(situation: Situation) -> Iterator[Row]:
         return
     yield headings("recent changes", len(_COLUMNS))
     for record in changes:
-        allowed = record["decision"] == "allowed"
         arguments = record["arguments"]
         subject = subject_text(arguments.get("arguments") or arguments) if arguments else ""
         cells = (
-            Cell("✓ done", Tone.GOOD) if allowed else Cell("✗ refused", Tone.WARN),
+            decision_cell(record),
             Cell("" if subject == "cluster" else subject, Tone.STRONG),
-            Cell(
-                f"{record['operation']} by {record['principal']}" + ("" if allowed else f": {record['code']}")
-            ),
+            Cell(f"{record['operation']} by {record['principal']}"),
             Cell(ago(record["time"], situation.now_ms), Tone.DIM),
         )
         enter = Target(view="change", arguments={"call_id": record["call_id"]})

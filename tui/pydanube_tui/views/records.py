@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pydanube_tui.page import Cell, Column, Line, Page, Row, Target, Tone, line
-from pydanube_tui.text import ago, clock, count, size
+from pydanube_tui.text import clock, count, size
 from pydanube_tui.view import Ask, Extent, Situation, View
 from pydanube_tui.views.listing import Item, Listing, since, told, view_of, words
 from pydanube_tui.views.overview import is_change
-from pydanube_tui.views.wording import next_of, severity_cell, shown, subject_text
+from pydanube_tui.views.wording import decision_cell, next_of, severity_cell, shown, subject_text
 
 _PLAN_STATES: Final = {"open": ("○", Tone.ACCENT), "used": ("✓", Tone.GOOD), "expired": ("▼", Tone.DIM)}
 _EFFECTS: Final = {"destroy": Tone.BAD, "change": Tone.WARN, "create": Tone.GOOD}
@@ -144,17 +144,6 @@ PLAN: Final = View(
 )
 
 
-def _decision(item: Item) -> Cell:
-    if item["phase"] == "call":
-        return Cell("○ begun", Tone.DIM, "begun")
-    allowed = item["decision"] == "allowed"
-    return Cell(
-        "✓ done" if allowed else f"✗ {item['code'] or 'refused'}",
-        Tone.GOOD if allowed else Tone.WARN,
-        item["decision"],
-    )
-
-
 def _subject(item: Item) -> str:
     arguments = item["arguments"] or {}
     inner = arguments.get("arguments") or arguments
@@ -170,7 +159,7 @@ AUDIT: Final = view_of(
             words(
                 "time", "time", lambda item: clock(item["time"]), key="T", least=19, most=19, tone=Tone.DIM
             ),
-            told("outcome", "outcome", _decision, key="S", least=16, most=22),
+            told("outcome", "outcome", decision_cell, key="S", least=16, most=22),
             words("operation", "operation", key="N", least=22, most=34, tone=Tone.STRONG),
             words("of", "of what", _subject, least=16, most=90, grows=True),
             words("by", "by", "principal", key="B", least=12, most=28, drop=1),
@@ -283,9 +272,3 @@ ALERTS: Final = view_of(
     twin="danube alerts list --json",
     aliases=("a",),
 )
-
-
-def undo_text(call: Item, now_ms: int) -> str:
-    """Until when a change can be taken back."""
-    until = call.get("undo_until")
-    return f"can be undone until {clock(until)}" if until else f"done {ago(None, now_ms)}, for good"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydanube_tui.page import Cell, Column, Line, Page, Row, Target, Tone, line
+from pydanube_tui.payloads import payload_of
 from pydanube_tui.text import clock, count, size
 from pydanube_tui.view import Ask, Extent, Situation, View
 from pydanube_tui.views.listing import Item, Listing, number, since, view_of, words
@@ -223,16 +224,17 @@ def _dead(situation: Situation) -> Page:
     rows = []
     for item in items:
         untrusted = item["untrusted"]
+        attempts = str(untrusted.get("delivery_attempt") or "–")
         cells = (
             Cell(str(item["offset"]), Tone.STRONG, item["offset"]),
             Cell(str(untrusted.get("reason") or "–"), Tone.WARN, str(untrusted.get("reason") or "")),
-            Cell(shown(untrusted.get("attempts")), Tone.PLAIN, untrusted.get("attempts")),
+            Cell(attempts, Tone.PLAIN, float(attempts) if attempts.isdecimal() else None),
             Cell(clock(item["append_time"]), Tone.DIM, item["append_time"]),
             Cell(
                 f"{item['original_topic']} {item['original_offset']}", Tone.DIM, str(item["original_topic"])
             ),
             Cell(str(untrusted.get("key") or ""), Tone.PLAIN, str(untrusted.get("key") or "")),
-            Cell(str(untrusted.get("text") or untrusted.get("base64") or ""), Tone.PLAIN),
+            Cell(payload_of(item).decode("utf-8", "replace")),
         )
         rows.append(Row(key=str(item["offset"]), cells=cells, item={**item, **situation.arguments}))
     return Page(head=head, columns=_DEAD_COLUMNS, rows=rows, empty="no dead letters", sort=("offset", False))

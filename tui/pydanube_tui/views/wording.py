@@ -30,6 +30,11 @@ VERDICT: Final[dict[str, tuple[str, Tone]]] = {
     "failing": ("✗", Tone.BAD),
     "unknown": ("○", Tone.DIM),
 }
+_DECISIONS: Final = {
+    "allowed": ("✓", Tone.GOOD),
+    "planned": ("○", Tone.ACCENT),
+    "interrupted": ("▼", Tone.WARN),
+}
 # Where an operation's answer has a view of its own: entering a finding's next call goes there.
 _VIEWS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "diagnose.cluster": ("overview", ()),
@@ -62,6 +67,18 @@ def severity_cell(severity: str) -> Cell:
     """A finding's severity."""
     glyph, tone, rank = SEVERITY.get(severity, ("○", Tone.PLAIN, 0))
     return Cell(f"{glyph} {severity}", tone, rank)
+
+
+def decision_cell(record: Mapping[str, Any]) -> Cell:
+    """What became of a call, of a record of the audit."""
+    if record["phase"] == "call":
+        return Cell("○ begun", Tone.DIM, "begun")
+    decision = record["decision"]
+    glyph, tone = _DECISIONS.get(decision, ("✗", Tone.WARN))
+    word = (
+        "done" if decision == "allowed" else record["code"] if glyph == "✗" and record["code"] else decision
+    )
+    return Cell(f"{glyph} {word}", tone, decision)
 
 
 def subject_text(subject: Mapping[str, Any]) -> str:
