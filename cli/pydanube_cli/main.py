@@ -42,6 +42,9 @@ GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
         "off": ("security", "off", "take back what init wrote"),
         "recover": ("security", "recover", "let the owner of the data directory in again"),
     },
+    "cluster": {
+        "local": ("local_cluster.command", "local", "run several brokers and etcd on this machine"),
+    },
     "tls": {
         "init": ("tls", "init", "make an authority and certificates for a broker and its clients"),
     },
@@ -53,6 +56,7 @@ GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
 GROUP_SUMMARIES: Final = {
     "config": "settings of a broker",
     "security": "the locks of a broker",
+    "cluster": "several brokers",
     "tls": "certificates",
     "report": "reports over telemetry, on Spark",
 }
