@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import anyio
 from google.protobuf.message import DecodeError
@@ -29,8 +29,10 @@ from pydanube_admin.engine.context import Context, NowMs, system_now_ms
 from pydanube_admin.engine.desk import AdminOptions, Desk
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.identifiers import CALL, new_id
+from pydanube_admin.engine.models import NotSeen, Page
 from pydanube_admin.engine.permission import check_permission
 from pydanube_admin.engine.recorded_calls import run_recorded
+from pydanube_admin.peers import ASK, Peers, WidePort, noting
 
 _log = logging.getLogger("pydanube.admin")
 
@@ -62,12 +64,16 @@ class AdminCore:
         self._audit: AuditLog
         self._desk: Desk
         self._tidied: anyio.Event | None = None
+        self._peers: Peers | None = None
         if port is not None:
             self.attach(port)
 
     def attach(self, port: ClusterPort) -> None:
         """Give the core the broker it was started for."""
         assert self._port is None, "a core serves one broker"
+        if port.several:
+            self._peers = Peers(port)
+            port = cast("ClusterPort", WidePort(port, self._peers))
         self._audit = AuditLog(port)
         self._desk = Desk(port, self._audit, self._options, self._now_ms, self._parse)
         self._port = port
@@ -84,6 +90,8 @@ class AdminCore:
         if self._port is not None:
             await self._desk.tasks.aclose()
             await self._audit.aclose()
+        if self._peers is not None:
+            await self._peers.aclose()
 
     async def begin(self) -> None:
         """Take up what an earlier life left undone; else the first call does."""
@@ -115,15 +123,18 @@ class AdminCore:
         Cancelled, a change may have been made or not.
         """
         try:
-            return await self._carry_out(
-                operation,
-                arguments_json,
-                principal=principal,
-                face=face,
-                plan_token=plan_token,
-                one_step=one_step,
-                read_only=read_only,
+            result, unseen = await noting(
+                lambda: self._carry_out(
+                    operation,
+                    arguments_json,
+                    principal=principal,
+                    face=face,
+                    plan_token=plan_token,
+                    one_step=one_step,
+                    read_only=read_only,
+                )
             )
+            return _with_unseen(result, unseen)
         except ClusterError as error:
             return error
         except Exception:
@@ -218,6 +229,11 @@ class AdminCore:
         except DecodeError:
             outcome: BaseModel | ClusterError = InvalidArgument("the request is not a danube.ops.CallRequest")
         else:
+            try:
+                if (elsewhere := await self._of_others(call)) is not None:
+                    return CallResponse(result=elsewhere).SerializeToString()
+            except ClusterError as refused:
+                return CallResponse(error=refused.to_json().encode()).SerializeToString()
             outcome = await self.call(
                 call.operation,
                 call.arguments,
@@ -235,6 +251,22 @@ class AdminCore:
         if call.operation.partition(".")[0] in _ABOUT_SETTINGS:
             result = without_passwords(result)
         return CallResponse(result=result.encode()).SerializeToString()
+
+    async def _of_others(self, call: CallRequest) -> bytes | None:
+        """What another broker carries out, or asks of this one; None for a call that is this one's."""
+        if self._peers is None:
+            return None
+        if call.forwarded and call.operation.startswith(ASK):
+            return await self._peers.answer(call.operation.removeprefix(ASK), call.arguments)
+        return await self._peers.forwarded(call)
+
+
+def _with_unseen(result: BaseModel, unseen: Mapping[str, str]) -> BaseModel:
+    """A list says which brokers did not answer."""
+    if not unseen or not isinstance(result, Page):
+        return result
+    found = [NotSeen(broker_id=broker_id, why=why) for broker_id, why in sorted(unseen.items())]
+    return result.model_copy(update={"not_seen": found})
 
 
 def _known_principal(port: ClusterPort, claimed: str) -> str:

@@ -193,6 +193,23 @@ class MetadataPort(Protocol):
     @property
     def schemas(self) -> SchemasPort: ...
 
+    @property
+    def several(self) -> bool:
+        """Whether other brokers may be on the same metadata."""
+        ...
+
+    async def statuses(self) -> Sequence[BrokerFacts]:
+        """Return the status of every broker that is registered and answers."""
+        ...
+
+    async def members(self) -> Sequence[BrokerAddress]:
+        """Return every broker that is registered now."""
+        ...
+
+    async def owners(self, topic: str) -> Sequence[BrokerAddress | None]:
+        """Return who owns the topic, of a partitioned one each partition; None: nobody yet. Empty for an unknown one."""
+        ...
+
     async def leader(self) -> BrokerAddress | None:
         """Return the broker that assigns topics; None while none is in office."""
         ...

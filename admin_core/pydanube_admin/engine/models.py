@@ -79,6 +79,11 @@ class SortedListRequest(ListRequest):
 ItemT = TypeVar("ItemT", bound=Result)
 
 
+class NotSeen(Result):
+    broker_id: str
+    why: str
+
+
 class Page(Result, Generic[ItemT]):
     """A list: one page of it."""
 
@@ -87,6 +92,8 @@ class Page(Result, Generic[ItemT]):
     next_page: str | None
     total: int | None
     as_of: str
+    # Brokers that did not answer: what they have is not listed
+    not_seen: list[NotSeen] | None = Field(default=None, exclude_if=_is_none)
 
 
 TOPIC_DESCRIPTION: Final = "/namespace/topic; a bare name is in /default"

@@ -190,12 +190,11 @@ async def _this(context: Context, broker_id: str | None) -> BrokerFacts:
     title="List brokers",
     summary="List brokers with state, version, topics and addresses.",
     default_profile=True,
-    examples=(Example(arguments={}, note="one, until there is a cluster"),),
+    examples=(Example(arguments={}, note="those that are registered"),),
 )
 async def list_brokers(context: Context, request: ListBrokersRequest) -> Page[BrokerItem]:
-    facts, leading = await context.port.status(), await context.port.leader()
-    matches = glob(request.filter)
-    found = [facts] if matches(facts.broker_id) else []
+    leading, matches = await context.port.leader(), glob(request.filter)
+    found = [facts for facts in await context.port.statuses() if matches(facts.broker_id)]
     return await page_of(
         context,
         BrokerItem,

@@ -105,6 +105,16 @@ class BrokersPart:
             reasons=reasons + self.degraded(),
         )
 
+    @property
+    def several(self) -> bool:
+        return self._broker.registry.ownership.several
+
+    async def statuses(self) -> Sequence[BrokerFacts]:
+        return [await self.status()]
+
+    async def members(self) -> Sequence[BrokerAddress]:
+        return self._broker.registry.ownership.members()
+
     async def leader(self) -> BrokerAddress | None:
         return self._broker.registry.ownership.leader()
 

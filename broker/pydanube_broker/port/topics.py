@@ -7,6 +7,7 @@ from typing import Any
 
 from pydanube_core.cluster_port import TopicKey
 from pydanube_core.facts import (
+    BrokerAddress,
     Grace,
     NamespaceFacts,
     PolicyFacts,
@@ -32,17 +33,25 @@ class TopicsPart:
     async def topic_index(self) -> Sequence[TopicKey]:
         registry = self._broker.registry
         slices, found = Slices(), []
-        for index, topic in enumerate(registry.topics):
+        several = registry.ownership.several
+        records = registry.catalog.index.topics() if several else [t.options for t in registry.topics]
+        for index, record in enumerate(records):
             if index % 64 == 0:
                 await slices()
-            if topic.options.parent is None:
-                found.append(TopicKey(topic.name, (self._owner(topic.topic_id),)))
-        for record in list(registry.catalog.index.all_partitioned()):
+            if record.parent is None:
+                found.append(TopicKey(record.name, (self._owner(record.topic_id),)))
+        for whole in list(registry.catalog.index.all_partitioned()):
             await slices()
-            parts = registry.catalog.index.partitions(record.topic)
+            parts = registry.catalog.index.partitions(whole.topic)
             owners = {self._owner(part.topic_id) for part in parts}
-            found.append(TopicKey(str(record.topic), tuple(owners)))
+            found.append(TopicKey(str(whole.topic), tuple(owners)))
         return found
+
+    async def owners(self, topic: str) -> Sequence[BrokerAddress | None]:
+        name, registry = TopicName.parse(topic), self._broker.registry
+        record = registry.catalog.index.find_topic(name)
+        records = [record] if record is not None else registry.catalog.index.partitions(name)
+        return [registry.ownership.last_known(each.topic_id) for each in records]
 
     def _owner(self, topic_id: int) -> str | None:
         owner = self._broker.registry.ownership.owner(topic_id)

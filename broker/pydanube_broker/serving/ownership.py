@@ -114,6 +114,18 @@ class Ownership:
         """Return the broker that assigns topics; None while none is in office."""
         return self.office.leader()
 
+    def members(self) -> list[BrokerAddress]:
+        """Return every broker that is registered now."""
+        found = [self.office.address(broker_id) for broker_id in self.office.members]
+        return [each for each in found if each is not None] or [self.me]
+
+    def last_known(self, topic_id: int) -> BrokerAddress | None:
+        """As `owner`, with empty addresses of one that this broker has never seen."""
+        place, owner = self.office.place(TopicId(topic_id)), self.owner(topic_id)
+        if place is None or owner is not None:
+            return owner
+        return BrokerAddress(broker_id=str(place.broker_id), broker_url="", admin_url="")
+
     def is_mine(self, topic_id: int) -> bool:
         """Whether this broker owns a topic."""
         return TopicId(topic_id) in self.office.assignments

@@ -5,20 +5,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CallRequest(_message.Message):
-    __slots__ = ("operation", "arguments", "plan_token", "principal", "face", "read_only")
+    __slots__ = ("operation", "arguments", "plan_token", "principal", "face", "read_only", "forwarded")
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     PLAN_TOKEN_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     FACE_FIELD_NUMBER: _ClassVar[int]
     READ_ONLY_FIELD_NUMBER: _ClassVar[int]
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     operation: str
     arguments: bytes
     plan_token: str
     principal: str
     face: str
     read_only: bool
-    def __init__(self, operation: _Optional[str] = ..., arguments: _Optional[bytes] = ..., plan_token: _Optional[str] = ..., principal: _Optional[str] = ..., face: _Optional[str] = ..., read_only: bool = ...) -> None: ...
+    forwarded: bool
+    def __init__(self, operation: _Optional[str] = ..., arguments: _Optional[bytes] = ..., plan_token: _Optional[str] = ..., principal: _Optional[str] = ..., face: _Optional[str] = ..., read_only: bool = ..., forwarded: bool = ...) -> None: ...
 
 class CallResponse(_message.Message):
     __slots__ = ("result", "error")

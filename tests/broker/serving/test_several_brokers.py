@@ -9,19 +9,17 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.abc import TaskGroup, TaskStatus
 from pydanube import connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings import Data, Metadata, Server, Settings, Tier
 from pydanube_core.errors import ClusterError, NotOwner
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.names import TopicName
 from pydanube_core.services import CONSUMER_SERVICE, DISCOVERY, PRODUCER_SERVICE
 
 from tests.support.etcd import EtcdMembers
+from tests.support.several_brokers import SeveralBrokers, several_brokers, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
-FREE = Server(grpc_port=0, admin_port=0, metrics_port=0, http_port=0)
 
 
 @pytest.fixture(scope="module")
@@ -30,73 +28,10 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMembers]:
         yield etcd
 
 
-class Cluster:
-    """Brokers that are started and stopped by their number."""
-
-    def __init__(self, etcd: EtcdMembers, folder: Path, group: TaskGroup) -> None:
-        self._url = etcd.url(f"/{folder.name}")
-        self._folder = folder
-        self._group = group  # each in a task of its own: they end in any order
-        self._ends: dict[int, tuple[anyio.Event, anyio.Event]] = {}
-        self.brokers: dict[int, Broker] = {}
-
-    async def start(self, n: int) -> None:
-        await self._group.start(self._run, n)
-
-    async def _run(self, n: int, *, task_status: TaskStatus[None]) -> None:
-        settings = Settings(
-            server=FREE,
-            data=Data(dir=self._folder / f"broker-{n}"),
-            metadata=Metadata(url=self._url),
-            tier=Tier(url=str(self._folder / "objects")),
-        )
-        end, ended = self._ends[n] = (anyio.Event(), anyio.Event())
-        async with Broker(settings) as self.brokers[n]:
-            task_status.started()
-            await end.wait()
-        ended.set()
-
-    async def stop(self, n: int) -> None:
-        del self.brokers[n]
-        end, ended = self._ends.pop(n)
-        end.set()
-        await ended.wait()
-
-    async def all_know_all(self) -> None:
-        """Wait until every broker sees every one as ready for topics."""
-        for broker in self.brokers.values():
-            await until(lambda broker=broker: self._sees(broker) == len(self.brokers))
-
-    @staticmethod
-    def _sees(broker: Broker) -> int:
-        members = broker.registry.ownership.office.members
-        return sum(member.state == "active" for member in members.values())
-
-    def owner(self, name: str) -> Broker:
-        (found,) = [b for b in self.brokers.values() if b.registry.find(TopicName.parse(name)) is not None]
-        return found
-
-    def others(self, name: str) -> list[Broker]:
-        owner = self.owner(name)
-        return [broker for broker in self.brokers.values() if broker is not owner]
-
-
-async def until(holds: Any) -> None:
-    with anyio.fail_after(60):
-        while not holds():  # noqa: ASYNC110  # what it looks at has no event
-            await anyio.sleep(0.01)
-
-
 @pytest.fixture
-async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with anyio.create_task_group() as group:
-        cluster = Cluster(etcd, tmp_path, group)
-        for n in (1, 2, 3):
-            await cluster.start(n)
-        await cluster.all_know_all()
+async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBrokers]:
+    async with several_brokers(etcd, tmp_path) as cluster:
         yield cluster
-        for n in list(cluster.brokers):
-            await cluster.stop(n)
 
 
 async def create(broker: Broker, name: str, partitions: int = 0) -> None:
@@ -109,7 +44,7 @@ async def call(broker: Broker, path: str, request: Any) -> bytes:
     return await broker.official.cold[path](request.SerializeToString())
 
 
-async def test_new_topics_are_spread_over_the_brokers_and_each_has_one_owner(cluster: Cluster) -> None:
+async def test_new_topics_are_spread_over_the_brokers_and_each_has_one_owner(cluster: SeveralBrokers) -> None:
     for n in range(30):
         await create(cluster.brokers[1], f"t{n}")
     names = [TopicName.parse(f"t{n}") for n in range(30)]
@@ -125,14 +60,14 @@ async def test_new_topics_are_spread_over_the_brokers_and_each_has_one_owner(clu
     assert set(owners()) == {1, 2, 3}
 
 
-async def test_partitions_of_one_topic_are_spread(cluster: Cluster) -> None:
+async def test_partitions_of_one_topic_are_spread(cluster: SeveralBrokers) -> None:
     await create(cluster.brokers[2], "many", partitions=9)
     name = TopicName.parse("many")
     await until(lambda: sum(len(b.registry.parts(name)[1]) for b in cluster.brokers.values()) == 9)
     assert all(len(b.registry.parts(name)[1]) in range(1, 6) for b in cluster.brokers.values())
 
 
-async def test_messages_sent_through_one_broker_are_read_through_another(cluster: Cluster) -> None:
+async def test_messages_sent_through_one_broker_are_read_through_another(cluster: SeveralBrokers) -> None:
     for n in range(12):
         async with (
             connect(cluster.brokers[1].broker_url) as client,
@@ -152,7 +87,7 @@ async def test_messages_sent_through_one_broker_are_read_through_another(cluster
     assert seen == Counter({b"%d-%d" % (n, i): 1 for n in range(12) for i in range(5)})
 
 
-async def test_topic_made_at_one_broker_is_found_at_another_at_once(cluster: Cluster) -> None:
+async def test_topic_made_at_one_broker_is_found_at_another_at_once(cluster: SeveralBrokers) -> None:
     for n in range(20):
         await create(cluster.brokers[1], f"fresh-{n}")
         request = pb.TopicLookupRequest(request_id=n, topic=f"/default/fresh-{n}")
@@ -162,7 +97,7 @@ async def test_topic_made_at_one_broker_is_found_at_another_at_once(cluster: Clu
         assert answer.connect_url in {broker.broker_url for broker in cluster.brokers.values()}
 
 
-async def test_official_lookup_redirects_to_the_owner(cluster: Cluster) -> None:
+async def test_official_lookup_redirects_to_the_owner(cluster: SeveralBrokers) -> None:
     await create(cluster.brokers[1], "here")
     await until(lambda: any(b.registry.find(TopicName.parse("here")) for b in cluster.brokers.values()))
     owner = cluster.owner("here")
@@ -178,7 +113,7 @@ async def test_official_lookup_redirects_to_the_owner(cluster: Cluster) -> None:
         )
 
 
-async def test_official_session_at_the_wrong_broker_is_told_to_look_up(cluster: Cluster) -> None:
+async def test_official_session_at_the_wrong_broker_is_told_to_look_up(cluster: SeveralBrokers) -> None:
     await create(cluster.brokers[1], "strict")
     await until(lambda: any(b.registry.find(TopicName.parse("strict")) for b in cluster.brokers.values()))
     for broker in cluster.others("strict"):
@@ -201,7 +136,7 @@ async def test_official_session_at_the_wrong_broker_is_told_to_look_up(cluster: 
             assert caught.value.details["broker_url"] == cluster.owner("strict").broker_url
 
 
-async def test_unknown_topic_is_unknown_everywhere(cluster: Cluster) -> None:
+async def test_unknown_topic_is_unknown_everywhere(cluster: SeveralBrokers) -> None:
     for broker in cluster.brokers.values():
         request = pb.TopicLookupRequest(request_id=1, topic="/default/nowhere")
         with pytest.raises(ClusterError) as caught:
@@ -209,7 +144,7 @@ async def test_unknown_topic_is_unknown_everywhere(cluster: Cluster) -> None:
         assert caught.value.code == "TOPIC_NOT_FOUND"
 
 
-async def test_deletion_at_another_broker_ends_the_topic_at_its_owner(cluster: Cluster) -> None:
+async def test_deletion_at_another_broker_ends_the_topic_at_its_owner(cluster: SeveralBrokers) -> None:
     await create(cluster.brokers[1], "short")
     name = TopicName.parse("short")
     await until(lambda: any(b.registry.find(name) for b in cluster.brokers.values()))
@@ -217,7 +152,7 @@ async def test_deletion_at_another_broker_ends_the_topic_at_its_owner(cluster: C
     await until(lambda: not any(b.registry.find(name) for b in cluster.brokers.values()))
 
 
-async def test_restarted_broker_has_its_topics_again_and_nothing_else(cluster: Cluster) -> None:
+async def test_restarted_broker_has_its_topics_again_and_nothing_else(cluster: SeveralBrokers) -> None:
     async with connect(cluster.brokers[1].broker_url) as client:
         for n in range(9):
             async with client.producer(f"kept-{n}") as producer:
@@ -241,7 +176,7 @@ async def test_restarted_broker_has_its_topics_again_and_nothing_else(cluster: C
                     assert (await anext(consumer)).payload == b"%d" % n
 
 
-async def test_owner_that_is_down_keeps_its_topics(cluster: Cluster) -> None:
+async def test_owner_that_is_down_keeps_its_topics(cluster: SeveralBrokers) -> None:
     for n in range(6):
         await create(cluster.brokers[1], f"stay-{n}")
     names = [TopicName.parse(f"stay-{n}") for n in range(6)]
@@ -262,7 +197,9 @@ async def test_owner_that_is_down_keeps_its_topics(cluster: Cluster) -> None:
     )
 
 
-async def test_non_reliable_topics_of_a_broker_that_is_gone_are_served_by_another(cluster: Cluster) -> None:
+async def test_non_reliable_topics_of_a_broker_that_is_gone_are_served_by_another(
+    cluster: SeveralBrokers,
+) -> None:
     names = [TopicName.parse(f"live-{n}") for n in range(9)]
     for name in names:
         await cluster.brokers[1].registry.create(name, partitions=0, dispatch_strategy="non_reliable")
@@ -275,7 +212,7 @@ async def test_non_reliable_topics_of_a_broker_that_is_gone_are_served_by_anothe
     )
 
 
-async def test_one_leads_and_another_follows_when_it_is_gone(cluster: Cluster) -> None:
+async def test_one_leads_and_another_follows_when_it_is_gone(cluster: SeveralBrokers) -> None:
     def leaders() -> list[int]:
         return [n for n, broker in cluster.brokers.items() if broker.registry.ownership.office.leads()]
 
@@ -286,7 +223,9 @@ async def test_one_leads_and_another_follows_when_it_is_gone(cluster: Cluster) -
     await until(lambda: all(b.registry.ownership.leader() == leader for b in cluster.brokers.values()))
 
 
-async def test_brokers_share_one_folder_of_objects_without_touching_each_others(cluster: Cluster) -> None:
+async def test_brokers_share_one_folder_of_objects_without_touching_each_others(
+    cluster: SeveralBrokers,
+) -> None:
     for n in range(6):
         async with connect(cluster.brokers[1].broker_url) as client, client.producer(f"cold-{n}") as producer:
             await producer.send(b"%d" % n)

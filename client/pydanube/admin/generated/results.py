@@ -49,6 +49,11 @@ class AlertItem(Result):
     finding: FindingItem
 
 
+class NotSeen(Result):
+    broker_id: str
+    why: str
+
+
 class AuditRecord(Result):
     """One record, as it is stored."""
 
@@ -332,6 +337,7 @@ class SearchPage(Result):
     next_page: str | None
     total: int | None
     as_of: str
+    not_seen: list[NotSeen] | None = None
     scanned: int
 
 

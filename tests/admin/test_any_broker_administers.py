@@ -1,0 +1,126 @@
+"""Operations at any of three brokers: about a topic by its owner, lists from all, and who did not answer is named."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydanube import connect
+from pydanube_admin.core import AdminCore
+from pydanube_admin.remote import OpsClient
+from pydanube_broker.broker import Broker
+from pydanube_broker.settings import Settings
+from pydanube_core.errors import ClusterError
+
+from tests.support.etcd import EtcdMembers
+from tests.support.several_brokers import SeveralBrokers, several_brokers
+
+pytestmark = pytest.mark.anyio
+TOPICS = [f"/default/t{n}" for n in range(9)]
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMembers]:
+    with EtcdMembers(tmp_path_factory.mktemp("etcd")) as etcd:
+        yield etcd
+
+
+@asynccontextmanager
+async def administered(settings: Settings) -> AsyncIterator[Broker]:
+    core = AdminCore()
+    async with Broker(settings, ops=core.serve_call) as broker:
+        core.attach(broker.port)
+        try:
+            yield broker
+        finally:
+            await core.aclose()
+
+
+@pytest.fixture
+async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBrokers]:
+    async with several_brokers(etcd, tmp_path, administered) as cluster:
+        async with connect(cluster.brokers[1].broker_url) as client:
+            for topic in TOPICS:
+                async with client.producer(topic) as producer:
+                    await producer.send(topic.encode())
+                async with client.consumer(topic, "s", start="earliest"):
+                    pass
+        yield cluster
+
+
+async def ask(broker: Broker, operation: str, **arguments: Any) -> dict[str, Any]:
+    async with OpsClient(broker.admin_url) as client:
+        return await client.call(operation, arguments)
+
+
+async def test_every_broker_lists_all_topics_page_by_page(cluster: SeveralBrokers) -> None:
+    for broker in cluster.brokers.values():
+        found: list[dict[str, Any]] = []
+        page: str | None = None
+        while True:
+            answer = await ask(broker, "topics.list", limit=4, **({} if page is None else {"page": page}))
+            found += answer["items"]
+            assert "not_seen" not in answer
+            page = answer.get("next_page")
+            if page is None:
+                break
+        assert [each["topic"] for each in found] == TOPICS
+        assert {each["messages"] for each in found} == {1}
+        assert {each["owner"] for each in found} == {
+            str(one.data_dir.broker_id) for one in cluster.brokers.values()
+        }
+
+
+async def test_every_broker_describes_and_changes_the_topic_of_another(cluster: SeveralBrokers) -> None:
+    for n, broker in enumerate(cluster.brokers.values()):
+        for topic in TOPICS:
+            described = await ask(broker, "topics.describe", topic=topic)
+            assert (described["next_offset"], described["subscriptions"][-1]) == (1, "s")
+            subscription = f"new-{n}"
+            await ask(broker, "subscriptions.create", topic=topic, subscription=subscription, type="shared")
+        peeked = await ask(broker, "messages.peek", topic=TOPICS[0])
+        assert [each["offset"] for each in peeked["items"]] == [0]
+
+
+async def test_lag_of_all_is_seen_from_any_broker(cluster: SeveralBrokers) -> None:
+    for broker in cluster.brokers.values():
+        answer = await ask(broker, "subscriptions.lag")
+        assert [(each["topic"], each["lag_messages"]) for each in answer["items"]] == [(t, 1) for t in TOPICS]
+
+
+async def test_brokers_are_listed_with_their_leader(cluster: SeveralBrokers) -> None:
+    ids = sorted(str(broker.data_dir.broker_id) for broker in cluster.brokers.values())
+    for broker in cluster.brokers.values():
+        items = (await ask(broker, "brokers.list"))["items"]
+        assert sorted(each["broker_id"] for each in items) == ids
+        assert sum(each["is_leader"] for each in items) == 1
+        assert sum(each["topics"] for each in items) == len(TOPICS)
+
+
+async def test_partitioned_topic_over_several_brokers_is_one(cluster: SeveralBrokers) -> None:
+    await ask(cluster.brokers[1], "topics.create", topic="wide", partitions=9)
+    for broker in cluster.brokers.values():
+        described = await ask(broker, "topics.describe", topic="wide")
+        assert described["partitions"] == 9
+        assert [part["partition"] for part in described["parts"]] == list(range(9))
+        with pytest.raises(ClusterError, match="name one partition") as caught:
+            await ask(broker, "messages.peek", topic="wide")
+        assert caught.value.code == "NOT_OWNER"
+
+
+async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> None:
+    gone = cluster.brokers[3]
+    gone_id = str(gone.data_dir.broker_id)
+    lost = [topic for topic in TOPICS if cluster.owner(topic) is gone]
+    assert lost
+    await cluster.stop(3)
+    answer = await ask(cluster.brokers[1], "topics.list")
+    assert [each["topic"] for each in answer["items"]] == [topic for topic in TOPICS if topic not in lost]
+    assert [each["broker_id"] for each in answer["not_seen"]] == [gone_id]
+    for operation in ("topics.describe", "messages.peek"):
+        with pytest.raises(ClusterError, match="does not answer") as caught:
+            await ask(cluster.brokers[1], operation, topic=lost[0])
+        assert caught.value.retryable

@@ -1,0 +1,103 @@
+"""Several whole brokers on one etcd and one folder of objects, each in a task of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+from pydanube_broker.broker import Broker
+from pydanube_broker.settings import Data, Metadata, Server, Settings, Tier
+from pydanube_core.names import TopicName
+
+from tests.support.etcd import EtcdMembers
+
+FREE = Server(grpc_port=0, admin_port=0, metrics_port=0, http_port=0)
+
+
+class SeveralBrokers:
+    """Brokers that are started and stopped by their number.
+
+    Args:
+        make: a broker of settings, as a context.
+    """
+
+    def __init__(
+        self,
+        etcd: EtcdMembers,
+        folder: Path,
+        group: TaskGroup,
+        make: Callable[[Settings], AbstractAsyncContextManager[Broker]] = Broker,
+    ) -> None:
+        self._make = make
+        self._url = etcd.url(f"/{folder.name}")
+        self._folder = folder
+        self._group = group  # each in a task of its own: they end in any order
+        self._ends: dict[int, tuple[anyio.Event, anyio.Event]] = {}
+        self.brokers: dict[int, Broker] = {}
+
+    async def start(self, n: int) -> None:
+        await self._group.start(self._run, n)
+
+    async def _run(self, n: int, *, task_status: TaskStatus[None]) -> None:
+        settings = Settings(
+            server=FREE,
+            data=Data(dir=self._folder / f"broker-{n}"),
+            metadata=Metadata(url=self._url),
+            tier=Tier(url=str(self._folder / "objects")),
+        )
+        end, ended = self._ends[n] = (anyio.Event(), anyio.Event())
+        async with self._make(settings) as self.brokers[n]:
+            task_status.started()
+            await end.wait()
+        ended.set()
+
+    async def stop(self, n: int) -> None:
+        del self.brokers[n]
+        end, ended = self._ends.pop(n)
+        end.set()
+        await ended.wait()
+
+    async def all_know_all(self) -> None:
+        """Wait until every broker sees every one as ready for topics."""
+        for broker in self.brokers.values():
+            await until(lambda broker=broker: self._sees(broker) == len(self.brokers))
+
+    @staticmethod
+    def _sees(broker: Broker) -> int:
+        members = broker.registry.ownership.office.members
+        return sum(member.state == "active" for member in members.values())
+
+    def owner(self, name: str) -> Broker:
+        (found,) = [b for b in self.brokers.values() if b.registry.find(TopicName.parse(name)) is not None]
+        return found
+
+    def others(self, name: str) -> list[Broker]:
+        owner = self.owner(name)
+        return [broker for broker in self.brokers.values() if broker is not owner]
+
+
+async def until(holds: Any) -> None:
+    with anyio.fail_after(60):
+        while not holds():  # noqa: ASYNC110  # what it looks at has no event
+            await anyio.sleep(0.01)
+
+
+@asynccontextmanager
+async def several_brokers(
+    etcd: EtcdMembers,
+    folder: Path,
+    make: Callable[[Settings], AbstractAsyncContextManager[Broker]] = Broker,
+) -> AsyncIterator[SeveralBrokers]:
+    """Three that know one another."""
+    async with anyio.create_task_group() as group:
+        cluster = SeveralBrokers(etcd, folder, group, make)
+        for n in (1, 2, 3):
+            await cluster.start(n)
+        await cluster.all_know_all()
+        yield cluster
+        for n in list(cluster.brokers):
+            await cluster.stop(n)
