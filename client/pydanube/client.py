@@ -22,7 +22,7 @@ from pydanube.bearer import TokenSource, token_from
 from pydanube.client_metrics import ClosedCounts, Labels, Statistics, exposition
 from pydanube.connections import Connections
 from pydanube.consumer import Consumer, Reader
-from pydanube.endpoint import Tls, parse_url, with_scheme
+from pydanube.endpoint import Tls, each_address, parse_url
 from pydanube.events import EventHub
 from pydanube.facts import (
     ClientEvent,
@@ -87,6 +87,8 @@ def connect(
 
     Args:
         url: `http://host:port` of any broker, or `host:port`; None: `DANUBE_BROKER_URL`, or http://127.0.0.1:6650.
+            Several, as `danube://b1:6650,b2:6650`: the next one is asked where one cannot be reached. The others of the
+            cluster are learned from the answers.
             `https://` and `danubes://` mean TLS, for every broker of the cluster.
         token: shown to the broker, over TLS or to this machine only; a function is asked anew whenever a stream or call
             begins. None: `DANUBE_TOKEN`, or the content of the file `DANUBE_TOKEN_FILE`.
@@ -102,8 +104,8 @@ def connect(
     """
     if url is None or url == "":
         url = os.environ.get("DANUBE_BROKER_URL") or DEFAULT_BROKER_URL
-    url = with_scheme(url)
-    _, secure = parse_url(url)
+    urls = each_address(url)
+    _, secure = parse_url(urls[0])
     if token is None:
         token = token_from()
     elif not callable(token):
@@ -115,7 +117,7 @@ def connect(
     if secure and tls is None:  # given, so that an answer that names another address does not lead out of TLS
         tls = tls_from() or Tls()
     make = partial(Http2Transport, token=token, tls=tls, principal=principal)
-    return Client(url, make, retry or Retry(), Tracing() if tracing else None, principal)
+    return Client(urls, make, retry or Retry(), Tracing() if tracing else None, principal)
 
 
 class Client:
@@ -123,17 +125,17 @@ class Client:
 
     def __init__(
         self,
-        url: str,
+        urls: Sequence[str],
         transport: TransportFactory,
         retry: Retry,
         tracing: Tracing | None = None,
         principal: str | None = None,
     ) -> None:
-        self._url = url
+        url = self._url = ",".join(urls)
         self._tracing = tracing
         self._principal = principal
         self._closed_counts = ClosedCounts()
-        self._connections = Connections(url, transport, retry)
+        self._connections = Connections(urls, transport, retry)
         self._retry = retry
         self._events = EventHub()
         self._producers: set[Producer] = set()

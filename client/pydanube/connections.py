@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from itertools import chain, repeat
 from typing import Any, Final, TypeVar
 
-from pydanube_core.errors import ClosedResource, DispatchMismatch, InvalidArgument, Retryable
+from pydanube_core.errors import ClosedResource, DispatchMismatch, InvalidArgument, Retryable, Unavailable
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.services import STREAM
 
@@ -21,6 +21,7 @@ from pydanube.topic_watch import Partitions, TopicChoice, TopicWatch
 from pydanube.transport import Transport, TransportFactory, gave_up
 
 ASK_TIMEOUT_S: Final = 10.0
+MOST_KNOWN: Final = 64  # brokers that are asked in turn
 
 _Answer = TypeVar("_Answer")
 
@@ -28,8 +29,11 @@ _Answer = TypeVar("_Answer")
 class Connections:
     """Made when they are first needed; usable between `open` and `aclose`."""
 
-    def __init__(self, url: str, make: TransportFactory, retry: Retry) -> None:
-        self.url = url
+    def __init__(self, urls: Sequence[str], make: TransportFactory, retry: Retry) -> None:
+        self.url = urls[0]  # of the broker that is asked where topics are
+        self._known = dict.fromkeys(
+            urls
+        )  # and of those that can be asked instead, in the order they became known
         self._make = make
         self._retry = retry
         self._transports: dict[str, Transport] = {}
@@ -47,8 +51,19 @@ class Connections:
             await transport.aclose()
 
     async def call(self, path: str, request: bytes, timeout_s: float) -> bytes:
-        """A unary call to the broker that the client was given."""
-        return await self.to(self.url).call(path, request, timeout_s=timeout_s)
+        """A unary call to a broker that the client was given, or learned of."""
+        return await self._asked(lambda transport: transport.call(path, request, timeout_s=timeout_s))
+
+    async def _asked(self, ask: Callable[[Transport], Coroutine[Any, Any, _Answer]]) -> _Answer:
+        """Ask the broker that was reached last; where it cannot be reached, the next one is asked the next time."""
+        url = self.url
+        try:
+            return await ask(self.to(url))
+        except Unavailable as error:
+            if error.details.get("broker") == url and self.url == url:
+                known = list(self._known)
+                self.url = known[(known.index(url) + 1) % len(known)]
+            raise
 
     def to(self, url: str) -> Transport:
         """The transport to the broker at a url."""
@@ -139,10 +154,12 @@ class Connections:
         )
 
     async def _resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
-        transport = self.to(self.url)
-        data = await transport.resolve(request.SerializeToString(), timeout_s=ASK_TIMEOUT_S)
+        wanted = request.SerializeToString()
+        data = await self._asked(lambda transport: transport.resolve(wanted, timeout_s=ASK_TIMEOUT_S))
         response = pb.ResolveResponse.FromString(data)
         for partition in response.partitions:
+            if partition.broker_url and len(self._known) < MOST_KNOWN:
+                self._known.setdefault(partition.broker_url)
             self._owners[partition.topic] = partition.broker_url or self.url
         return response
 

@@ -24,6 +24,29 @@ def with_scheme(url: str) -> str:
     return url if known else f"http://{url}"
 
 
+def each_address(url: str) -> list[str]:
+    """The urls in `danube://b1:6650,b2:6650`, or in several of them with commas between; an address alone is one.
+
+    Raises:
+        InvalidArgument: one is none, or they do not agree on TLS.
+    """
+    if not isinstance(url, str) or url.startswith(UNIX):
+        return [with_scheme(url)]
+    scheme, separator, _ = url.partition("://")
+    found = [
+        each if "://" in each or not separator else f"{scheme}://{each}"
+        for each in (part.strip() for part in url.split(","))
+    ]
+    found = list(dict.fromkeys(map(with_scheme, found)))
+    if len({parse_url(each)[1] for each in found}) > 1:
+        raise InvalidArgument(
+            f"url {url!r}: some addresses mean TLS and some do not; write them with one scheme",
+            field="url",
+            value=url[:200],
+        )
+    return found
+
+
 UNIX: Final = "unix:"
 #: scheme → whether it means TLS
 SCHEMES: Final = {"http": False, "https": True, "danube": False, "danubes": True}

@@ -16,7 +16,7 @@ from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.names import TopicName
 from pydanube_core.services import CONSUMER_SERVICE, DISCOVERY, PRODUCER_SERVICE
 
-from tests.support.etcd import EtcdMembers
+from tests.support.etcd import EtcdMembers, free_ports
 from tests.support.several_brokers import SeveralBrokers, several_brokers, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
@@ -233,3 +233,21 @@ async def test_brokers_share_one_folder_of_objects_without_touching_each_others(
         assert broker.tier.hold.held
         assert broker.tier.hold.reason is None
     assert len({broker.tier.cluster for broker in cluster.brokers.values()}) == 1
+
+
+async def test_client_that_was_given_a_dead_address_first_asks_the_next(cluster: SeveralBrokers) -> None:
+    (dead,) = free_ports(1)
+    url = f"danube://127.0.0.1:{dead},{cluster.brokers[2].broker_url.removeprefix('http://')}"
+    async with connect(url) as client, client.producer("by-the-second") as producer:
+        assert (await producer.send(b"x")).offset == 0
+
+
+async def test_client_learns_the_others_and_outlives_the_broker_it_was_given(cluster: SeveralBrokers) -> None:
+    async with connect(cluster.brokers[3].broker_url) as client:
+        for n in range(6):
+            async with client.producer(f"learned-{n}") as producer:
+                await producer.send(b"x")
+        await cluster.stop(3)
+        for n in range(6):
+            async with client.producer(f"after-{n}") as producer:
+                await producer.send(b"x")
