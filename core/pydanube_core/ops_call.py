@@ -57,8 +57,9 @@ def call_request(
     face: str,
     plan_token: str = "",
     read_only: bool = False,
+    forwarded: bool = False,
 ) -> CallRequest:
-    """The request of one call. Raises `InvalidArgument` where the arguments are no JSON."""
+    """The request of one call; `forwarded`: of one broker to another. Raises `InvalidArgument` where the arguments are no JSON."""
     try:
         body = json.dumps(dict(arguments or {}), allow_nan=False, default=dict)
     except (TypeError, ValueError, RecursionError) as error:
@@ -73,6 +74,7 @@ def call_request(
         principal=_text(principal),
         face=face,
         read_only=read_only,
+        forwarded=forwarded,
     )
 
 

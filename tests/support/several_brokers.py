@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -33,22 +34,25 @@ class SeveralBrokers:
         make: Callable[[Settings], AbstractAsyncContextManager[Broker]] = Broker,
     ) -> None:
         self._make = make
-        self._url = etcd.url(f"/{folder.name}")
+        self._url = etcd.url(f"/{uuid.uuid4().hex}")
         self._folder = folder
         self._group = group  # each in a task of its own: they end in any order
         self._ends: dict[int, tuple[anyio.Event, anyio.Event]] = {}
         self.brokers: dict[int, Broker] = {}
 
+    def settings(self, n: int, *, tier: str = "objects") -> Settings:
+        return Settings(
+            server=FREE,
+            data=Data(dir=self._folder / f"broker-{n}"),
+            metadata=Metadata(url=self._url),
+            tier=Tier(url=str(self._folder / tier)),
+        )
+
     async def start(self, n: int) -> None:
         await self._group.start(self._run, n)
 
     async def _run(self, n: int, *, task_status: TaskStatus[None]) -> None:
-        settings = Settings(
-            server=FREE,
-            data=Data(dir=self._folder / f"broker-{n}"),
-            metadata=Metadata(url=self._url),
-            tier=Tier(url=str(self._folder / "objects")),
-        )
+        settings = self.settings(n)
         end, ended = self._ends[n] = (anyio.Event(), anyio.Event())
         async with self._make(settings) as self.brokers[n]:
             task_status.started()

@@ -18,17 +18,26 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from pydanube_core.errors import ClusterError, StoreOwned, StoreUnavailable
+from pydanube_core.errors import ClusterError, StoreOwned, StoreUnavailable, TierNotShared
 from pydanube_storage.metadata import MetadataStore
-from pydanube_storage.objects import LocalStore, OwnerMark, StoreOptions, make_mark, newest_mark
+from pydanube_storage.objects import (
+    LocalStore,
+    OwnerMark,
+    StoreOptions,
+    make_mark,
+    newest_mark,
+    store_identity,
+)
 
 from pydanube_broker.tier.child import ChildDied, TierChild
 from pydanube_broker.tier.ownership import (
     Known,
     Verdict,
     judge,
+    note_store_id,
     place_of,
     read_known,
+    read_store_id,
     refusal,
     write_known,
 )
@@ -206,6 +215,8 @@ class StoreHold:
         if verdict in (Verdict.OTHER, Verdict.NEWER):
             assert mark is not None
             raise refusal(verdict, mark, self._options.url)
+        if self._scope:
+            await self._check_shared()
         if verdict is Verdict.ADOPT:
             await self._adopt()
         following = 1 + max(
@@ -242,6 +253,29 @@ class StoreHold:
         self._mark, self.held, self.reason = wanted, True, None
         self.continuous = verdict is Verdict.CLAIM
         return verdict
+
+    async def _check_shared(self) -> None:
+        """Raise `TierNotShared` where this is not the store that the other brokers of the cluster have."""
+        known = await read_store_id(self._metadata)
+        found = await self._identity("" if known else secrets.token_hex(8))
+        if not known:
+            known = await note_store_id(self._metadata, found)
+        if found != known:
+            holds = f"is another one ({found})" if found else "holds nothing of it"
+            raise TierNotShared(
+                f"brokers of one cluster share one object store ({known}), and {self._options.url} {holds}: mount the shared "
+                "folder there, or correct DANUBE_TIER__URL. No object was written there",
+                field="tier.url",
+                value=self._options.url,
+            )
+
+    async def _identity(self, proposed: str) -> str:
+        if self.local is not None:
+            if not proposed and not self.local.is_dir():
+                return ""
+            return await asyncio.to_thread(store_identity, LocalStore(self.local), self._cluster, proposed)
+        said, _ = await self._child.call("store_identity", {"cluster": self._cluster, "proposed": proposed})
+        return str(said["store_id"])
 
     async def _newest(self) -> OwnerMark | None:
         if self.local is not None:

@@ -23,6 +23,7 @@ made, so that a crash in between does not make a broker a stranger to itself.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from dataclasses import asdict, dataclass
@@ -31,10 +32,11 @@ from pathlib import Path
 from typing import Final
 
 from pydanube_core.errors import StoreOwned
-from pydanube_storage.metadata import MetadataStore, Put
+from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, Put
 from pydanube_storage.objects import OwnerMark
 
 _KEY: Final = "/tier/owner"
+_STORE: Final = "/tier/store"
 
 
 class Verdict(StrEnum):
@@ -135,6 +137,19 @@ async def read_known(metadata: MetadataStore, scope: str) -> Known | None:
 async def write_known(metadata: MetadataStore, scope: str, known: Known) -> None:
     """Note what this broker knows of its store now."""
     await metadata.transact([Put(_key(scope), json.dumps(asdict(known)).encode())])
+
+
+async def read_store_id(metadata: MetadataStore) -> str:
+    """What the store that the brokers of a cluster share is called; empty where none was called anything yet."""
+    item = await metadata.get(_STORE)
+    return "" if item is None else item.value.decode()
+
+
+async def note_store_id(metadata: MetadataStore, store_id: str) -> str:
+    """Call the cluster's store so, unless it was called something in the same moment; returns what it is called."""
+    with contextlib.suppress(GuardFailed):
+        await metadata.transact([Put(_STORE, store_id.encode())], guards=[Absent(_STORE)])
+    return await read_store_id(metadata)
 
 
 def _key(scope: str) -> str:

@@ -24,7 +24,7 @@ from pydanube_broker.tier.messages import HEAD, encode_message
 from pydanube_broker.tier.priority import READING, URGENT, WRITING, Session, nice_thread
 
 _READS: Final = (  # a consumer waits, or a start
-    "read", "time", "when", "facts", "owner_newest", "owner_make",
+    "read", "time", "when", "facts", "owner_newest", "owner_make", "store_identity",
 )  # fmt: skip
 
 

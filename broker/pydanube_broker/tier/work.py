@@ -27,7 +27,14 @@ from pydanube_core.errors import (
     ObjectMissing,
     StoreUnavailable,
 )
-from pydanube_storage.objects import ObjectName, ObjectStore, OwnerMark, make_mark, newest_mark
+from pydanube_storage.objects import (
+    ObjectName,
+    ObjectStore,
+    OwnerMark,
+    make_mark,
+    newest_mark,
+    store_identity,
+)
 from pydanube_storage.parquet import Meta, ObjectReader, ObjectWriter, WrittenObject, batches_of
 from pydanube_storage.parquet.decode import DecodedBatch
 from pydanube_storage.parquet.export import ExportWork
@@ -73,6 +80,7 @@ class TierWork:
             "facts": self.facts,
             "owner_newest": self.owner_newest,
             "owner_make": self.owner_make,
+            "store_identity": self.store_identity,
             "export_begin": self._exports.begin,
             "export_add": self._exports.add,
             "export_finish": self._exports.finish,
@@ -282,6 +290,11 @@ class TierWork:
     def facts(self, arguments: dict[str, Any], blob: bytes) -> Answer:
         """What the catalog is to say of an object that it does not list: `key`."""
         return _facts(ObjectReader(self._store, arguments["key"]).described()), b""
+
+    def store_identity(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """What the store is called: `cluster`, `proposed` → {store_id}."""
+        found = store_identity(self._store, arguments["cluster"], arguments["proposed"])
+        return {"store_id": found}, b""
 
     def owner_newest(self, arguments: dict[str, Any], blob: bytes) -> Answer:
         """Whose the store is: `cluster`, `scope` → {mark}."""

@@ -3,7 +3,7 @@
 from pydanube_storage.objects.local import LocalStore
 from pydanube_storage.objects.names import ObjectName, topic_folder
 from pydanube_storage.objects.opening import CLOUDS, StoreOptions, check_url, open_store
-from pydanube_storage.objects.owner import OwnerMark, make_mark, newest_mark
+from pydanube_storage.objects.owner import OwnerMark, make_mark, newest_mark, store_identity
 from pydanube_storage.objects.protocol import ObjectFact, ObjectStore
 from pydanube_storage.objects.remote import FsspecStore
 from pydanube_storage.objects.retrying import Retry
@@ -22,5 +22,6 @@ __all__ = [
     "make_mark",
     "newest_mark",
     "open_store",
+    "store_identity",
     "topic_folder",
 ]

@@ -11,7 +11,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Final, Self
 
-from pydanube_core.errors import CorruptObject
+from pydanube_core.errors import CorruptObject, ObjectMissing
 
 from pydanube_storage.objects.protocol import ObjectStore
 
@@ -86,6 +86,25 @@ def make_mark(store: ObjectStore, cluster: str, mark: OwnerMark, scope: str = ""
         for old in keys[:-_KEPT]:
             store.delete(old)
     return now
+
+
+def store_identity(store: ObjectStore, cluster: str, proposed: str) -> str:
+    """The name that a cluster's store was given once; `proposed` where it has none, empty: it is not given one.
+
+    Brokers that find the same name there write to the same store.
+    """
+    key = f"{cluster}/owner/store.json"
+    try:
+        if proposed:
+            store.put_new(key, json.dumps({"version": _VERSION, "store_id": proposed}).encode())
+        size = store.size(key)
+        if size <= _MAX_BYTES:
+            return str(json.loads(store.read(key, 0, size))["store_id"])
+    except ObjectMissing:
+        return ""
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _unreadable(store.url, key, repr(error)[:100]) from error
+    raise _unreadable(store.url, key, f"it has {size} bytes")
 
 
 def _unreadable(store: str, key: str, why: str) -> CorruptObject:

@@ -11,10 +11,11 @@ import anyio
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
-from pydanube_core.errors import ClusterError, NotOwner
+from pydanube_core.errors import ClusterError, NotOwner, TierNotShared
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.names import TopicName
 from pydanube_core.services import CONSUMER_SERVICE, DISCOVERY, PRODUCER_SERVICE
+from pydanube_storage.objects import LocalStore, store_identity
 
 from tests.support.etcd import EtcdMembers, free_ports
 from tests.support.several_brokers import SeveralBrokers, several_brokers, until
@@ -233,6 +234,20 @@ async def test_brokers_share_one_folder_of_objects_without_touching_each_others(
         assert broker.tier.hold.held
         assert broker.tier.hold.reason is None
     assert len({broker.tier.cluster for broker in cluster.brokers.values()}) == 1
+
+
+@pytest.mark.parametrize("other", ["another-clusters", "private"])
+async def test_broker_that_does_not_share_the_store_is_refused(
+    cluster: SeveralBrokers, tmp_path: Path, other: str
+) -> None:
+    if other == "another-clusters":  # a folder with a mark that some other cluster made
+        name = cluster.brokers[1].tier.cluster
+        store_identity(LocalStore(tmp_path / other), name, "0123456789abcdef")
+    with pytest.raises(TierNotShared, match=r"brokers of one cluster share one object store"):
+        async with Broker(cluster.settings(4, tier=other)):
+            pass
+    assert not list((tmp_path / other).rglob("*.parquet"))
+    await cluster.all_know_all()  # it is no member
 
 
 async def test_client_that_was_given_a_dead_address_first_asks_the_next(cluster: SeveralBrokers) -> None:
