@@ -30,8 +30,8 @@ from pydanube_core.errors import (
     Unavailable,
 )
 from pydanube_core.facts import BrokerAddress, BrokerFacts, TopicFacts
-from pydanube_core.generated.danube_ops_pb2 import CallRequest
 from pydanube_core.names import TopicName
+from pydanube_core.ops_call import call_request
 
 ASK: Final = "peers."  # before the name of a method that is asked of another broker
 ASKED: Final = ("topic_facts", "lag_index", "lag_facts", "status")
@@ -59,8 +59,8 @@ class Peers:
         for channel in channels:
             await channel.aclose()
 
-    async def forwarded(self, call: CallRequest) -> bytes | None:
-        """The result of a call that another broker carries out; None where it is this one's.
+    async def forwarded(self, call: Any) -> bytes | None:
+        """The result of a call (a `CallRequest`) that another broker carries out; None where it is this one's.
 
         Raises:
             NotOwner: the topic's partitions are at several brokers, or the locks are on. What the owner answers.
@@ -101,9 +101,7 @@ class Peers:
 
     async def ask(self, owner: BrokerAddress, method: str, arguments: Mapping[str, Any]) -> Any:
         """What a method of another broker's port answers. Raises any `ClusterError`."""
-        request = CallRequest(
-            operation=ASK + method, arguments=json.dumps(arguments).encode(), forwarded=True
-        )
+        request = call_request(ASK + method, arguments, principal="", face="", forwarded=True)
         answer = await self._channel(owner).call(request, timeout_s=DEADLINE_S)
         return _answer_of(method).validate_json(answer)
 

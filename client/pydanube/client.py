@@ -117,7 +117,7 @@ def connect(
     if secure and tls is None:  # given, so that an answer that names another address does not lead out of TLS
         tls = tls_from() or Tls()
     make = partial(Http2Transport, token=token, tls=tls, principal=principal)
-    return Client(urls, make, retry or Retry(), Tracing() if tracing else None, principal)
+    return Client(",".join(urls), make, retry or Retry(), Tracing() if tracing else None, principal)
 
 
 class Client:
@@ -125,17 +125,17 @@ class Client:
 
     def __init__(
         self,
-        urls: Sequence[str],
+        url: str,
         transport: TransportFactory,
         retry: Retry,
         tracing: Tracing | None = None,
         principal: str | None = None,
     ) -> None:
-        url = self._url = ",".join(urls)
+        self._url = url
         self._tracing = tracing
         self._principal = principal
         self._closed_counts = ClosedCounts()
-        self._connections = Connections(urls, transport, retry)
+        self._connections = Connections(url.split(","), transport, retry)
         self._retry = retry
         self._events = EventHub()
         self._producers: set[Producer] = set()
