@@ -273,7 +273,7 @@ def overview_row(operation: Operation) -> tuple[str, ...]:
 
 
 def operation_text(operation: Operation) -> str:
-    facts = [f"MCP tool `{operation.tool}`", EFFECTS[operation.effect]]
+    facts = [f"MCP tool `{operation.tool}`", EFFECTS[operation.effect], f"needs `{operation.permission}`"]
     if not operation.default_profile:
         facts.append("only in the MCP profile `full`")
     if operation.effect is Effect.DESTROY and operation.planned:

@@ -14,8 +14,6 @@ import httpx
 import pytest
 from pydanube import connect
 from pydanube.ops_channel import OpsChannel
-from pydanube_admin.engine.effect import Effect
-from pydanube_admin.registry import OPERATIONS
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings_load import load_settings
 from pydanube_cli.composition import _http_face, administered
@@ -96,55 +94,6 @@ async def people(locked: Locked) -> None:
     locked.tokens["wrong"] = locked.tokens["admin"][:-1] + ("A" if locked.tokens["admin"][-1] != "A" else "B")
     record = await locked.call("admin", "tokens.create", name="old", principal="admin", expires="1ms")
     locked.tokens["expired"] = record["token"]
-
-
-def expected(who: str, operation: str, arguments: Mapping[str, Any]) -> bool:
-    """Whether he may: the table of the issue, worked out from the declaration alone."""
-    if who in ("none", "wrong", "expired") or operation == "objects.export":
-        return False
-    if operation == "security.whoami" or who == "admin":
-        return True
-    if who == "viewer":
-        return OPERATIONS[operation].effect is Effect.READ
-    topic, namespace = arguments.get("topic"), arguments.get("namespace")
-    place = str(topic).split("/")[1] if topic and "/" in str(topic) else "default" if topic else namespace
-    return who == "owner" and place == "shop"
-
-
-def arguments_of(operation: str) -> dict[str, Any]:
-    """Those of its example, about a topic of the namespace shop."""
-    given = dict(OPERATIONS[operation].examples[0].arguments)
-    for name in ("topic", "to"):
-        if (
-            name in given
-            and operation != "subscriptions.seek"
-            and not (operation == "objects.export" and name == "to")
-        ):
-            given[name] = "/shop/nothing"
-    if "namespace" in given:
-        given["namespace"] = "shop"
-    return given
-
-
-async def test_every_operation_is_open_to_those_who_may_and_to_nobody_else(path: Path) -> None:
-    """Each operation × {no identity, wrong, expired, other tenant, read-only, owner, admin}, over gRPC."""
-    async with locked_broker(path / "table") as locked:
-        await people(locked)
-        wrong: list[str] = []
-        for operation in OPERATIONS:
-            if operation in ("operations.read", "plans.create", "plans.apply"):
-                continue  # what is inside decides: below
-            arguments = arguments_of(operation)
-            if OPERATIONS[operation].planned:
-                arguments["plan_only"] = True
-            for who in ("none", "wrong", "expired", "tenant", "viewer", "owner", "admin"):
-                code = await locked.code(who, operation, arguments)
-                allowed = code not in REFUSED
-                if allowed is not expected(who, operation, arguments):
-                    wrong.append(f"{operation} by {who}: {code or 'done'}")
-                if who in ("none", "wrong", "expired") and code != "UNAUTHENTICATED":
-                    wrong.append(f"{operation} by {who}: {code}")
-        assert not wrong, "\n".join(wrong)
 
 
 async def test_what_is_inside_a_plan_a_read_or_an_undo_is_looked_at_too(path: Path) -> None:

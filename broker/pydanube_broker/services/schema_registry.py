@@ -16,6 +16,7 @@ from pydanube_core.errors import InvalidArgument, SchemaNotFound
 from pydanube_core.generated import danube_schema_pb2 as pb
 from pydanube_core.names import TopicName
 from pydanube_core.security.identity import current_identity
+from pydanube_core.security.permissions import CLUSTER, LOOK_UP, Resource
 from pydanube_core.services import SCHEMA_REGISTRY
 
 from pydanube_broker.rpc.hot import ColdHandler
@@ -32,13 +33,16 @@ from pydanube_broker.security.locks import Locks
 
 M = TypeVar("M", bound=Message)
 
-#: what a method that changes something needs, on the cluster: subjects have no namespace
-CHANGES: Final = {
+TOPIC_FIELD: Final = "topic_name"
+
+#: what a method needs: on the topic that the request names, else on the cluster, since subjects have no namespace
+NEEDS: Final = {
     "RegisterSchema": "schemas:create",
     "DeleteSchemaVersion": "schemas:delete",
     "SetCompatibilityMode": "schemas:change",
     "ConfigureTopicSchema": "schemas:change",
     "UpdateTopicValidationPolicy": "schemas:change",
+    "GetTopicSchemaConfig": LOOK_UP,
 }
 
 
@@ -72,13 +76,20 @@ class SchemaRegistryService:
         return {SCHEMA_REGISTRY[name].path: self._locked(name, handler) for name, handler in found.items()}
 
     def _locked(self, method: str, handler: ColdHandler) -> ColdHandler:
-        """Behind the locks, where there are any: whoever is known reads schemas, and changes them with the permission."""
-        locks, permission = self._locks, CHANGES.get(method)
+        """Behind the locks, where there are any: whoever is known reads subjects, and all else needs a permission."""
+        locks, permission = self._locks, NEEDS.get(method)
         if locks is None or permission is None:
             return handler
+        kind = SCHEMA_REGISTRY[method].request
+        of_topic = TOPIC_FIELD in kind.DESCRIPTOR.fields_by_name
 
         async def locked(data: bytes) -> bytes:
-            locks.check(current_identity.get(), permission)
+            resource = (
+                Resource.of(TopicName.parse(getattr(_parsed(kind, data), TOPIC_FIELD)))
+                if of_topic
+                else CLUSTER
+            )
+            locks.check(current_identity.get(), permission, resource)
             return await handler(data)
 
         return locked
@@ -243,10 +254,13 @@ def _handler(kind: type[M], method: Callable[[M], Awaitable[Message]]) -> ColdHa
     """Bytes in and out; a registered error travels as it is."""
 
     async def handle(data: bytes) -> bytes:
-        try:
-            request = kind.FromString(data)
-        except DecodeError as error:
-            raise InvalidArgument(f"the request is no {kind.__name__}", field="request") from error
-        return (await method(request)).SerializeToString()
+        return (await method(_parsed(kind, data))).SerializeToString()
 
     return handle
+
+
+def _parsed(kind: type[M], data: bytes) -> M:
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise InvalidArgument(f"the request is no {kind.__name__}", field="request") from error

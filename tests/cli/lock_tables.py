@@ -1,0 +1,265 @@
+"""Who may do what, by hand: what each operation, each gRPC method and each page needs. An addition without a line fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydanube_core.generated import danube_admin_pb2 as admin_pb
+from pydanube_core.generated import danube_pb2 as pb
+from pydanube_core.generated import danube_stream_pb2 as stream_pb
+
+TOPIC: Final = "/shop/nothing"
+CALLERS: Final = ("none", "wrong", "expired", "tenant", "viewer", "owner", "admin")
+UNKNOWN: Final = ("none", "wrong", "expired")
+
+OPEN: Final = "open"  # to everybody
+KNOWN: Final = (
+    "known"  # to whoever shows something good; what he names is a session of his own, or a list is cut to his
+)
+INSIDE: Final = (
+    "inside"  # what is inside decides: test_what_is_inside_a_plan_a_read_or_an_undo_is_looked_at_too
+)
+MACHINE: Final = "machine"  # to the operator on the machine
+
+#: operation → permission; where it is needed follows from the arguments
+OPERATIONS: Final = {
+    line.split()[0]: line.split()[1]
+    for line in """\
+alerts.list                       cluster:read
+audit.query                       audit:read
+audit.verify                      audit:read
+bindings.create                   bindings:create
+bindings.delete                   bindings:delete
+bindings.list                     bindings:read
+brokers.activate                  brokers:change
+brokers.config                    brokers:read
+brokers.describe                  brokers:read
+brokers.leader                    brokers:read
+brokers.list                      brokers:read
+brokers.logs                      brokers:read
+brokers.metrics                   brokers:read
+brokers.status                    brokers:read
+brokers.unload                    brokers:change
+changes.undo                      changes:undo
+cluster.metrics                   cluster:read
+consumers.disconnect              consumers:disconnect
+consumers.list                    consumers:read
+dead_letters.list                 dead_letters:read
+dead_letters.replay               dead_letters:replay
+diagnose.cluster                  cluster:read
+diagnose.producer                 topics:read
+diagnose.subscription             topics:read
+diagnose.topic                    topics:read
+journal.describe                  journal:describe
+messages.peek                     messages:read
+messages.publish                  messages:publish
+messages.search                   messages:read
+namespaces.create                 namespaces:create
+namespaces.delete                 namespaces:delete
+namespaces.get_policies           namespaces:read
+namespaces.list                   namespaces:read
+namespaces.set_policies           namespaces:change
+objects.collect                   objects:collect
+objects.compact                   objects:compact
+objects.export                    machine
+objects.flush                     objects:flush
+objects.list                      objects:list
+objects.verify                    objects:verify
+operations.find                   operations:read
+operations.read                   inside
+plans.apply                       inside
+plans.create                      inside
+plans.discard                     plans:discard
+plans.list                        plans:read
+plans.show                        plans:read
+producers.disconnect              producers:disconnect
+producers.list                    producers:read
+reports.balance                   reports:run
+reports.lag                       reports:run
+roles.create                      roles:create
+roles.delete                      roles:delete
+roles.get                         roles:read
+roles.list                        roles:read
+schemas.check                     schemas:read
+schemas.delete_version            schemas:delete
+schemas.get                       schemas:read
+schemas.get_by_id                 schemas:read
+schemas.get_compatibility         schemas:read
+schemas.list                      schemas:read
+schemas.register                  schemas:create
+schemas.set_compatibility         schemas:change
+schemas.versions                  schemas:read
+security.explain                  security:read
+security.whoami                   known
+subscriptions.create              subscriptions:create
+subscriptions.delete              subscriptions:delete
+subscriptions.describe            subscriptions:read
+subscriptions.get_failure_policy  subscriptions:read
+subscriptions.lag                 subscriptions:read
+subscriptions.list                subscriptions:read
+subscriptions.purge               subscriptions:purge
+subscriptions.seek                subscriptions:seek
+subscriptions.set_failure_policy  subscriptions:change
+subscriptions.skip                subscriptions:skip
+tasks.cancel                      tasks:cancel
+tasks.get                         tasks:read
+tasks.list                        tasks:read
+tokens.create                     tokens:create
+tokens.list                       tokens:read
+tokens.revoke                     tokens:revoke
+tokens.rotate                     tokens:rotate
+topics.chart                      topics:read
+topics.configure_schema           schemas:change
+topics.create                     topics:create
+topics.delete                     topics:delete
+topics.describe                   topics:read
+topics.get_policies               topics:read
+topics.get_schema_config          topics:read
+topics.list                       topics:read
+topics.metrics                    topics:read
+topics.replay                     topics:replay
+topics.set_policies               topics:change
+topics.set_validation_policy      schemas:change
+topics.truncate                   topics:change
+topics.unload                     topics:change
+""".splitlines()
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What a gRPC method needs: a permission and where (a topic, a namespace, "" the cluster); a request that asks for it."""
+
+    permission: str
+    place: str = ""
+    request: dict[str, Any]
+
+
+def _of(permission: str, place: str = "", /, **request: Any) -> Line:
+    return Line(permission=permission, place=place, request=request)
+
+
+_SUBSCRIPTION: Final = {"topic": TOPIC, "subscription": "s"}
+_BINDING: Final = {"scope": "cluster", "resource_name": "", "binding_id": "nothing"}
+_SESSION: Final = {"msg_id": pb.MsgID(producer_id=7, topic_name=TOPIC)}
+
+METHODS: Final = {
+    "grpc.health.v1.Health/Check": _of(OPEN),
+    "danube.AuthService/Authenticate": _of(OPEN),
+    # data
+    "danube.ProducerService/CreateProducer": _of("data:produce", TOPIC, producer_name="p", topic_name=TOPIC),
+    "danube.ProducerService/SendMessage": _of("data:produce", TOPIC, **_SESSION),
+    "danube.ConsumerService/Subscribe": _of(
+        "data:consume", TOPIC, topic_name=TOPIC, consumer_name="c", subscription="s"
+    ),
+    "danube.ConsumerService/ReceiveMessages": _of(KNOWN, consumer_id=7),
+    "danube.ConsumerService/Ack": _of("data:consume", TOPIC, **_SESSION, subscription_name="s"),
+    "danube.ConsumerService/Nack": _of("data:consume", TOPIC, **_SESSION, subscription_name="s"),
+    "danube.Discovery/TopicLookup": _of("data:look_up", TOPIC, topic=TOPIC),
+    "danube.Discovery/TopicPartitions": _of("data:look_up", TOPIC, topic=TOPIC),
+    "danube.HealthCheck/HealthCheck": _of(KNOWN, id=7),
+    "danube.StorageService/ListSegmentDescriptors": _of("data:consume", TOPIC, topic=TOPIC),
+    "danube.stream.Stream/Resolve": _of("data:look_up", TOPIC, topic=TOPIC),
+    "danube.stream.Stream/Match": _of(KNOWN, patterns=["/shop/*"]),
+    "danube.stream.Stream/Publish": _of("data:produce", TOPIC, open=stream_pb.OpenProducer(topic=TOPIC)),
+    "danube.stream.Stream/Consume": _of(
+        "data:consume", TOPIC, open=stream_pb.OpenConsumer(topic=TOPIC, subscription="s")
+    ),
+    # operations: each of them, by the table above
+    "danube.ops.Ops/Call": _of(KNOWN, operation="security.whoami"),
+    # schemas have no namespace: whoever is known reads them
+    "danube_schema.SchemaRegistry/RegisterSchema": _of(
+        "schemas:create", subject="s", schema_type="string", schema_definition=b""
+    ),
+    "danube_schema.SchemaRegistry/GetSchema": _of(KNOWN, schema_id=7),
+    "danube_schema.SchemaRegistry/GetLatestSchema": _of(KNOWN, subject="nothing"),
+    "danube_schema.SchemaRegistry/ListVersions": _of(KNOWN, subject="nothing"),
+    "danube_schema.SchemaRegistry/CheckCompatibility": _of(KNOWN, subject="nothing"),
+    "danube_schema.SchemaRegistry/DeleteSchemaVersion": _of("schemas:delete", subject="nothing", version=1),
+    "danube_schema.SchemaRegistry/SetCompatibilityMode": _of(
+        "schemas:change", subject="nothing", compatibility_mode="full"
+    ),
+    "danube_schema.SchemaRegistry/ConfigureTopicSchema": _of(
+        "schemas:change", TOPIC, topic_name=TOPIC, schema_subject="nothing", validation_policy="none"
+    ),
+    "danube_schema.SchemaRegistry/UpdateTopicValidationPolicy": _of(
+        "schemas:change", TOPIC, topic_name=TOPIC, validation_policy="none"
+    ),
+    "danube_schema.SchemaRegistry/GetTopicSchemaConfig": _of("data:look_up", TOPIC, topic_name=TOPIC),
+    "danube_schema.SchemaRegistry/ListSubjects": _of(KNOWN),
+    # the original's administration
+    "danube_admin.BrokerAdmin/ListBrokers": _of("brokers:read"),
+    "danube_admin.BrokerAdmin/GetLeaderBroker": _of("brokers:read"),
+    "danube_admin.BrokerAdmin/ListNamespaces": _of("namespaces:read"),
+    "danube_admin.BrokerAdmin/UnloadBroker": _of("brokers:change", broker_id="7"),
+    "danube_admin.BrokerAdmin/ActivateBroker": _of("brokers:change", broker_id="7"),
+    "danube_admin.BrokerAdmin/GetClusterBalance": _of(KNOWN),  # not there
+    "danube_admin.BrokerAdmin/TriggerRebalance": _of(KNOWN),  # not there
+    "danube_admin.ClusterAdmin/ClusterStatus": _of("brokers:read"),
+    "danube_admin.ClusterAdmin/AddNode": _of(KNOWN),  # not there
+    "danube_admin.ClusterAdmin/PromoteNode": _of(KNOWN),  # not there
+    "danube_admin.ClusterAdmin/RemoveNode": _of(KNOWN),  # not there
+    "danube_admin.NamespaceAdmin/GetNamespaceTopics": _of("topics:read", "shop", name="shop"),
+    "danube_admin.NamespaceAdmin/GetNamespacePolicies": _of("namespaces:read", "shop", name="shop"),
+    "danube_admin.NamespaceAdmin/CreateNamespace": _of("namespaces:create", "shop", name="shop"),
+    "danube_admin.NamespaceAdmin/DeleteNamespace": _of("namespaces:delete", "shop", name="shop"),
+    "danube_admin.TopicAdmin/ListNamespaceTopics": _of("topics:read", "shop", name="shop"),
+    "danube_admin.TopicAdmin/ListBrokerTopics": _of("topics:read"),
+    "danube_admin.TopicAdmin/CreateTopic": _of("topics:create", TOPIC, name=TOPIC),
+    "danube_admin.TopicAdmin/CreatePartitionedTopic": _of(
+        "topics:create", TOPIC, base_name=TOPIC, partitions=2
+    ),
+    "danube_admin.TopicAdmin/DeleteTopic": _of("topics:delete", TOPIC, name=TOPIC),
+    "danube_admin.TopicAdmin/UnloadTopic": _of("topics:change", TOPIC, name=TOPIC),
+    "danube_admin.TopicAdmin/DescribeTopic": _of("topics:read", TOPIC, name=TOPIC),
+    "danube_admin.TopicAdmin/ListSubscriptions": _of("subscriptions:read", TOPIC, name=TOPIC),
+    "danube_admin.TopicAdmin/Unsubscribe": _of("subscriptions:delete", TOPIC, **_SUBSCRIPTION),
+    "danube_admin.TopicAdmin/SetSubscriptionFailurePolicy": _of(
+        "subscriptions:change",
+        TOPIC,
+        **_SUBSCRIPTION,
+        failure_policy=admin_pb.SubscriptionFailurePolicy(poison_policy=admin_pb.Block),
+    ),
+    "danube_admin.TopicAdmin/GetSubscriptionFailurePolicy": _of("subscriptions:read", TOPIC, **_SUBSCRIPTION),
+    "danube_admin.TopicAdmin/SetSubscriptionDispatchConfig": _of(
+        KNOWN, **_SUBSCRIPTION
+    ),  # refused to all: no dispatch config is named
+    "danube_admin.TopicAdmin/GetSubscriptionDispatchConfig": _of(
+        "subscriptions:read", TOPIC, **_SUBSCRIPTION
+    ),
+    "danube_admin.SecurityAdmin/CreateRole": _of(
+        "roles:create", role=admin_pb.RoleDefinition(name="nothing", permissions=["Lookup"])
+    ),
+    "danube_admin.SecurityAdmin/GetRole": _of("roles:read", name="nothing"),
+    "danube_admin.SecurityAdmin/ListRoles": _of("roles:read"),
+    "danube_admin.SecurityAdmin/DeleteRole": _of("roles:delete", name="nothing"),
+    "danube_admin.SecurityAdmin/CreateBinding": _of(
+        "bindings:create",
+        binding=admin_pb.BindingDefinition(
+            id="nothing", principal_type="user", principal_name="x", role_names=["viewer"], scope="cluster"
+        ),
+    ),
+    "danube_admin.SecurityAdmin/GetBinding": _of("bindings:read", **_BINDING),
+    "danube_admin.SecurityAdmin/ListBindings": _of("bindings:read", scope="cluster"),
+    "danube_admin.SecurityAdmin/ListAllBindings": _of("bindings:read"),
+    "danube_admin.SecurityAdmin/DeleteBinding": _of("bindings:delete", **_BINDING),
+}
+
+#: of the metrics port
+PAGES: Final = {"/healthz": OPEN, "/readyz": OPEN, "/status": "brokers:read", "/metrics": "brokers:read"}
+
+_VIEWED: Final = ("journal:describe", "objects:list", "objects:verify", "reports:run", "data:look_up")
+
+
+def may(who: str, permission: str, place: str) -> bool:
+    """Whether he may. `place`: a topic, a namespace, "" the cluster."""
+    if permission == OPEN:
+        return True
+    if who in UNKNOWN or permission == MACHINE:
+        return False
+    if permission == KNOWN or who == "admin":
+        return True
+    if who == "viewer":
+        return permission.endswith(":read") or permission in _VIEWED
+    return who == "owner" and place.strip("/").split("/")[0] == "shop"
