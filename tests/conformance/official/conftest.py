@@ -8,7 +8,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -34,6 +34,7 @@ class Scenario:
         *arguments: str,
         program: Sequence[str] | None = None,
         deadline_s: float = DEADLINE_S,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Start it; `program` is run with the name, URL and topic, or the Python client's scenarios."""
         command = program or [sys.executable, "-W", "error", "-X", "dev", str(SCRIPT)]
@@ -44,7 +45,7 @@ class Scenario:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=official_client_environment() if program is None else None,
+            env=official_client_environment(environment) if program is None else None,
             bufsize=0,
         )
         self._output = b""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -55,7 +56,11 @@ async def go_on() -> None:
 
 
 async def connect(url: str) -> DanubeClient:
-    return await DanubeClientBuilder().service_url(url).build()
+    """With `OFFICIAL_CA` and `OFFICIAL_TOKEN`: over TLS, with a token."""
+    builder = DanubeClientBuilder().service_url(url)
+    if ca := os.environ.get("OFFICIAL_CA"):
+        builder = builder.with_tls(ca).with_token(os.environ["OFFICIAL_TOKEN"])
+    return await builder.build()
 
 
 async def producer(
