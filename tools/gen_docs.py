@@ -22,6 +22,7 @@ from typing import Any, Final
 from pydanube_admin import OPERATIONS
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.operation import Argument, Operation
+from pydanube_admin.engine.permission import FREE, OF_ANOTHER, OWN
 from pydanube_broker.metric_table import METRICS, MetricArea
 from pydanube_broker.settings import Entry, Settings, sections
 from pydanube_cli import main as command_words
@@ -272,8 +273,18 @@ def overview_row(operation: Operation) -> tuple[str, ...]:
     )
 
 
+def _needs(operation: Operation) -> str:
+    if operation.name in FREE:
+        return "needs no permission"
+    if operation.name in OF_ANOTHER:
+        return "needs what the call inside needs"
+    if operation.name in OWN:
+        return f"needs `{operation.permission}` for what others made"
+    return f"needs `{operation.permission}`"
+
+
 def operation_text(operation: Operation) -> str:
-    facts = [f"MCP tool `{operation.tool}`", EFFECTS[operation.effect], f"needs `{operation.permission}`"]
+    facts = [f"MCP tool `{operation.tool}`", EFFECTS[operation.effect], _needs(operation)]
     if not operation.default_profile:
         facts.append("only in the MCP profile `full`")
     if operation.effect is Effect.DESTROY and operation.planned:

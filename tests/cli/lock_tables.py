@@ -14,12 +14,13 @@ CALLERS: Final = ("none", "wrong", "expired", "tenant", "viewer", "owner", "admi
 UNKNOWN: Final = ("none", "wrong", "expired")
 
 OPEN: Final = "open"  # to everybody
-KNOWN: Final = (
-    "known"  # to whoever shows something good; what he names is a session of his own, or a list is cut to his
-)
+KNOWN: Final = "known"  # to whoever shows something good; what he names is his own, or a list is cut to his
 INSIDE: Final = (
     "inside"  # what is inside decides: test_what_is_inside_a_plan_a_read_or_an_undo_is_looked_at_too
 )
+CUT: Final = frozenset(
+    {"topics.list", "namespaces.list", "subscriptions.list"}
+)  # each caller sees his own, where nothing is named
 MACHINE: Final = "machine"  # to the operator on the machine
 
 #: operation → permission; where it is needed follows from the arguments
@@ -41,7 +42,7 @@ brokers.logs                      brokers:read
 brokers.metrics                   brokers:read
 brokers.status                    brokers:read
 brokers.unload                    brokers:change
-changes.undo                      changes:undo
+changes.undo                      inside
 cluster.metrics                   cluster:read
 consumers.disconnect              consumers:disconnect
 consumers.list                    consumers:read
@@ -66,13 +67,13 @@ objects.export                    machine
 objects.flush                     objects:flush
 objects.list                      objects:list
 objects.verify                    objects:verify
-operations.find                   operations:read
+operations.find                   known
 operations.read                   inside
 plans.apply                       inside
 plans.create                      inside
-plans.discard                     plans:discard
-plans.list                        plans:read
-plans.show                        plans:read
+plans.discard                     known
+plans.list                        known
+plans.show                        known
 producers.disconnect              producers:disconnect
 producers.list                    producers:read
 reports.balance                   reports:run
@@ -102,9 +103,9 @@ subscriptions.purge               subscriptions:purge
 subscriptions.seek                subscriptions:seek
 subscriptions.set_failure_policy  subscriptions:change
 subscriptions.skip                subscriptions:skip
-tasks.cancel                      tasks:cancel
-tasks.get                         tasks:read
-tasks.list                        tasks:read
+tasks.cancel                      known
+tasks.get                         known
+tasks.list                        known
 tokens.create                     tokens:create
 tokens.list                       tokens:read
 tokens.revoke                     tokens:revoke
@@ -191,7 +192,7 @@ METHODS: Final = {
     # the original's administration
     "danube_admin.BrokerAdmin/ListBrokers": _of("brokers:read"),
     "danube_admin.BrokerAdmin/GetLeaderBroker": _of("brokers:read"),
-    "danube_admin.BrokerAdmin/ListNamespaces": _of("namespaces:read"),
+    "danube_admin.BrokerAdmin/ListNamespaces": _of(KNOWN),  # cut to his
     "danube_admin.BrokerAdmin/UnloadBroker": _of("brokers:change", broker_id="7"),
     "danube_admin.BrokerAdmin/ActivateBroker": _of("brokers:change", broker_id="7"),
     "danube_admin.BrokerAdmin/GetClusterBalance": _of(KNOWN),  # not there
@@ -205,7 +206,7 @@ METHODS: Final = {
     "danube_admin.NamespaceAdmin/CreateNamespace": _of("namespaces:create", "shop", name="shop"),
     "danube_admin.NamespaceAdmin/DeleteNamespace": _of("namespaces:delete", "shop", name="shop"),
     "danube_admin.TopicAdmin/ListNamespaceTopics": _of("topics:read", "shop", name="shop"),
-    "danube_admin.TopicAdmin/ListBrokerTopics": _of("topics:read"),
+    "danube_admin.TopicAdmin/ListBrokerTopics": _of(KNOWN),  # cut to his
     "danube_admin.TopicAdmin/CreateTopic": _of("topics:create", TOPIC, name=TOPIC),
     "danube_admin.TopicAdmin/CreatePartitionedTopic": _of(
         "topics:create", TOPIC, base_name=TOPIC, partitions=2

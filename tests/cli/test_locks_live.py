@@ -213,7 +213,7 @@ async def test_http_faces_ask_too_and_probes_say_no_reasons(path: Path) -> None:
                 "accept": "application/json, text/event-stream",
             }
 
-        body = {"jsonrpc": "2.0", "id": 1, "method": "topics.list", "params": {}}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "brokers.list", "params": {}}
         missing = await web.post(f"{locked.http}/rpc", json=body)
         assert (missing.status_code, missing.headers["www-authenticate"]) == (401, "Bearer")
         assert (await web.post(f"{locked.http}/rpc", json=body, headers=bearer("wrong"))).status_code == 401
@@ -225,9 +225,9 @@ async def test_http_faces_ask_too_and_probes_say_no_reasons(path: Path) -> None:
             "jsonrpc": "2.0",
             "id": 1,
             "method": "tools/call",
-            "params": {"name": "list_topics", "arguments": {}, "_meta": META},
+            "params": {"name": "list_brokers", "arguments": {}, "_meta": META},
         }
-        mcp = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "list_topics"}
+        mcp = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "list_brokers"}
         assert (await web.post(f"{locked.http}/mcp", json=tool, headers=mcp)).status_code == 401
         assert (
             "PERMISSION_DENIED"

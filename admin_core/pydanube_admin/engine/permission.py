@@ -17,10 +17,19 @@ from pydanube_core.security.permissions import AUDIT_READ, CLUSTER, PRODUCE, Res
 
 from pydanube_admin.engine.call import Call
 
-#: everybody may ask who he is
-FREE: Final = frozenset({"security.whoami"})
+#: everybody may ask who he is, and which operations there are
+FREE: Final = frozenset({"security.whoami", "operations.find"})
+#: the call inside is looked at
+OF_ANOTHER: Final = frozenset({"operations.read", "plans.create", "plans.apply", "changes.undo"})
+#: everybody sees and ends his own; others' too whoever has the permission (`Sight.made_by`)
+OWN: Final = frozenset(
+    {"plans.list", "plans.show", "plans.discard", "tasks.list", "tasks.get", "tasks.cancel"}
+)
+NO_QUESTION: Final = FREE | OF_ANOTHER | OWN
 #: they write files of the broker's machine, which is for the operator who sits there
 ON_THE_MACHINE: Final = frozenset({"objects.export"})
+#: lists of which everybody who may see some of it sees that: what their handlers show goes by `Sight`
+CUT: Final = frozenset({"topics.list", "namespaces.list", "subscriptions.list", "subscriptions.lag"})
 #: arguments that name a topic which the operation writes
 WRITTEN: Final = {"topics.replay": "to", "subscriptions.set_failure_policy": "dead_letter_topic"}
 
@@ -32,17 +41,52 @@ def check_permission(port: ClusterPort, call: Call) -> Call:
         Unauthenticated, PermissionDenied: he may not; whether what he names exists is not told.
     """
     locks, operation = port.locks, call.operation
-    if locks is None or operation.name in FREE:
+    if locks is None or operation.name in NO_QUESTION:
         return call
     identity = current_identity.get()
     for permission, resource in needs(call):
-        locks.check(identity, permission, resource)
+        in_part = operation.name in CUT and permission == operation.permission
+        if not (in_part and locks.allows_part(identity, permission, resource)):
+            locks.check(identity, permission, resource)
     if operation.name in ON_THE_MACHINE and locks.required and (identity is None or not identity.everything):
         raise PermissionDenied(
             f"{operation.name} writes files of the broker's machine: call it there, with --admin unix:DATA/admin.sock",
             permission=operation.permission,
         )
     return call
+
+
+class Sight:
+    """What the caller sees of others' things, in a list or in an error that proposes names.
+
+    Args:
+        permission: that he needs on what he sees.
+    """
+
+    def __init__(self, port: ClusterPort, permission: str) -> None:
+        self._locks = port.locks
+        self._identity = current_identity.get()
+        self._permission = permission
+        self.everything = self._locks is None or self._locks.allows(self._identity, permission, CLUSTER)
+
+    def topic(self, name: str) -> bool:
+        """Whether he sees a topic, by its whole name; of a partitioned one not its partitions."""
+        _, namespace, topic = name.split("/", 2)
+        return self._sees(Resource(namespace, topic))
+
+    def namespace(self, name: str) -> bool:
+        return self._sees(Resource(name))
+
+    def made_by(self, principal: str) -> bool:
+        """Whether he sees a plan or a task: his own, or all of them."""
+        if self.everything:
+            return True
+        return self._identity is not None and self._identity.principal.name == principal
+
+    def _sees(self, resource: Resource) -> bool:
+        if self.everything or self._locks is None:
+            return True
+        return self._locks.allows(self._identity, self._permission, resource)
 
 
 def needs(call: Call) -> Iterator[tuple[str, Resource]]:

@@ -70,6 +70,14 @@ def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
+def no_plan(plan_id: str) -> PlanNotFound:
+    return PlanNotFound(
+        f"there is no plan {plan_id[:64]!r}: it never was, or its time has been over for long",
+        field="plan_id",
+        value=plan_id[:64],
+    )
+
+
 class Plans:
     """The plans of the cluster, over the broker's port."""
 
@@ -111,11 +119,7 @@ class Plans:
         sound = is_id(plan_id)
         item = await self._port.read_state(PREFIX + plan_id) if sound else None
         if item is None:
-            raise PlanNotFound(
-                f"there is no plan {plan_id[:64]!r}: it never was, or its time has been over for long",
-                field="plan_id",
-                value=plan_id[:64],
-            )
+            raise no_plan(plan_id)
         return PlanRecord.from_item(item), item.revision
 
     async def of_token(self, token: str) -> tuple[PlanRecord, int]:

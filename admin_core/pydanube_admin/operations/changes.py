@@ -42,6 +42,7 @@ async def _undoable(context: Context, call_id: str) -> ChangeRecord:
             value=call_id,
         ).followed_by(look)
     record, _ = found
+    context.desk.parse(record.operation, record.arguments)  # whoever may not make it may not take it back
     if record.state == UNDONE:
         raise PlanUsed(
             f"the change {call_id} was undone already, by the call {record.undone_by}",
@@ -55,7 +56,6 @@ async def _undoable(context: Context, call_id: str) -> ChangeRecord:
             field="call_id",
             value=call_id,
         ).followed_by(look)
-    context.desk.parse(record.operation, record.arguments)  # whoever may not make it may not take it back
     return record
 
 

@@ -21,6 +21,7 @@ from pydanube_admin.engine.models import Change, Page, Request, Result, SortedLi
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import glob, one_by_one, page_of
+from pydanube_admin.engine.permission import Sight
 from pydanube_admin.operations.policies import (
     Policies,
     PoliciesArgument,
@@ -88,8 +89,12 @@ class DeletedNamespace(Change):
     examples=(Example(arguments={}, note="every namespace"),),
 )
 async def list_namespaces(context: Context, request: ListNamespacesRequest) -> Page[NamespaceItem]:
-    matches = glob(request.filter)
-    found = [facts for facts in await context.port.namespaces() if matches(facts.namespace)]
+    matches, sight = glob(request.filter), Sight(context.port, "namespaces:read")
+    found = [
+        facts
+        for facts in await context.port.namespaces()
+        if matches(facts.namespace) and sight.namespace(facts.namespace)
+    ]
     return await page_of(
         context,
         NamespaceItem,
@@ -248,7 +253,9 @@ async def _namespace_policies(context: Context, name: str) -> NamespacePoliciesR
 
 async def no_namespace(context: Context, name: str) -> NamespaceNotFound:
     """The error for a namespace that is not there, with those spelled alike."""
-    close = close_names(name, [facts.namespace for facts in await context.port.namespaces()])
+    sight = Sight(context.port, "namespaces:read")
+    there = [facts.namespace for facts in await context.port.namespaces() if sight.namespace(facts.namespace)]
+    close = close_names(name, there)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     return NamespaceNotFound(
         f"there is no namespace {name}{hint}",

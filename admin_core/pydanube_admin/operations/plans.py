@@ -13,6 +13,8 @@ from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.models import Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import glob, one_by_one, page_of
+from pydanube_admin.engine.permission import Sight
+from pydanube_admin.engine.plan_records import PlanRecord, no_plan
 from pydanube_admin.engine.shown_plan import AppliedPlan, Plan, ShownPlan, shown_plan
 
 _ID: Final = "p019b0c1d2e3f4a5b6c7d8e9f"
@@ -95,9 +97,10 @@ async def create_plan(context: Context, request: CreatePlanRequest) -> Plan:
     examples=(Example(arguments={}, note="every plan that is kept"),),
 )
 async def list_plans(context: Context, request: ListPlansRequest) -> Page[PlanItem]:
-    matches = glob(request.filter)
+    matches, sight = glob(request.filter), Sight(context.port, "plans:read")
     now = context.now_ms()
-    found = [plan for plan in await context.desk.plans.list() if matches(plan.operation)]
+    plans = await context.desk.plans.list()
+    found = [plan for plan in plans if matches(plan.operation) and sight.made_by(plan.principal)]
     return await page_of(
         context,
         PlanItem,
@@ -120,6 +123,14 @@ async def list_plans(context: Context, request: ListPlansRequest) -> Page[PlanIt
     )
 
 
+async def _seen(context: Context, request: PlanRequest, permission: str) -> PlanRecord:
+    """The plan; of others only with the permission, and what is hidden is said not to be there."""
+    record, _ = await context.desk.plans.get(request.plan_id)
+    if not Sight(context.port, permission).made_by(record.principal):
+        raise no_plan(request.plan_id)
+    return record
+
+
 @operation(
     "plans.show",
     effect=Effect.READ,
@@ -128,7 +139,7 @@ async def list_plans(context: Context, request: ListPlansRequest) -> Page[PlanIt
     examples=(Example(arguments={"plan_id": _ID}, note="as it was made"),),
 )
 async def show_plan(context: Context, request: PlanRequest) -> ShownPlan:
-    record, _ = await context.desk.plans.get(request.plan_id)
+    record = await _seen(context, request, "plans:read")
     return shown_plan(record, context.now_ms())
 
 
@@ -154,5 +165,6 @@ async def apply_plan(context: Context, request: ApplyPlanRequest) -> AppliedPlan
     examples=(Example(arguments={"plan_id": _ID}, note="nobody can apply it any more"),),
 )
 async def discard_plan(context: Context, request: PlanRequest) -> DiscardedPlan:
+    await _seen(context, request, "plans:discard")
     record = await context.desk.discard(context, request.plan_id)
     return DiscardedPlan(plan_id=record.plan_id, operation=record.operation, state=record.state)

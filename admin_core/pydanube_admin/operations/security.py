@@ -45,6 +45,7 @@ class Whoami(Result):
     mode: str  # off, optional, required
     everything: bool  # may do all
     bindings: list[str]
+    permissions: list[str]  # on anything at all; "*" is everything
 
 
 class ExplainRequest(Request):
@@ -77,13 +78,11 @@ class Explanation(Result):
 )
 async def whoami(context: Context, request: WhoamiRequest) -> Whoami:
     caller, locks = calling_identity(), context.port.locks
-    mine = [
-        each.id
-        for each in (await grant_book(context)).bindings.values()
-        if each.principal == caller.principal
-    ]
+    book = await grant_book(context)
+    mine = [each.id for each in book.bindings.values() if each.principal == caller.principal]
     mode = "off" if locks is None else "required" if locks.required else "optional"
     claimed = mode == "off"
+    everything = mode != "required" or caller.everything
     return Whoami(
         principal=context.principal if claimed else caller.principal.name,
         principal_type="claimed" if claimed else caller.principal.type,
@@ -91,8 +90,9 @@ async def whoami(context: Context, request: WhoamiRequest) -> Whoami:
         credential=caller.credential or None,
         expires_at=None if caller.expires_at_s is None else format_time(int(caller.expires_at_s * 1000)),
         mode=mode,
-        everything=mode != "required" or caller.everything,
+        everything=everything,
         bindings=sorted(mine),
+        permissions=["*"] if everything else sorted(book.grants.permissions(caller.principal)),
     )
 
 

@@ -30,6 +30,7 @@ from pydanube_admin.engine.models import (
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import Key, chosen, glob, page_of
+from pydanube_admin.engine.permission import Sight
 from pydanube_admin.engine.spelling import shown
 from pydanube_admin.operations.topics import find_topic
 
@@ -181,8 +182,17 @@ async def _of_log(context: Context, log: str | None, subscription: str | None) -
     return [facts for facts in found if log in (None, facts.topic)]
 
 
+async def _index(
+    context: Context, topic: str | None, subscription: str | None, *, status: LagStatus | None = None
+) -> Sequence[LagKey]:
+    """The subscriptions there are, as far as the caller sees them."""
+    found = await context.port.lag_index(topic, subscription, status=status)
+    sight = Sight(context.port, "subscriptions:read")
+    return found if sight.everything else await chosen(found, lambda key: sight.topic(key.topic))
+
+
 async def _not_found(context: Context, topic: str | None, subscription: str) -> SubscriptionNotFound:
-    everywhere = await context.port.lag_index(None, None)
+    everywhere = await _index(context, None, None)
     await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
     name = None if topic is None else str(TopicName.parse(topic))
     here = {key.subscription for key in everywhere if name in (None, key.log, key.topic)}
@@ -223,10 +233,7 @@ async def _not_found(context: Context, topic: str | None, subscription: str) -> 
 async def list_subscriptions(context: Context, request: ListSubscriptionsRequest) -> Page[SubscriptionItem]:
     topic = None if request.topic is None else (await find_topic(context, request.topic)).own.topic
     matches = glob(request.filter)
-    found = await chosen(
-        await context.port.lag_index(topic, None),
-        lambda key: matches(key.subscription),
-    )
+    found = await chosen(await _index(context, topic, None), lambda key: matches(key.subscription))
     names = {(key.topic, key.subscription) for key in found}  # one for all partitions
     await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
     together: dict[tuple[str, str], list[LagKey]] = {name: [] for name in names}
@@ -288,11 +295,11 @@ def _item(topic: str, name: str, parts: Sequence[SubscriptionFacts]) -> Subscrip
 async def consumer_lag(context: Context, request: LagRequest) -> Page[LagItem]:
     topic = None if request.topic is None else (await find_topic(context, request.topic)).own.topic
     status = None if request.status is None else LagStatus(request.status)
-    found = await context.port.lag_index(topic, request.subscription, status=status)
+    found = await _index(context, topic, request.subscription, status=status)
     if (
         not found
         and request.subscription is not None
-        and (status is None or not await context.port.lag_index(topic, request.subscription))
+        and (status is None or not await _index(context, topic, request.subscription))
     ):
         raise await _not_found(context, request.topic, request.subscription)
     if request.filter is not None:

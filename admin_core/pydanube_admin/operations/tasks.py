@@ -15,6 +15,7 @@ from pydanube_admin.engine.models import Change, Page, Request, SortedListReques
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import glob, page_of
+from pydanube_admin.engine.permission import Sight
 from pydanube_admin.engine.shown_task import Task, TaskItem, task_item, whole_task
 from pydanube_admin.engine.task_records import RUNNING, TaskRecord
 
@@ -42,8 +43,9 @@ class CancelledTask(Change):
     examples=(Example(arguments={}, note="with what became of them"),),
 )
 async def list_tasks(context: Context, request: ListTasksRequest) -> Page[TaskItem]:
-    matches = glob(request.filter)
-    found = [record for record in await context.desk.tasks.kept() if matches(record.operation)]
+    matches, sight = glob(request.filter), Sight(context.port, "tasks:read")
+    kept = await context.desk.tasks.kept()
+    found = [record for record in kept if matches(record.operation) and sight.made_by(record.principal)]
     tasks = context.desk.tasks
 
     async def made(some: Sequence[TaskRecord]) -> list[TaskItem]:
@@ -63,9 +65,10 @@ async def list_tasks(context: Context, request: ListTasksRequest) -> Page[TaskIt
     )
 
 
-async def _task(context: Context, request: TaskRequest) -> TaskRecord:
+async def _task(context: Context, request: TaskRequest, permission: str) -> TaskRecord:
+    """The task; of others only with the permission, and what is hidden is said not to be there."""
     record = await context.desk.tasks.get(request.task_id)
-    if record is None:
+    if record is None or not Sight(context.port, permission).made_by(record.principal):
         raise InvalidArgument(
             f"there is no task {request.task_id!r}: it never was, or ended more than a day ago",
             field="task_id",
@@ -82,13 +85,13 @@ async def _task(context: Context, request: TaskRequest) -> TaskRecord:
     examples=(Example(arguments={"task_id": _ID}, note="by its id in tasks.list"),),
 )
 async def get_task(context: Context, request: TaskRequest) -> Task:
-    record = await _task(context, request)
+    record = await _task(context, request, "tasks:read")
     work = await context.desk.tasks.work_of(record) if record.state == RUNNING else []
     return whole_task(record, work)
 
 
 async def _running(context: Context, request: TaskRequest) -> TaskRecord:
-    record = await _task(context, request)
+    record = await _task(context, request, "tasks:cancel")
     if record.state != RUNNING:
         raise Conflict(
             f"the task {record.task_id} is {record.state}; there is nothing to cancel",

@@ -23,6 +23,7 @@ from pydanube_admin.engine.models import Page, Request, Result, SortedListReques
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import chosen, glob, page_of
+from pydanube_admin.engine.permission import Sight
 from pydanube_admin.operations.namespaces import no_namespace
 
 PARTITIONED = "partitioned"
@@ -191,13 +192,14 @@ async def list_topics(context: Context, request: ListTopicsRequest) -> Page[Topi
         one.namespace != namespace for one in await context.port.namespaces()
     ):
         raise await no_namespace(context, namespace)
-    matches, broker = glob(request.filter), request.broker
+    matches, broker, sight = glob(request.filter), request.broker, Sight(context.port, "topics:read")
     keys = await chosen(
         await context.port.topic_index(),
         lambda key: (
             _is_in(key.topic.split("/", 2)[1], namespace)
             and matches(key.topic)
             and (broker is None or broker in key.owners)
+            and sight.topic(key.topic)
         ),
     )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from pydanube_core.errors import PermissionDenied, Unauthenticated
-from pydanube_core.security.identity import Identity
-from pydanube_core.security.permissions import CLUSTER, Grants, Resource
+from pydanube_core.names import TopicName
+from pydanube_core.security.identity import Identity, current_identity
+from pydanube_core.security.permissions import CLUSTER, LOOK_UP, Grants, Resource
 
 from pydanube_broker.security.authenticator import Authenticator
 from pydanube_broker.security.book import SecurityBook
@@ -62,6 +63,17 @@ class Locks:
         return identity is not None and (
             identity.everything or self.grants.decide(identity.principal, permission, resource).allowed
         )
+
+    def sees_topic(self, name: TopicName) -> bool:
+        """Whether an error may propose a topic to whoever makes the call under way."""
+        return self.allows(current_identity.get(), LOOK_UP, Resource.of(name))
+
+    def allows_part(self, identity: Identity | None, permission: str, whole: Resource) -> bool:
+        """Whether a list of what is within `whole` is cut to what he may see: he may see some of it, perhaps all."""
+        if not self.required or identity is None:
+            return False
+        self.authenticator.check(identity)
+        return self.grants.decide_part(identity.principal, permission, whole)
 
     async def reload(self) -> None:
         await self.book.look()

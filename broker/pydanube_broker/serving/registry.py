@@ -88,6 +88,8 @@ class Registry:
         self.schemas.serve(self._topics)
         self.deleted = Deleted(self.catalog, hub)
         self.accepted = LossAccepted(hub.journal.folder)
+        # Which topics an error may propose to whoever calls; None: all
+        self.seen: Callable[[TopicName], bool] | None = None
         # Where topics begin whose oldest messages are lost, and that was accepted
         self._begins: dict[int, int] = {}
 
@@ -205,7 +207,8 @@ class Registry:
 
     def spelled_alike(self, name: TopicName) -> list[str]:
         """Topics that `name` may have been meant as, best first. O(log topics)."""
-        return self.catalog.index.spelled.close(name)
+        close = self.catalog.index.spelled.close(name)
+        return close if self.seen is None else [each for each in close if self.seen(TopicName.parse(each))]
 
     def not_found(self, name: TopicName) -> ClusterError:
         """The error for a topic that is not here: at another broker, or nowhere, with what would help."""

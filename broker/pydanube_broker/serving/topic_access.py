@@ -51,6 +51,8 @@ class TopicAccess:
         self._health = health
         self._settings = settings
         self._locks = locks
+        if locks is not None:
+            registry.seen = locks.sees_topic
 
     def check(self, called: Called, action: Action, name: TopicName) -> None:
         """Raise `PermissionDenied` where who called may not do that, `Unauthenticated` where nobody knows him any more."""

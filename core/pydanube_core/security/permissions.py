@@ -10,7 +10,7 @@ binding gives a principal roles on a scope: the cluster, a namespace, or a topic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -177,6 +177,20 @@ class Grants:
                     return Decision(allowed=True, binding=binding.id, role=role)
         return REFUSED
 
+    def decide_part(self, principal: Principal, permission: str, whole: Resource) -> bool:
+        """Whether the principal holds the permission on anything within the cluster, a namespace, or a topic."""
+        wanted = _ways_to_hold(permission)
+        return any(
+            _touches(binding, whole)
+            and any(not self._expanded.get(role, frozenset()).isdisjoint(wanted) for role in binding.roles)
+            for binding in self.by_principal.get(principal, ())
+        )
+
+    def permissions(self, principal: Principal) -> frozenset[str]:
+        """What the principal holds on anything at all, with stars as they stand in its roles."""
+        mine = self.by_principal.get(principal, ())
+        return frozenset().union(*(self._expanded.get(role, ()) for each in mine for role in each.roles))
+
     def held(self, principal: Principal, role: str, scope: Scope, resource: str) -> bool:
         """Whether the principal holds all that the role would give on a scope: nobody grants what he does not hold."""
         mine = [each for each in self.by_principal.get(principal, ()) if _within(scope, resource, each)]
@@ -196,6 +210,11 @@ class Grants:
         )
 
 
+def holds(permissions: Collection[str], permission: str) -> bool:
+    """Whether permissions, some of them with stars, have one among them."""
+    return any(each in permissions for each in _ways_to_hold(permission))
+
+
 def _ways_to_hold(permission: str) -> tuple[str, ...]:
     area, _, verb = permission.partition(":")
     return permission, f"{area}:*", f"*:{verb}", "*"
@@ -203,6 +222,16 @@ def _ways_to_hold(permission: str) -> tuple[str, ...]:
 
 def _covers(pattern: str, name: str) -> bool:
     return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+def _touches(binding: Binding, whole: Resource) -> bool:
+    """Whether a binding covers something within a resource."""
+    if not whole.namespace or binding.covers(whole):
+        return True
+    if whole.topic or binding.scope is not Scope.TOPIC:
+        return False
+    below, pattern = f"/{whole.namespace}/", binding.resource
+    return pattern.startswith(below) or (pattern.endswith("*") and below.startswith(pattern[:-1]))
 
 
 def _by_scope(binding: Binding) -> int:

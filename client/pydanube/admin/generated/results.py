@@ -693,6 +693,7 @@ class Whoami(Result):
     mode: str
     everything: bool
     bindings: list[str]
+    permissions: list[str]
 
 
 class CreatedSubscription(Result):

@@ -1,0 +1,182 @@
+"""What a caller may not see is not told: not in lists, not by errors, and not by the tools that are offered to him."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydanube import connect
+from pydanube.ops_channel import OpsChannel
+from pydanube_admin.registry import OPERATIONS
+from pydanube_core.errors import ClusterError
+from pydanube_core.ops_call import call_request
+
+from tests.cli.test_locks_live import META, Locked, give, locked_broker, people
+
+pytestmark = pytest.mark.anyio
+
+
+async def filled(locked: Locked) -> None:
+    """Two tenants; `invoices` is the other's alone, and has a subscription."""
+    await people(locked)
+    await give(locked, "clerk", "admin", "topic", "/shop/orders*")
+    for namespace in ("shop", "other"):
+        await locked.call("admin", "namespaces.create", namespace=namespace)
+    for topic in ("/shop/orders", "/shop/wages", "/other/orders", "/other/invoices"):
+        await locked.call("admin", "topics.create", topic=topic)
+    for topic, name in (
+        ("/shop/orders", "billing"),
+        ("/shop/wages", "payroll"),
+        ("/other/invoices", "dunning"),
+    ):
+        await locked.call("admin", "subscriptions.create", topic=topic, subscription=name, type="shared")
+
+
+async def error_of(locked: Locked, who: str, operation: str, **arguments: Any) -> dict[str, Any]:
+    """The whole error, as it comes, without what differs from call to call."""
+    channel = OpsChannel(locked.broker.admin_url, token=locked.tokens[who])
+    try:
+        await channel.call(call_request(operation, arguments, principal="x", face="cli"), timeout_s=60)
+    except ClusterError as error:
+        found: dict[str, Any] = json.loads(error.to_json())
+        return {key: value for key, value in found.items() if key != "trace_id"}
+    finally:
+        await channel.aclose()
+    raise AssertionError("it was done")
+
+
+async def test_lists_show_what_the_caller_may_see(tmp_path: Path) -> None:
+    async with locked_broker(tmp_path) as locked:
+        await filled(locked)
+
+        async def listed(who: str, operation: str, field: str, **arguments: Any) -> list[str]:
+            page = await locked.call(who, operation, **arguments)
+            assert page["total"] == len(page["items"])
+            return [item[field] for item in page["items"]]
+
+        shop = ["/shop/orders", "/shop/wages"]
+        other = ["/other/invoices", "/other/orders"]
+        assert await listed("admin", "topics.list", "topic") == [*other, *shop]
+        assert await listed("viewer", "topics.list", "topic") == [*other, *shop]
+        assert await listed("owner", "topics.list", "topic") == shop
+        assert await listed("tenant", "topics.list", "topic") == other
+        assert await listed("clerk", "topics.list", "topic") == ["/shop/orders"]
+        assert await listed("clerk", "topics.list", "topic", namespace="shop") == ["/shop/orders"]
+        assert await listed("owner", "namespaces.list", "namespace") == ["shop"]
+        assert await listed("owner", "subscriptions.list", "subscription") == ["billing", "payroll"]
+        assert await listed("clerk", "subscriptions.lag", "subscription") == ["billing"]
+        assert await listed("tenant", "subscriptions.lag", "subscription") == ["dunning"]
+        await give(locked, "app", "producer")
+        assert await locked.code("app", "topics.list", {}) == "PERMISSION_DENIED"
+        assert await locked.code("owner", "topics.list", {"namespace": "other"}) == "PERMISSION_DENIED"
+        assert await locked.code("owner", "topics.list", {"namespace": "system"}) == "PERMISSION_DENIED"
+
+
+@pytest.mark.parametrize(
+    ("operation", "there", "not_there", "more"),
+    [
+        ("topics.describe", "/other/invoices", "/other/invoicez", {}),
+        ("topics.list", "other", "othex", {}),
+        ("namespaces.get_policies", "other", "othex", {}),
+        ("subscriptions.lag", "dunning", "dunninx", {}),
+        ("subscriptions.lag", "dunning", "dunninx", {"status": "STUCK"}),
+        ("messages.peek", "/other/invoices", "/other/invoicez", {}),
+    ],
+)
+async def test_an_error_does_not_tell_whether_what_is_hidden_exists(
+    tmp_path: Path, operation: str, there: str, not_there: str, more: dict[str, Any]
+) -> None:
+    field = {
+        "subscriptions.lag": "subscription",
+        "topics.list": "namespace",
+        "namespaces.get_policies": "namespace",
+    }
+    name = field.get(operation, "topic")
+    async with locked_broker(tmp_path) as locked:
+        await filled(locked)
+        for who in ("owner", "clerk"):
+            one = await error_of(locked, who, operation, **{name: there}, **more)
+            two = await error_of(locked, who, operation, **{name: not_there}, **more)
+            assert json.dumps(one).replace(there, "?") == json.dumps(two).replace(not_there, "?")
+
+
+async def test_an_error_proposes_nothing_that_is_hidden(tmp_path: Path) -> None:
+    async with locked_broker(tmp_path) as locked:
+        await filled(locked)
+        near = await error_of(locked, "owner", "topics.describe", topic="/shop/order")
+        assert near["details"]["did_you_mean"] == ["/shop/orders"]
+        far = await error_of(locked, "owner", "topics.describe", topic="/shop/invoices")
+        assert "/other" not in json.dumps(far)
+        mine = await error_of(locked, "clerk", "topics.describe", topic="/shop/orders-wages")
+        assert "/shop/wages" not in json.dumps(mine)
+        async with connect(locked.broker.broker_url, token=locked.tokens["clerk"]) as client:
+            with pytest.raises(ClusterError) as caught:
+                async with client.reader("/shop/orders-wage"):
+                    pass
+        assert "wages" not in caught.value.to_json()
+
+
+async def test_tools_are_those_that_the_caller_may_use(tmp_path: Path) -> None:
+    async with (
+        locked_broker(tmp_path, **{"mcp.profile": "full"}) as locked,
+        httpx.AsyncClient(trust_env=False, timeout=120) as web,
+    ):
+        await people(locked)
+        await give(locked, "app", "producer")
+
+        async def tools(who: str) -> set[str]:
+            body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}}
+            headers = {
+                "authorization": f"Bearer {locked.tokens[who]}",
+                "accept": "application/json, text/event-stream",
+                "mcp-protocol-version": "2026-07-28",
+                "mcp-method": "tools/list",
+            }
+            answer = (await web.post(f"{locked.http}/mcp", json=body, headers=headers)).json()["result"]
+            assert (who, answer["cacheScope"]) == (who, "private")
+            return {tool["name"] for tool in answer["tools"]}
+
+        everything = {operation.tool for operation in OPERATIONS.values()}
+        assert await tools("admin") == everything
+        assert await tools("tenant") == everything  # of his own namespace
+        seen = await tools("viewer")
+        assert {"list_topics", "whoami", "peek_messages"} <= seen
+        assert not {"delete_topic", "create_token", "publish_message"} & seen
+        assert not {"list_topics", "delete_topic", "create_token"} & await tools("app")
+        assert "whoami" in await tools("app")
+
+
+async def test_plans_and_tasks_are_their_principals(tmp_path: Path) -> None:
+    async with locked_broker(tmp_path) as locked:
+        await filled(locked)
+        plan = await locked.call("owner", "topics.delete", topic="/shop/wages", plan_only=True)
+        task = await locked.call("owner", "objects.verify", topic="/shop/orders", detach=True)
+        one, run = {"plan_id": plan["plan_id"]}, {"task_id": task["task_id"]}
+        for who in ("owner", "admin", "viewer"):  # who made it, and who may read all of them
+            assert (await locked.call(who, "plans.show", **one))["operation"] == "topics.delete"
+            assert (await locked.call(who, "tasks.get", **run))["operation"] == "objects.verify"
+            assert len((await locked.call(who, "plans.list"))["items"]) == 1
+            assert len((await locked.call(who, "tasks.list"))["items"]) == 1
+        assert (await locked.call("tenant", "plans.list"))["items"] == []
+        assert (await locked.call("tenant", "tasks.list"))["items"] == []
+        assert await locked.code("tenant", "plans.show", one) == "PLAN_NOT_FOUND"
+        assert await locked.code("tenant", "plans.discard", one) == "PLAN_NOT_FOUND"
+        assert await locked.code("viewer", "plans.discard", one) == "PLAN_NOT_FOUND"
+        hidden = await error_of(locked, "tenant", "tasks.get", **run)
+        absent = await error_of(locked, "tenant", "tasks.get", task_id="t019b0c1d2e3f4a5b6c7d8e9f")
+        assert json.dumps(hidden).replace(run["task_id"], "t019b0c1d2e3f4a5b6c7d8e9f") == json.dumps(absent)
+        made = await locked.call(
+            "owner", "plans.create", operation="topics.delete", arguments={"topic": "/shop/wages"}
+        )
+        gone = await locked.call("owner", "plans.apply", plan_token=made["plan_token"])
+        assert (
+            await locked.code("tenant", "changes.undo", {"call_id": gone["call_id"]}) == "PERMISSION_DENIED"
+        )
+        assert (
+            await locked.code("viewer", "changes.undo", {"call_id": gone["call_id"]}) == "PERMISSION_DENIED"
+        )
+        await locked.call("owner", "changes.undo", call_id=gone["call_id"])
+        assert await locked.code("owner", "topics.describe", {"topic": "/shop/wages"}) == ""
