@@ -10,13 +10,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import anyio
 from google.protobuf.message import DecodeError
 from pydantic import BaseModel
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import ClusterError, Internal, InvalidArgument, ReadOnly, Unavailable
+from pydanube_core.errors import (
+    ClusterError,
+    Internal,
+    InvalidArgument,
+    ReadOnly,
+    Unauthenticated,
+    Unavailable,
+)
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.secrets import without_passwords
 from pydanube_core.security.identity import OPERATOR, current_identity
@@ -39,6 +47,7 @@ _log = logging.getLogger("pydanube.admin")
 # Groups whose results quote settings and what stores answer, whose addresses may hold a password.
 _ABOUT_SETTINGS = frozenset({"alerts", "brokers", "diagnose", "objects", "operations"})
 
+LOGIN = "login"  # no operation, and in the audit where it failed
 APPLY_PLAN = "plans.apply"  # is recorded as the change that it makes
 
 
@@ -205,6 +214,23 @@ class AdminCore:
             return await run_recorded(context, call)
         async with self._desk.guards.held(context.call_id, context.call_id):  # says that it is under way
             return await run_recorded(context, call)
+
+    def note_failed_login(self, address: str, failures: int) -> None:
+        """Write into the audit that wrong credentials came from an address; the broker says which are worth it."""
+        if self._port is None:
+            return
+        now_ms = self._now_ms()
+        entry = Entry(
+            call_id=new_id(CALL, now_ms),
+            principal="",
+            face="",
+            operation=LOGIN,
+            arguments={"address": address, "failures": failures},
+            time_ms=now_ms,
+        )
+        with suppress(ClusterError):
+            self._audit.check_room()
+            self._audit.note(*entry.refused(Unauthenticated("wrong credentials")))
 
     async def _tidy_up(self) -> None:
         """Before the first call: say of changes that an earlier life left half-made that they were."""

@@ -118,6 +118,10 @@ class Auth(Section):
     )
     audience: Text | None = Field(default=None, description="what `aud` must name; unset: tokens name none")
     leeway: Duration = Field(default=60.0, description="how far the clocks of token makers may be from ours")
+    failure_delay: Duration = Field(
+        default=2.0,
+        description="longest wait of a refusal, where wrong credentials keep coming from an address",
+    )
 
 
 class Data(Section):

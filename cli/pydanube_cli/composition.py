@@ -167,6 +167,8 @@ async def administered(
     methods = compat_methods(core, call_metadata)
     async with Broker(settings, ops=core.serve_call, administration=methods, upgrade=upgrade) as broker:
         core.attach(broker.port)
+        if broker.locks is not None:
+            broker.locks.authenticator.on_failed = core.note_failed_login
         resuming = asyncio.create_task(core.begin())
         yield broker, core
         resuming.cancel()

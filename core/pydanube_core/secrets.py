@@ -31,6 +31,7 @@ _IN_A_URL: Final = re.compile(r"(?<=://)[^\s/@\"':]{0,256}:[^\s/@\"']{0,1024}@")
 # Every repetition below is bounded, or begins at a place that is rare: texts of others must not cost more than their length.
 _FORMS: Final = re.compile(
     r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"  # access keys of AWS
+    r"|\bdanube_[0-9a-f]{16}_[\w-]{43}"  # our own API tokens
     r"|\beyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]*"  # JSON web tokens
     r"|(?<=\bBearer )[\w.~+/=-]{8,}|(?<=\bBasic )[\w.~+/=-]{8,}"
     r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
@@ -45,7 +46,7 @@ _NAMED: Final = re.compile(
 def is_secret_name(name: str) -> bool:
     """Whether what has this name holds a secret."""
     lowered = name.lower().replace("-", "_")
-    return any(word in lowered for word in _WORDS)
+    return lowered != "token_id" and any(word in lowered for word in _WORDS)
 
 
 def known_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ class Administered:
     async def _call(self, name: str, arguments: Mapping[str, Any], principal: str) -> Any:
         return await self.core.call(name, arguments, principal=principal, face="cli")
 
-    async def __call__(self, name: str, *, by: str = "ann", **arguments: Any) -> dict[str, Any]:
+    async def __call__(self, name: str, /, *, by: str = "ann", **arguments: Any) -> dict[str, Any]:
         outcome = await self._call(name, arguments, by)
         assert not isinstance(outcome, ClusterError), outcome
         body: dict[str, Any] = outcome.model_dump(mode="json", by_alias=True)

@@ -15,6 +15,7 @@ import pytest
 from pydanube import connect
 from pydanube.ops_channel import OpsChannel
 from pydanube_broker.broker import Broker
+from pydanube_broker.rpc.caller import Peer
 from pydanube_broker.settings_load import load_settings
 from pydanube_cli.composition import _http_face, administered
 from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
@@ -52,7 +53,9 @@ class Locked:
 
 @asynccontextmanager
 async def locked_broker(path: Path, **more: object) -> AsyncIterator[Locked]:
-    values = {"data.dir": str(path / "data"), "auth.mode": "required", **PORTS, **more}
+    values = {
+        "data.dir": str(path / "data"), "auth.mode": "required", "auth.failure_delay": "1ms", **PORTS, **more,
+    }  # fmt: skip
     settings = load_settings(None, {}, values)
     async with (
         administered(settings) as (broker, core),
@@ -336,3 +339,35 @@ META = {
 
 def test_the_roles_of_the_original_are_known() -> None:
     assert {"Lookup", "Produce", "Consume", "ManageTopic", "ManageCluster"} <= set(ORIGINAL)
+
+
+async def test_wrong_credentials_are_answered_late_and_recorded_and_good_ones_at_once(path: Path) -> None:
+    async with (
+        locked_broker(path / "slowed", **{"auth.failure_delay": "2s"}) as locked,
+        httpx.AsyncClient(trust_env=False, timeout=60) as web,
+    ):
+        await give(locked, "admin", "admin")
+        await give(locked, "viewer", "viewer")
+        locked.tokens["wrong"] = locked.tokens["admin"][:-1] + (
+            "A" if locked.tokens["admin"][-1] != "A" else "B"
+        )
+        failures = locked.broker.locks.authenticator  # type: ignore[union-attr]  # it is locked
+        loop = asyncio.get_running_loop()
+        for _ in range(7):
+            assert await locked.code("wrong", "topics.list", {}) == "UNAUTHENTICATED"
+        here = Peer(address="ipv4:127.0.0.1:1")
+        assert failures.wait_s(here) == 2.0
+        begun = loop.time()
+        bearer = {"authorization": f"Bearer {locked.tokens['wrong']}"}
+        answer = await web.post(f"{locked.http}/rpc", json={}, headers=bearer)
+        assert (answer.status_code, loop.time() - begun >= 1.9) == (401, True)
+        assert await locked.code("viewer", "topics.list", {}) == ""  # from the same address
+        assert failures.wait_s(Peer(address="ipv4:127.0.0.2:1")) == 0.0
+        for _ in range(3):
+            await locked.code("wrong", "topics.list", {})
+        records = (await locked.call("admin", "audit.query", filter="login"))["items"]
+        told = {(each["arguments"]["address"], each["arguments"]["failures"]) for each in records}
+        assert told == {("ipv4:127.0.0.1", 1), ("ipv4:127.0.0.1", 10)}
+        assert {(each["decision"], each["code"]) for each in records} == {("refused", "UNAUTHENTICATED")}
+        mine = (await locked.call("admin", "audit.query", operation="audit.query"))["items"]
+        assert all(each["authenticated"] for each in mine)

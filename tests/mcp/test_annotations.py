@@ -106,6 +106,13 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "plans.discard": {},
     "changes.undo": {},
     "tasks.cancel": {"task_id": "t1"},
+    "roles.create": {"role": "auditor", "permissions": "audit:read"},
+    "roles.delete": {"role": "clerk"},
+    "bindings.create": {"binding": "ann", "principal": "ann", "roles": "viewer"},
+    "bindings.delete": {"binding": "bob"},
+    "tokens.create": {"name": "t"},
+    "tokens.rotate": {},
+    "tokens.revoke": {},
 }
 
 
@@ -178,7 +185,17 @@ async def test_a_change_made_twice(world: tuple[Administered, Client], name: str
         changed = await client.call_tool("create_topic", {"topic": "mistake"})
         assert changed.structured_content is not None
         arguments = {"call_id": changed.structured_content["call_id"]}
-    with_plans = name == "plans.create"
+    elif name == "roles.delete":
+        await cluster("roles.create", role="clerk", permissions="topics:read")
+    elif name == "bindings.delete":
+        await cluster("bindings.create", binding="bob", principal="bob", roles="viewer")
+    elif name in ("tokens.rotate", "tokens.revoke"):
+        arguments = {"token_id": (await cluster("tokens.create", name="t"))["token_id"]}
+    with_plans = name in (
+        "plans.create",
+        "tokens.create",
+        "tokens.rotate",
+    )  # what they make is kept beside plans
     if notes.destructive_hint and name != "plans.apply":
         untouched = await state_of(cluster, plans=False)
         asked = await client.call_tool(operation.tool, arguments)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydanube_core.errors import ClusterError, Internal
+from pydanube_core.security.identity import Identity, current_identity
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.audit_chain import Head, redacted, shortened
@@ -28,6 +29,7 @@ class Entry:
     plan_id: str | None = None
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
+    authenticated: bool = False  # the principal was proven by a credential
     is_recorded: bool = field(default=False)
 
     @classmethod
@@ -39,6 +41,7 @@ class Entry:
             operation=operation,
             arguments=arguments,
             time_ms=context.now_ms(),
+            authenticated=_is_proven(current_identity.get()),
         )
 
     @classmethod
@@ -52,6 +55,7 @@ class Entry:
             arguments=call["arguments"],
             time_ms=time_ms,
             plan_id=call["plan_id"],
+            authenticated=call["authenticated"],
             is_recorded=True,
         )
 
@@ -93,7 +97,7 @@ class Entry:
             "phase": phase,
             "time": format_time(self.time_ms),
             "principal": self.principal[:256],
-            "authenticated": False,
+            "authenticated": self.authenticated,
             "face": self.face[:32],
             "operation": self.operation[:100],
             "arguments": redacted(self.arguments),
@@ -103,6 +107,10 @@ class Entry:
             "before": self.before if phase == "call" else None,
             "after": self.after if phase == "outcome" else None,
         }
+
+
+def _is_proven(identity: Identity | None) -> bool:
+    return identity is not None and identity.method != "none"
 
 
 def head_value(head: Head | None) -> Iterator[bytes]:

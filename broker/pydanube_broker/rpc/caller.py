@@ -28,6 +28,11 @@ class Peer:
     local: bool = False
 
     @property
+    def host(self) -> str:
+        """The address without its port: what has many connections of one machine together."""
+        return self.address.rpartition(":")[0]
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The certificate's common name and alternative names; empty without one."""
         if self.certificate is None:
@@ -75,6 +80,10 @@ class Keeper(Protocol):
 
     def identify(self, authorization: str | None, peer: Peer) -> Identity:
         """Raises `Unauthenticated`."""
+        ...
+
+    def wait_s(self, peer: Peer) -> float:
+        """How long a refusal to that peer waits."""
         ...
 
     def check(self, identity: Identity) -> None:

@@ -153,9 +153,12 @@ class RefusedCall(Call):
 
 
 class UnidentifiedCall(Call):
-    """A call whose caller is not known. It is answered at its first byte: whoever opens a stream waits for an answer."""
+    """A call whose caller is not known. It is answered at its first byte: whoever opens a stream waits for an answer.
 
-    __slots__ = ("_error",)
+    `wait_s`: later, where wrong credentials keep coming from there.
+    """
+
+    __slots__ = ("_asked", "_error", "_wait_s")
 
     def __init__(
         self,
@@ -164,12 +167,20 @@ class UnidentifiedCall(Call):
         method: CalledMethod,
         head: HeadOfCall,
         error: ClusterError,
+        wait_s: float,
     ) -> None:
         super().__init__(connection, stream, method, head)
         self._error = error
+        self._wait_s = wait_s
+        self._asked = False
 
     def on_data(self, data: bytes, start: int, end: int, *, ended: bool) -> None:
-        if not self.over:
+        if self.over or self._asked:
+            return
+        self._asked = True
+        if self._wait_s:
+            self.connection.loop.call_later(self._wait_s, self.fail, self._error)
+        else:
             self.fail(self._error)
 
     def gone(self) -> None:

@@ -140,7 +140,7 @@ class OwnConnection(asyncio.Protocol):
             call: Call = (
                 method.call(self, stream, method, head)
                 if unknown is None
-                else UnidentifiedCall(self, stream, method, head, unknown)
+                else UnidentifiedCall(self, stream, method, head, unknown, self._wait_s())
             )
         except Exception:
             log.exception("stream_failed", extra={"event": "stream_failed", "method": method.path})
@@ -159,6 +159,10 @@ class OwnConnection(asyncio.Protocol):
             call.on_data(event.data, event.start, event.end, ended=True)
         if wait is not None and not call.over:  # most calls that are whole are answered by now
             self.deadlines.add(call, self.now, wait)
+
+    def _wait_s(self) -> float:
+        keeper = self.server.keeper
+        return 0.0 if keeper is None else keeper.wait_s(self.peer)
 
     def _other(self, event: Event) -> None:
         match event:

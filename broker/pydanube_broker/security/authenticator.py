@@ -6,6 +6,7 @@ and is counted, so that it is known who would be refused before anybody is.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -18,7 +19,10 @@ from pydanube_core.security.permissions import Principal
 
 from pydanube_broker.rpc.caller import Peer
 from pydanube_broker.security.book import SecurityBook
+from pydanube_broker.security.failed_logins import FailedLogins
 from pydanube_broker.security.jwt_keys import JwtVerifier
+
+log = logging.getLogger("pydanube.security")
 
 
 class Authenticator:
@@ -31,10 +35,14 @@ class Authenticator:
         *,
         required: bool,
         refused: Counter[str],
+        failed: FailedLogins,
         now_s: Callable[[], float] = time.time,
     ) -> None:
         self.required = required
         self.refused = refused
+        #: told of failed logins that are worth a record: address, how many came from there
+        self.on_failed: Callable[[str, int], None] = lambda address, count: None
+        self._failed = failed
         self._book = book
         self._jwt = jwt
         self._now_s = now_s
@@ -45,9 +53,23 @@ class Authenticator:
             return self._identify(authorization, peer)
         except Unauthenticated:
             self.refused["no_identity" if authorization is None else "credential"] += 1
+            if authorization is not None:
+                self._note_failure(peer)
             if self.required:
                 raise
             return ANONYMOUS
+
+    def wait_s(self, peer: Peer) -> float:
+        """How long a refusal to that peer waits: longer the more wrong credentials came from its address."""
+        return self._failed.wait_s(peer.host, self._now_s())
+
+    def _note_failure(self, peer: Peer) -> None:
+        count = self._failed.note(peer.host, self._now_s())
+        if count is not None:
+            log.warning(
+                "login_failed", extra={"event": "login_failed", "address": peer.host, "failures": count}
+            )
+            self.on_failed(peer.host, count)
 
     def check(self, identity: Identity) -> None:
         """Raises `Unauthenticated` where what was shown proves nothing any more. Cheap: it is asked with every call."""

@@ -7,6 +7,7 @@ has it: a refusal names a page (RFC 9728), the page names the server (`auth.issu
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import OrderedDict
@@ -17,7 +18,7 @@ from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
 from pydanube_core.security.identity import Identity, current_identity
 from pydanube_core.security.permissions import Principal
 
-from pydanube_broker.rpc.caller import Peer
+from pydanube_broker.rpc.caller import Peer, address_of
 from pydanube_broker.security.locks import Locks
 
 Message = MutableMapping[str, Any]
@@ -77,6 +78,8 @@ class IdentifiedApp:
                 if self._issuer is None
                 else f' resource_metadata="{_address(scope)}{OAUTH_PAGE}{MCP_PATH}"'
             )
+            if isinstance(error, Unauthenticated):
+                await asyncio.sleep(self._locks.authenticator.wait_s(_peer(scope)))
             await _refuse(send, error, asked_for=f"Bearer{where}")
             return
         before = current_identity.set(identity)
@@ -93,9 +96,8 @@ class IdentifiedApp:
             return None
         if len(shown) > 1:
             raise Unauthenticated("authorization stands there twice")
-        client = scope.get("client") or ("unknown", 0)
         identity = self._locks.authenticator.identify(
-            shown[0].decode("latin-1") if shown else None, Peer(address=f"{client[0]}:{client[1]}")
+            shown[0].decode("latin-1") if shown else None, _peer(scope)
         )
         if (permission := self._needs.get(path)) is not None:
             self._locks.check(identity, permission)
@@ -121,6 +123,10 @@ def _address(scope: Mapping[str, Any]) -> str:
     """As the client knows it: a proxy may stand before the port. Quotes cannot leave the header that this goes into."""
     host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "localhost")
     return f"{scope['scheme']}://{_NOT_OF_A_HOST.sub('', host)}"
+
+
+def _peer(scope: Mapping[str, Any]) -> Peer:
+    return Peer(address=address_of(scope.get("client")))
 
 
 async def _refuse(send: Send, error: ClusterError, *, asked_for: str) -> None:

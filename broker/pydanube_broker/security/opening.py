@@ -10,6 +10,7 @@ from pydanube_core.errors import InvalidArgument
 from pydanube_broker.admin_state import AdminState
 from pydanube_broker.security.authenticator import Authenticator
 from pydanube_broker.security.book import SecurityBook
+from pydanube_broker.security.failed_logins import FailedLogins
 from pydanube_broker.security.jwt_keys import JwtRules, JwtVerifier, read_keys
 from pydanube_broker.security.locks import Locks
 
@@ -26,7 +27,10 @@ async def open_locks(settings: Auth, state: AdminState, refused: Counter[str]) -
     jwt = web_tokens(settings)
     book = SecurityBook(state)
     await book.load()
-    return Locks(book, Authenticator(book, jwt, required=settings.mode == "required", refused=refused))
+    failed = FailedLogins(settings.failure_delay)
+    return Locks(
+        book, Authenticator(book, jwt, required=settings.mode == "required", refused=refused, failed=failed)
+    )
 
 
 def web_tokens(settings: Auth) -> JwtVerifier | None:

@@ -1,0 +1,37 @@
+"""Failed logins wait longer the more there are, by address, and memory for them is bounded."""
+
+from __future__ import annotations
+
+from pydanube_broker.security.failed_logins import (
+    FORGOTTEN_AFTER_S,
+    FREE,
+    MOST_ADDRESSES,
+    FailedLogins,
+)
+
+
+def test_the_wait_doubles_up_to_the_longest_and_is_forgotten() -> None:
+    logins = FailedLogins(2.0)
+    waits = []
+    for _ in range(FREE + 6):
+        logins.note("a", 0.0)
+        waits.append(logins.wait_s("a", 0.0))
+    assert waits == [0.0] * FREE + [0.25, 0.5, 1.0, 2.0, 2.0, 2.0]
+    assert logins.wait_s("b", 0.0) == 0.0
+    assert logins.wait_s("a", FORGOTTEN_AFTER_S + 1) == 0.0
+    assert logins.note("a", FORGOTTEN_AFTER_S + 1) == 1
+
+
+def test_the_first_and_every_tenth_power_is_told() -> None:
+    logins = FailedLogins(2.0)
+    told = [logins.note("a", 0.0) for _ in range(1000)]
+    assert [each for each in told if each] == [1, 10, 100, 1000]
+
+
+def test_so_many_addresses_are_remembered() -> None:
+    logins = FailedLogins(2.0)
+    for number in range(MOST_ADDRESSES + 10):
+        for _ in range(FREE + 1):
+            logins.note(str(number), 0.0)
+    assert len(logins._found) == MOST_ADDRESSES
+    assert logins.wait_s("0", 0.0) == 0.0
