@@ -26,7 +26,6 @@ from pydanube_admin.engine.permission import FREE, OF_ANOTHER, OWN
 from pydanube_broker.metric_table import METRICS, MetricArea
 from pydanube_broker.settings import Entry, Settings, sections
 from pydanube_cli import main as command_words
-from pydanube_cli.completion import table as completion_words
 from pydanube_core import errors
 from pydanube_core.diagnosis.findings import Rule, RuleArea
 from pydanube_core.diagnosis.rules import RULES
@@ -35,7 +34,7 @@ from pydanube_mcp import McpClient, print_config
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from tools import console_page  # noqa: E402  # a neighbour, found by its folder
+from tools import completion_words, console_page  # noqa: E402  # neighbours, found by their folder
 
 DOCS: Final = ROOT / "docs"
 HEAD: Final = "<!-- Written by tools/gen_docs.py (make docs); do not edit. -->\n\n"

@@ -1,7 +1,8 @@
 """A command: a typed function, its examples, and the options that every command has.
 
-The function takes `common: Common` first and the rest as typer parameters. The decorator adds the options of
-docs/interface.md#4-commands and lets typer parse, for this one command only.
+The function takes `common: Common` first and the rest as typer parameters, or, where they are many, as one object:
+`options`, a dataclass whose fields are the parameters. The decorator adds the options of docs/interface.md#4-commands
+and lets typer parse, for this one command only.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from dataclasses import MISSING, dataclass, fields
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 from pydanube.addresses import DEFAULT_ADMIN_URL, DEFAULT_BROKER_URL, admin_address
@@ -145,7 +146,7 @@ class Command:
     """One leaf of the command tree.
 
     Args:
-        function: takes `common` by keyword and its typer parameters; returns an exit code or None for 0.
+        function: takes `common` by keyword and its typer parameters or `options`; returns an exit code or None for 0.
         examples: command lines, each pasteable, shown by `--help`.
     """
 
@@ -161,9 +162,14 @@ class Command:
         self.function = function
         self.examples = tuple(examples)
         self.summary = summary or inspect.getdoc(function) or ""
+        self._options: Callable[..., Any] | None = None
         if parameters is None:
-            own = inspect.signature(function, eval_str=True).parameters.values()
-            parameters = [parameter for parameter in own if parameter.name != "common"]
+            own = inspect.signature(function, eval_str=True).parameters
+            if "options" in own:
+                self._options = own["options"].annotation
+                parameters = _fields_as_parameters(own["options"].annotation)
+            else:
+                parameters = [parameter for parameter in own.values() if parameter.name != "common"]
         self.parameters = tuple(parameters)
 
     def main(self, words: str, args: Sequence[str]) -> int:
@@ -198,7 +204,23 @@ class Command:
         if parsed is None:
             return code if isinstance(code, int) else 0
         common = _common({name: parsed.pop(name) for name in _OPTIONS})
+        if self._options is not None:
+            parsed = {"options": self._options(**parsed)}
         return self.function(common=common, **parsed) or 0
+
+
+def _fields_as_parameters(options: type) -> list[inspect.Parameter]:
+    """Return the fields of a dataclass of options as typer parameters."""
+    hints = get_type_hints(options, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=hints[field.name],
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+        )
+        for field in fields(options)
+    ]
 
 
 def shared_parameters(own: Sequence[inspect.Parameter] = ()) -> tuple[inspect.Parameter, ...]:

@@ -65,6 +65,56 @@ class _Part:
         return self._messages
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeOptions:
+    """What to read, from where to where, and how it is shown."""
+
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="/namespace/topic; a bare name is in /default")
+    ]
+    subscription: Annotated[
+        str | None,
+        typer.Option(
+            "-s", "--subscription", metavar="S", help="Remember what was read; without: a plain reader."
+        ),
+    ] = None
+    sub_type: Annotated[
+        Literal["exclusive", "shared", "failover", "key-shared"], typer.Option("--sub-type", help="With -s.")
+    ] = "exclusive"
+    consumer: Annotated[str | None, typer.Option("--consumer", metavar="NAME", help="With -s: our name.")] = (
+        None
+    )
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="POS",
+            help="earliest, latest, offset:42, time:2026-01-31T12:00:00Z, time:-15m [default: earliest]",
+        ),
+    ] = None
+    until: Annotated[str | None, typer.Option("--until", metavar="POS", help="End before this position.")] = (
+        None
+    )
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, metavar="N", help="End after N messages.")
+    ] = None
+    exit: Annotated[bool, typer.Option("--exit", help="End where the topic ended at the start.")] = False
+    for_: Annotated[
+        str | None,
+        typer.Option("--for", metavar="DURATION", help="End after this time; exit 6 if --count was not met."),
+    ] = None
+    ack: Annotated[Literal["auto", "none"], typer.Option("--ack", help="auto: once a line has left.")] = (
+        "auto"
+    )
+    key_filter: Annotated[
+        list[str] | None,
+        typer.Option("--key-filter", metavar="GLOB", help="Keys to receive; with key-shared."),
+    ] = None
+    format: Annotated[
+        Format | None, typer.Option("--format", help="text escapes what is not; raw is bytes [default: text]")
+    ] = None
+
+
 @command(
     examples=[
         "danube consume logs --exit",
@@ -73,79 +123,9 @@ class _Part:
         "danube consume logs --exit --format raw | cmp - /var/log/dpkg.log",
     ]
 )
-def consume(
-    *,
-    common: Common,
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="/namespace/topic; a bare name is in /default")
-    ],
-    subscription: Annotated[
-        str | None,
-        typer.Option(
-            "-s", "--subscription", metavar="S", help="Remember what was read; without: a plain reader."
-        ),
-    ] = None,
-    sub_type: Annotated[
-        Literal["exclusive", "shared", "failover", "key-shared"], typer.Option("--sub-type", help="With -s.")
-    ] = "exclusive",
-    consumer: Annotated[
-        str | None, typer.Option("--consumer", metavar="NAME", help="With -s: our name.")
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="POS",
-            help="earliest, latest, offset:42, time:2026-01-31T12:00:00Z, time:-15m [default: earliest]",
-        ),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="POS", help="End before this position.")
-    ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", min=1, metavar="N", help="End after N messages.")
-    ] = None,
-    exit: Annotated[bool, typer.Option("--exit", help="End where the topic ended at the start.")] = False,
-    for_: Annotated[
-        str | None,
-        typer.Option("--for", metavar="DURATION", help="End after this time; exit 6 if --count was not met."),
-    ] = None,
-    ack: Annotated[
-        Literal["auto", "none"], typer.Option("--ack", help="auto: once a line has left.")
-    ] = "auto",
-    key_filter: Annotated[
-        list[str] | None,
-        typer.Option("--key-filter", metavar="GLOB", help="Keys to receive; with key-shared."),
-    ] = None,
-    format: Annotated[
-        Format | None, typer.Option("--format", help="text escapes what is not; raw is bytes [default: text]")
-    ] = None,
-) -> int:
+def consume(*, common: Common, options: ConsumeOptions) -> int:
     """Read a topic to stdout, one message a line; follows it until told to end."""
-    name = str(TopicName.parse(topic))
-    if subscription is None and (consumer is not None or key_filter or sub_type != "exclusive"):
-        raise InvalidArgument(
-            "--sub-type, --consumer and --key-filter are of a subscription: add -s NAME",
-            field="subscription",
-            value=None,
-        )
-    now_ms = time.time_ns() // 1_000_000
-    if start is not None:
-        Position.parse(start, now_ms=now_ms, field="from")
-    job = _Job(
-        topic=name,
-        subscription=None if subscription is None else check_subscription(subscription),
-        type=sub_type,
-        consumer=consumer,
-        start=start,
-        until=None if until is None else Position.parse(until, now_ms=now_ms, field="until"),
-        count=count,
-        exit=exit,
-        for_s=None if for_ is None else parse_duration_s(for_, field="for"),
-        ack=ack == "auto",
-        key_filters=tuple(key_filter or ()),
-        format=format or (Format.JSON if common.as_json else Format.TEXT),
-    )
+    job = _job(options, as_json=common.as_json)
     with terminate_like_interrupt():
         taken = run_async(partial(_consume, job, common))
     if job.count is not None and job.for_s is not None and taken < job.count:
@@ -153,6 +133,35 @@ def consume(
             f"{taken} of {job.count} messages came within {job.for_s:g} s", received=taken, wanted=job.count
         )
     return 0
+
+
+def _job(options: ConsumeOptions, *, as_json: bool) -> _Job:
+    subscription, until, length = options.subscription, options.until, options.for_
+    if subscription is None and (
+        options.consumer is not None or options.key_filter or options.sub_type != "exclusive"
+    ):
+        raise InvalidArgument(
+            "--sub-type, --consumer and --key-filter are of a subscription: add -s NAME",
+            field="subscription",
+            value=None,
+        )
+    now_ms = time.time_ns() // 1_000_000
+    if options.start is not None:
+        Position.parse(options.start, now_ms=now_ms, field="from")
+    return _Job(
+        topic=str(TopicName.parse(options.topic)),
+        subscription=None if subscription is None else check_subscription(subscription),
+        type=options.sub_type,
+        consumer=options.consumer,
+        start=options.start,
+        until=None if until is None else Position.parse(until, now_ms=now_ms, field="until"),
+        count=options.count,
+        exit=options.exit,
+        for_s=None if length is None else parse_duration_s(length, field="for"),
+        ack=options.ack == "auto",
+        key_filters=tuple(options.key_filter or ()),
+        format=options.format or (Format.JSON if as_json else Format.TEXT),
+    )
 
 
 async def _consume(job: _Job, common: Common) -> int:

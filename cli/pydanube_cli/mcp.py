@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -16,6 +17,46 @@ from pydanube_cli.command import Common, command
 _FILES: Final = ("DANUBE_TOKEN_FILE", "DANUBE_CA", "DANUBE_CERT", "DANUBE_KEY")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpOptions:
+    """What is served to an assistant, and how."""
+
+    transport: Annotated[
+        Literal["stdio", "http"],
+        typer.Option("--transport", help="stdio: started by the assistant's program."),
+    ] = "stdio"
+    profile: Annotated[
+        Literal["default", "full"] | None,
+        typer.Option("--profile", help="Which tools are offered [default: default]"),
+    ] = None
+    read_only: Annotated[bool, typer.Option("--read-only", help="Offer nothing that changes anything.")] = (
+        False
+    )
+    confirm: Annotated[
+        Literal["auto", "human"] | None,
+        typer.Option("--confirm", help="human: plans are not applied by the assistant alone [default: auto]"),
+    ] = None
+    connect: Annotated[
+        list[str] | None,
+        typer.Option("--connect", metavar="NAME=URL", help="A cluster's admin address; may repeat."),
+    ] = None
+    print_config: Annotated[
+        str | None,
+        typer.Option(
+            "--print-config", metavar="CLIENT", help="claude-desktop, claude-code, cursor, windsurf, vscode"
+        ),
+    ] = None
+    host: Annotated[str, typer.Option("--host", help="With --transport http.")] = "127.0.0.1"
+    http_port: Annotated[
+        int, typer.Option("--http-port", metavar="PORT", min=0, max=65_535, help="With --transport http.")
+    ] = 8765
+    explain: Annotated[
+        str | None,
+        typer.Option("--explain", metavar="TOOL", help="Say why a tool is in the list or not, and end."),
+    ] = None
+    conformance: Annotated[bool, typer.Option("--conformance", hidden=True)] = False
+
+
 @command(
     examples=[
         "danube mcp --print-config claude-desktop",
@@ -24,56 +65,17 @@ _FILES: Final = ("DANUBE_TOKEN_FILE", "DANUBE_CA", "DANUBE_CERT", "DANUBE_KEY")
         "danube mcp --transport http --http-port 8766",
     ]
 )
-def mcp(
-    *,
-    common: Common,
-    transport: Annotated[
-        Literal["stdio", "http"],
-        typer.Option("--transport", help="stdio: started by the assistant's program."),
-    ] = "stdio",
-    profile: Annotated[
-        Literal["default", "full"] | None,
-        typer.Option("--profile", help="Which tools are offered [default: default]"),
-    ] = None,
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="Offer nothing that changes anything.")
-    ] = False,
-    confirm: Annotated[
-        Literal["auto", "human"] | None,
-        typer.Option("--confirm", help="human: plans are not applied by the assistant alone [default: auto]"),
-    ] = None,
-    connect: Annotated[
-        list[str] | None,
-        typer.Option("--connect", metavar="NAME=URL", help="A cluster's admin address; may repeat."),
-    ] = None,
-    print_config: Annotated[
-        str | None,
-        typer.Option(
-            "--print-config", metavar="CLIENT", help="claude-desktop, claude-code, cursor, windsurf, vscode"
-        ),
-    ] = None,
-    host: Annotated[str, typer.Option("--host", help="With --transport http.")] = "127.0.0.1",
-    http_port: Annotated[
-        int, typer.Option("--http-port", metavar="PORT", min=0, max=65_535, help="With --transport http.")
-    ] = 8765,
-    explain: Annotated[
-        str | None,
-        typer.Option("--explain", metavar="TOOL", help="Say why a tool is in the list or not, and end."),
-    ] = None,
-    conformance: Annotated[bool, typer.Option("--conformance", hidden=True)] = False,
-) -> None:
+def mcp(*, common: Common, options: McpOptions) -> None:
     """Serve MCP. It starts while the broker is down; tools then answer UNAVAILABLE."""
-    if print_config is not None:
-        arguments = _arguments(profile=profile, read_only=read_only, confirm=confirm, connect=connect or [])
-        scheme = "https" if common.admin_url.startswith("https://") else "http"
-        url = f"{scheme}://{host}:{http_port}/mcp" if transport == "http" else None
-        _print_config(print_config, arguments, common, url=url)
+    if options.print_config is not None:
+        _print_config(options, common)
         return
-    if explain is not None:
+    profile, confirm = options.profile, options.confirm
+    if options.explain is not None:
         from pydanube_mcp import Profile
         from pydanube_mcp.profiles import explain as why
 
-        print(why(explain, Profile(profile or "default"), read_only=read_only))
+        print(why(options.explain, Profile(profile or "default"), read_only=options.read_only))
         return
     # What is loaded from here on stays: collections that look through it take a sixth of the start.
     gc.disable()
@@ -81,47 +83,42 @@ def mcp(
     from pydanube_broker.settings_load import load_settings
     from pydanube_mcp import parse_connections, run_http, run_stdio
 
-    settings = load_settings(
-        None, os.environ, {"mcp.profile": profile, "mcp.confirm": confirm, "server.host": host}
-    )
+    flags = {"mcp.profile": profile, "mcp.confirm": confirm, "server.host": options.host}
+    settings = load_settings(None, os.environ, flags)
     configure_logging(level=settings.log.level, format=settings.log.format)
-    options: dict[str, Any] = {
+    served: dict[str, Any] = {
         "profile": settings.mcp.profile,
         "confirm": settings.mcp.confirm,
-        "conformance": conformance,
-        "read_only": read_only,
+        "conformance": options.conformance,
+        "read_only": options.read_only,
         "timeout_s": common.timeout_s,
         "principal": common.principal,
     }
-    connections = parse_connections(connect or [], admin_url=common.admin_url)
-    if transport == "stdio":
-        run_stdio(connections, **options)
+    connections = parse_connections(options.connect or [], admin_url=common.admin_url)
+    if options.transport == "stdio":
+        run_stdio(connections, **served)
         return
     settings.check_startable()
     from pydanube_broker.rpc.listening import listen
     from pydanube_broker.rpc.patience import patient_http, places
 
-    listener = listen(host, http_port, flag="http-port")
-    run_http(listener, connections, protocol=patient_http(places().other), **options)
+    listener = listen(options.host, options.http_port, flag="http-port")
+    run_http(listener, connections, protocol=patient_http(places().other), **served)
 
 
-def _arguments(*, profile: str | None, read_only: bool, confirm: str | None, connect: list[str]) -> list[str]:
-    """The flags that the assistant's program has to pass on."""
-    words: list[str] = []
-    if profile is not None:
-        words += ["--profile", profile]
-    if read_only:
-        words.append("--read-only")
-    if confirm is not None:
-        words += ["--confirm", confirm]
-    for connection in connect:
-        words += ["--connect", connection]
-    return words
-
-
-def _print_config(client: str, arguments: list[str], common: Common, *, url: str | None) -> None:
+def _print_config(options: McpOptions, common: Common) -> None:
     from pydanube_mcp import print_config
 
+    assert options.print_config is not None
+    words: list[str] = []  # the flags that the assistant's program has to pass on
+    if options.profile is not None:
+        words += ["--profile", options.profile]
+    if options.read_only:
+        words.append("--read-only")
+    if options.confirm is not None:
+        words += ["--confirm", options.confirm]
+    for connection in options.connect or []:
+        words += ["--connect", connection]
     env: dict[str, str] = {}
     if common.admin_url != DEFAULT_ADMIN_URL:
         env["DANUBE_ADMIN_ENDPOINT"] = common.admin_url
@@ -131,4 +128,6 @@ def _print_config(client: str, arguments: list[str], common: Common, *, url: str
         if file := os.environ.get(name):
             env[name] = str(Path(file).absolute())
     token = any(os.environ.get(name) for name in ("DANUBE_TOKEN", "DANUBE_TOKEN_FILE"))
-    print(print_config(client, arguments=arguments, env=env or None, url=url, token=token))
+    scheme = "https" if common.admin_url.startswith("https://") else "http"
+    url = f"{scheme}://{options.host}:{options.http_port}/mcp" if options.transport == "http" else None
+    print(print_config(options.print_config, arguments=words, env=env or None, url=url, token=token))

@@ -103,6 +103,65 @@ class _Job:
     producer: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceOptions:
+    """What to publish, and how."""
+
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="/namespace/topic; a bare name is in /default")
+    ]
+    message: Annotated[str | None, typer.Option("-m", "--message", metavar="TEXT", help="One message.")] = (
+        None
+    )
+    file: Annotated[Path | None, typer.Option("-f", "--file", metavar="FILE", help="Read a file.")] = None
+    delimiter: Annotated[
+        Literal["line", "none"],
+        typer.Option("--delimiter", help="line: each line; none: the input is one message."),
+    ] = "line"
+    count: Annotated[int, typer.Option("--count", min=1, metavar="N", help="Repeat the text or file.")] = 1
+    rate: Annotated[
+        float | None, typer.Option("--rate", metavar="N", help="At most N messages a second.")
+    ] = None
+    key: Annotated[str | None, typer.Option("--key", metavar="K", help="Key of every message.")] = None
+    attribute: Annotated[
+        list[str] | None, typer.Option("-a", "--attribute", metavar="K=V", help="Attribute of every message.")
+    ] = None
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", min=1, metavar="N", help="If the topic is new: its partitions."),
+    ] = None
+    non_reliable: Annotated[
+        bool,
+        typer.Option("--non-reliable", help="If the topic is new: pass messages on without storing them."),
+    ] = False
+    compression: Annotated[
+        Literal["none", "lz4", "zstd"], typer.Option("--compression", help="Of payloads.")
+    ] = "none"
+    schema_subject: Annotated[
+        str | None, typer.Option("--schema-subject", metavar="S", help="Schema of the payloads.")
+    ] = None
+    producer_name: Annotated[
+        str | None, typer.Option("--producer-name", metavar="P", help="Name of the producer.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.message is not None and self.file is not None:
+            raise InvalidArgument("-m and -f exclude each other", field="file", value=str(self.file))
+        if self.rate is not None and not self.rate > 0:
+            raise InvalidArgument(
+                f"--rate {self.rate}: at least something above 0", field="rate", value=self.rate
+            )
+        if self.from_stdin and self.count != 1:
+            raise InvalidArgument(
+                "--count repeats -m or -f; stdin can be read once", field="count", value=self.count
+            )
+
+    @property
+    def from_stdin(self) -> bool:
+        """Whether neither a text nor a file is given."""
+        return self.message is None and self.file is None
+
+
 @command(
     examples=[
         'danube produce logs -m "hello"',
@@ -111,78 +170,15 @@ class _Job:
         "danube produce images --delimiter none -f photo.jpg --key 42 -a type=jpeg",
     ]
 )
-def produce(
-    *,
-    common: Common,
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="/namespace/topic; a bare name is in /default")
-    ],
-    message: Annotated[
-        str | None, typer.Option("-m", "--message", metavar="TEXT", help="One message.")
-    ] = None,
-    file: Annotated[Path | None, typer.Option("-f", "--file", metavar="FILE", help="Read a file.")] = None,
-    delimiter: Annotated[
-        Literal["line", "none"],
-        typer.Option("--delimiter", help="line: each line; none: the input is one message."),
-    ] = "line",
-    count: Annotated[int, typer.Option("--count", min=1, metavar="N", help="Repeat the text or file.")] = 1,
-    rate: Annotated[
-        float | None, typer.Option("--rate", metavar="N", help="At most N messages a second.")
-    ] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="K", help="Key of every message.")] = None,
-    attribute: Annotated[
-        list[str] | None, typer.Option("-a", "--attribute", metavar="K=V", help="Attribute of every message.")
-    ] = None,
-    partitions: Annotated[
-        int | None,
-        typer.Option("--partitions", min=1, metavar="N", help="If the topic is new: its partitions."),
-    ] = None,
-    non_reliable: Annotated[
-        bool,
-        typer.Option("--non-reliable", help="If the topic is new: pass messages on without storing them."),
-    ] = False,
-    compression: Annotated[
-        Literal["none", "lz4", "zstd"], typer.Option("--compression", help="Of payloads.")
-    ] = "none",
-    schema_subject: Annotated[
-        str | None, typer.Option("--schema-subject", metavar="S", help="Schema of the payloads.")
-    ] = None,
-    producer_name: Annotated[
-        str | None, typer.Option("--producer-name", metavar="P", help="Name of the producer.")
-    ] = None,
-) -> int:
+def produce(*, common: Common, options: ProduceOptions) -> int:
     """Publish messages and wait until all are acknowledged.
 
     Without -m or -f, stdin is read; each line is a message. A topic that does not exist is created.
     """
-    name = str(TopicName.parse(topic))
-    if message is not None and file is not None:
-        raise InvalidArgument("-m and -f exclude each other", field="file", value=str(file))
-    if rate is not None and not rate > 0:
-        raise InvalidArgument(f"--rate {rate}: at least something above 0", field="rate", value=rate)
-    if message is None and file is None:
-        if count != 1:
-            raise InvalidArgument(
-                "--count repeats -m or -f; stdin can be read once", field="count", value=count
-            )
-        if sys.stdin.isatty():
-            prose("type lines, each is a message; Ctrl-D ends")
-    job = _Job(
-        topic=name,
-        source=_source(message, file, delimiter, count),
-        total_bytes=file.stat().st_size * count if file is not None and file.is_file() else None,
-        key=key,
-        attributes=_attributes(attribute or []),
-        rate=rate,
-        producer={
-            "name": producer_name,
-            "partitions": partitions,
-            "dispatch_strategy": "non_reliable" if non_reliable else None,
-            "schema": schema_subject,
-            "compression": compression,
-        },
-    )
-    tally = Tally(topic=name)
+    job = _job(options)
+    if options.from_stdin and sys.stdin.isatty():
+        prose("type lines, each is a message; Ctrl-D ends")
+    tally = Tally(topic=job.topic)
     failure: ClusterError | None = None
     try:
         with terminate_like_interrupt():
@@ -200,9 +196,29 @@ def produce(
     return EXIT_INTERRUPTED if tally.interrupted else 0
 
 
-def _source(message: str | None, file: Path | None, delimiter: str, count: int) -> Any:
-    if message is not None:
-        payload = os.fsencode(message)  # bytes of the command line that were not UTF-8 survive
+def _job(options: ProduceOptions) -> _Job:
+    file = options.file
+    return _Job(
+        topic=str(TopicName.parse(options.topic)),
+        source=_source(options),
+        total_bytes=file.stat().st_size * options.count if file is not None and file.is_file() else None,
+        key=options.key,
+        attributes=_attributes(options.attribute or []),
+        rate=options.rate,
+        producer={
+            "name": options.producer_name,
+            "partitions": options.partitions,
+            "dispatch_strategy": "non_reliable" if options.non_reliable else None,
+            "schema": options.schema_subject,
+            "compression": options.compression,
+        },
+    )
+
+
+def _source(options: ProduceOptions) -> Any:
+    file, delimiter, count = options.file, options.delimiter, options.count
+    if options.message is not None:
+        payload = os.fsencode(options.message)  # bytes of the command line that were not UTF-8 survive
         return lambda: each(text_pieces(payload, repeat=count))
     if file is None:
         return lambda: (split_lines if delimiter == "line" else whole)(stdin_pieces())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,36 +16,57 @@ from pydanube_cli.command import Common, command
 from pydanube_cli.failures import printable
 from pydanube_cli.render import print_json, print_table
 
-Since = Annotated[str, typer.Option("--since", metavar="TIME", help="A length before --until, or a time.")]
-Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="A time [default: now]")]
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Write Parquet, JSON, HTML and PNG there."),
-]
-Master = Annotated[
-    str | None,
-    typer.Option(
-        "--master", metavar="URL", help="Spark's master; without it, Spark runs where there is much to read"
-    ),
-]
-Compare = Annotated[
-    str | None,
-    typer.Option(
-        "--compare", metavar="previous", help="Also the time of the same length before, and what changed"
-    ),
-]
-TierUrl = Annotated[
-    str | None,
-    typer.Option("--tier", metavar="URL", help="Object store [default: what the broker or its settings say]"),
-]
-TierCluster = Annotated[
-    str | None,
-    typer.Option("--tier-cluster", metavar="NAME", help="Which cluster of the store, if it holds several."),
-]
-Topic = Annotated[str | None, typer.Option("--topic", metavar="GLOB", help="Only these topics.")]
-FailOn = Annotated[
-    str | None, typer.Option("--fail-on", metavar="warning", help="Exit 6 if anything is in trouble.")
-]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOptions:
+    """What every report takes."""
+
+    since: Annotated[
+        str, typer.Option("--since", metavar="TIME", help="A length before --until, or a time.")
+    ] = "24h"
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="A time [default: now]")] = None
+    topic: Annotated[str | None, typer.Option("--topic", metavar="GLOB", help="Only these topics.")] = None
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write Parquet, JSON, HTML and PNG there.")
+    ] = None
+    master: Annotated[
+        str | None,
+        typer.Option(
+            "--master",
+            metavar="URL",
+            help="Spark's master; without it, Spark runs where there is much to read",
+        ),
+    ] = None
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            "--compare", metavar="previous", help="Also the time of the same length before, and what changed"
+        ),
+    ] = None
+    tier: Annotated[
+        str | None,
+        typer.Option(
+            "--tier", metavar="URL", help="Object store [default: what the broker or its settings say]"
+        ),
+    ] = None
+    tier_cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--tier-cluster", metavar="NAME", help="Which cluster of the store, if it holds several."
+        ),
+    ] = None
+    fail_on: Annotated[
+        str | None,
+        typer.Option("--fail-on", metavar="warning", help="Exit 6 if anything is in trouble."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.fail_on not in (None, "warning"):
+            raise InvalidArgument(
+                f"--fail-on {self.fail_on}: there is only warning", field="fail-on", value=self.fail_on
+            )
+
+
 #: settings that decide a status: of the broker whose telemetry it is, where it or its settings are at hand
 _RULES: Final = ("stuck_after", "sample_interval", "window", "open_after", "close_after")
 _TROUBLE: Final = ("DATA_LOST", "AT_RISK", "STUCK", "FALLING_BEHIND", "SLOW")
@@ -57,32 +79,13 @@ _TROUBLE: Final = ("DATA_LOST", "AT_RISK", "STUCK", "FALLING_BEHIND", "SLOW")
         "danube report lag --since 7d --fail-on warning",
     ]
 )
-def lag(
-    *,
-    common: Common,
-    since: Since = "24h",
-    until: Until = None,
-    topic: Topic = None,
-    out: Out = None,
-    master: Master = None,
-    compare: Compare = None,
-    tier: TierUrl = None,
-    tier_cluster: TierCluster = None,
-    fail_on: FailOn = None,
-) -> int:
+def lag(*, common: Common, options: ReportOptions) -> int:
     """Report how far each subscription was behind, hour by hour, and which are in trouble."""
-    result = _run(
-        "lag",
-        common,
-        _asked(since, until, topic, out, master, compare),
-        tier=tier,
-        tier_cluster=tier_cluster,
-        fail_on=fail_on,
-    )
+    result = _run("lag", common, options)
     if not common.as_json:
         _say_lag(result)
     trouble = {name: count for name, count in result["summary"]["statuses"].items() if name in _TROUBLE}
-    if fail_on and trouble:
+    if options.fail_on and trouble:
         what = ", ".join(f"{count} {name}" for name, count in trouble.items())
         raise ConditionNotMet(f"subscriptions in trouble: {what}", statuses=trouble)
     return 0
@@ -94,72 +97,34 @@ def lag(
         "danube report balance --tier s3://bucket/prefix --json",
     ]
 )
-def balance(
-    *,
-    common: Common,
-    since: Since = "24h",
-    until: Until = None,
-    topic: Topic = None,
-    out: Out = None,
-    master: Master = None,
-    compare: Compare = None,
-    tier: TierUrl = None,
-    tier_cluster: TierCluster = None,
-    fail_on: FailOn = None,
-) -> int:
+def balance(*, common: Common, options: ReportOptions) -> int:
     """Report how evenly the brokers are loaded, which moves would help, and when they are full."""
-    result = _run(
-        "balance",
-        common,
-        _asked(since, until, topic, out, master, compare),
-        tier=tier,
-        tier_cluster=tier_cluster,
-        fail_on=fail_on,
-    )
+    result = _run("balance", common, options)
     summary = result["summary"]
     if not common.as_json:
         _say_balance(result)
-    if fail_on and summary["verdict"] != "BALANCED":
+    if options.fail_on and summary["verdict"] != "BALANCED":
         raise ConditionNotMet(
             f"the cluster is {summary['verdict']}: {summary['because']}", verdict=summary["verdict"]
         )
     return 0
 
 
-def _asked(
-    since: str,
-    until: str | None,
-    topic: str | None,
-    out: Path | None,
-    master: str | None,
-    compare: str | None,
-) -> dict[str, str | None]:
-    return {
-        "since": since,
-        "until": until,
-        "topic": topic,
-        "out": None if out is None else str(out.absolute()),
-        "master": master,
-        "compare": compare,
-    }
-
-
-def _run(
-    report: str,
-    common: Common,
-    asked: Mapping[str, str | None],
-    *,
-    tier: str | None,
-    tier_cluster: str | None,
-    fail_on: str | None,
-) -> dict[str, Any]:
+def _run(report: str, common: Common, options: ReportOptions) -> dict[str, Any]:
     from pydanube_spark.reports.process import check_installed, run_in_process
 
-    if fail_on not in (None, "warning"):
-        raise InvalidArgument(f"--fail-on {fail_on}: there is only warning", field="fail-on", value=fail_on)
     check_installed()
-    store = _store(common) if tier is None else {"tier": tier, **_connection(), **_rules()}
-    given = {**store, **asked, "tier-cluster": tier_cluster or store.get("tier-cluster")}
+    store = _store(common) if options.tier is None else {"tier": options.tier, **_connection(), **_rules()}
+    given = {
+        **store,
+        "since": options.since,
+        "until": options.until,
+        "topic": options.topic,
+        "out": None if options.out is None else str(options.out.absolute()),
+        "master": options.master,
+        "compare": options.compare,
+        "tier-cluster": options.tier_cluster or store.get("tier-cluster"),
+    }
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]
     result = run_in_process([report, *words], _progress())
     if common.as_json:

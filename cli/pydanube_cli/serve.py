@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import os
 import sys
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,7 +13,7 @@ import typer
 from pydanube_core.errors import InvalidArgument, UnsupportedPlatform
 from pydanube_core.units import parse_duration_s
 
-from pydanube_cli.command import Command, Common
+from pydanube_cli.command import Common, command
 from pydanube_cli.runtime import require
 
 if TYPE_CHECKING:
@@ -66,73 +65,64 @@ def offset_ports(settings: Settings, offset: int) -> Settings:
 DataDirOption = Annotated[
     Path | None, typer.Option("--data-dir", metavar="DIR", help="Where data lives [default: ./danube-data]")
 ]
-MemoryOption = Annotated[
-    bool, typer.Option("--memory", help="Keep everything in memory; nothing survives the end.")
-]
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
-]
-HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on [default: 127.0.0.1]")]
 OffsetOption = Annotated[int, typer.Option("--port-offset", metavar="N", help="Add N to all four ports.")]
-GrpcPortOption = Annotated[
-    int | None,
-    typer.Option("--grpc-port", metavar="PORT", help="Producers and consumers [default: 6650]; 0: any."),
-]
-AdminPortOption = Annotated[
-    int | None, typer.Option("--admin-port", metavar="PORT", help="Administration [default: 50051]")
-]
-MetricsPortOption = Annotated[
-    int | None, typer.Option("--metrics-port", metavar="PORT", help="Metrics and health [default: 9040]")
-]
-HttpPortOption = Annotated[
-    int | None, typer.Option("--http-port", metavar="PORT", help="MCP and JSON-RPC [default: 8765]")
-]
-ReadyFileOption = Annotated[
-    Path | None, typer.Option("--ready-file", metavar="PATH", help="Write the ready line here, atomically.")
-]
-GraceOption = Annotated[str, typer.Option("--grace", metavar="DURATION", help="Longest time to stop.")]
-LevelOption = Annotated[
-    str | None,
-    typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning, error [default: info]"),
-]
-FormatOption = Annotated[
-    str | None, typer.Option("--log-format", metavar="text|json", help="Logs on stderr [default: text]")
-]
-MetadataOption = Annotated[
-    str | None,
-    typer.Option(
-        "--metadata",
-        metavar="URL",
-        help="embedded, or etcd://host:port[,host:port]/prefix [default: embedded]",
-    ),
-]
-InsecureOption = Annotated[
-    bool, typer.Option("--insecure-bind", help="Allow a public --host without TLS and authentication.")
-]
-NoUpgradeOption = Annotated[bool, typer.Option("--no-upgrade", help="Refuse data of an older format.")]
 
 
-def _serve(
-    *,
-    common: Common,
-    http: bool,
-    data_dir: DataDirOption = None,
-    memory: MemoryOption = False,
-    config: ConfigOption = None,
-    host: HostOption = None,
-    port_offset: OffsetOption = 0,
-    grpc_port: GrpcPortOption = None,
-    admin_port: AdminPortOption = None,
-    metrics_port: MetricsPortOption = None,
-    http_port: HttpPortOption = None,
-    ready_file: ReadyFileOption = None,
-    grace: GraceOption = "10s",
-    log_level: LevelOption = None,
-    log_format: FormatOption = None,
-    metadata: MetadataOption = None,
-    insecure_bind: InsecureOption = False,
-    no_upgrade: NoUpgradeOption = False,
-) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """The flags of `danube up` and `danube broker`."""
+
+    data_dir: DataDirOption = None
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Keep everything in memory; nothing survives the end.")
+    ] = False
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
+    ] = None
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on [default: 127.0.0.1]")] = (
+        None
+    )
+    port_offset: OffsetOption = 0
+    grpc_port: Annotated[
+        int | None,
+        typer.Option("--grpc-port", metavar="PORT", help="Producers and consumers [default: 6650]; 0: any."),
+    ] = None
+    admin_port: Annotated[
+        int | None, typer.Option("--admin-port", metavar="PORT", help="Administration [default: 50051]")
+    ] = None
+    metrics_port: Annotated[
+        int | None, typer.Option("--metrics-port", metavar="PORT", help="Metrics and health [default: 9040]")
+    ] = None
+    http_port: Annotated[
+        int | None, typer.Option("--http-port", metavar="PORT", help="MCP and JSON-RPC [default: 8765]")
+    ] = None
+    ready_file: Annotated[
+        Path | None,
+        typer.Option("--ready-file", metavar="PATH", help="Write the ready line here, atomically."),
+    ] = None
+    grace: Annotated[str, typer.Option("--grace", metavar="DURATION", help="Longest time to stop.")] = "10s"
+    log_level: Annotated[
+        str | None,
+        typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning, error [default: info]"),
+    ] = None
+    log_format: Annotated[
+        str | None, typer.Option("--log-format", metavar="text|json", help="Logs on stderr [default: text]")
+    ] = None
+    metadata: Annotated[
+        str | None,
+        typer.Option(
+            "--metadata",
+            metavar="URL",
+            help="embedded, or etcd://host:port[,host:port]/prefix [default: embedded]",
+        ),
+    ] = None
+    insecure_bind: Annotated[
+        bool, typer.Option("--insecure-bind", help="Allow a public --host without TLS and authentication.")
+    ] = False
+    no_upgrade: Annotated[bool, typer.Option("--no-upgrade", help="Refuse data of an older format.")] = False
+
+
+def _serve(common: Common, options: ServeOptions, *, http: bool) -> int:
     """Run a broker; `http`: with MCP and JSON-RPC on 8765."""
     name = "danube up" if http else "danube broker"
     if sys.platform == "win32":
@@ -140,28 +130,28 @@ def _serve(
             f"{name} runs on Linux and macOS; on Windows the client commands work against a broker elsewhere",
             platform=sys.platform,
         )
-    if memory and data_dir is not None:
+    if options.memory and options.data_dir is not None:
         raise InvalidArgument("--memory and --data-dir exclude each other", field="memory", value=True)
-    grace_s = parse_duration_s(grace, field="grace")
+    grace_s = parse_duration_s(options.grace, field="grace")
     # What is loaded from here on stays: looking through it again and again while it loads takes a twentieth of the start.
     # When the broker is ready, `composition` sets what holds while it serves.
     gc.set_threshold(LOADED_OBJECTS)
     require("broker", *(("mcp",) if http else ()), what=name)
     settings = settings_from_flags(
-        config,
+        options.config,
         {
-            "data.dir": ":memory:" if memory else data_dir,
-            "metadata.url": metadata,
-            "server.host": host,
-            "server.grpc_port": grpc_port,
-            "server.admin_port": admin_port,
-            "server.metrics_port": metrics_port,
-            "server.http_port": http_port,
-            "server.insecure_bind": True if insecure_bind else None,
-            "log.level": log_level,
-            "log.format": log_format,
+            "data.dir": ":memory:" if options.memory else options.data_dir,
+            "metadata.url": options.metadata,
+            "server.host": options.host,
+            "server.grpc_port": options.grpc_port,
+            "server.admin_port": options.admin_port,
+            "server.metrics_port": options.metrics_port,
+            "server.http_port": options.http_port,
+            "server.insecure_bind": True if options.insecure_bind else None,
+            "log.level": options.log_level,
+            "log.format": options.log_format,
         },
-        port_offset=port_offset,
+        port_offset=options.port_offset,
         env=dict(os.environ),
     )
     settings.check_startable()
@@ -171,33 +161,25 @@ def _serve(
         settings,
         http=http,
         as_json=common.as_json,
-        ready_file=ready_file,
+        ready_file=options.ready_file,
         grace_s=grace_s,
-        upgrade=not no_upgrade,
+        upgrade=not options.no_upgrade,
     )
 
 
-def _face(*, http: bool, summary: str, examples: list[str]) -> Command:
-    """`_serve` with or without the HTTP port: the same flags, listed once."""
-    flags = [
-        parameter
-        for parameter in inspect.signature(_serve, eval_str=True).parameters.values()
-        if parameter.name not in ("common", "http")
-    ]
-    return Command(partial(_serve, http=http), examples=examples, parameters=flags, summary=summary)
-
-
-up = _face(
-    http=True,
-    summary="Start a broker, MCP and JSON-RPC in one process; it stays in the foreground.",
+@command(
     examples=[
         "danube up",
         "danube up --data-dir /var/lib/danube --port-offset 100",
         "danube up --memory --json --ready-file ready.json",
-    ],
+    ]
 )
-broker = _face(
-    http=False,
-    summary="Start a broker alone: the same flags as `danube up`, and the HTTP port stays closed.",
-    examples=["danube broker", "danube broker --config danube.toml --log-format json"],
-)
+def up(*, common: Common, options: ServeOptions) -> int:
+    """Start a broker, MCP and JSON-RPC in one process; it stays in the foreground."""
+    return _serve(common, options, http=True)
+
+
+@command(examples=["danube broker", "danube broker --config danube.toml --log-format json"])
+def broker(*, common: Common, options: ServeOptions) -> int:
+    """Start a broker alone: the same flags as `danube up`, and the HTTP port stays closed."""
+    return _serve(common, options, http=False)

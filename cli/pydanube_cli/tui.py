@@ -7,8 +7,9 @@ import os
 import re
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from pydanube_core.errors import InsecureBind, InvalidArgument
@@ -23,6 +24,54 @@ if TYPE_CHECKING:
     from pydanube_tui.console import Console
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuiOptions:
+    """Which screen, how it looks, and whether it changes anything."""
+
+    view: Annotated[
+        str, typer.Option("--view", metavar="NAME", help="Where to begin: overview, topics, 'topic orders' …")
+    ] = "overview"
+    refresh: Annotated[
+        str, typer.Option("--refresh", metavar="DURATION", help="How often the cluster is asked.")
+    ] = "2s"
+    allow_writes: Annotated[
+        bool, typer.Option("--allow-writes", help="Offer changes too; each shows its plan first.")
+    ] = False
+    theme: Annotated[
+        str, typer.Option("--theme", metavar="NAME", help="dark, light, contrast, colour-blind, ansi.")
+    ] = "dark"
+    keys: Annotated[
+        str | None, typer.Option("--keys", metavar="FILE", help="Other keys, by action, in TOML.")
+    ] = None
+    no_mouse: Annotated[bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")] = False
+    ascii_only: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII alone.")] = False
+    snapshot: Annotated[
+        str | None, typer.Option("--snapshot", metavar="VIEW", help="Draw one screen and end.")
+    ] = None
+    form: Annotated[
+        Literal["text", "svg"], typer.Option("--format", help="Of the snapshot; --json gives its rows.")
+    ] = "text"
+    size: Annotated[str, typer.Option("--size", metavar="WxH", help="Of the snapshot.")] = "160x48"
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Show it in a browser; the link is printed, and works once.")
+    ] = False
+    host: Annotated[str, typer.Option("--host", help="With --serve.")] = "127.0.0.1"
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", min=0, max=65_535, help="With --serve; 0: any free one.")
+    ] = 8766
+    idle: Annotated[
+        str | None,
+        typer.Option(
+            "--idle",
+            metavar="DURATION",
+            help="End after so long without a key or click. [default: 30m with --serve]",
+        ),
+    ] = None
+    output: Annotated[
+        str | None, typer.Option("-o", "--out", metavar="FILE", help="Where the snapshot goes; else stdout.")
+    ] = None
+
+
 @command(
     examples=[
         "danube tui",
@@ -33,77 +82,18 @@ if TYPE_CHECKING:
         "danube tui --snapshot subscriptions --json",
     ]
 )
-def tui(
-    *,
-    common: Common,
-    view: Annotated[
-        str, typer.Option("--view", metavar="NAME", help="Where to begin: overview, topics, 'topic orders' …")
-    ] = "overview",
-    refresh: Annotated[
-        str, typer.Option("--refresh", metavar="DURATION", help="How often the cluster is asked.")
-    ] = "2s",
-    allow_writes: Annotated[
-        bool, typer.Option("--allow-writes", help="Offer changes too; each shows its plan first.")
-    ] = False,
-    theme: Annotated[
-        str, typer.Option("--theme", metavar="NAME", help="dark, light, contrast, colour-blind, ansi.")
-    ] = "dark",
-    keys: Annotated[
-        str | None, typer.Option("--keys", metavar="FILE", help="Other keys, by action, in TOML.")
-    ] = None,
-    no_mouse: Annotated[bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")] = False,
-    ascii_only: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII alone.")] = False,
-    snapshot: Annotated[
-        str | None, typer.Option("--snapshot", metavar="VIEW", help="Draw one screen and end.")
-    ] = None,
-    form: Annotated[
-        Literal["text", "svg"], typer.Option("--format", help="Of the snapshot; --json gives its rows.")
-    ] = "text",
-    size: Annotated[str, typer.Option("--size", metavar="WxH", help="Of the snapshot.")] = "160x48",
-    serve: Annotated[
-        bool, typer.Option("--serve", help="Show it in a browser; the link is printed, and works once.")
-    ] = False,
-    host: Annotated[str, typer.Option("--host", help="With --serve.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", metavar="PORT", min=0, max=65_535, help="With --serve; 0: any free one.")
-    ] = 8766,
-    idle: Annotated[
-        str | None,
-        typer.Option(
-            "--idle",
-            metavar="DURATION",
-            help="End after so long without a key or click. [default: 30m with --serve]",
-        ),
-    ] = None,
-    output: Annotated[
-        str | None, typer.Option("-o", "--out", metavar="FILE", help="Where the snapshot goes; else stdout.")
-    ] = None,
-) -> None:
+def tui(*, common: Common, options: TuiOptions) -> None:
     """Watch the cluster, and with --allow-writes change it. ? explains every key."""
     require("tui", what="danube tui")
     gc.disable()  # until all is imported: what is made by then stays
-    app = _console(
-        common,
-        (snapshot or view).split(),
-        refresh_s=parse_duration_s(refresh, field="refresh"),
-        allow_writes=allow_writes,
-        theme=theme,
-        keys=keys,
-        ascii_only=ascii_only,
-        mouse=not no_mouse,
-        idle_s=None if idle is None else parse_duration_s(idle, field="idle"),
-        remember=snapshot is None,
-    )
+    app = _console(common, options)
     gc.freeze()
     gc.enable()
-    if snapshot is not None:
-        _draw(app, common, form, size, output)
+    if options.snapshot is not None:
+        _draw(app, common, options)
         return
-    if serve:
-        flags = ["--view", view, "--refresh", refresh, "--theme", theme, "--idle", idle or "30m"]
-        flags += ["--allow-writes"] * allow_writes + ["--ascii"] * ascii_only
-        flags += ["--keys", str(Path(keys).resolve())] if keys else []
-        _serve(common, flags, host, port)
+    if options.serve:
+        _serve(common, options)
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()) and "TEXTUAL_DRIVER" not in os.environ:
         raise InvalidArgument(
@@ -111,28 +101,33 @@ def tui(
             field="stdout",
             value="no terminal",
         )
-    app.run(mouse=not no_mouse)
+    app.run(mouse=not options.no_mouse)
 
 
-def _console(
-    common: Common, words: list[str], *, keys: str | None, theme: str, remember: bool, **given: Any
-) -> Console:
+def _console(common: Common, given: TuiOptions) -> Console:
     from pydanube_tui.actions import ACTIONS, read_keys
     from pydanube_tui.cluster import Options
     from pydanube_tui.console import Console
     from pydanube_tui.themes import LOOKS
     from pydanube_tui.views import place
 
-    if theme not in LOOKS:
-        raise InvalidArgument(f"--theme {theme}: write one of {', '.join(LOOKS)}", field="theme", value=theme)
+    words = (given.snapshot or given.view).split()
+    if given.theme not in LOOKS:
+        raise InvalidArgument(
+            f"--theme {given.theme}: write one of {', '.join(LOOKS)}", field="theme", value=given.theme
+        )
     options = Options(
-        **given,
-        theme=theme,
+        refresh_s=parse_duration_s(given.refresh, field="refresh"),
+        allow_writes=given.allow_writes,
+        ascii_only=given.ascii_only,
+        mouse=not given.no_mouse,
+        idle_s=None if given.idle is None else parse_duration_s(given.idle, field="idle"),
+        theme=given.theme,
         no_colour="NO_COLOR" in os.environ,
         principal=common.principal,
         timeout_s=common.timeout_s,
-        actions=ACTIONS if keys is None else read_keys(keys),
-        state_file=_state_file() if remember else None,
+        actions=ACTIONS if given.keys is None else read_keys(given.keys),
+        state_file=_state_file() if given.snapshot is None else None,
         files=Path.cwd(),
     )
     return Console(_clusters(common), options, start=place(words))
@@ -165,8 +160,9 @@ def _clusters(common: Common) -> list[Cluster]:
     return [chosen, *(each for each in named if each is not chosen)]
 
 
-def _serve(common: Common, flags: list[str], host: str, port: int) -> None:
+def _serve(common: Common, options: TuiOptions) -> None:
     """A server whose sessions each run this command."""
+    host, port = options.host, options.port
     if host not in ("127.0.0.1", "localhost", "::1"):
         raise InsecureBind(
             f"--host {host}: anybody there could use the console, and it knows nobody yet; forward the port instead: "
@@ -178,7 +174,10 @@ def _serve(common: Common, flags: list[str], host: str, port: int) -> None:
     from pydanube_broker.rpc.listening import listen
     from pydanube_tui.serving import ConsoleServer
 
-    words = [sys.executable, "-m", "pydanube_cli.main", "tui", *flags]
+    words = [sys.executable, "-m", "pydanube_cli.main", "tui", "--view", options.view]
+    words += ["--refresh", options.refresh, "--theme", options.theme, "--idle", options.idle or "30m"]
+    words += ["--allow-writes"] * options.allow_writes + ["--ascii"] * options.ascii_only
+    words += ["--keys", str(Path(options.keys).resolve())] if options.keys else []
     words += ["--admin", common.admin_url, "--broker", common.broker_url]
     words += ["--cluster", common.cluster] if common.cluster else []
     words += ["--as", common.principal] if common.principal else []
@@ -191,16 +190,17 @@ def _serve(common: Common, flags: list[str], host: str, port: int) -> None:
     anyio.run(server.run)
 
 
-def _draw(app: Console, common: Common, form: Literal["text", "svg"], size: str, output: str | None) -> None:
+def _draw(app: Console, common: Common, options: TuiOptions) -> None:
     import anyio
     from pydanube_tui.snapshot import draw
 
+    size, output = options.size, options.output
     found = re.fullmatch(r"(\d{2,3})x(\d{2,3})", size)
     if found is None or not (40 <= int(found[1]) <= 400 and 10 <= int(found[2]) <= 200):
         raise InvalidArgument(f"--size {size}: write 160x48; from 40x10 to 400x200", field="size", value=size)
 
     async def drawn() -> str:
-        wanted = "json" if common.as_json else form
+        wanted = "json" if common.as_json else options.form
         return await draw(app, wanted, (int(found[1]), int(found[2])), timeout_s=common.timeout_s)
 
     text = anyio.run(drawn)

@@ -6,6 +6,7 @@ import secrets
 import shlex
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -35,6 +36,79 @@ if TYPE_CHECKING:
 EXIT_DAMAGE = 5
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """What to measure."""
+
+    scenario: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCENARIO", help="e2e, publish, consume, latency, await, unary, backlog, topics"
+        ),
+    ]
+    size: Annotated[
+        int, typer.Option("--size", min=8, max=3_000_000, metavar="BYTES", help="Of a payload.")
+    ] = 128
+    messages: Annotated[
+        int | None,
+        typer.Option("--messages", min=1, metavar="N", help="A run's messages [default: by scenario]"),
+    ] = None
+    producers: Annotated[
+        int | None,
+        typer.Option(
+            "--producers",
+            min=1,
+            max=1024,
+            metavar="N",
+            help="await: coroutines [default: 1; await 256, unary 4]",
+        ),
+    ] = None
+    consumers: Annotated[int, typer.Option("--consumers", min=1, max=64, metavar="N")] = 1
+    sub_type: Annotated[
+        str,
+        typer.Option(
+            "--sub-type",
+            metavar="TYPE",
+            help="exclusive: a subscription each; shared, failover, key-shared: one for all consumers.",
+        ),
+    ] = "exclusive"
+    keys: Annotated[
+        int | None,
+        typer.Option(
+            "--keys",
+            min=1,
+            max=1_000_000,
+            metavar="N",
+            help="Messages have one of N keys [default: none; key-shared 1000]",
+        ),
+    ] = None
+    ack_delay: Annotated[
+        str,
+        typer.Option("--ack-delay", metavar="DURATION", help="Acknowledge so much later; read on meanwhile."),
+    ] = "0ms"
+    topics: Annotated[
+        int,
+        typer.Option(
+            "--topics", min=1, max=catalogue.MAX_TOPICS, metavar="N", help="Of the scenario topics."
+        ),
+    ] = 10_000
+    each: Annotated[bool, typer.Option("--each", help="Message by message instead of in batches.")] = False
+    runs: Annotated[
+        int | None, typer.Option("--runs", min=1, max=100, metavar="N", help="[default: 5; backlog 3]")
+    ] = None
+    compression: Annotated[Literal["none", "lz4", "zstd"], typer.Option("--compression")] = "none"
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir", metavar="DIR", help="Where a broker of our own gets its folder [default: here]"
+        ),
+    ] = None
+    assertions: Annotated[
+        list[str] | None,
+        typer.Option("--assert", metavar="EXPR", help="Exit 6 unless this holds of the result."),
+    ] = None
+
+
 @command(
     examples=[
         "danube bench e2e",
@@ -49,78 +123,26 @@ EXIT_DAMAGE = 5
         "danube bench topics --topics 10000 --assert 'median.topics.ready_s.after_kill <= 15'",
     ]
 )
-def bench(
-    *,
-    common: Common,
-    scenario: Annotated[
-        str,
-        typer.Argument(
-            metavar="SCENARIO", help="e2e, publish, consume, latency, await, unary, backlog, topics"
-        ),
-    ],
-    size: Annotated[
-        int, typer.Option("--size", min=8, max=3_000_000, metavar="BYTES", help="Of a payload.")
-    ] = 128,
-    messages: Annotated[
-        int | None,
-        typer.Option("--messages", min=1, metavar="N", help="A run's messages [default: by scenario]"),
-    ] = None,
-    producers: Annotated[
-        int | None,
-        typer.Option(
-            "--producers",
-            min=1,
-            max=1024,
-            metavar="N",
-            help="await: coroutines [default: 1; await 256, unary 4]",
-        ),
-    ] = None,
-    consumers: Annotated[int, typer.Option("--consumers", min=1, max=64, metavar="N")] = 1,
-    sub_type: Annotated[
-        str,
-        typer.Option(
-            "--sub-type",
-            metavar="TYPE",
-            help="exclusive: a subscription each; shared, failover, key-shared: one for all consumers.",
-        ),
-    ] = "exclusive",
-    keys: Annotated[
-        int | None,
-        typer.Option(
-            "--keys",
-            min=1,
-            max=1_000_000,
-            metavar="N",
-            help="Messages have one of N keys [default: none; key-shared 1000]",
-        ),
-    ] = None,
-    ack_delay: Annotated[
-        str,
-        typer.Option("--ack-delay", metavar="DURATION", help="Acknowledge so much later; read on meanwhile."),
-    ] = "0ms",
-    topics: Annotated[
-        int,
-        typer.Option(
-            "--topics", min=1, max=catalogue.MAX_TOPICS, metavar="N", help="Of the scenario topics."
-        ),
-    ] = 10_000,
-    each: Annotated[bool, typer.Option("--each", help="Message by message instead of in batches.")] = False,
-    runs: Annotated[
-        int | None, typer.Option("--runs", min=1, max=100, metavar="N", help="[default: 5; backlog 3]")
-    ] = None,
-    compression: Annotated[Literal["none", "lz4", "zstd"], typer.Option("--compression")] = "none",
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir", metavar="DIR", help="Where a broker of our own gets its folder [default: here]"
-        ),
-    ] = None,
-    assertions: Annotated[
-        list[str] | None,
-        typer.Option("--assert", metavar="EXPR", help="Exit 6 unless this holds of the result."),
-    ] = None,
-) -> int:
+def bench(*, common: Common, options: BenchOptions) -> int:
     """Measure one scenario; without --broker, against a broker of its own on this disk."""
+    plan = _plan(options, common)
+    conditions = [
+        Expression(text) for text in options.assertions or []
+    ]  # a typing mistake must not cost the measurement
+    require("broker", what="danube bench")
+    with terminate_like_interrupt():  # the broker of its own must not outlive it
+        result = _measure(
+            plan, options.runs or catalogue.DEFAULT_RUNS.get(plan.scenario, 5), common, options.data_dir
+        )
+    if common.as_json:
+        print_json(result)
+    else:
+        _print(result)
+    return _judge(result, conditions, as_json=common.as_json)
+
+
+def _plan(options: BenchOptions, common: Common) -> Plan:
+    scenario, size = options.scenario, options.size
     if scenario in catalogue.LATER:
         work = catalogue.LATER[scenario]
         raise NotImplementedYet(
@@ -136,48 +158,39 @@ def bench(
             field="broker",
             value=common.broker,
         )
-    of_type = sub_type.replace("_", "-")
+    of_type = options.sub_type.replace("_", "-")
     if of_type not in catalogue.SUB_TYPES:
         raise InvalidArgument(
-            f"--sub-type {sub_type!r}: give {', '.join(catalogue.SUB_TYPES)}",
+            f"--sub-type {options.sub_type!r}: give {', '.join(catalogue.SUB_TYPES)}",
             field="sub_type",
-            value=sub_type,
+            value=options.sub_type,
         )
-    if each and of_type != "exclusive":
+    if options.each and of_type != "exclusive":
         raise InvalidArgument(
             "--each measures exclusive consumers only; leave --each or --sub-type out",
             field="each",
             value=True,
         )
-    if data_dir is not None and not data_dir.is_dir():
+    if options.data_dir is not None and not options.data_dir.is_dir():
         raise InvalidArgument(
-            f"--data-dir: there is no folder {data_dir}", field="data_dir", value=str(data_dir)
+            f"--data-dir: there is no folder {options.data_dir}",
+            field="data_dir",
+            value=str(options.data_dir),
         )
-    conditions = [
-        Expression(text) for text in assertions or []
-    ]  # a typing mistake must not cost the measurement
-    require("broker", what="danube bench")
-    plan = catalogue.Plan(
+    return catalogue.Plan(
         scenario=scenario,
         size=size,
-        messages=messages or catalogue.DEFAULT_MESSAGES[scenario],
-        producers=producers or catalogue.DEFAULT_PRODUCERS.get(scenario, 1),
-        consumers=consumers,
-        each=each,
-        compression=compression,
+        messages=options.messages or catalogue.DEFAULT_MESSAGES[scenario],
+        producers=options.producers or catalogue.DEFAULT_PRODUCERS.get(scenario, 1),
+        consumers=options.consumers,
+        each=options.each,
+        compression=options.compression,
         timeout_s=common.timeout_s,
         sub_type=of_type,
-        keys=keys or (catalogue.DEFAULT_KEYS if of_type == "key-shared" else 0),
-        ack_delay_s=parse_duration_s(ack_delay, field="ack_delay"),
-        topics=topics,
+        keys=options.keys or (catalogue.DEFAULT_KEYS if of_type == "key-shared" else 0),
+        ack_delay_s=parse_duration_s(options.ack_delay, field="ack_delay"),
+        topics=options.topics,
     )
-    with terminate_like_interrupt():  # the broker of its own must not outlive it
-        result = _measure(plan, runs or catalogue.DEFAULT_RUNS.get(scenario, 5), common, data_dir)
-    if common.as_json:
-        print_json(result)
-    else:
-        _print(result)
-    return _judge(result, conditions, as_json=common.as_json)
 
 
 def _measure(plan: Plan, runs: int, common: Common, data_dir: Path | None) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 import typer
 from pydanube_admin import runbooks
 from pydanube_admin.registry import OPERATIONS
-
 from pydanube_cli.command import Command, shared_parameters
 from pydanube_cli.completion.words import FILES, FOLDERS, TEXT
 from pydanube_cli.operations import ALIASES, command_of
