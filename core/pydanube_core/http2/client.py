@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Final
 
 from pydanube_core.http2 import frames
-from pydanube_core.http2.budgets import Budgets, Kind
+from pydanube_core.http2.budgets import Kind
 from pydanube_core.http2.codes import (
     PREFACE,
     ConnectionFailure,
@@ -26,23 +26,20 @@ from pydanube_core.http2.codes import (
     SettingId,
     StreamFailure,
 )
-from pydanube_core.http2.control import LARGEST_ID, Control
+from pydanube_core.http2.control import LARGEST_ID
 from pydanube_core.http2.events import (
     AnswerEvent,
-    ConnectionEnded,
-    DataReceived,
     GoingAway,
     HeadReceived,
     PingAcked,
     StreamReset,
 )
 from pydanube_core.http2.head import AnswerHead, MalformedHead
-from pydanube_core.http2.header_blocks import PartialBlock, unwrapped
 from pydanube_core.http2.header_tables import HeaderReader
 from pydanube_core.http2.limits import Limits
-from pydanube_core.http2.sending import WINDOW_LIMIT, Outbox
+from pydanube_core.http2.sending import Outbox
+from pydanube_core.http2.side import Side
 from pydanube_core.http2.streams import ACTS, NEXT, Act, Stream, StreamState
-from pydanube_core.http2.windows import ReceiveWindow
 
 TABLE_BYTES: Final = 4096  # of the server's header table: what answers repeat becomes a byte or two
 _DATA, _HEADERS, _WINDOW_UPDATE = int(FrameType.DATA), int(FrameType.HEADERS), int(FrameType.WINDOW_UPDATE)
@@ -51,18 +48,10 @@ _CLOSED = StreamState.CLOSED
 _unpack = frames.FRAME_HEADER.unpack_from
 
 
-class ClientConnection:
+class ClientConnection(Side[AnswerEvent]):
     """See the module."""
 
     def __init__(self, limits: Limits, *, now: float) -> None:
-        self.limits = limits
-        self.out = Outbox(limits, answering=False)
-        self.streams: dict[int, Stream] = {}
-        self.ended = False  # nothing is read any more
-        self.going = False  # the server takes no new stream
-        self.heard_at = now
-        self._reader = HeaderReader(table_bytes=TABLE_BYTES, list_bytes=limits.header_list_bytes)
-        self._budgets = Budgets()
         greeting = PREFACE + frames.settings(
             (
                 (SettingId.ENABLE_PUSH, 0),
@@ -71,19 +60,9 @@ class ClientConnection:
                 (SettingId.MAX_HEADER_LIST_SIZE, limits.header_list_bytes),
             )
         )
-        self.control = Control(
-            limits, self.out, self.streams, self._reader, self._budgets, now, greeting=greeting
-        )
-        self._window = ReceiveWindow(limits.connection_window_bytes, limits.connection_window_max_bytes)
-        self._partial = b""
-        self._settled = False  # the server's first SETTINGS is there
-        self._block: PartialBlock | None = None
-        self._last_id = -1  # of the streams we opened
-
-    @property
-    def greeted(self) -> bool:
-        """Whether the server has spoken HTTP/2 so far."""
-        return self._settled
+        reader = HeaderReader(table_bytes=TABLE_BYTES, list_bytes=limits.header_list_bytes)
+        super().__init__(limits, Outbox(limits, answering=False), reader, greeting=greeting, now=now)
+        self._last_id = -1
 
     @property
     def full(self) -> bool:
@@ -105,45 +84,10 @@ class ClientConnection:
             self.going = True  # section 5.1.1: no identifiers are left
         return stream
 
-    def reset(self, stream: Stream, code: ErrorCode) -> None:
-        """Give a stream up; its user is not told."""
-        if stream.state is not _CLOSED:
-            self.out.reset(stream, code)
-
-    def pause(self, stream: Stream) -> None:
-        """Let the server send what the stream's window has room for, and no more."""
-        stream.paused = True
-
-    def resume(self, stream: Stream, now: float) -> None:
-        stream.paused = False
-        receive = stream.receive
-        if receive is not None and stream.state is not _CLOSED and receive.used * 2 >= receive.size:
-            self.out.control(frames.window_update(stream.id, receive.update(now)))
-
-    def probe(self) -> None:
-        """Ask for a sign of life: `PingAcked`."""
-        self.control.probe()
-
     def say_goodbye(self) -> None:
         """GOAWAY; to be followed by closing."""
         self.going = True
         self.out.control(frames.goaway(0, ErrorCode.NO_ERROR, ""))
-
-    def fail(self, code: ErrorCode, why: str) -> list[AnswerEvent]:
-        """End the connection for a reason seen from outside (time)."""
-        events: list[AnswerEvent] = []
-        if not self.ended:
-            self._end(code, why, events)
-        return events
-
-    def take(self, now: float) -> bytes:
-        """What is to be sent now."""
-        if self.control.pings:
-            self.control.answer_pings(now)
-        data = self.out.take()
-        if self.out.ended:
-            self._forget_ended()
-        return data
 
     def _forget_ended(self) -> None:
         for stream in self.out.ended:
@@ -151,20 +95,6 @@ class ClientConnection:
         self.out.ended.clear()
 
     # -- receiving ---------------------------------------------------------------------------------------------
-
-    def receive(self, data: bytes, now: float) -> list[AnswerEvent]:
-        """What the bytes mean; in the order in which they say it."""
-        events: list[AnswerEvent] = []
-        if self.ended:
-            return events
-        if self.out.ended:
-            self._forget_ended()
-        self.heard_at = now
-        try:
-            self._read(data, now, events)
-        except ConnectionFailure as failure:
-            self._end(failure.code, failure.why, events)
-        return events
 
     def _read(self, data: bytes, now: float, events: list[AnswerEvent]) -> None:
         if self._partial:
@@ -197,8 +127,12 @@ class ClientConnection:
                     stream = streams.get(stream_id)
                     if stream is None:
                         self._known_id(stream_id)
+                    elif not stream.head_received:
+                        raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, "DATA before the head")
                     else:
                         self._data(stream, flags, data, start, end, now, events)
+                        if flags & frames.END_STREAM:
+                            self._answered(stream)
                 elif kind == _HEADERS:
                     self._headers(flags, stream_id, data[start:end], now, events)
                 elif kind == _WINDOW_UPDATE and length == 4:
@@ -209,77 +143,15 @@ class ClientConnection:
                 self._fault(failure, now, events)
         self._partial = b"" if position == size else data[position:]
 
-    def _guarded(
-        self, kind: int, flags: int, stream_id: int, payload: bytes, now: float, events: list[AnswerEvent]
-    ) -> None:
-        """A frame where only one kind may come: the first SETTINGS, or the rest of a header block."""
-        block = self._block
-        if block is None:
-            if kind != FrameType.SETTINGS or flags & frames.ACK:
-                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "no_settings_first")
-            self.control.settings(flags, stream_id, payload)
-            self._settled = True
-            return
-        whole = block.add(kind, flags, stream_id, payload, self.limits)
-        if whole is not None:
-            self._block = None
-            self._complete(block.stream_id, block.flags, whole, events)
-
-    def _known_id(self, stream_id: int) -> None:
-        """Frames of streams that are over were under way; of streams that never were, they are a fault."""
-        if stream_id > self._last_id or not stream_id & 1:
-            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_on_idle_stream")
-
-    def _data(
-        self,
-        stream: Stream,
-        flags: int,
-        data: bytes,
-        start: int,
-        end: int,
-        now: float,
-        events: list[AnswerEvent],
-    ) -> None:
-        length = end - start
-        ended = bool(flags & frames.END_STREAM)
-        state = NEXT[stream.state * ACTS + (_RECV_END if ended else _RECV_DATA)]
-        if state is None or not stream.head_received:
-            raise StreamFailure(stream.id, ErrorCode.PROTOCOL_ERROR, "DATA where none may be")
-        receive = stream.receive or stream.open_window(self.limits)
-        receive.left -= length
-        if receive.left < 0:
-            raise StreamFailure(stream.id, ErrorCode.FLOW_CONTROL_ERROR, "stream window overrun")
-        if flags & frames.PADDED:
-            padding = data[start] if length else 0
-            if padding >= length:
-                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "padding_too_large")
-            start, end = start + 1, end - padding
-        if start == end and not ended:
-            self._budgets.spend(Kind.EMPTY_DATA, now)
-        if stream.expected is not None:
-            stream.expected -= end - start
-            if stream.expected < 0 or (ended and stream.expected):
-                raise StreamFailure(stream.id, ErrorCode.PROTOCOL_ERROR, "content-length is another")
-        receive.used += length
-        if not ended and not stream.paused and receive.used * 2 >= receive.size:
-            self.out.control(frames.window_update(stream.id, receive.update(now)))
-        events.append(DataReceived(stream, data, start, end, ended))
-        stream.state = state
-        if ended:
-            self._answered(stream)
-
     def _headers(
         self, flags: int, stream_id: int, payload: bytes, now: float, events: list[AnswerEvent]
     ) -> None:
         self._known_id(stream_id)
-        if flags & (frames.PADDED | frames.PRIORITIZED):
-            payload = unwrapped(flags, stream_id, payload)
-        if flags & frames.END_HEADERS:
-            self._complete(stream_id, flags, payload, events)
-        else:
-            self._block = PartialBlock(stream_id, flags, payload)
+        super()._headers(flags, stream_id, payload, now, events)
 
-    def _complete(self, stream_id: int, flags: int, block: bytes, events: list[AnswerEvent]) -> None:
+    def _complete(
+        self, stream_id: int, flags: int, block: bytes, now: float, events: list[AnswerEvent]
+    ) -> None:
         """A header block is whole: the head of an answer, or its trailers."""
         if len(block) > self.limits.header_block_bytes:
             raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "header_block_too_large")
@@ -317,25 +189,6 @@ class ClientConnection:
             self.streams.pop(stream.id, None)
         else:
             self.out.reset(stream, ErrorCode.NO_ERROR)
-
-    def _window_update(self, stream_id: int, increment: int, now: float) -> None:
-        if stream_id == 0:
-            if not increment:
-                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "window_update_of_zero")
-            self.out.window += increment
-            if self.out.window > WINDOW_LIMIT:
-                raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, "window_too_large")
-            return
-        stream = self.streams.get(stream_id)
-        if stream is None:
-            self._known_id(stream_id)
-            return
-        if not increment:
-            raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of zero")
-        stream.send_window += increment
-        if stream.send_window > WINDOW_LIMIT:
-            raise StreamFailure(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "window too large")
-        self.out.opened(stream)
 
     def _other(
         self, kind: int, flags: int, stream_id: int, payload: bytes, now: float, events: list[AnswerEvent]
@@ -377,14 +230,3 @@ class ClientConnection:
             self.out.forget(stream)
             events.append(StreamReset(stream, failure.code))
         self.out.control(frames.rst_stream(failure.stream_id, failure.code))
-
-    def _end(self, code: ErrorCode, why: str, events: list[AnswerEvent]) -> None:
-        self.ended = self.going = True
-        self._partial = b""
-        for stream in self.streams.values():
-            self.out.forget(stream)
-            events.append(StreamReset(stream, code))
-        self.streams.clear()
-        self.out.clear()
-        self.out.control(frames.goaway(0, code, why))
-        events.append(ConnectionEnded(code, why))

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final
 
 from pydanube_core.http2 import frames
-from pydanube_core.http2.budgets import Budgets, Kind
+from pydanube_core.http2.budgets import Kind
 from pydanube_core.http2.codes import (
     PREFACE,
     ConnectionFailure,
@@ -25,9 +25,8 @@ from pydanube_core.http2.codes import (
     SettingId,
     StreamFailure,
 )
-from pydanube_core.http2.control import LARGEST_ID, Control
+from pydanube_core.http2.control import LARGEST_ID
 from pydanube_core.http2.events import (
-    ConnectionEnded,
     DataReceived,
     Event,
     PingAcked,
@@ -35,24 +34,20 @@ from pydanube_core.http2.events import (
     StreamReset,
 )
 from pydanube_core.http2.head import MalformedHead, RequestHead, check_trailers
-from pydanube_core.http2.header_blocks import PartialBlock, unwrapped
 from pydanube_core.http2.header_tables import HeaderReader
 from pydanube_core.http2.limits import Limits
-from pydanube_core.http2.sending import WINDOW_LIMIT, Outbox
+from pydanube_core.http2.sending import Outbox
+from pydanube_core.http2.side import Side
 from pydanube_core.http2.streams import ACTS, NEXT, Act, Stream, StreamState
-from pydanube_core.http2.windows import ReceiveWindow
 
 STREAM_BYTES: Final = 2048  # what an open stream takes with its call, about
 _REMEMBERED: Final = 256  # streams that are closed, and how: frames of theirs may still be under way
 _MOST: Final = 320  # of them, before the oldest are forgotten
 _TLS_HANDSHAKE: Final = 0x16  # the first byte of whoever speaks TLS
-#: of a window, in bytes: worth less than the frame that says it. Of no account where nothing waits for it: grpcio answers
-#: each small message with an increment of its size.
-TINY_INCREMENT: Final = 32
-
 # What every call passes is kept as plain globals: a member of an enum is looked up in its class each time, 50 ns.
 _DATA, _HEADERS, _WINDOW_UPDATE = int(FrameType.DATA), int(FrameType.HEADERS), int(FrameType.WINDOW_UPDATE)
 _END_STREAM, _END_HEADERS, _PADDED = frames.END_STREAM, frames.END_HEADERS, frames.PADDED
+_OPENS = _END_HEADERS | _END_STREAM  # of them, END_HEADERS alone: a whole head, and more is to come
 _SHAPE = _END_HEADERS | _PADDED | frames.PRIORITIZED  # of a HEADERS frame
 _RECV_DATA, _RECV_END = int(Act.RECV_DATA), int(Act.RECV_END)
 _OPEN, _HALF_CLOSED = StreamState.OPEN, StreamState.HALF_CLOSED_REMOTE
@@ -71,7 +66,7 @@ def _greeting(limits: Limits) -> bytes:
     )
 
 
-class ServerConnection:
+class ServerConnection(Side[Event]):
     """See the module.
 
     Args:
@@ -79,28 +74,13 @@ class ServerConnection:
     """
 
     def __init__(self, limits: Limits, *, varying: bytes = b"", now: float) -> None:
-        self.limits = limits
-        self.out = Outbox(limits)
-        self.streams: dict[int, Stream] = {}
+        reader = HeaderReader(table_bytes=0, list_bytes=limits.header_list_bytes, varying=varying)
+        super().__init__(limits, Outbox(limits), reader, greeting=_greeting(limits), now=now)
         #: streams that ended on our side and have a user, to be told by whoever takes
         self.finished: list[Stream] = []
         self._head_bytes = 0  # of open streams
-        self.ended = False  # nothing is read any more
-        self.going = False  # no new stream is taken
         self.partial_since: float | None = None  # when the frame began that is not whole
-        self.heard_at = now
-        self.block_since: float | None = None  # when the header block began that is not complete
-        self._reader = HeaderReader(table_bytes=0, list_bytes=limits.header_list_bytes, varying=varying)
-        self._budgets = Budgets()
-        self.control = Control(
-            limits, self.out, self.streams, self._reader, self._budgets, now, greeting=_greeting(limits)
-        )
-        self._window = ReceiveWindow(limits.connection_window_bytes, limits.connection_window_max_bytes)
-        self._partial = b""
         self._greeted = False  # the preface is there
-        self._settled = False  # and the first SETTINGS
-        self._block: PartialBlock | None = None
-        self._last_id = 0
         self._closed: dict[int, bool] = {}  # id → whether we reset it
 
     @property
@@ -117,25 +97,6 @@ class ServerConnection:
         )
 
     # -- receiving ---------------------------------------------------------------------------------------------
-
-    @property
-    def greeted(self) -> bool:
-        """Whether the peer has spoken HTTP/2 so far."""
-        return self._settled
-
-    def receive(self, data: bytes, now: float) -> list[Event]:
-        """What the bytes mean; in the order in which they say it."""
-        events: list[Event] = []
-        if self.ended:
-            return events
-        if self.out.ended:
-            self._forget_ended()
-        self.heard_at = now
-        try:
-            self._read(data, now, events)
-        except ConnectionFailure as failure:
-            self._end(failure.code, failure.why, events)
-        return events
 
     def _read(self, data: bytes, now: float, events: list[Event]) -> None:
         if self._partial:
@@ -163,11 +124,11 @@ class ServerConnection:
                 break
             position = end
             stream_id &= LARGEST_ID
-            if self._block is not None or not self._settled:
-                self._guarded(kind, flags, stream_id, data[start:end], now, events)
-                continue
             try:
-                if kind == _DATA:
+                if self._block is not None or not self._settled:
+                    begun = None
+                    self._guarded(kind, flags, stream_id, data[start:end], now, events)
+                elif kind == _DATA:
                     stream = streams.get(stream_id)
                     window.left -= length
                     if window.left < 0:
@@ -199,7 +160,7 @@ class ServerConnection:
                         self._complete(stream_id, flags, data[start:end], now, events)
                     else:
                         self._headers(flags, stream_id, data[start:end], now, events)
-                    if not flags & _END_STREAM and events and type(events[-1]) is RequestReceived:
+                    if flags & _OPENS == _END_HEADERS and events and type(events[-1]) is RequestReceived:
                         begun = events[-1].stream
                 elif kind == _WINDOW_UPDATE and length == 4:
                     increment = int.from_bytes(data[start:end], "big") & LARGEST_ID
@@ -216,66 +177,12 @@ class ServerConnection:
             if position or self.partial_since is None:
                 self.partial_since = now
 
-    def _guarded(
-        self, kind: int, flags: int, stream_id: int, payload: bytes, now: float, events: list[Event]
-    ) -> None:
-        """A frame where only one kind may come: the first SETTINGS, or the rest of a header block."""
-        block = self._block
-        if block is None:
-            if kind != FrameType.SETTINGS or flags & frames.ACK:
-                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "no_settings_first")
-            self.control.settings(flags, stream_id, payload)
-            self._settled = True
-            return
-        whole = block.add(kind, flags, stream_id, payload, self.limits)
-        if whole is not None:
-            self._block = self.block_since = None
-            try:
-                self._complete(block.stream_id, block.flags, whole, now, events)
-            except StreamFailure as failure:
-                self._fault(failure, now, events)
-
     # -- streams -----------------------------------------------------------------------------------------------
-
-    def _data(
-        self, stream: Stream, flags: int, data: bytes, start: int, end: int, now: float, events: list[Event]
-    ) -> None:
-        length = end - start
-        ended = flags & _END_STREAM
-        state = NEXT[stream.state * ACTS + (_RECV_END if ended else _RECV_DATA)]
-        if state is None:
-            raise StreamFailure(stream.id, ErrorCode.STREAM_CLOSED, "DATA after the end")
-        receive = stream.receive or stream.open_window(self.limits)
-        receive.left -= length
-        if receive.left < 0:
-            raise StreamFailure(stream.id, ErrorCode.FLOW_CONTROL_ERROR, "stream window overrun")
-        if flags & _PADDED:
-            padding = data[start] if length else 0
-            if padding >= length:
-                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "padding_too_large")
-            start, end = start + 1, end - padding
-        if start == end and not ended:
-            self._budgets.spend(Kind.EMPTY_DATA, now)
-        if stream.expected is not None:
-            stream.expected -= end - start
-            if stream.expected < 0 or (ended and stream.expected):
-                raise StreamFailure(stream.id, ErrorCode.PROTOCOL_ERROR, "content-length is another")
-        stream.state = state
-        receive.used += length
-        if not ended and not stream.paused and receive.used * 2 >= receive.size:
-            self.out.control(frames.window_update(stream.id, receive.update(now)))
-        events.append(DataReceived(stream, data, start, end, bool(ended)))
 
     def _headers(self, flags: int, stream_id: int, payload: bytes, now: float, events: list[Event]) -> None:
         if not stream_id & 1:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "bad_stream_id")
-        if flags & (frames.PADDED | frames.PRIORITIZED):
-            payload = unwrapped(flags, stream_id, payload)
-        if flags & _END_HEADERS:
-            self._complete(stream_id, flags, payload, now, events)
-            return
-        self._block = PartialBlock(stream_id, flags, payload)
-        self.block_since = now
+        super()._headers(flags, stream_id, payload, now, events)
 
     def _complete(self, stream_id: int, flags: int, block: bytes, now: float, events: list[Event]) -> None:
         """A header block is whole: a request, or the trailers of one."""
@@ -333,35 +240,9 @@ class ServerConnection:
 
     def _stray(self, stream_id: int, what: str) -> None:
         """A frame of a stream that is not open."""
-        if not stream_id or stream_id > self._last_id or not stream_id & 1:
-            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_on_idle_stream")
+        self._known_id(stream_id)
         if not self._closed.get(stream_id, False):  # else it was under way when we reset the stream
             raise StreamFailure(stream_id, ErrorCode.STREAM_CLOSED, f"{what} after the end")
-
-    def _window_update(self, stream_id: int, increment: int, now: float) -> None:
-        if stream_id == 0:
-            if not increment:
-                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "window_update_of_zero")
-            if increment < TINY_INCREMENT and self.out.starved:
-                self._budgets.spend(Kind.TINY_WINDOWS, now)
-            self.out.window += increment
-            if self.out.window > WINDOW_LIMIT:
-                raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, "window_too_large")
-            return
-        stream = self.streams.get(stream_id)
-        if stream is None:
-            if stream_id > self._last_id or not stream_id & 1:
-                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_on_idle_stream")
-            return
-        if not increment:
-            raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of zero")
-        stream.send_window += increment
-        if stream.send_window > WINDOW_LIMIT:
-            raise StreamFailure(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "window too large")
-        if stream.queue is not None:
-            if increment < TINY_INCREMENT:
-                self._budgets.spend(Kind.TINY_WINDOWS, now)
-            self.out.opened(stream)
 
     # -- the rarer frames --------------------------------------------------------------------------------------
 
@@ -378,8 +259,7 @@ class ServerConnection:
             self.control.frame(kind, flags, stream_id, payload, now)
 
     def _rst_stream(self, stream_id: int, payload: bytes, now: float, events: list[Event]) -> None:
-        if not stream_id or stream_id > self._last_id or not stream_id & 1:
-            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_on_idle_stream")
+        self._known_id(stream_id)
         if len(payload) != 4:
             raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "bad_frame_size")
         self._budgets.spend(Kind.RESETS, now)
@@ -390,26 +270,6 @@ class ServerConnection:
             events.append(StreamReset(stream, int.from_bytes(payload, "big")))
 
     # -- commands ----------------------------------------------------------------------------------------------
-
-    def reset(self, stream: Stream, code: ErrorCode) -> None:
-        """Give a stream up; its user is not told."""
-        if stream.state is not StreamState.CLOSED:
-            self.out.reset(stream, code)
-
-    def pause(self, stream: Stream) -> None:
-        """Let the peer send what the stream's window has room for, and no more."""
-        stream.paused = True
-
-    def resume(self, stream: Stream, now: float) -> None:
-        stream.paused = False
-        receive = stream.receive or stream.open_window(self.limits)
-        open_there = stream.state in (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
-        if open_there and receive.used * 2 >= receive.size:
-            self.out.control(frames.window_update(stream.id, receive.update(now)))
-
-    def probe(self) -> None:
-        """Ask for a sign of life: `PingAcked`."""
-        self.control.probe()
 
     def announce_end(self) -> None:
         """Tell the peer to open no more streams; those under way when it hears it are still taken (section 6.8)."""
@@ -425,22 +285,6 @@ class ServerConnection:
         if not self.going and not self.ended:
             self.going = True
             self.out.control(frames.goaway(self._last_id, ErrorCode.NO_ERROR, why))
-
-    def fail(self, code: ErrorCode, why: str) -> list[Event]:
-        """End the connection for a reason seen from outside (time)."""
-        events: list[Event] = []
-        if not self.ended:
-            self._end(code, why, events)
-        return events
-
-    def take(self, now: float) -> bytes:
-        """What is to be sent now."""
-        if self.control.pings:
-            self.control.answer_pings(now)
-        data = self.out.take()
-        if self.out.ended:
-            self._forget_ended()
-        return data
 
     def _forget_ended(self) -> None:
         streams, closed = self.streams, self._closed
@@ -483,14 +327,6 @@ class ServerConnection:
         for stream_id in tuple(islice(self._closed, len(self._closed) - _REMEMBERED)):
             del self._closed[stream_id]
 
-    def _end(self, code: ErrorCode, why: str, events: list[Event]) -> None:
-        self.ended = True
-        self._partial = b""
-        for stream in self.streams.values():
-            self.out.forget(stream)
-            events.append(StreamReset(stream, code))
-        self.streams.clear()
+    def _end(self, code: ErrorCode, why: str, events: list[Event], *, last: int = 0) -> None:
+        super()._end(code, why, events, last=self._last_id)
         self._head_bytes = 0
-        self.out.clear()
-        self.out.control(frames.goaway(self._last_id, code, why))
-        events.append(ConnectionEnded(code, why))

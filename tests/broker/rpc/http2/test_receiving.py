@@ -372,3 +372,22 @@ def test_streams_under_way_are_taken_until_the_peer_has_heard_of_the_end() -> No
     assert int.from_bytes(goaway.payload[:4], "big") == 1
     peer.send(peer.request(3, end=True))
     assert resets(peer.read()) == {3: ErrorCode.REFUSED_STREAM}
+
+
+def test_data_of_a_request_do_not_join_one_whose_head_came_in_pieces_meanwhile() -> None:
+    """All in one read: the head of a call, that of another in two frames, then all data of the first."""
+    peer = Peer()
+    peer.greet()
+    first, second = peer.block(), peer.block()
+    events = peer.send(
+        peer.request(1, block=first)
+        + frame(FrameType.HEADERS, 0, 3, second[:4])
+        + frame(FrameType.CONTINUATION, END_HEADERS, 3, second[4:])
+        + data(1, message(b"of the first"), end=True)
+    )
+    heads = {event.stream.id: event for event in events if isinstance(event, RequestReceived)}
+    assert heads.keys() == {1, 3}
+    assert not heads[3].ended
+    assert heads[3].data == b""
+    received = [event for event in events if isinstance(event, DataReceived)]
+    assert [(event.stream.id, event.ended) for event in received] == [(1, True)]
