@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pydanube_core.charts.chart import Chart, Series
 from pydanube_core.units import parse_time_ms
 
-from pydanube_spark.reports.charts import Chart, Series
 from pydanube_spark.reports.comparison import comparison_table
 from pydanube_spark.reports.page import Page, Step
 from pydanube_spark.reports.stretches import as_of_text, time_label

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
+from pydanube_core.charts.chart import Chart, Series
 from pydanube_core.diagnosis import LagStatus, eta_of_partitions
 from pydanube_core.names import TopicName
 from pydanube_core.units import parse_time_ms
 
-from pydanube_spark.reports.charts import Chart, Series
 from pydanube_spark.reports.comparison import comparison_table
 from pydanube_spark.reports.lag_rows import SEVERITY, STRETCHES
 from pydanube_spark.reports.lag_steps import next_steps

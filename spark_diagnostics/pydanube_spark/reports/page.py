@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pydanube_spark.reports.charts import Chart, svg
+from pydanube_core.charts.chart import Chart
+
+from pydanube_spark.reports.charts import svg
 from pydanube_spark.reports.markup import escaped
 from pydanube_spark.reports.style import SCRIPT, style
 from pydanube_spark.reports.table import TableView, table_html
