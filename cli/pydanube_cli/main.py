@@ -21,8 +21,8 @@ _Leaf = tuple[str, str, str]
 COMMANDS: Final[dict[str, _Leaf]] = {
     "up": ("serve", "up", "start a broker with MCP and JSON-RPC, in one process"),
     "broker": ("serve", "broker", "start a broker without the HTTP port for MCP and JSON-RPC"),
-    "produce": ("produce", "produce", "publish lines, a file or a text"),
-    "consume": ("consume", "consume", "read a topic, with or without a subscription"),
+    "produce": ("messages.produce", "produce", "publish lines, a file or a text"),
+    "consume": ("messages.consume", "consume", "read a topic, with or without a subscription"),
     "bench": ("bench.command", "bench", "measure throughput and latency beside the machine's own limits"),
     "doctor": ("doctor", "doctor", "look for what would keep a broker from running well"),
     "mcp": ("mcp", "mcp", "serve the cluster to an AI assistant, or print its configuration"),

@@ -12,6 +12,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -27,15 +28,15 @@ from pydanube_core.errors import (
     PlanRequired,
 )
 
+from pydanube_cli.answers.findings import print_diagnosis
+from pydanube_cli.answers.object_paths import all_paths, lines_of
+from pydanube_cli.answers.plan_view import consents, describe, show_plan
+from pydanube_cli.answers.progress import NO_DEADLINE_S, with_progress
+from pydanube_cli.answers.rows import row_of
 from pydanube_cli.command import Command, Common
-from pydanube_cli.findings import print_diagnosis
 from pydanube_cli.interrupted import ReplayAccount
-from pydanube_cli.object_paths import all_paths, lines_of
 from pydanube_cli.overview import print_group, unknown_word
-from pydanube_cli.plan_view import consents, describe, show_plan
-from pydanube_cli.progress import NO_DEADLINE_S, with_progress
 from pydanube_cli.render import print_json, print_pairs, print_table, prose
-from pydanube_cli.rows import row_of
 
 Caller = Callable[..., dict[str, Any]]
 
@@ -220,49 +221,47 @@ def _text_option(name: str, flag: str, text: str) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _call(
-    *,
-    operation: Operation,
-    call: Caller | None,
-    common: Common,
-    option_dry_run: bool = False,
-    option_yes: bool = False,
-    option_plan_token: str | None = None,
-    option_file: str | None = None,
-    option_format: str | None = None,
-    option_detach: bool = False,
-    **given: Any,
-) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ways:
+    """How a call is made and shown: the flags beside an operation's own arguments."""
+
+    dry_run: bool = False
+    yes: bool = False
+    plan_token: str | None = None
+    file: str | None = None
+    format: str | None = None
+    detach: bool = False
+
+    def __post_init__(self) -> None:
+        for other, given in (
+            ("--plan-token", self.plan_token is not None),
+            ("--detach", self.detach),
+            ("--yes", self.yes),
+        ):
+            if self.dry_run and given:
+                raise InvalidArgument(
+                    f"--dry-run and {other} exclude each other", field="dry_run", value=True
+                )
+
+
+def _call(*, operation: Operation, call: Caller | None, common: Common, **given: Any) -> int:
     """Carry out one call; see the module's docstring for consent."""
     if call is None:
         from pydanube_admin.remote import call_sync
 
         call = call_sync
-    arguments = {name.removeprefix("arg_"): value for name, value in given.items() if value is not None}
-    if operation.text_argument is not None:
-        arguments[operation.text_argument] = _long_text(
-            operation.text_argument, arguments.get(operation.text_argument), option_file
-        )
-    for argument in operation.arguments:
-        if argument.type is ArgumentType.OBJECT and argument.name in arguments:
-            arguments[argument.name] = _counts(arguments[argument.name], flag=argument.flag)
-    if option_plan_token is not None:
-        if option_dry_run:
-            raise InvalidArgument(
-                "--dry-run and --plan-token exclude each other", field="dry_run", value=True
-            )
-        arguments["plan_token"] = option_plan_token
-    if operation.name in FILES:
-        file = FILES[operation.name]
-        arguments[file] = str(Path(arguments[file]).absolute())
-    if option_format not in (None, "table") and common.as_json:
+    ways = _Ways(
+        **{
+            name.removeprefix("option_"): value
+            for name, value in given.items()
+            if name.startswith("option_") and value is not None
+        }
+    )
+    if ways.format not in (None, "table") and common.as_json:
         raise InvalidArgument(
-            f"--format {option_format} and --json exclude each other", field="format", value=option_format
+            f"--format {ways.format} and --json exclude each other", field="format", value=ways.format
         )
-    if option_dry_run and option_detach:
-        raise InvalidArgument("--dry-run and --detach exclude each other", field="dry_run", value=True)
-    if option_dry_run and option_yes:
-        raise InvalidArgument("--dry-run and --yes exclude each other", field="dry_run", value=True)
+    arguments = _arguments(operation, given, ways)
     ask = partial(
         call,
         common.admin_url,
@@ -271,41 +270,30 @@ def _call(
         face="cli",
         principal=common.principal,
     )
-    if option_dry_run:
+    if ways.dry_run:
         show_plan(operation, arguments, ask({**arguments, "plan_only": True}), as_json=common.as_json)
         return 0
-    if option_format not in (None, "table"):
-        assert option_format is not None
-        paths = all_paths(ask, arguments)
-        if not paths:
-            prose("no objects: nothing of that range is in the cold tier yet")
-        for line in lines_of(paths, option_format):
-            print(line)
+    if ways.format not in (None, "table"):
+        assert ways.format is not None
+        _print_paths(all_paths(ask, arguments), ways.format)
         return 0
-    if option_detach:
-        result = _asked(operation, ask, {**arguments, "detach": True}, yes=option_yes, common=common)
+    if ways.detach:
+        result = _asked(operation, ask, {**arguments, "detach": True}, yes=ways.yes, common=common)
         if result is not None:
             _show(operation, result, common)
             if not common.as_json:
                 prose(f"to see how far it is: danube tasks get {result['task_id']}")
             return 0
     elif operation.long_running:
-        status = partial(call, common.admin_url, "brokers.status", face="cli", principal=common.principal)
-        account = (
-            _replay_account(call, common, arguments["to"]) if operation.name == "topics.replay" else None
+        result = _watched(
+            operation,
+            call,
+            lambda: _asked(operation, ask, arguments, yes=ways.yes, common=common),
+            arguments,
+            common,
         )
-        try:
-            result = with_progress(
-                lambda: _asked(operation, ask, arguments, yes=option_yes, common=common),
-                status,
-                operation.name,
-            )
-        except KeyboardInterrupt:
-            if account is not None:
-                _say_how_far(account.copied_until(), as_json=common.as_json)
-            raise
     else:
-        result = _asked(operation, ask, arguments, yes=option_yes, common=common)
+        result = _asked(operation, ask, arguments, yes=ways.yes, common=common)
     if result is None:
         print("nothing was changed", file=sys.stderr)
         return 1
@@ -314,6 +302,51 @@ def _call(
         return CODES[CorruptObject.code].exit
     holds = operation.condition is None or bool(result[operation.condition])
     return 0 if holds else CODES[ConditionNotMet.code].exit
+
+
+def _arguments(operation: Operation, given: Mapping[str, Any], ways: _Ways) -> dict[str, Any]:
+    """Return the arguments of the call, from the words of the command line."""
+    arguments = {
+        name.removeprefix("arg_"): value
+        for name, value in given.items()
+        if name.startswith("arg_") and value is not None
+    }
+    text = operation.text_argument
+    if text is not None:
+        arguments[text] = _long_text(text, arguments.get(text), ways.file)
+    for argument in operation.arguments:
+        if argument.type is ArgumentType.OBJECT and argument.name in arguments:
+            arguments[argument.name] = _counts(arguments[argument.name], flag=argument.flag)
+    if ways.plan_token is not None:
+        arguments["plan_token"] = ways.plan_token
+    if (file := FILES.get(operation.name)) is not None:
+        arguments[file] = str(Path(arguments[file]).absolute())
+    return arguments
+
+
+def _print_paths(paths: list[str], form: str) -> None:
+    if not paths:
+        prose("no objects: nothing of that range is in the cold tier yet")
+    for line in lines_of(paths, form):
+        print(line)
+
+
+def _watched(
+    operation: Operation,
+    call: Caller,
+    work: Callable[[], dict[str, Any] | None],
+    arguments: Mapping[str, Any],
+    common: Common,
+) -> dict[str, Any] | None:
+    """Do long work with its progress shown; interrupted, say how far a replay has come."""
+    status = partial(call, common.admin_url, "brokers.status", face="cli", principal=common.principal)
+    account = _replay_account(call, common, arguments["to"]) if operation.name == "topics.replay" else None
+    try:
+        return with_progress(work, status, operation.name)
+    except KeyboardInterrupt:
+        if account is not None:
+            _say_how_far(account.copied_until(), as_json=common.as_json)
+        raise
 
 
 def _replay_account(call: Any, common: Common, target: str) -> ReplayAccount:

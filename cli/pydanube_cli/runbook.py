@@ -16,8 +16,8 @@ from pydanube_admin.runbooks.runbook import Parameter, Runbook
 from pydanube_admin.runbooks.running import Outcome, run
 from pydanube_core.errors import CODES, ConditionNotMet
 
+from pydanube_cli.answers.plan_view import consents
 from pydanube_cli.command import Command, Common
-from pydanube_cli.plan_view import consents
 from pydanube_cli.render import cell, print_json, print_pairs, print_table
 
 _ATTENTION: Final = "!"

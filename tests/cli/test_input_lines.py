@@ -12,8 +12,8 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_cli import lines
-from pydanube_cli.lines import LineSource, file_pieces, split_lines, whole
+from pydanube_cli.messages import lines
+from pydanube_cli.messages.lines import LineSource, file_pieces, split_lines, whole
 from pydanube_core.errors import InvalidArgument, MessageTooLarge
 
 

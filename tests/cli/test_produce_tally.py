@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydanube.facts import OffsetRange, SendSummary
 from pydanube_cli.command import Common
-from pydanube_cli.produce import Tally, _Job, _send, _show
+from pydanube_cli.messages.produce import Tally, _Job, _send, _show
 from pydanube_core.errors import DiskFull
 
 COMMON: Any = {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from pydanube_cli.answers.rows import row_of
 from pydanube_cli.operations import COLUMNS
 from pydanube_cli.render import print_table
-from pydanube_cli.rows import row_of
 
 MESSAGE = {
     "topic": "/default/t",

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from pydanube import Retry, connect
 
-from pydanube_cli.lines import LineSource
+from pydanube_cli.messages.lines import LineSource
 
 QUIET_S: Final = 15.0  # a consumer that misses messages gives up after this long without one
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 from pydanube_cli.bench import consuming, producing, topic_roles, unary
 from pydanube_cli.bench.role import Spec, Start, say
 from pydanube_cli.failures import cluster_error
-from pydanube_cli.lines import LineSource, split_lines, stdin_pieces
+from pydanube_cli.messages.lines import LineSource, split_lines, stdin_pieces
 from pydanube_cli.runtime import run_async
 
 ROLES: Final[dict[str, Callable[[Spec, Start], Awaitable[dict[str, Any]]]]] = {

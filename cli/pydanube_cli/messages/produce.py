@@ -18,7 +18,15 @@ from pydanube_core.names import TopicName
 
 from pydanube_cli.command import Common, command
 from pydanube_cli.failures import EXIT_INTERRUPTED, cluster_error, report
-from pydanube_cli.lines import LineSource, each, file_pieces, split_lines, stdin_pieces, text_pieces, whole
+from pydanube_cli.messages.lines import (
+    LineSource,
+    each,
+    file_pieces,
+    split_lines,
+    stdin_pieces,
+    text_pieces,
+    whole,
+)
 from pydanube_cli.render import human_bytes, human_seconds, print_json, prose
 from pydanube_cli.runtime import run_async, terminate_like_interrupt
 

@@ -1,0 +1,1 @@
+"""`danube produce` and `danube consume`: lines, files and messages."""
