@@ -306,18 +306,8 @@ async def _idle_lifespan(receive: Receive, send: Send) -> None:
             return
 
 
-@contextlib.asynccontextmanager
-async def http_server(
-    sock: socket.socket, app: AsgiApp, *, grace_s: float = 5.0, protocol: Any = "auto"
-) -> AsyncIterator[None]:
-    """Serve `app` on a bound socket from when the block is entered until it is left.
-
-    On leaving, no new connection is taken and open requests have `grace_s` to finish; then they are dropped. The
-    socket is closed. Signals are left alone: they are for the command that runs this. `protocol` is uvicorn's `http`.
-
-    Raises:
-        MissingExtra: uvicorn is not installed.
-    """
+def _uvicorn_server(app: AsgiApp, up: anyio.Event, *, grace_s: float, protocol: Any) -> Any:
+    """Make the server that `http_server` runs; `up` is set once it takes connections."""
     try:
         import uvicorn
     except ImportError as error:
@@ -342,15 +332,7 @@ async def http_server(
                 ) from error
             up.set()
 
-    async def run() -> None:
-        with running:
-            await server.serve(sockets=[sock])
-        if not server.should_exit:
-            raise RuntimeError("the HTTP server ended by itself; the log says why")
-
-    up = anyio.Event()
-    running = anyio.CancelScope(shield=True)  # cancelled from outside, what is under way still gets its grace
-    server = Server(
+    return Server(
         uvicorn.Config(
             app,
             log_config=None,
@@ -364,6 +346,30 @@ async def http_server(
             timeout_graceful_shutdown=max(1, round(grace_s)),
         )
     )
+
+
+@contextlib.asynccontextmanager
+async def http_server(
+    sock: socket.socket, app: AsgiApp, *, grace_s: float = 5.0, protocol: Any = "auto"
+) -> AsyncIterator[None]:
+    """Serve `app` on a bound socket from when the block is entered until it is left.
+
+    On leaving, no new connection is taken and open requests have `grace_s` to finish; then they are dropped. The
+    socket is closed. Signals are left alone: they are for the command that runs this. `protocol` is uvicorn's `http`.
+
+    Raises:
+        MissingExtra: uvicorn is not installed.
+    """
+    up = anyio.Event()
+    server = _uvicorn_server(app, up, grace_s=grace_s, protocol=protocol)
+
+    async def run() -> None:
+        with running:
+            await server.serve(sockets=[sock])
+        if not server.should_exit:
+            raise RuntimeError("the HTTP server ended by itself; the log says why")
+
+    running = anyio.CancelScope(shield=True)  # cancelled from outside, what is under way still gets its grace
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(run)

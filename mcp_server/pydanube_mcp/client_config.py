@@ -82,16 +82,7 @@ def print_config(
     Raises:
         InvalidArgument: a client we do not know, or one that takes no address.
     """
-    try:
-        known = McpClient(client)
-    except ValueError:
-        names = [each.value for each in McpClient]
-        close = close_names(str(client), names)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(names)}"
-        error: ClusterError = InvalidArgument(
-            f"--print-config {str(client)!r}: {hint}", field="print-config", value=str(client), allowed=names
-        )
-        raise error from None
+    known = _known(client)
     if url is not None:
         return _of_address(known, url, token=token)
     command = str(program or find_program())
@@ -121,6 +112,19 @@ def print_config(
             return json.dumps({"servers": {SERVER_NAME: {"type": "stdio", **entry}}}, indent=2)
         case McpClient.CLAUDE_DESKTOP | McpClient.CURSOR | McpClient.WINDSURF:
             return json.dumps({"mcpServers": {SERVER_NAME: entry}}, indent=2)
+
+
+def _known(client: McpClient | str) -> McpClient:
+    try:
+        return McpClient(client)
+    except ValueError:
+        names = [each.value for each in McpClient]
+        close = close_names(str(client), names)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(names)}"
+        error: ClusterError = InvalidArgument(
+            f"--print-config {str(client)!r}: {hint}", field="print-config", value=str(client), allowed=names
+        )
+        raise error from None
 
 
 def _of_address(client: McpClient, url: str, *, token: bool) -> str:

@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import anyio
 from mcp.server.transport_security import TransportSecuritySettings
@@ -17,10 +17,8 @@ from pydanube_admin.jsonrpc import JsonRpc
 from pydanube_admin.remote import OpsClient
 from starlette.applications import Starlette
 
-from pydanube_mcp.consent import Confirm
-from pydanube_mcp.profiles import Profile
 from pydanube_mcp.refusals import PlainRefusals
-from pydanube_mcp.server import DanubeServer, build_server
+from pydanube_mcp.server import DanubeServer, ServerArguments, build_server
 
 # Sessions are of the 2025 protocol only: each holds its streams, about 100 kB. The next one is refused with 503.
 MAX_SESSIONS: Final = 256
@@ -59,13 +57,8 @@ async def http_face(
     connections: Mapping[str, str] | str = DEFAULT_ADMIN_URL,
     *,
     rpc: bool = True,
-    profile: Profile | str = Profile.DEFAULT,
-    read_only: bool = False,
-    timeout_s: float = 10.0,
-    principal: str | None = None,
-    confirm: Confirm | str = Confirm.AUTO,
-    conformance: bool = False,
     allowed_hosts: Collection[str] = (),
+    **arguments: Unpack[ServerArguments],
 ) -> AsyncIterator[HttpFace]:
     """The application of port 8765, `/rpc` and `/mcp`, with the connections it needs, closed at the end.
 
@@ -74,21 +67,13 @@ async def http_face(
 
     `/rpc` speaks for the first of several clusters. A read-only face has no `/rpc`, which could change things.
     """
-    server = build_server(
-        connections,
-        profile=profile,
-        read_only=read_only,
-        timeout_s=timeout_s,
-        principal=principal,
-        confirm=confirm,
-        conformance=conformance,
-    )
+    server = build_server(connections, **arguments)
     first = connections if isinstance(connections, str) else next(iter(connections.values()))
+    timeout_s, principal = arguments.get("timeout_s", 10.0), arguments.get("principal")
     ops = OpsClient(first, timeout_s=timeout_s, principal=principal, face="jsonrpc")
+    spoken = rpc and not arguments.get("read_only", False)
     async with server, ops:
-        yield HttpFace(
-            JsonRpc(ops) if rpc and not read_only else None, mcp=mcp_app(server), allowed_hosts=allowed_hosts
-        )
+        yield HttpFace(JsonRpc(ops) if spoken else None, mcp=mcp_app(server), allowed_hosts=allowed_hosts)
 
 
 def _settle() -> None:
@@ -98,28 +83,13 @@ def _settle() -> None:
 
 
 def run_stdio(
-    connections: Mapping[str, str] | str = DEFAULT_ADMIN_URL,
-    *,
-    profile: Profile | str = Profile.DEFAULT,
-    read_only: bool = False,
-    timeout_s: float = 10.0,
-    principal: str | None = None,
-    confirm: Confirm | str = Confirm.AUTO,
-    conformance: bool = False,
+    connections: Mapping[str, str] | str = DEFAULT_ADMIN_URL, **arguments: Unpack[ServerArguments]
 ) -> None:
     """Serve on stdin and stdout until stdin ends, or until SIGINT or SIGTERM. Logs must go to stderr."""
 
     async def serve() -> None:
         async with (
-            build_server(
-                connections,
-                profile=profile,
-                read_only=read_only,
-                timeout_s=timeout_s,
-                principal=principal,
-                confirm=confirm,
-                conformance=conformance,
-            ) as server,
+            build_server(connections, **arguments) as server,
             anyio.create_task_group() as group,
         ):
             _settle()
@@ -140,15 +110,10 @@ def run_http(
     sock: socket.socket,
     connections: Mapping[str, str] | str = DEFAULT_ADMIN_URL,
     *,
-    profile: Profile | str = Profile.DEFAULT,
-    read_only: bool = False,
-    timeout_s: float = 10.0,
-    principal: str | None = None,
-    confirm: Confirm | str = Confirm.AUTO,
-    conformance: bool = False,
     allowed_hosts: Collection[str] = (),
     grace_s: float = 5.0,
     protocol: Any = "auto",
+    **arguments: Unpack[ServerArguments],
 ) -> None:
     """Serve `/mcp` on a bound socket until SIGINT or SIGTERM, then finish what is under way within `grace_s`.
 
@@ -156,17 +121,7 @@ def run_http(
     """
 
     async def serve() -> None:
-        async with http_face(
-            connections,
-            rpc=False,
-            profile=profile,
-            read_only=read_only,
-            timeout_s=timeout_s,
-            principal=principal,
-            confirm=confirm,
-            conformance=conformance,
-            allowed_hosts=allowed_hosts,
-        ) as app:
+        async with http_face(connections, rpc=False, allowed_hosts=allowed_hosts, **arguments) as app:
             _settle()
             with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
                 async with http_server(sock, app, grace_s=grace_s, protocol=protocol):

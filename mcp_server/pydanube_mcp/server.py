@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, cast
 
 import anyio
 import anyio.abc
@@ -289,6 +289,17 @@ def _logging_left_alone() -> Iterator[None]:
     finally:
         sdk.configure_logging = theirs
         logging.getLogger().removeHandler(handler)
+
+
+class ServerArguments(TypedDict, total=False):
+    """What whoever runs a server passes on to `build_server`, which says what each is."""
+
+    profile: Profile | str
+    read_only: bool
+    confirm: Confirm | str
+    conformance: bool
+    timeout_s: float
+    principal: str | None
 
 
 def build_server(

@@ -17,6 +17,7 @@ from pydanube_core.batch import (
     BatchView,
     Codec,
     Column,
+    ProducerPart,
     encode_batch,
     read_producer_part,
 )
@@ -293,10 +294,7 @@ def compressed(stored: bytes, raw_bytes: int, codec: Codec) -> bytes:
     parts: list[bytes] = []
     append_padded(parts, struct.pack("<ii", 0, raw_bytes))
     append_padded(parts, stored)
-    return seal(
-        parts, codec=codec, count=1, columns=1, raw_bytes=raw_bytes, stored_bytes=len(stored), producer_id=1,
-        producer_epoch=1, first_sequence=0, first_publish_time_ms=0, schema_id=0, schema_version=0,
-    )  # fmt: skip
+    return seal(parts, ProducerPart(codec, 1, 1, raw_bytes, len(stored), 1, 1, 0, 0, 0, 0))
 
 
 RAW = b"0123456789" * 100

@@ -27,6 +27,7 @@ from pydanube_core.batch.layout import (
     Codec,
     Column,
 )
+from pydanube_core.batch.view import ProducerPart
 from pydanube_core.errors import BatchTooLarge, InvalidArgument
 
 Buffer = bytes | memoryview
@@ -185,17 +186,18 @@ def encode_batch(
         _fixed(parts, "I", offset_deltas, "offset_deltas")
     batch = seal(
         parts,
-        codec=codec,
-        count=count,
-        columns=columns,
-        raw_bytes=len(raw),
-        stored_bytes=len(stored),
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        first_sequence=first_sequence,
-        first_publish_time_ms=publish_time_ms,
-        schema_id=schema[0],
-        schema_version=schema[1],
+        ProducerPart(
+            codec,
+            count,
+            columns,
+            len(raw),
+            len(stored),
+            producer_id,
+            producer_epoch,
+            first_sequence,
+            publish_time_ms,
+            *schema,
+        ),
     )
     if len(batch) > max_bytes:
         raise BatchTooLarge(
@@ -207,52 +209,23 @@ def encode_batch(
     return batch
 
 
-def seal(
-    columns_bytes: Sequence[Buffer],
-    *,
-    codec: Codec,
-    count: int,
-    columns: int,
-    raw_bytes: int,
-    stored_bytes: int,
-    producer_id: int,
-    producer_epoch: int,
-    first_sequence: int,
-    first_publish_time_ms: int,
-    schema_id: int,
-    schema_version: int,
-) -> bytes:
+def seal(columns_bytes: Sequence[Buffer], part: ProducerPart) -> bytes:
     """Put a producer part and its checksum in front of columns laid out already.
 
     Raises:
         InvalidArgument: a number does not fit the producer part.
     """
-    try:
-        fixed = PRODUCER_PART.pack(
-            PRODUCER_MAGIC,
-            VERSION,
-            codec,
-            0,
-            count,
-            columns,
-            raw_bytes,
-            stored_bytes,
-            producer_id,
-            producer_epoch,
-            0,
-            first_sequence,
-            first_publish_time_ms,
-            schema_id,
-            schema_version,
-            0,
-        )[: PRODUCER_PART_BYTES - 4]
+    try:  # zeros: unused after the codec and after the epoch; the checksum
+        fixed = PRODUCER_PART.pack(PRODUCER_MAGIC, VERSION, part.codec, 0, *part[1:7], 0, *part[7:], 0)[
+            : PRODUCER_PART_BYTES - 4
+        ]
     except struct.error as error:
         raise InvalidArgument(
             f"a number does not fit the producer part: {error}", field="batch", value=None
         ) from error
     crc = crc32(fixed)
-    for part in columns_bytes:  # summed piece by piece: joining first would copy the batch twice
-        crc = crc32(part, crc)
+    for piece in columns_bytes:  # summed piece by piece: joining first would copy the batch twice
+        crc = crc32(piece, crc)
     return b"".join((fixed, crc.to_bytes(4, "little"), *columns_bytes))
 
 

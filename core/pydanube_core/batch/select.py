@@ -28,7 +28,7 @@ from pydanube_core.batch.crc import crc32_each
 from pydanube_core.batch.encode import append_padded, seal
 from pydanube_core.batch.gather import gather
 from pydanube_core.batch.layout import PRODUCER_PART_BYTES, Codec, Column, padded
-from pydanube_core.batch.view import BatchView, read_producer_part
+from pydanube_core.batch.view import BatchView, ProducerPart, read_producer_part
 from pydanube_core.errors import InvalidArgument
 
 Buffer = bytes | memoryview
@@ -223,7 +223,7 @@ class Cutter:
         parts.append(sequences)
         append_padded(parts, deltas)
         sequence = part.first_sequence + first
-        return self._sealed(parts, codec, count, columns, len(raw), len(payload), sequence, first, last)
+        return self._sealed(parts, (codec, count, columns, len(raw), len(payload)), sequence, first, last)
 
     def _packed(self, raw: Buffer) -> tuple[Codec, Buffer]:
         """Payloads as they are stored: uncompressed where that takes no more room than the batch did."""
@@ -237,30 +237,18 @@ class Cutter:
     def _sealed(
         self,
         parts: Sequence[Buffer],
-        codec: Codec,
-        count: int,
-        columns: int,
-        raw_bytes: int,
-        stored_bytes: int,
+        shape: tuple[Codec, int, int, int, int],
         first_sequence: int,
         first_delta: int,
         last_delta: int,
     ) -> Cut:
-        part = self._part
-        batch = seal(
-            parts,
-            codec=codec,
-            count=count,
-            columns=columns,
-            raw_bytes=raw_bytes,
-            stored_bytes=stored_bytes,
-            producer_id=part.producer_id,
-            producer_epoch=part.producer_epoch,
-            first_sequence=first_sequence,
-            first_publish_time_ms=part.first_publish_time_ms,
-            schema_id=part.schema_id,
-            schema_version=part.schema_version,
+        """Put the producer part before columns; `shape`: codec, count, columns, raw and stored bytes."""
+        of = self._part
+        times = first_sequence, of.first_publish_time_ms
+        part = ProducerPart(
+            *shape, of.producer_id, of.producer_epoch, *times, of.schema_id, of.schema_version
         )
+        batch = seal(parts, part)
         return Cut(batch, first_delta, last_delta)
 
     def slice(self, start: int, stop: int) -> Cut:
@@ -397,10 +385,8 @@ class Cutter:
             columns |= Column.OFFSET_DELTA
             append_padded(parts, (deltas - first_delta).astype("<u4").tobytes())
 
-        sizes = len(raw), len(payload)
-        return self._sealed(
-            parts, codec, pick.count, columns, *sizes, first_sequence, first_delta, last_delta
-        )
+        shape = codec, pick.count, columns, len(raw), len(payload)
+        return self._sealed(parts, shape, first_sequence, first_delta, last_delta)
 
 
 def _offsets_at(data: Buffer, at: int, n: int) -> tuple[Ints, int]:

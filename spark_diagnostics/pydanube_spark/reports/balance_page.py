@@ -24,49 +24,65 @@ def balance_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
     summary = report["summary"]
     since_ms, until_ms = (parse_time_ms(report[name], field=name) for name in ("since", "until"))
     labels = [time_label(row["hour_ms"], until_ms - since_ms) for row in rows]
-    charts = [
-        Chart(
-            title="Busiest broker beside the mean, and after the moves",
-            unit="share of capacity" if _known(rows) else "load a second",
-            labels=labels,
-            series=[
-                Series(name="busiest", colour="bad", values=[row["highest_used"] for row in rows]),
-                Series(name="mean", colour="going", values=[row["mean_used"] for row in rows]),
-                Series(
-                    name="busiest after the moves",
-                    colour="good",
-                    values=[row["highest_after"] for row in rows],
-                ),
-            ],
+    tables = _tables(summary)
+    if "previous" in report:
+        tables.append(comparison_table(report, _compared))
+    return Page(
+        title="Cluster balance",
+        subtitle=as_of_text(report),
+        figures=_figures(summary),
+        steps=_steps(summary),
+        charts=[_busiest(rows, labels), *_by_broker(rows, labels)],
+        tables=tables,
+        remarks=[summary["because"], *(f"Damaged: {text}" for text in summary["damaged_files"][:10])],
+    )
+
+
+def _busiest(rows: Sequence[Row], labels: Sequence[str]) -> Chart:
+    lines = (
+        ("busiest", "bad", "highest_used"),
+        ("mean", "going", "mean_used"),
+        ("busiest after the moves", "good", "highest_after"),
+    )
+    return Chart(
+        title="Busiest broker beside the mean, and after the moves",
+        unit="share of capacity" if _known(rows) else "load a second",
+        labels=labels,
+        series=[
+            Series(name=name, colour=colour, values=[row[column] for row in rows])
+            for name, colour, column in lines
+        ],
+    )
+
+
+def _by_broker(rows: Sequence[Row], labels: Sequence[str]) -> list[Chart]:
+    """Return a chart for each resource that counts in the last hour that was judged."""
+    resources = [json.loads(row["resources"]) for row in rows]
+    judged = [each for each, row in zip(resources, rows, strict=True) if row["score"] is not None]
+    if not judged:
+        return []
+    charts = []
+    for name in (name for name, view in judged[-1].items() if view["counts"]):
+        brokers = sorted({broker for each in judged for broker in each[name]["used"]})
+        charts.append(
+            Chart(
+                title=f"{name} by broker",
+                unit="share of capacity" if judged[-1][name]["capacity_known"] else "a second",
+                labels=labels,
+                series=[
+                    Series(
+                        name=broker,
+                        colour=_COLOURS[number],
+                        values=[each.get(name, {}).get("used", {}).get(broker) for each in resources],
+                    )
+                    for number, broker in enumerate(brokers[: len(_COLOURS)])
+                ],
+            )
         )
-    ]
-    judged = [row for row in rows if row["score"] is not None]
-    if judged:
-        last = judged[-1]
-        resources = json.loads(last["resources"])
-        counted = [name for name, view in resources.items() if view["counts"]]
-        for name in counted:
-            brokers = sorted(
-                {broker for row in judged for broker in json.loads(row["resources"])[name]["used"]}
-            )
-            charts.append(
-                Chart(
-                    title=f"{name} by broker",
-                    unit="share of capacity" if resources[name]["capacity_known"] else "a second",
-                    labels=labels,
-                    series=[
-                        Series(
-                            name=broker,
-                            colour=_COLOURS[number % len(_COLOURS)],
-                            values=[
-                                json.loads(row["resources"]).get(name, {}).get("used", {}).get(broker)
-                                for row in rows
-                            ],
-                        )
-                        for number, broker in enumerate(brokers[: len(_COLOURS)])
-                    ],
-                )
-            )
+    return charts
+
+
+def _tables(summary: Mapping[str, Any]) -> list[TableView]:
     moves = [
         (
             move["topic"],
@@ -87,7 +103,7 @@ def balance_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
         for each in summary["what_if"]
     ]
     rejected = [(reason, f"{count:,}") for reason, count in sorted(summary["rejected"].items())]
-    tables = [
+    return [
         TableView(
             title="Moves that would help",
             head=("topic", "from", "to", "source", "target", "unread"),
@@ -103,26 +119,19 @@ def balance_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
             rows=plain_rows(what_if),
         ),
     ]
+
+
+def _figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     score = summary["score"]
     days, disk = summary.get("days_to_full_load"), summary.get("days_to_full_disk")
-    if "previous" in report:
-        tables.append(comparison_table(report, _compared))
-    return Page(
-        title="Cluster balance",
-        subtitle=as_of_text(report),
-        figures=[
-            (summary["verdict"], "now"),
-            ("–" if score is None else f"{score:.0f}", "of 100 points"),
-            (f"{summary['brokers']}", "brokers"),
-            (f"{len(summary['moves'])}", "moves would help"),
-            ("–" if days is None else f"{days:.0f}", "days to 80 % of the bottleneck"),
-            ("–" if disk is None else f"{disk:.0f}", "days to 80 % of the fullest disk"),
-        ],
-        steps=_steps(summary),
-        charts=charts,
-        tables=tables,
-        remarks=[summary["because"], *(f"Damaged: {text}" for text in summary["damaged_files"][:10])],
-    )
+    return [
+        (summary["verdict"], "now"),
+        ("–" if score is None else f"{score:.0f}", "of 100 points"),
+        (f"{summary['brokers']}", "brokers"),
+        (f"{len(summary['moves'])}", "moves would help"),
+        ("–" if days is None else f"{days:.0f}", "days to 80 % of the bottleneck"),
+        ("–" if disk is None else f"{disk:.0f}", "days to 80 % of the fullest disk"),
+    ]
 
 
 def _steps(summary: Mapping[str, Any]) -> list[Step]:

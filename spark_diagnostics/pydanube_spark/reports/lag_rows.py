@@ -18,6 +18,7 @@ from pydanube_core.diagnosis import (
     LagJudgement,
     LagStatus,
     SettledStatus,
+    UnreadAge,
     judge_lag,
 )
 from pydanube_core.diagnosis.settled_status import counts_at_once
@@ -198,21 +199,11 @@ def _row(
     moments = np.arange(span.since_ms + grid.step_ms, as_of_ms + 1, grid.step_ms, dtype=np.int64)
     ages = history.ages_s(moments)
     time = span.since_ms, span.until_ms
-    age_s, quality = found.age.age_s, found.age.quality
-    reasons = dict(found.reasons)
-    if found.age.reason is not None:
-        reasons["oldest_unread_age_s"] = found.age.reason
     cursor = int(history.cursor[at]) if known else None
-    if (
-        append_time is not None
-        and cursor is not None
-        and found.lag_messages
-        and quality is not AgeQuality.EXACT
-    ):
-        appended_ms = append_time(cursor)
-        if appended_ms is not None:
-            age_s, quality = max(0, as_of_ms - appended_ms) / 1000, AgeQuality.EXACT
-            reasons.pop("oldest_unread_age_s", None)
+    age = _told_age(found, cursor, append_time, as_of_ms)
+    reasons = dict(found.reasons)
+    if age.reason is not None:
+        reasons["oldest_unread_age_s"] = age.reason
     if not known:
         reasons.setdefault("next_offset", "no_sample")
     lag = int(history.lag[at]) if known else None
@@ -233,8 +224,8 @@ def _row(
         next_unacked=cursor,
         lag_messages=lag,
         lag_bytes=lag_bytes,
-        oldest_unread_age_s=None if age_s is None else float(age_s),
-        age_quality=quality.value,
+        oldest_unread_age_s=None if age.age_s is None else float(age.age_s),
+        age_quality=age.quality.value,
         in_flight=int(history.in_flight[at]) if known else None,
         redelivered=history.rise("redelivered", *time),
         dead_lettered=history.rise("dead_lettered", *time),
@@ -261,6 +252,24 @@ def _row(
         samples=held,
         expected_samples=len(moments),
     )
+
+
+def _told_age(
+    found: LagJudgement, cursor: int | None, append_time: AppendTime | None, as_of_ms: int
+) -> UnreadAge:
+    """Return the age of the oldest unread message: exact where the object that holds it can be asked."""
+    if (
+        append_time is None
+        or cursor is None
+        or not found.lag_messages
+        or found.age.quality is AgeQuality.EXACT
+    ):
+        return found.age
+    appended_ms = append_time(cursor)
+    if appended_ms is None:
+        return found.age
+    age_s = max(0, as_of_ms - appended_ms) / 1000
+    return UnreadAge(age_s=age_s, reason=None, quality=AgeQuality.EXACT)
 
 
 def _minutes(history: History, span: Span, windows: Sequence[_Judged]) -> dict[str, float]:

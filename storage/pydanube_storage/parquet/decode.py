@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydanube_core.batch import MAX_BATCH_MESSAGES, Codec, Column, broker_part
+from pydanube_core.batch import MAX_BATCH_MESSAGES, Codec, Column, ProducerPart, broker_part
 from pydanube_core.batch.encode import append_padded, seal
 
 Ints = npt.NDArray[Any]
@@ -157,17 +157,19 @@ class _Rows:
         time_ms = int(self.append_time[first])
         sealed = seal(
             parts,
-            codec=Codec.NONE,
-            count=n,
-            columns=columns,
-            raw_bytes=raw,
-            stored_bytes=raw,
-            producer_id=producer_id,
-            producer_epoch=0,
-            first_sequence=int(sequence[0]),
-            first_publish_time_ms=int(times[0]),
-            schema_id=schema_id,
-            schema_version=schema_version,
+            ProducerPart(
+                codec=Codec.NONE,
+                count=n,
+                columns=columns,
+                raw_bytes=raw,
+                stored_bytes=raw,
+                producer_id=producer_id,
+                producer_epoch=0,
+                first_sequence=int(sequence[0]),
+                first_publish_time_ms=int(times[0]),
+                schema_id=schema_id,
+                schema_version=schema_version,
+            ),
         )
         head = broker_part(
             base_offset=base, last_offset=last, epoch=epoch, append_time_ms=time_ms, resealed=True
