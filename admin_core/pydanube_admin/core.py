@@ -30,8 +30,8 @@ from pydanube_core.secrets import without_passwords
 from pydanube_core.security.identity import OPERATOR, current_identity
 
 from pydanube_admin.arguments import parse_call
-from pydanube_admin.engine.audit_log import AuditLog
-from pydanube_admin.engine.audit_records import Entry
+from pydanube_admin.engine.audit.audit_log import AuditLog
+from pydanube_admin.engine.audit.audit_records import Entry
 from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.context import Context, NowMs, system_now_ms
 from pydanube_admin.engine.desk import AdminOptions, Desk

@@ -18,7 +18,7 @@ from typing import Any, Final, get_type_hints
 
 import anyio
 from pydantic import TypeAdapter
-from pydanube.ops_channel import OpsChannel
+from pydanube.wire.ops_channel import OpsChannel
 from pydanube_core.cluster_port import ClusterPort, LagFacts, LagKey
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.errors import (

@@ -22,7 +22,7 @@ from pydanube_core.ops_call import LONG_RUNNING_S, call_request, call_result, ca
 from pydanube_admin.registry import OPERATIONS
 
 if TYPE_CHECKING:
-    from pydanube.ops_channel import OpsChannel
+    from pydanube.wire.ops_channel import OpsChannel
 
 
 OpsEntry = Callable[[bytes], Awaitable[bytes]]  # an encoded CallRequest to an encoded CallResponse
@@ -112,7 +112,7 @@ class OpsClient:
         if self._entry is not None:
             return call_result(await self._here(self._entry, request, operation, timeout_s))
         if self._channel is None:
-            from pydanube.ops_channel import OpsChannel  # an MCP server lists its tools without
+            from pydanube.wire.ops_channel import OpsChannel  # an MCP server lists its tools without
 
             self._channel = OpsChannel(self.admin_url)
         return await self._channel.call(request, timeout_s=timeout_s)

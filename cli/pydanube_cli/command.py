@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 from pydanube.addresses import DEFAULT_ADMIN_URL, DEFAULT_BROKER_URL, admin_address
-from pydanube.endpoint import SCHEMES, UNIX
+from pydanube.wire.endpoint import SCHEMES, UNIX
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.units import parse_duration_s
 

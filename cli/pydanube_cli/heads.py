@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import anyio
-from pydanube.http2_transport import Http2Transport
+from pydanube.wire.http2_transport import Http2Transport
 from pydanube_core.errors import ClusterError, DeadlineExceeded, Internal, Unavailable
 from pydanube_core.generated.danube_stream_pb2 import (
     ConsumeRequest,

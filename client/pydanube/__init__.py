@@ -96,7 +96,6 @@ if TYPE_CHECKING:
 
     from pydanube.client import Client, connect
     from pydanube.consumer import Consumer, Reader
-    from pydanube.endpoint import Tls
     from pydanube.facts import (
         ClientEvent,
         ClientEventKind,
@@ -122,10 +121,11 @@ if TYPE_CHECKING:
         RoutingMode,
         SubscriptionType,
     )
-    from pydanube.outbound import PendingSend
     from pydanube.producer import Producer
     from pydanube.retry import Retry
     from pydanube.schemas import Registered, Schema, Schemas
+    from pydanube.sending.outbound import PendingSend
+    from pydanube.wire.endpoint import Tls
 
 __all__ = [
     "AccessMode",
@@ -263,7 +263,7 @@ _HOMES = {
         ),
         "pydanube.facts",
     ),
-    **dict.fromkeys(("Tls",), "pydanube.endpoint"),
+    **dict.fromkeys(("Tls",), "pydanube.wire.endpoint"),
     **dict.fromkeys(("HandlerOptions",), "pydanube.handler_loop"),
     **dict.fromkeys(
         (
@@ -285,7 +285,7 @@ _HOMES = {
         ),
         "pydanube.options",
     ),
-    **dict.fromkeys(("PendingSend",), "pydanube.outbound"),
+    **dict.fromkeys(("PendingSend",), "pydanube.sending.outbound"),
     **dict.fromkeys(("Producer",), "pydanube.producer"),
     **dict.fromkeys(("Retry",), "pydanube.retry"),
     **dict.fromkeys(

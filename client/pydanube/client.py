@@ -18,11 +18,8 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_subscription
 
 from pydanube.addresses import DEFAULT_BROKER_URL
-from pydanube.bearer import TokenSource, token_from
 from pydanube.client_metrics import ClosedCounts, Labels, Statistics, exposition
-from pydanube.connections import Connections
 from pydanube.consumer import Consumer, Reader
-from pydanube.endpoint import Tls, each_address, parse_url
 from pydanube.events import EventHub
 from pydanube.facts import (
     ClientEvent,
@@ -33,7 +30,6 @@ from pydanube.facts import (
     from_ms,
 )
 from pydanube.handler_loop import Handler, HandlerArguments, HandlerLoop, HandlerOptions, run_all
-from pydanube.http2_transport import Http2Transport
 from pydanube.message import Message
 from pydanube.options import (
     ClientSide,
@@ -47,14 +43,18 @@ from pydanube.options import (
 )
 from pydanube.outage import Outage, Waiter
 from pydanube.producer import Producer
-from pydanube.receiver import Receiver
+from pydanube.receiving.receiver import Receiver
 from pydanube.requests import Requests
 from pydanube.retry import Retry
 from pydanube.schemas import Schema, Schemas, schema_of
-from pydanube.tls import tls_from
 from pydanube.topic_watch import Partitions, TopicChoice
 from pydanube.tracing import Tracing
-from pydanube.transport import TransportFactory
+from pydanube.wire.bearer import TokenSource, token_from
+from pydanube.wire.connections import Connections
+from pydanube.wire.endpoint import Tls, each_address, parse_url
+from pydanube.wire.http2_transport import Http2Transport
+from pydanube.wire.tls import tls_from
+from pydanube.wire.transport import TransportFactory
 
 if TYPE_CHECKING:
     from pydanube.admin.generated.operations import Admin
@@ -355,7 +355,7 @@ class Client:
         """The operations of the cluster, as `pydanube.admin.connect_admin` gives them, over this client's connection."""
         from pydanube.admin.calling import Caller  # the classes of results take a while to make
         from pydanube.admin.generated.operations import Admin
-        from pydanube.ops_channel import OpsChannel
+        from pydanube.wire.ops_channel import OpsChannel
 
         channel = OpsChannel(self._url, field="url", transport=self._connections.to(self._url))
         return Admin(Caller(channel, principal=self._principal))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydanube_core.errors import Unavailable
 
-from pydanube.receiver import Receiver
+from pydanube.receiving.receiver import Receiver
 
 
 class Consumer(Receiver):

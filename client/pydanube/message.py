@@ -20,10 +20,10 @@ from pydanube_core.batch.layout import padded
 from pydanube_core.errors import InvalidArgument, Misuse
 from pydanube_core.frames import DeliveryPart
 
-from pydanube.acks import AckGatherer
 from pydanube.arguments import check_text, check_whole, with_timing
 from pydanube.facts import SchemaRef, from_ms
-from pydanube.unsent import Unsent, unsent_with
+from pydanube.receiving.acks import AckGatherer
+from pydanube.sending.unsent import Unsent, unsent_with
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from pydanube.retry import Retry
 from pydanube.schemas import Schema, SchemaLike, schema_of
 from pydanube.topic_watch import MOST_TOPICS, Partitions
 from pydanube.tracing import Tracing
-from pydanube.transport import Transport
+from pydanube.wire.transport import Transport
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -25,20 +25,20 @@ from pydanube_core.errors import (
 )
 
 from pydanube.arguments import with_timing
-from pydanube.columns import chunks_of, columns_of
 from pydanube.facts import ClientEventKind, ProducerStatistics, Receipt, SchemaRef, SendSummary
-from pydanube.lane_options import LaneCounters, LaneOptions
-from pydanube.ledger import Ledger
 from pydanube.message import Message
 from pydanube.options import ClientSide, ProducerOptions
-from pydanube.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, PendingSend
-from pydanube.publish_lane import PublishLane
 from pydanube.routing import Router, Routing, attributes_bytes, encode_key
+from pydanube.sending.columns import chunks_of, columns_of
+from pydanube.sending.lane_options import LaneCounters, LaneOptions
+from pydanube.sending.ledger import Ledger
+from pydanube.sending.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, PendingSend
+from pydanube.sending.publish_lane import PublishLane
 from pydanube.serialising import payload_of, serialiser
 from pydanube.tasks import TaskOwner
 from pydanube.tracing import Carried
-from pydanube.transport import copy_of
 from pydanube.value_shapes import Value
+from pydanube.wire.transport import copy_of
 
 Payload = bytes | bytearray | memoryview
 

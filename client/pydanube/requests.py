@@ -22,8 +22,8 @@ from pydanube.arguments import check_number
 from pydanube.consumer import Consumer
 from pydanube.message import REPLY_TO, REQUEST, Message
 from pydanube.options import ConsumerOptions, ProducerOptions
-from pydanube.outbound import PendingSend
 from pydanube.producer import Producer
+from pydanube.sending.outbound import PendingSend
 from pydanube.tasks import TaskOwner
 
 MOST_PRODUCERS: Final = (

@@ -25,11 +25,9 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 from pydanube_core.errors import ClosedResource
 
 from pydanube import client as _client
-from pydanube.bearer import TokenSource
 from pydanube.blocking import Blocking, InLoop, at_once, same
 from pydanube.consumer import Consumer as _Consumer
 from pydanube.consumer import Reader as _Reader
-from pydanube.endpoint import Tls
 from pydanube.facts import (
     ClientEvent,
     ClientStatistics,
@@ -46,15 +44,17 @@ from pydanube.options import (
     ReaderArguments,
     ReaderOptions,
 )
-from pydanube.outbound import PendingSend as _PendingSend
 from pydanube.producer import Payload
 from pydanube.producer import Producer as _Producer
-from pydanube.receiver import Receiver as _Receiver
+from pydanube.receiving.receiver import Receiver as _Receiver
 from pydanube.retry import Retry
 from pydanube.schemas import Schemas as _Schemas
+from pydanube.sending.outbound import PendingSend as _PendingSend
 from pydanube.sync_loop import Loop, Pace
 from pydanube.sync_message import Acks, Batch, Message
 from pydanube.value_shapes import Value
+from pydanube.wire.bearer import TokenSource
+from pydanube.wire.endpoint import Tls
 
 if TYPE_CHECKING:
     from pydanube.admin.generated.sync_operations import SyncAdmin

@@ -1,4 +1,4 @@
-"""`danube.ops/Call` as its callers see it: request, answer, address and failures (`pydanube.ops_channel` carries it)."""
+"""`danube.ops/Call` as its callers see it: request, answer, address and failures (`pydanube.wire.ops_channel` carries it)."""
 
 from __future__ import annotations
 

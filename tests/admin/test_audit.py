@@ -10,8 +10,8 @@ import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_admin.engine.audit_chain import FIRST, ChainCheck, linked, redacted
-from pydanube_admin.engine.audit_keys import KeyTerms
+from pydanube_admin.engine.audit.audit_chain import FIRST, ChainCheck, linked, redacted
+from pydanube_admin.engine.audit.audit_keys import KeyTerms
 from pydanube_core.audit_key import KEY_BYTES, AuditKey
 from pydanube_core.errors import DiskFull, JournalReadOnly
 
@@ -110,7 +110,7 @@ async def test_without_an_audit_nothing_changes(
         raise JournalReadOnly("the journal is read-only")
 
     port = cluster.broker.port
-    monkeypatch.setattr("pydanube_admin.engine.audit_log.RETRY_S", 0.01)
+    monkeypatch.setattr("pydanube_admin.engine.audit.audit_log.RETRY_S", 0.01)
     with monkeypatch.context() as patch:
         patch.setattr(port, "append_audit", fails)
         for operation, arguments in (

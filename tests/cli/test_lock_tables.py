@@ -10,7 +10,7 @@ from typing import Any
 import grpc.aio as aio
 import httpx
 import pytest
-from pydanube.ops_channel import OpsChannel
+from pydanube.wire.ops_channel import OpsChannel
 from pydanube_admin.registry import OPERATIONS
 from pydanube_broker.http_status import PAGES, PROBES
 from pydanube_core import services

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from pydanube import connect
-from pydanube.ops_channel import OpsChannel
+from pydanube.wire.ops_channel import OpsChannel
 from pydanube_broker.broker import Broker
 from pydanube_broker.rpc.caller import Peer
 from pydanube_broker.settings_load import load_settings

@@ -16,8 +16,8 @@ from types import MappingProxyType
 import pytest
 from pydanube import Tls, connect
 from pydanube.admin import connect_admin
-from pydanube.http2_transport import Http2Transport
-from pydanube.tls import tls_failure
+from pydanube.wire.http2_transport import Http2Transport
+from pydanube.wire.tls import tls_failure
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings_load import load_settings
 from pydanube_cli.certificates import CertificateFolder

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from pydanube import connect
-from pydanube.ops_channel import OpsChannel
+from pydanube.wire.ops_channel import OpsChannel
 from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import ClusterError
 from pydanube_core.ops_call import call_request

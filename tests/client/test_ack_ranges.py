@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube.acks import FEW_MESSAGES, MAX_MASKS, RANGES_A_REQUEST, AckGatherer, cut
+from pydanube.receiving.acks import FEW_MESSAGES, MAX_MASKS, RANGES_A_REQUEST, AckGatherer, cut
 from pydanube_core.batch import MAX_BATCH_MESSAGES
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 8)), max_size=60)

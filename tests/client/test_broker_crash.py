@@ -66,7 +66,7 @@ async def test_a_stopped_broker_is_an_outage_and_not_a_wait_for_ever(
     start_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGSTOP: connections stand and nothing is answered. Both sides learn it and both go on when it is over."""
-    monkeypatch.setattr("pydanube.http2_transport.KEEPALIVE_S", 1.0)
+    monkeypatch.setattr("pydanube.wire.http2_transport.KEEPALIVE_S", 1.0)
     broker = start_broker(tmp_path, 0)
     retry = pydanube.Retry(max_elapsed_s=0, max_delay_s=0.2)
     async with (

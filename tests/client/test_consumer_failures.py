@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydanube import Client, Consumer, Message, Retry, connect
 from pydanube.admin import connect_admin
-from pydanube.http2_transport import Http2Transport
 from pydanube.testing import InMemoryCluster
 from pydanube.testing.faults import Faults, FaultyStream, FaultyTransport
+from pydanube.wire.http2_transport import Http2Transport
 from pydanube_core.errors import ClosedResource, Unavailable
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from pydanube import Retry
 from pydanube import producer as producer_module
-from pydanube.publish_lane import MAX_IN_FLIGHT
+from pydanube.sending.publish_lane import MAX_IN_FLIGHT
 from pydanube.testing import InMemoryCluster
 from pydanube_core.errors import (
     ClosedResource,

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube import Retry
-from pydanube.endpoint import parse_url
-from pydanube.outbound import OutBatch, Session
 from pydanube.routing import Router, Routing, fnv1a_64
-from pydanube.statuses import error_of
+from pydanube.sending.outbound import OutBatch, Session
+from pydanube.wire.endpoint import parse_url
+from pydanube.wire.statuses import error_of
 from pydanube_core.batch import BatchView, Codec
 from pydanube_core.errors import ConsumerBusy, InvalidArgument
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field

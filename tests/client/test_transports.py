@@ -15,9 +15,9 @@ import grpc
 import grpc.aio
 import pytest
 from hpack import Encoder
-from pydanube.endpoint import Tls
-from pydanube.http2_transport import Http2Transport
-from pydanube.transport import Transport
+from pydanube.wire.endpoint import Tls
+from pydanube.wire.http2_transport import Http2Transport
+from pydanube.wire.transport import Transport
 from pydanube_core.errors import (
     ClusterError,
     DeadlineExceeded,
@@ -359,7 +359,7 @@ async def test_what_is_no_broker_is_unavailable() -> None:
 
 
 async def test_one_that_accepts_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pydanube.http2_transport.CONNECT_S", 0.2)
+    monkeypatch.setattr("pydanube.wire.http2_transport.CONNECT_S", 0.2)
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -371,7 +371,7 @@ async def test_one_that_accepts_and_says_nothing_is_given_up(monkeypatch: pytest
 
 
 async def test_one_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pydanube.http2_transport.KEEPALIVE_S", 0.2)
+    monkeypatch.setattr("pydanube.wire.http2_transport.KEEPALIVE_S", 0.2)
     heard = bytearray()
 
     async def hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

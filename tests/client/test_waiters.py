@@ -14,12 +14,12 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydanube.control import ControlQueue
 from pydanube.options import ClientSide, ProducerOptions, ReceiverOptions
 from pydanube.producer import Producer
-from pydanube.publish_lane import MAX_IN_FLIGHT
-from pydanube.receiver import Receiver
+from pydanube.receiving.control import ControlQueue
+from pydanube.receiving.receiver import Receiver
 from pydanube.retry import Retry
+from pydanube.sending.publish_lane import MAX_IN_FLIGHT
 from pydanube_core.errors import ClusterError, Unavailable
 from pydanube_core.generated import danube_stream_pb2 as pb
 

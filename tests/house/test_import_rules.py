@@ -170,14 +170,14 @@ GENERATED_USERS = (
     "pydanube_storage.metadata.etcd.*",  # etcd's own messages
     "pydanube_broker.services.*",
     "pydanube.client",  # Match
-    "pydanube.connections",  # Resolve, before a stream is opened
+    "pydanube.wire.connections",  # Resolve, before a stream is opened
     "pydanube.schemas",  # the registry's unary calls
     "pydanube.testing.faults",  # answers in a broker's place
-    "pydanube.control",  # what a consume stream is told: acknowledgements, credit, seeks
-    "pydanube.acks",  # ranges and masks become the message that says them
-    "pydanube.*_lane",  # a stream to one broker each: messages become batches, answers receipts
+    "pydanube.receiving.control",  # what a consume stream is told: acknowledgements, credit, seeks
+    "pydanube.receiving.acks",  # ranges and masks become the message that says them
+    "pydanube.*.*_lane",  # a stream to one broker each: messages become batches, answers receipts
     "pydanube_admin.compat.*",  # danube_admin and the registry's changes: translation is all they do
-    "pydanube.ops_channel",  # danube.ops/Call: what carries it
+    "pydanube.wire.ops_channel",  # danube.ops/Call: what carries it
     "pydanube_admin.core",  # danube.ops/Call: the operation side
     "pydanube_admin.remote",  # danube.ops/Call: the calling side
     # Tolerated until they are moved into one of the above:

@@ -16,9 +16,9 @@ from contextlib import asynccontextmanager
 import anyio
 import grpc
 from grpc import aio
-from pydanube.http2_transport import Http2Transport
-from pydanube.ops_channel import OPS_CALL
-from pydanube.transport import Stream
+from pydanube.wire.http2_transport import Http2Transport
+from pydanube.wire.ops_channel import OPS_CALL
+from pydanube.wire.transport import Stream
 from pydanube_core.generated import danube_stream_pb2 as pb
 
 from tests.admin.real_broker import Administered

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.facts import Grace
 
-from pydanube_admin.engine.audit_log import AuditLog
+from pydanube_admin.engine.audit.audit_log import AuditLog
 from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.change_records import Changes
 from pydanube_admin.engine.models import Result

@@ -29,9 +29,9 @@ from pydanube_core.errors import (
 from pydanube_core.facts import Grace
 from pydanube_core.units import format_time
 
-from pydanube_admin.engine.audit_cut_off import calls_cut_off
-from pydanube_admin.engine.audit_log import HEAD_KEY, AuditLog
-from pydanube_admin.engine.audit_records import Entry, head_value
+from pydanube_admin.engine.audit.audit_cut_off import calls_cut_off
+from pydanube_admin.engine.audit.audit_log import HEAD_KEY, AuditLog
+from pydanube_admin.engine.audit.audit_records import Entry, head_value
 from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.change_records import APPLIED, APPLYING, INTERRUPTED, UNDO, ChangeRecord, Changes
 from pydanube_admin.engine.context import Context, NowMs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydanube_core.errors import ClusterError, Internal
 
-from pydanube_admin.engine.audit_records import Entry
+from pydanube_admin.engine.audit.audit_records import Entry
 from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect

@@ -12,8 +12,8 @@ from typing import Any, Final
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import ClusterError
 
-from pydanube_admin.engine.audit_log import AuditLog
-from pydanube_admin.engine.audit_records import Entry
+from pydanube_admin.engine.audit.audit_log import AuditLog
+from pydanube_admin.engine.audit.audit_records import Entry
 from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.context import Context, NowMs, PlanDesk
 from pydanube_admin.engine.effect import Effect

@@ -17,7 +17,7 @@ from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import ClusterError, LimitReached
 from pydanube_core.names import TopicName
 
-from pydanube_admin.engine.audit_chain import redacted
+from pydanube_admin.engine.audit.audit_chain import redacted
 from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.context import Context, NowMs
 from pydanube_admin.engine.identifiers import is_id

@@ -13,9 +13,9 @@ from pydanube_core.names import TopicName
 from pydanube_core.spelling import close_names
 from pydanube_core.units import format_time, parse_moment_ms
 
-from pydanube_admin.engine.audit_chain import FIRST, NO_RECORD, Break, ChainCheck, head_of
-from pydanube_admin.engine.audit_keys import KEYS_KEY, KeyTerms
-from pydanube_admin.engine.audit_log import HEAD_KEY
+from pydanube_admin.engine.audit.audit_chain import FIRST, NO_RECORD, Break, ChainCheck, head_of
+from pydanube_admin.engine.audit.audit_keys import KEYS_KEY, KeyTerms
+from pydanube_admin.engine.audit.audit_log import HEAD_KEY
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.models import SINCE_DESCRIPTION, ListRequest, OptionalTopic, Page, Request, Result

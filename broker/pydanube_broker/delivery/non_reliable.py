@@ -34,12 +34,12 @@ from pydanube_broker.outcome import Told
 from pydanube_broker.subscription.batch_columns import BatchColumns, producer_bytes, view_of
 from pydanube_broker.subscription.consumer import ConsumerStatistics, Standing
 from pydanube_broker.subscription.cursor import CursorSnapshot
-from pydanube_broker.subscription.key_filters import key_pattern
 from pydanube_broker.subscription.live_queue import LiveQueue, all_of
-from pydanube_broker.subscription.live_routing import KeyOwners
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.policy import FailurePolicy
 from pydanube_broker.subscription.ranges import Range
+from pydanube_broker.subscription.routes.key_filters import key_pattern
+from pydanube_broker.subscription.routes.live_routing import KeyOwners
 from pydanube_broker.subscription.statistics import SubscriptionStatistics
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.subscription.terms import ConsumerTerms

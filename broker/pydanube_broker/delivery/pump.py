@@ -43,7 +43,7 @@ from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.plan import Plan
 from pydanube_broker.subscription.policy import PoisonPolicy
 from pydanube_broker.subscription.ranges import Range
-from pydanube_broker.subscription.routed_part import KeptColumns, gather, pick
+from pydanube_broker.subscription.routes.routed_part import KeptColumns, gather, pick
 from pydanube_broker.subscription.statistics import BlockedBy, Marks, SubscriptionStatistics, WorstFailure
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy

@@ -20,7 +20,7 @@ from pydanube_broker.delivery.reader_pump import ReaderPump
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.topic_access import Action
-from pydanube_broker.subscription.key_filters import check_filter_sizes, check_key_filters
+from pydanube_broker.subscription.routes.key_filters import check_filter_sizes, check_key_filters
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic, now_ms

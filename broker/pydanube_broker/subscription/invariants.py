@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import insort
 
-from pydanube_broker.subscription.key_slots import KeySlots, slots_of
 from pydanube_broker.subscription.members import Members
 from pydanube_broker.subscription.ranges import ranges_of
+from pydanube_broker.subscription.routes.key_slots import KeySlots, slots_of
 from pydanube_broker.subscription.window import Window
 
 

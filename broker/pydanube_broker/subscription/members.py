@@ -15,8 +15,8 @@ from pydanube_broker.subscription.effects import (
     SessionReason,
     SessionStarted,
 )
-from pydanube_broker.subscription.key_filters import check_key_filters
-from pydanube_broker.subscription.key_slots import KeySlots
+from pydanube_broker.subscription.routes.key_filters import check_key_filters
+from pydanube_broker.subscription.routes.key_slots import KeySlots
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.subscription.window import Window
 

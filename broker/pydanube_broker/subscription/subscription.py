@@ -58,12 +58,12 @@ from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot
 from pydanube_broker.subscription.effects import Effect
 from pydanube_broker.subscription.failures import Failures
 from pydanube_broker.subscription.invariants import check_members, check_window
-from pydanube_broker.subscription.key_slots import KeySlots
 from pydanube_broker.subscription.members import Members, SubscriptionType
 from pydanube_broker.subscription.plan import Plan, Selection
 from pydanube_broker.subscription.planning import first_blocked, oldest_sent, worst_failure
 from pydanube_broker.subscription.policy import FailurePolicy
 from pydanube_broker.subscription.ranges import Range, check_ranges, normalise, subtract
+from pydanube_broker.subscription.routes.key_slots import KeySlots
 from pydanube_broker.subscription.sending import Sending
 from pydanube_broker.subscription.set_aside import SettingAside
 from pydanube_broker.subscription.sharing import Recall, next_recall

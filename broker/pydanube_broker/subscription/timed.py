@@ -13,7 +13,7 @@ from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.plan import Plan
 from pydanube_broker.subscription.ranges import Range, total
-from pydanube_broker.subscription.routed_part import KeptColumns, gather
+from pydanube_broker.subscription.routes.routed_part import KeptColumns, gather
 from pydanube_broker.subscription.subscription import Subscription
 
 

@@ -10,7 +10,7 @@ import asyncio
 import time
 from typing import Any, Final
 
-from pydanube.http2_transport import Http2Transport
+from pydanube.wire.http2_transport import Http2Transport
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.services import PRODUCER_SERVICE
 

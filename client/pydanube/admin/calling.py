@@ -8,8 +8,8 @@ from typing import Any, Final
 from pydanube_core.ops_call import LONG_RUNNING_S, call_request
 
 from pydanube.admin.values import ResultT
-from pydanube.ops_channel import OpsChannel
 from pydanube.principal import default_principal
+from pydanube.wire.ops_channel import OpsChannel
 
 FACE: Final = "python"
 CALL_S: Final = 10.0

@@ -10,10 +10,10 @@ from pydanube.addresses import admin_address
 from pydanube.admin.calling import CALL_S, Caller
 from pydanube.admin.generated.operations import Admin
 from pydanube.admin.generated.sync_operations import SyncAdmin
-from pydanube.bearer import TokenSource
-from pydanube.endpoint import Tls
-from pydanube.ops_channel import OpsChannel
 from pydanube.sync_loop import Loop
+from pydanube.wire.bearer import TokenSource
+from pydanube.wire.endpoint import Tls
+from pydanube.wire.ops_channel import OpsChannel
 
 
 @asynccontextmanager

@@ -10,13 +10,13 @@ from typing import Literal, Self
 from pydanube_core.errors import ClusterError, ProducerFenced, ProducerUnknown
 
 from pydanube.client import Client
-from pydanube.http2_transport import Http2Transport
 from pydanube.retry import Retry
 from pydanube.sync import Client as SyncClient
 from pydanube.sync import connect, connect_admin
 from pydanube.testing.brokers import BROKERS
 from pydanube.testing.faults import Faults, FaultyTransport
 from pydanube.tracing import Tracing
+from pydanube.wire.http2_transport import Http2Transport
 
 
 class InMemoryCluster:

@@ -17,7 +17,7 @@ from pydanube_core.errors import ClusterError, Unavailable
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 
-from pydanube.transport import Stream, Transport, copy_of
+from pydanube.wire.transport import Stream, Transport, copy_of
 
 
 class Faults:

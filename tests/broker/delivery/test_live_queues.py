@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_broker.journal.tail_cache import CachedBatch
-from pydanube_broker.subscription.key_filters import key_pattern
 from pydanube_broker.subscription.live_queue import LiveQueue, all_of
-from pydanube_broker.subscription.live_routing import KeyOwners
+from pydanube_broker.subscription.routes.key_filters import key_pattern
+from pydanube_broker.subscription.routes.live_routing import KeyOwners
 
 
 def batch(count: int, *, size: int = 100, base: int = 0) -> CachedBatch:

@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from pydanube import Client, connect
-from pydanube.publish_lane import PublishLane
+from pydanube.sending.publish_lane import PublishLane
 from pydanube_broker.broker import Broker
 from pydanube_broker.journal import Kind
 from pydanube_broker.services.publish import PublishStream

@@ -6,7 +6,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.subscription.key_filters import check_filter_sizes, key_pattern
+from pydanube_broker.subscription.routes.key_filters import check_filter_sizes, key_pattern
 from pydanube_core.errors import InvalidArgument
 
 TEXTS = st.text(alphabet="ab[", max_size=12)

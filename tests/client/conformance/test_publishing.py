@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pydanube import ClusterError, Message
-from pydanube.publish_lane import MAX_IN_FLIGHT
+from pydanube.sending.publish_lane import MAX_IN_FLIGHT
 from pydanube_core.errors import (
     ClosedResource,
     DispatchMismatch,

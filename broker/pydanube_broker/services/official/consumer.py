@@ -28,7 +28,7 @@ from pydanube_broker.services.official.seat import seat_after_subscribing
 from pydanube_broker.services.official.stream_messages import DecodedBatches
 from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.topic_access import Action
-from pydanube_broker.subscription.key_filters import check_filter_sizes
+from pydanube_broker.subscription.routes.key_filters import check_filter_sizes
 from pydanube_broker.topics.topic import Topic
 
 TYPES: Final = ("exclusive", "shared", "failover", "key-shared")

@@ -14,7 +14,7 @@ from pydanube_core.batch import MAX_BATCH_MESSAGES
 from pydanube_core.errors import ClusterError
 from pydanube_core.generated import danube_stream_pb2 as pb
 
-from pydanube.transport import copy_of
+from pydanube.wire.transport import copy_of
 
 FEW_MESSAGES: Final = 16  # of a batch: ranges cost no more
 MAX_MASKS: Final = 512  # in one message to the broker, which takes 1 024

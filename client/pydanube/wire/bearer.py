@@ -13,7 +13,7 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument, Unauthenticated
 
-from pydanube.endpoint import UNIX
+from pydanube.wire.endpoint import UNIX
 
 TokenSource = str | Callable[[], str]
 MOST_CHARS: Final = 8192

@@ -16,7 +16,7 @@ from pydanube_core.errors import ClusterError
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, write_bytes_field
 
 from pydanube.facts import Receipt, from_ms
-from pydanube.transport import copy_of
+from pydanube.wire.transport import copy_of
 
 # Its share of the offset columns; also what bounds a batch of empty messages
 MESSAGE_OVERHEAD_BYTES: Final = 16

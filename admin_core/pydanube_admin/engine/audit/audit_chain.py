@@ -18,7 +18,7 @@ from typing import Any, Final
 from pydanube_core.audit_key import AuditKey
 from pydanube_core.secrets import REDACTED, is_secret_name, without_secrets
 
-from pydanube_admin.engine.audit_keys import KeyTerms
+from pydanube_admin.engine.audit.audit_keys import KeyTerms
 
 GENESIS: Final = "0" * 64
 MAX_TEXT_CHARS: Final = 256  # of one value in a record: enough to recognise it

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydanube_core.cluster_port import ClusterPort
 
-from pydanube_admin.engine.audit_chain import NO_RECORD
+from pydanube_admin.engine.audit.audit_chain import NO_RECORD
 from pydanube_admin.engine.guards import Guards
 
 LOOKED_AT: Final = (

@@ -18,7 +18,7 @@ from pydanube.options import ConsumerOptions
 from pydanube.outage import Waiter
 from pydanube.retry import Retry
 from pydanube.topic_watch import Partitions, TopicChoice, TopicWatch
-from pydanube.transport import Transport, TransportFactory, gave_up
+from pydanube.wire.transport import Transport, TransportFactory, gave_up
 
 ASK_TIMEOUT_S: Final = 10.0
 MOST_KNOWN: Final = 64  # brokers that are asked in turn

@@ -11,9 +11,9 @@ from pydanube_core.errors import ClusterError
 
 from pydanube.facts import ClientEventKind
 from pydanube.options import ProducerOptions
-from pydanube.outbound import OutBatch
 from pydanube.retry import Retry
-from pydanube.transport import Transport
+from pydanube.sending.outbound import OutBatch
+from pydanube.wire.transport import Transport
 
 
 @dataclass(slots=True, kw_only=True)

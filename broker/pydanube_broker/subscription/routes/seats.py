@@ -13,8 +13,8 @@ try:
 except ImportError:  # the base install
     np = None  # type: ignore[assignment]
 
-from pydanube_broker.subscription.route_table import LARGE_PART
-from pydanube_broker.subscription.routing import indices_for
+from pydanube_broker.subscription.routes.route_table import LARGE_PART
+from pydanube_broker.subscription.routes.spreading import indices_for
 
 
 def indices_of(who: bytes | bytearray, seat: int) -> MutableSequence[int]:

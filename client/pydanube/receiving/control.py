@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pydanube_core.errors import ClusterError
 from pydanube_core.generated import danube_stream_pb2 as pb
 
-from pydanube.transport import Stream, copy_of
+from pydanube.wire.transport import Stream, copy_of
 
 
 class ControlQueue:

@@ -19,8 +19,8 @@ from pydanube_core.grpc_wire import (
 )
 from pydanube_core.http2.codes import ErrorCode
 
-from pydanube.statuses import error_of, not_reached
-from pydanube.transport import copy_of
+from pydanube.wire.statuses import error_of, not_reached
+from pydanube.wire.transport import copy_of
 
 if TYPE_CHECKING:
     from pydanube_core.http2 import ClientConnection, Stream

@@ -29,10 +29,10 @@ from pydanube_core.http2 import (
 )
 from pydanube_core.http2.codes import ErrorCode
 
-from pydanube.endpoint import UNIX
-from pydanube.http2_call import MESSAGE_BYTES, Call
-from pydanube.statuses import not_reached
-from pydanube.tls import CLOSED_AFTER_HANDSHAKE, tls_failure
+from pydanube.wire.endpoint import UNIX
+from pydanube.wire.http2_call import MESSAGE_BYTES, Call
+from pydanube.wire.statuses import not_reached
+from pydanube.wire.tls import CLOSED_AFTER_HANDSHAKE, tls_failure
 
 if TYPE_CHECKING:
     from pydanube_core.http2 import AnswerEvent, Stream

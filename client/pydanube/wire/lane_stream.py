@@ -14,7 +14,7 @@ from pydanube_core.errors import ClusterError, Internal, Retryable, Unavailable
 
 from pydanube.facts import ClientEventKind
 from pydanube.tasks import TaskOwner
-from pydanube.transport import Stream, Transport, say_goodbye
+from pydanube.wire.transport import Stream, Transport, say_goodbye
 
 _REASON_S: Final = 1.0  # so long a failed write waits for the reader to say why
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
-from pydanube.consume_lane import ConsumeLane
+from pydanube.receiving.consume_lane import ConsumeLane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

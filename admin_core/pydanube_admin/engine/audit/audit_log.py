@@ -17,8 +17,8 @@ from pydanube_core.audit_key import AuditKey
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import AuditUnavailable, ClusterError, Conflict
 
-from pydanube_admin.engine.audit_chain import FIRST, Head, head_of, linked
-from pydanube_admin.engine.audit_keys import KEYS_KEY, KeyTerms
+from pydanube_admin.engine.audit.audit_chain import FIRST, Head, head_of, linked
+from pydanube_admin.engine.audit.audit_keys import KEYS_KEY, KeyTerms
 
 _log = logging.getLogger("pydanube.admin")
 

@@ -7,8 +7,8 @@ from collections import deque
 from pydanube_core.errors import ClusterError
 
 from pydanube.facts import OffsetRange, SendSummary
-from pydanube.outbound import OutBatch
-from pydanube.transport import copy_of
+from pydanube.sending.outbound import OutBatch
+from pydanube.wire.transport import copy_of
 
 
 class Ledger:

@@ -8,11 +8,11 @@ from pydanube_core.errors import ClusterError
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.ops_call import call_failed, call_result, call_target
 
-from pydanube.bearer import TokenSource, token_from
-from pydanube.endpoint import UNIX, Tls
-from pydanube.http2_transport import Http2Transport
-from pydanube.tls import tls_from
-from pydanube.transport import Transport
+from pydanube.wire.bearer import TokenSource, token_from
+from pydanube.wire.endpoint import UNIX, Tls
+from pydanube.wire.http2_transport import Http2Transport
+from pydanube.wire.tls import tls_from
+from pydanube.wire.transport import Transport
 
 OPS_CALL: Final = "/danube.ops.Ops/Call"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.names import TopicName
 
-from pydanube.consume_lane import ConsumeLane
+from pydanube.receiving.consume_lane import ConsumeLane
 
 
 def lanes_of(

@@ -10,7 +10,7 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 
-from pydanube.endpoint import Tls
+from pydanube.wire.endpoint import Tls
 
 CLOSED_AFTER_HANDSHAKE: Final = (
     "it closed the connection right after the handshake, as a broker does that asks for a client's certificate and got "

@@ -21,16 +21,16 @@ from typing import Final, Self
 from pydanube_core.errors import ClosedResource, ClusterError, DeadlineExceeded
 
 from pydanube.arguments import check_number, check_whole
-from pydanube.consume_lane import ConsumeLane, ConsumeOptions
 from pydanube.facts import ClientEventKind, ConsumerStatistics
-from pydanube.lane_choice import lanes_of, until_open
-from pydanube.lane_totals import LaneTotals
 from pydanube.message import Batch, Delivered, Message
 from pydanube.options import ClientSide, ReceiverOptions, wire_position
-from pydanube.recalled import without
+from pydanube.receiving.consume_lane import ConsumeLane, ConsumeOptions
+from pydanube.receiving.lane_choice import lanes_of, until_open
+from pydanube.receiving.lane_totals import LaneTotals
+from pydanube.receiving.recalled import without
 from pydanube.tasks import TaskOwner, all_of
 from pydanube.topic_watch import Partitions, TopicWatch
-from pydanube.transport import copy_of
+from pydanube.wire.transport import copy_of
 
 _LEAVE_S: Final = 5.0
 _NOTHING: Final[Iterator[Message]] = iter(())

@@ -9,11 +9,11 @@ from typing import Final
 from pydanube_core.errors import DeadlineExceeded, Internal, Unavailable
 from pydanube_core.grpc_wire import encode_metadata, frame
 
-from pydanube.bearer import TokenSource, bearer, check_channel
-from pydanube.endpoint import UNIX, Tls, parse_url
-from pydanube.http2_call import Call
-from pydanube.http2_link import Link, open_link
-from pydanube.tls import client_context
+from pydanube.wire.bearer import TokenSource, bearer, check_channel
+from pydanube.wire.endpoint import UNIX, Tls, parse_url
+from pydanube.wire.http2_call import Call
+from pydanube.wire.http2_link import Link, open_link
+from pydanube.wire.tls import client_context
 
 _SERVICE: Final = "/danube.stream.Stream/"
 KEEPALIVE_S: Final = 10.0

@@ -11,7 +11,7 @@ from pydanube_core.errors import InvalidArgument
 
 from pydanube.message import Message
 from pydanube.routing import encode_key
-from pydanube.unsent import Unsent
+from pydanube.sending.unsent import Unsent
 
 _ATTRIBUTES: Final = attrgetter("attributes")
 _CHUNK_MESSAGES: Final = 1024  # big enough to vanish in the mean, small enough for one turn of the loop

@@ -11,7 +11,7 @@ from pydanube_core.errors import ClusterError, Internal
 from pydanube_core.security.identity import Identity, current_identity
 from pydanube_core.units import format_time
 
-from pydanube_admin.engine.audit_chain import Head, redacted, shortened
+from pydanube_admin.engine.audit.audit_chain import Head, redacted, shortened
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import Forecast
 

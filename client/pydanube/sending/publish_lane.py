@@ -45,11 +45,11 @@ from pydanube_core.errors import (
 from pydanube_core.generated import danube_stream_pb2 as pb
 
 from pydanube.facts import ClientEventKind
-from pydanube.lane_options import LaneOptions
-from pydanube.lane_stream import LaneStream
-from pydanube.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, Session
 from pydanube.schemas import schema_of
-from pydanube.transport import Stream, copy_of, gave_up
+from pydanube.sending.lane_options import LaneOptions
+from pydanube.sending.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, Session
+from pydanube.wire.lane_stream import LaneStream
+from pydanube.wire.transport import Stream, copy_of, gave_up
 
 MAX_IN_FLIGHT: Final = 5  # the broker remembers the last 8 batches of a session (docs/design.md#6-delivery)
 assert MAX_IN_FLIGHT < 8

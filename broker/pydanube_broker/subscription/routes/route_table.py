@@ -14,7 +14,7 @@ try:
 except ImportError:  # the base install; the broker always has it
     np = None  # type: ignore[assignment]
 
-from pydanube_broker.subscription.routing import NOBODY
+from pydanube_broker.subscription.routes.spreading import NOBODY
 
 _SLOTS: Final = 65_536
 # Messages of a part from which 64 KiB are worth it.

@@ -31,16 +31,16 @@ from pydanube_core.errors import (
 from pydanube_core.frames import CONSUME_DELIVERY_FIELD, decode_delivery, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 
-from pydanube.acks import AckGatherer
-from pydanube.control import ControlQueue
-from pydanube.credit import CreditAccount
 from pydanube.facts import ClientEventKind
-from pydanube.lane_stream import LaneStream
 from pydanube.message import DecodedBatch, Delivered
 from pydanube.options import ReceiverOptions
+from pydanube.receiving.acks import AckGatherer
+from pydanube.receiving.control import ControlQueue
+from pydanube.receiving.credit import CreditAccount
+from pydanube.receiving.takings import Takings
 from pydanube.retry import Retry
-from pydanube.takings import Takings
-from pydanube.transport import Stream, Transport, copy_of, gave_up
+from pydanube.wire.lane_stream import LaneStream
+from pydanube.wire.transport import Stream, Transport, copy_of, gave_up
 
 # Acks wait for company: each message to the broker costs both sides some 0.3 ms, whatever it holds. Longer than this
 # none waits, and no more messages than these; a consumer that has nothing more to do sends them at once.

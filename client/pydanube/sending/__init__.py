@@ -1,0 +1,1 @@
+"""Batches on their way out: what a producer gathers, sends again and answers for."""
