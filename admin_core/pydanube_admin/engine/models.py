@@ -7,7 +7,7 @@ simply none. 64-bit ids are decimal strings, times RFC 3339 in UTC with millisec
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -30,6 +30,17 @@ class Result(BaseModel):
     """Base of all results; drops the reason of what is known."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, defer_build=True)
+
+    @classmethod
+    def of(cls, *sources: object, **given: Any) -> Self:
+        """Make a result from facts: a field that is not given is the attribute of that name of the first that has it."""
+        for name in cls.model_fields:
+            if name not in given:
+                for source in sources:
+                    if hasattr(source, name):
+                        given[name] = getattr(source, name)
+                        break
+        return cls(**given)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_kwargs: Any) -> None:

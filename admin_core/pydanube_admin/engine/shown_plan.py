@@ -47,19 +47,9 @@ class AppliedPlan(Result):
 
 def shown_plan(record: PlanRecord, now_ms: int) -> ShownPlan:
     """A plan as everybody may see it."""
-    return ShownPlan(
-        plan_id=record.plan_id,
-        operation=record.operation,
-        arguments=dict(record.arguments),
-        principal=record.principal,
-        effect=record.effect,
-        reversible=record.reversible,
-        diff=record.diff,
-        blast_radius=dict(record.blast_radius),
-        later=record.later,
+    return ShownPlan.of(
+        record,
         state=record.state_at(now_ms),
         created_at=format_time(record.created_ms),
         expires_at=format_time(record.expires_ms),
-        revision=record.revision,
-        call_id=record.call_id,
     )

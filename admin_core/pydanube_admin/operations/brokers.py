@@ -152,22 +152,9 @@ class ChangedBroker(Change):
 )
 async def broker_status(context: Context, request: BrokerStatusRequest) -> BrokerStatus:
     facts = await context.port.status()
-    return BrokerStatus(
-        version=facts.version,
-        broker_id=facts.broker_id,
-        pid=facts.pid,
+    return BrokerStatus.of(
+        facts,
         uptime_s=round(facts.uptime_s, 3),
-        durability=facts.durability,
-        data_dir=facts.data_dir,
-        data_dir_reason=facts.data_dir_reason,
-        listen=dict(facts.listen),
-        disk=dict(facts.disk),
-        journal=dict(facts.journal),
-        tier=dict(facts.tier),
-        peer_memory=dict(facts.peer_memory),
-        topics=facts.topics,
-        read_only=facts.read_only,
-        ready=facts.ready,
         reasons=[ReasonItem(code=reason.code, message=reason.message) for reason in facts.reasons],
     )
 
@@ -200,15 +187,11 @@ async def list_brokers(context: Context, request: ListBrokersRequest) -> Page[Br
         BrokerItem,
         found,
         one_by_one(
-            lambda each: BrokerItem(
-                broker_id=each.broker_id,
+            lambda each: BrokerItem.of(
+                each,
                 state="draining" if any(r.code == "DRAINING" for r in each.reasons) else "active",
                 is_leader=leading is not None and each.broker_id == leading.broker_id,
-                version=each.version,
                 uptime_s=round(each.uptime_s, 3),
-                topics=each.topics,
-                ready=each.ready,
-                listen=dict(each.listen),
             )
         ),
         key=lambda each: (each.broker_id,),
@@ -241,16 +224,7 @@ async def broker_config(context: Context, request: BrokerRequest) -> BrokerConfi
     facts = await _this(context, request.broker_id)
     return BrokerConfig(
         broker_id=facts.broker_id,
-        settings=[
-            SettingItem(
-                name=each.name,
-                value=each.value,
-                default=each.default,
-                source=each.source,
-                description=each.description,
-            )
-            for each in await context.port.settings()
-        ],
+        settings=[SettingItem.of(each) for each in await context.port.settings()],
     )
 
 

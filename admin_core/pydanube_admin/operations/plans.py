@@ -106,12 +106,8 @@ async def list_plans(context: Context, request: ListPlansRequest) -> Page[PlanIt
         PlanItem,
         found,
         one_by_one(
-            lambda plan: PlanItem(
-                plan_id=plan.plan_id,
-                operation=plan.operation,
-                principal=plan.principal,
-                effect=plan.effect,
-                reversible=plan.reversible,
+            lambda plan: PlanItem.of(
+                plan,
                 state=plan.state_at(now),
                 created_at=format_time(plan.created_ms),
                 expires_at=format_time(plan.expires_ms),

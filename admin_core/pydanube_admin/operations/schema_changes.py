@@ -153,12 +153,9 @@ async def register_schema(context: Context, request: RegisterSchemaRequest) -> R
         created_by=request.created_by,
         tags=[tag.strip() for tag in request.tags.split(",") if tag.strip()],
     )
-    return Registration(
-        subject=facts.subject,
+    return Registration.of(
+        facts,
         schema_id=str(facts.schema_id),
-        version=facts.version,
-        is_new_version=facts.is_new_version,
-        fingerprint=facts.fingerprint,
     )
 
 

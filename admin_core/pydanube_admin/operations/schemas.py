@@ -219,12 +219,9 @@ async def get_schema_by_id(context: Context, request: GetSchemaByIdRequest) -> S
 async def _schema(context: Context, subject: str, version: int | None) -> SchemaResult:
     port = context.port.schemas
     facts = await port.schema(subject, version)
-    return SchemaResult(
-        subject=facts.subject,
+    return SchemaResult.of(
+        facts,
         schema_id=str(facts.schema_id),
-        version=facts.version,
-        schema_type=facts.schema_type,
-        fingerprint=facts.fingerprint,
         compatibility_mode=(await port.subject(subject)).compatibility_mode,
         created_at=format_time(facts.created_at_ms),
         untrusted=_text(facts.definition) | _labels(facts),
@@ -346,12 +343,7 @@ async def _compared(
 )
 async def get_compatibility(context: Context, request: CompatibilityRequest) -> CompatibilityResult:
     facts = await context.port.schemas.subject(request.subject)
-    return CompatibilityResult(
-        subject=facts.subject,
-        compatibility_mode=facts.compatibility_mode,
-        transitive=facts.transitive,
-        json_profile=facts.json_profile,
-    )
+    return CompatibilityResult.of(facts)
 
 
 @operation(

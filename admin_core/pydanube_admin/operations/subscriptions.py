@@ -327,24 +327,15 @@ def _lag_item(found: LagFacts) -> LagItem:
     between: dict[str, float | None] = {}
     if age.low_s != age.high_s:
         between = {"oldest_unread_age_s_low": age.low_s, "oldest_unread_age_s_high": age.high_s}
-    return LagItem(
+    return LagItem.of(
+        facts,
+        facts.state,
         topic=_base(facts),
-        partition=facts.partition,
-        subscription=facts.subscription,
-        type=facts.type,
         consumers=len(facts.consumers),
-        next_offset=facts.state.next_offset,
-        next_unacked=facts.state.next_unacked,
-        lag_messages=facts.state.lag_messages,
-        lag_bytes=facts.lag_bytes,
         lag_bytes_reason="not_known" if facts.lag_bytes is None else None,
         oldest_unread_age_s=age.age_s,
         oldest_unread_age_s_reason=age.reason,
         age_quality=age.quality,
-        in_flight=facts.state.in_flight,
-        redelivered=facts.state.redelivered,
-        dead_lettered=facts.state.dead_lettered,
-        dropped=facts.state.dropped,
         blocked_by=facts.blocked_reason,
         produce_rate=_rounded(judged.produce_rate),
         produce_rate_reason=reasons.get("produce_rate"),
@@ -354,7 +345,6 @@ def _lag_item(found: LagFacts) -> LagItem:
         eta_s_reason=reasons.get("eta_s"),
         retention_headroom_s=_rounded(judged.retention_headroom_s),
         retention_headroom_s_reason=reasons.get("retention_headroom_s"),
-        lost_messages=facts.state.lost_messages,
         status=found.status.value,
         since=None if found.since_ms is None else format_time(found.since_ms),
         since_reason="not_known" if found.since_ms is None else None,
@@ -388,18 +378,10 @@ async def describe_subscription(context: Context, request: SubscriptionRequest) 
         created_at_reason=None if created else "not_known",
         failure_policy=dict(await context.port.failure_policy(topic, request.subscription)),
         parts=[
-            SubscriptionPart(
-                topic=facts.topic,
-                partition=facts.partition,
+            SubscriptionPart.of(
+                facts,
+                facts.state,
                 subscription_id=str(facts.subscription_id),
-                next_offset=facts.state.next_offset,
-                next_unacked=facts.state.next_unacked,
-                acked_above=facts.state.acked_above,
-                lag_messages=facts.state.lag_messages,
-                in_flight=facts.state.in_flight,
-                redelivered=facts.state.redelivered,
-                dead_lettered=facts.state.dead_lettered,
-                dropped=facts.state.dropped,
                 blocked_by=facts.blocked_reason,
                 consumers=[
                     {

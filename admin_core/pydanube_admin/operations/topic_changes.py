@@ -189,12 +189,9 @@ async def create_topic(context: Context, request: CreateTopicRequest) -> Created
     except AlreadyExists as error:
         raise _taken(name) from error
     own = (await context.port.topic(name))[0]
-    return CreatedTopic(
-        topic=own.topic,
+    return CreatedTopic.of(
+        own,
         topic_id=str(own.topic_id),
-        partitions=own.partitions,
-        dispatch_strategy=own.dispatch_strategy,
-        durability=own.durability,
         created_at=format_time(own.created_at_ms),
     )
 
@@ -273,14 +270,11 @@ async def undo_delete(
 async def delete_topic(context: Context, request: DeleteTopicRequest) -> DeletedTopic:
     topic = await _topic_to_delete(context, request)
     await context.port.delete_topic(topic.own.topic, grace=context.grace)
-    return DeletedTopic(
+    return DeletedTopic.of(
+        topic,
         topic=topic.own.topic,
         topic_id=str(topic.own.topic_id),
         partitions=topic.own.partitions,
-        messages=topic.messages,
-        bytes=topic.bytes,
-        subscriptions=topic.subscriptions,
-        consumers=topic.consumers,
     )
 
 

@@ -224,17 +224,11 @@ def _is_in(own: str, asked: str | None) -> bool:
 
 
 def _item(topic: Topic) -> TopicItem:
-    return TopicItem(
-        topic=topic.own.topic,
-        partitions=topic.own.partitions,
-        dispatch_strategy=topic.own.dispatch_strategy,
-        messages=topic.messages,
-        bytes=topic.bytes,
-        producers=topic.producers,
-        consumers=topic.consumers,
+    return TopicItem.of(
+        topic,
+        topic.own,
         subscriptions=len(topic.subscriptions),
         owner=None if topic.owner_reason else topic.own.owner,
-        owner_reason=topic.owner_reason,
     )
 
 
@@ -250,19 +244,11 @@ async def describe_topic(context: Context, request: DescribeTopicRequest) -> Top
     topic = await find_topic(context, request.topic)
     own = topic.own
     split = PARTITIONED if own.partitions else None
-    return TopicDescription(
-        topic=own.topic,
+    return TopicDescription.of(
+        topic,
+        own,
         topic_id=str(own.topic_id),
-        partitions=own.partitions,
-        dispatch_strategy=own.dispatch_strategy,
-        durability=own.durability,
-        messages=topic.messages,
-        bytes=topic.bytes,
-        producers=topic.producers,
-        consumers=topic.consumers,
-        subscriptions=topic.subscriptions,
         owner=None if topic.owner_reason else own.owner,
-        owner_reason=topic.owner_reason,
         epoch=None if split else str(own.epoch),
         epoch_reason=split,
         start_offset=None if split else own.start_offset,
@@ -273,23 +259,17 @@ async def describe_topic(context: Context, request: DescribeTopicRequest) -> Top
         tiered_offset_reason=split or ("no_cold_tier" if own.tiered_offset is None else None),
         journal_bytes=sum(log.journal_bytes for log in topic.logs),
         object_bytes=sum(log.object_bytes for log in topic.logs),
-        policies=dict(own.policies),
         kept_failure_policies={
             name: dict(kept) for log in topic.logs for name, kept in log.kept_failure_policies.items()
         },
         topic_schema=None if own.schema is None else dict(own.schema),
         created_at=format_time(own.created_at_ms),
         parts=[
-            TopicPart(
-                topic=part.topic,
+            TopicPart.of(
+                part,
                 partition=_partition(part),
-                owner=part.owner,
                 owner_reason=UNASSIGNED if part.owner is None else None,
                 epoch=str(part.epoch),
-                start_offset=part.start_offset,
-                next_offset=part.next_offset,
-                messages=part.messages,
-                bytes=part.bytes,
             )
             for part in topic.parts
         ],

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from pydanube_core.batch.timing import has_attributes
 from pydanube_core.cursor_state import CursorState
+from pydanube_core.diagnosis.views import Departure, HeadOfLine
 from pydanube_core.errors import ClusterError, ConsumerBusy, Internal
 
-from pydanube_broker.delivery.departures import MOST_DEPARTURES, Departure
 from pydanube_broker.delivery.dispatch_rate import DispatchRate
 from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.delivery.frame_builder import Frame
@@ -44,7 +44,7 @@ from pydanube_broker.subscription.plan import Plan
 from pydanube_broker.subscription.policy import PoisonPolicy
 from pydanube_broker.subscription.ranges import Range
 from pydanube_broker.subscription.routes.routed_part import KeptColumns, gather, pick
-from pydanube_broker.subscription.statistics import BlockedBy, Marks, SubscriptionStatistics, WorstFailure
+from pydanube_broker.subscription.statistics import BlockedBy, Marks, SubscriptionStatistics
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.subscription.terms import ConsumerTerms
@@ -55,6 +55,7 @@ from pydanube_broker.topics.topic import Topic, now_ms
 log = logging.getLogger("pydanube.delivery")
 
 # Of a part that is spread over consumers: their frames are to be worth it.
+MOST_DEPARTURES: Final = 16  # of a subscription, to see that its consumers come and go
 ROUTED_BYTES: Final = 4 * FRAME_BYTES
 FEW_RANGES: Final = 4  # of a plan: each is a cut of its own; from here on one selection costs less
 
@@ -177,7 +178,7 @@ class SubscriptionPump:
         """What a sampler compares with the last round's: it differs when anything happened."""
         return self.topic.commit, self.topic.start_offset, len(self.links), self.marks()
 
-    def worst_failure(self) -> WorstFailure | None:
+    def worst_failure(self) -> HeadOfLine | None:
         return None if self._core is None else self._core.worst_failure()
 
     def session_of(self, consumer_id: int) -> int:

@@ -19,7 +19,6 @@ from pydanube_core.diagnosis.views import (
     Count,
     Departure,
     Departures,
-    HeadOfLine,
     KeySample,
     SubscriptionView,
     TopicView,
@@ -117,8 +116,6 @@ class Viewer:
         lag = self.judgement(topic, pump, track, cursor, state)
         settled = settled_status(sampler, cursor, lag)[0]
         window_ms = int(sampler.options.window_s * 1000)
-        worst = pump.worst_failure()
-        left = pump.departure
         policy = pump.policy
         rewind, cause = self._rewind(pump, cursor)
         consumers = self._consumers(pump)
@@ -140,15 +137,7 @@ class Viewer:
             state=state,
             consumers=consumers,
             created_ms=pump.created_at_ms,
-            departure=None
-            if left is None or consumers
-            else Departure(
-                at_ms=left.at_ms,
-                name=left.name,
-                abrupt=left.abrupt,
-                in_flight=left.in_flight,
-                unread=left.unread,
-            ),
+            departure=None if consumers else pump.departure,
             cursor_moved_ms=cursor.cursor_moved_ms,
             acknowledged=cursor.count("acknowledged", state, window_ms),
             failed=cursor.count("failed", state, window_ms),
@@ -161,15 +150,7 @@ class Viewer:
             if policy.failure.poison_policy.value == "dead_letter"
             else None,
             dispatch_rate_limit=topic.gate.limits.max_subscription_dispatch_rate,
-            head_of_line=None
-            if worst is None
-            else HeadOfLine(
-                offset=worst.offset,
-                deliveries=worst.deliveries,
-                failures=worst.failures,
-                blocked=worst.blocked,
-                reason=worst.reason,
-            ),
+            head_of_line=pump.worst_failure(),
             keys=self.keys(topic, pump) if wants_keys else None,
             rewind=rewind,
             rewind_cause=cause,

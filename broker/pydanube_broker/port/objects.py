@@ -105,18 +105,7 @@ class ObjectsPart:
         path = self._export_path(to, any_folder=any_folder)
         with tier.long_work.begun("objects.export", log.name, unit="offsets", now_ms=now_ms()) as work:
             said = await export_range(
-                log,
-                tier.catalog,
-                tier.child,
-                tier.where,
-                tier.tiered_up_to,
-                tier.room,
-                start=start,
-                end=end,
-                path=path,
-                file_format=file_format,
-                cluster=tier.cluster,
-                work=work,
+                tier, log, start=start, end=end, path=path, file_format=file_format, work=work
             )
         return {"path": str(path), **said}
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from pydanube_core.diagnosis.views import HeadOfLine
+
 from pydanube_broker.subscription.chunk import Chunk, Poison
 from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.ranges import Range, ranges_of
-from pydanube_broker.subscription.statistics import WorstFailure
 from pydanube_broker.subscription.window import Window
 
 MOST_CHUNKS: Final = 64  # looked at for failures: those at the front are what holds a subscription up
@@ -53,7 +54,7 @@ def only_untaken_since(window: Window, consumer: Consumer) -> int | None:
     return oldest
 
 
-def worst_failure(window: Window) -> WorstFailure | None:
+def worst_failure(window: Window) -> HeadOfLine | None:
     """The open message that failed most often, the first of them, among the first chunks."""
     best: tuple[int, int, int, Chunk, int] | None = None  # failures, -offset, deliveries, chunk, bit
     for chunk in window.chunks[:MOST_CHUNKS]:
@@ -72,7 +73,7 @@ def worst_failure(window: Window) -> WorstFailure | None:
     holder = poison or wait
     # on its way again, it has no holder, and the same reason
     earlier = next((reason for reason, mask in chunk.reasons.items() if mask & one), "")
-    return WorstFailure(
+    return HeadOfLine(
         offset=-offset,
         deliveries=deliveries,
         failures=failures,

@@ -16,17 +16,6 @@ class BlockedBy:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorstFailure:
-    """The open message that failed most often; the first of them."""
-
-    offset: int
-    deliveries: int
-    failures: int
-    blocked: bool
-    reason: str
-
-
 class Marks(NamedTuple):
     """What a sampler compares with what it saw last: a few numbers, cheap to take for ten thousand subscriptions."""
 

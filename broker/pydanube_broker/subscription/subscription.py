@@ -50,6 +50,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from pydanube_core.diagnosis.views import HeadOfLine
 from pydanube_core.errors import InvalidArgument
 
 from pydanube_broker.subscription.chunk import Chunk, Flight
@@ -71,7 +72,6 @@ from pydanube_broker.subscription.statistics import (
     BlockedBy,
     Marks,
     SubscriptionStatistics,
-    WorstFailure,
 )
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.subscription.window import Window
@@ -692,7 +692,7 @@ class Subscription:
         """Offsets at or above the floor that are acknowledged, or hold no message. O(chunks)."""
         return self._window.acked_above
 
-    def worst_failure(self) -> WorstFailure | None:
+    def worst_failure(self) -> HeadOfLine | None:
         """The open message that failed most often, among the first ones; None if none has. O(chunks looked at)."""
         return worst_failure(self._window)
 

@@ -8,45 +8,24 @@ between changes nothing.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 from pydanube_core.errors import ObjectMissing
-from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 
 from pydanube_broker.long_work import Work
-from pydanube_broker.tier.child import TierChild
-from pydanube_broker.tier.disk_room import DiskRoom
+from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import Topic
 
 _ABORT_DEADLINE_S = 5.0
 
-Where = Callable[[int, CatalogEntry], dict[str, Any]]
-
 
 async def export_range(
-    topic: Topic,
-    catalog: ObjectCatalog,
-    child: TierChild,
-    where: Where,
-    tiered_up_to: Callable[[Topic, int], Awaitable[None]],
-    room: DiskRoom,
-    *,
-    start: int,
-    end: int,
-    path: Path,
-    file_format: str,
-    cluster: str,
-    work: Work,
+    tier: Tier, topic: Topic, *, start: int, end: int, path: Path, file_format: str, work: Work
 ) -> dict[str, Any]:
-    """Write `[start, end)` to `path`; returns {messages, bytes}. Cancelled or failed, there is no file.
-
-    Args:
-        where: what the child needs to open an object.
-        tiered_up_to: returns when everything below an offset is in the cold tier.
-    """
+    """Write `[start, end)` to `path`; returns {messages, bytes}. Cancelled or failed, there is no file."""
+    child = tier.child
     token = secrets.token_hex(8)
     await child.call(
         "export_begin",
@@ -56,7 +35,7 @@ async def export_range(
             "format": file_format,
             "partition": topic.options.partition,
             "meta": {
-                "cluster": cluster,
+                "cluster": tier.cluster,
                 "topic": topic.name,
                 "topic_id": topic.topic_id,
                 "start": start,
@@ -65,11 +44,11 @@ async def export_range(
         },
     )
     try:
-        await tiered_up_to(topic, end)
+        await tier.tiered_up_to(topic, end)
         work.total = end - start
         at = start
         while at < end:
-            entry = await catalog.find(topic.topic_id, at)
+            entry = await tier.catalog.find(topic.topic_id, at)
             if entry is None:
                 raise ObjectMissing(
                     f"the catalog has no object for offsets {at} to {end} of {topic.name}: see `danube objects verify`",
@@ -77,11 +56,11 @@ async def export_range(
                     offset=at,
                 )
             if entry.start < end:
-                room.check(entry.bytes, f"the export of {topic.name}", local=path.parent)
+                tier.room.check(entry.bytes, f"the export of {topic.name}", local=path.parent)
                 await child.call(
                     "export_add",
                     {
-                        **where(topic.topic_id, entry),
+                        **tier.where(topic.topic_id, entry),
                         "token": token,
                         "start": at,
                         "end": min(end, entry.end),

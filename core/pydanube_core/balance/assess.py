@@ -131,12 +131,9 @@ def assess(snapshot: Snapshot, policy: Policy) -> Assessment:
     still_full = any(
         state.known[r] and state.used(b, r) > policy.capacity_share for r in active for b in state.taking
     )
+    verdict = Verdict.IMBALANCED if uneven or full or stranded else Verdict.BALANCED
     if full and still_full:
         verdict = Verdict.OVERLOADED
-    elif uneven or full or stranded:
-        verdict = Verdict.IMBALANCED
-    else:
-        verdict = Verdict.BALANCED
     before = None if bottleneck is None else views[bottleneck].spread.highest
     after = (
         None if bottleneck is None else max((state.used(b, bottleneck) for b in state.taking), default=None)

@@ -78,6 +78,50 @@ def _fixed(parts: list[Buffer], code: str, values: Sequence[int], field: str) ->
     append_padded(parts, _pack(code, values, field))
 
 
+def _keys(parts: list[Buffer], count: int, keys: Sequence[bytes | None]) -> None:
+    _same(count, keys, "keys")
+    bits, texts = (1 << count) - 1, keys
+    if None in keys:  # the digits of one number: linear, unlike setting the bits of a long one
+        bits = int("".join(["0" if key is None else "1" for key in reversed(keys)]), 2)
+        texts = [key or b"" for key in keys]
+    append_padded(parts, bits.to_bytes((count + 7) // 8, "little"))
+    _ragged(parts, texts)  # type: ignore[arg-type]  # there is no None in it
+
+
+def _attributes(parts: list[Buffer], count: int, attributes: Sequence[Mapping[str, str] | None]) -> None:
+    _same(count, attributes, "attributes")
+    counts = [len(a) if a else 0 for a in attributes]
+    append_padded(parts, _pack("i", [0, *accumulate(counts)], "attributes"))
+    given = [a for a in attributes if a]
+    _texts(parts, [*chain.from_iterable(given)])
+    _texts(parts, [*chain.from_iterable([a.values() for a in given])])
+
+
+def _producers(
+    parts: list[Buffer], count: int, producers: Sequence[tuple[int, str]], index: Sequence[int] | None
+) -> int:
+    """Append the table of producers and, where there are several, whose each message is; which columns that is."""
+    parts.append(len(producers).to_bytes(8, "little"))
+    _fixed(parts, "Q", [number for number, _ in producers], "producers")
+    _texts(parts, [name for _, name in producers])
+    if len(producers) == 1:
+        return Column.PRODUCERS
+    assert index is not None
+    _same(count, index, "producer_index")
+    _fixed(parts, "i", index, "producer_index")
+    return Column.PRODUCERS | Column.PRODUCER_INDEX
+
+
+def _schemas(
+    parts: list[Buffer], count: int, schemas: Sequence[tuple[int, int]], index: Sequence[int]
+) -> None:
+    _same(count, index, "schema_index")
+    parts.append(len(schemas).to_bytes(8, "little"))
+    _fixed(parts, "Q", [number for number, _ in schemas], "schemas")
+    _fixed(parts, "I", [version for _, version in schemas], "schemas")
+    _fixed(parts, "i", index, "schema_index")
+
+
 def encode_batch(
     payloads: Sequence[bytes],
     *,
@@ -137,36 +181,17 @@ def encode_batch(
     append_padded(parts, stored)
     if keys is not None:
         columns |= Column.KEY
-        _same(count, keys, "keys")
-        bits, texts = (1 << count) - 1, keys
-        if None in keys:  # the digits of one number: linear, unlike setting the bits of a long one
-            bits = int("".join(["0" if key is None else "1" for key in reversed(keys)]), 2)
-            texts = [key or b"" for key in keys]
-        append_padded(parts, bits.to_bytes((count + 7) // 8, "little"))
-        _ragged(parts, texts)  # type: ignore[arg-type]  # there is no None in it
+        _keys(parts, count, keys)
     if attributes is not None:
         columns |= Column.ATTRIBUTES
-        _same(count, attributes, "attributes")
-        counts = [len(a) if a else 0 for a in attributes]
-        append_padded(parts, _pack("i", [0, *accumulate(counts)], "attributes"))
-        given = [a for a in attributes if a]
-        _texts(parts, [*chain.from_iterable(given)])
-        _texts(parts, [*chain.from_iterable([a.values() for a in given])])
+        _attributes(parts, count, attributes)
     if publish_times_ms is not None:
         columns |= Column.PUBLISH_TIME
         _same(count, publish_times_ms, "publish_times_ms")
         publish_time_ms = publish_times_ms[0]
         _fixed(parts, "i", [time - publish_time_ms for time in publish_times_ms], "publish_times_ms")
     if producers:
-        columns |= Column.PRODUCERS
-        parts.append(len(producers).to_bytes(8, "little"))
-        _fixed(parts, "Q", [number for number, _ in producers], "producers")
-        _texts(parts, [name for _, name in producers])
-        if len(producers) > 1:
-            columns |= Column.PRODUCER_INDEX
-            assert producer_index is not None
-            _same(count, producer_index, "producer_index")
-            _fixed(parts, "i", producer_index, "producer_index")
+        columns |= _producers(parts, count, producers, producer_index)
     if sequences is not None:
         columns |= Column.SEQUENCE
         _same(count, sequences, "sequences")
@@ -175,11 +200,7 @@ def encode_batch(
     if schemas is not None:
         columns |= Column.SCHEMAS
         assert schema_index is not None
-        _same(count, schema_index, "schema_index")
-        parts.append(len(schemas).to_bytes(8, "little"))
-        _fixed(parts, "Q", [number for number, _ in schemas], "schemas")
-        _fixed(parts, "I", [version for _, version in schemas], "schemas")
-        _fixed(parts, "i", schema_index, "schema_index")
+        _schemas(parts, count, schemas, schema_index)
     if offset_deltas is not None:
         columns |= Column.OFFSET_DELTA
         _same(count, offset_deltas, "offset_deltas")

@@ -55,6 +55,7 @@ class Departure:
     abrupt: bool  # its connection broke; it did not say that it leaves
     in_flight: int
     unread: int  # what it left behind
+    floor: int | None = None  # where the cursor stood
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
