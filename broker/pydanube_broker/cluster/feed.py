@@ -46,6 +46,7 @@ class Feed:
         self._watch: AsyncIterator[Event]
         self._revision = Revision(0)  # of the newest change; what came before it was taken in
         self._reading = False
+        self._lost = False  # the watch has lost its place: the range is to be read again
         self._waiting: dict[Revision, anyio.Event] = {}
 
     async def begin(self) -> None:
@@ -79,12 +80,17 @@ class Feed:
                 self._waiting.pop(next(iter(self._waiting))).set()
 
     async def _next(self) -> None:
+        if self._lost:
+            await self.begin()
+            self._lost = False
         try:
             event = await anext(self._watch)
         except Compacted:
             log.warning("catalog_read_again", extra={"event": "catalog_read_again"})
             await self._stack.aclose()
+            self._lost = True
             await self.begin()
+            self._lost = False
         else:
             self._revision = event.revision
             self._take(event)

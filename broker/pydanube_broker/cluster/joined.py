@@ -139,6 +139,14 @@ class JoinedBroker:
             broker_id=record.broker_id, broker_url=record.broker_url, admin_url=record.admin_url
         )
 
+    def absent_owners(self) -> Mapping[BrokerId, int]:
+        """How many topics wait for each owner that is not registered now."""
+        return {
+            broker_id: topics
+            for broker_id, topics in self._load.items()
+            if topics > 0 and broker_id not in self._members
+        }
+
     # -- changes ---------------------------------------------------------------------------------------------
 
     async def open(self) -> None:

@@ -102,6 +102,10 @@ class LoneBroker:
         """Who else is registered now: nobody."""
         return {}
 
+    def absent_owners(self) -> Mapping[BrokerId, int]:
+        """How many topics wait for owners that are not registered now: none."""
+        return {}
+
     def leads(self) -> bool:
         """Whether this broker does."""
         return self._election.state is ElectionState.LEADING

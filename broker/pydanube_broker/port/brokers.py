@@ -46,7 +46,37 @@ class BrokersPart:
         clock = () if stepped is None else (Reason(code="CLOCK_STEPPED", message=stepped),)
         if tier is None:
             return (*clock, *self._metadata_away(), *self.crowded())
-        return (*tier.reasons(), *clock, *self._metadata_away(), *self.crowded(), *self._set_aside())
+        return (
+            *tier.reasons(),
+            *clock,
+            *self._metadata_away(),
+            *self._others(),
+            *self.crowded(),
+            *self._set_aside(),
+        )
+
+    def _others(self) -> tuple[Reason, ...]:
+        """Brokers of the cluster that are missed."""
+        ownership = self._broker.registry.ownership
+        if not ownership.several or self._broker.health.metadata_away is not None:
+            return ()
+        found = [
+            Reason(
+                code="OWNER_DOWN",
+                message=f"broker {broker_id} is not registered, and {topics} topics wait for it: start it again on its data "
+                "directory; nothing of them is lost",
+            )
+            for broker_id, topics in sorted(ownership.office.absent_owners().items())
+        ]
+        if ownership.leader() is None:
+            found.append(
+                Reason(
+                    code="NO_LEADER",
+                    message="no broker leads the cluster now: one does within seconds of the lease's end; topics that "
+                    "nobody owns wait for it",
+                )
+            )
+        return tuple(found)
 
     def _metadata_away(self) -> tuple[Reason, ...]:
         error = self._broker.health.metadata_away

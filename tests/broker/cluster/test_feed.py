@@ -9,9 +9,10 @@ import anyio
 import pytest
 from pydanube_broker.cluster import TopicCatalog, keys
 from pydanube_broker.cluster.feed import Feed
+from pydanube_core.errors import StoreUnavailable
 from pydanube_core.facts import Grace
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import Event, KeyRange, ManualClock, MemoryStore, Put, Revision
+from pydanube_storage.metadata import Compacted, Event, KeyRange, ManualClock, MemoryStore, Put, Revision
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
 
@@ -143,3 +144,46 @@ async def test_what_lies_between_the_trees_is_not_taken_in(catalog: TopicCatalog
     await catalog.create_topic(T)
     assert catalog.index.known_keys() - before == {keys.topic_key(T)}
     assert catalog.aside.found == {}
+
+
+async def test_watch_that_lost_its_place_while_the_store_was_away_goes_on_afterwards() -> None:
+    async with MemoryStore(clock=ManualClock()) as store:
+        taken: list[str] = []
+        away = [False]
+
+        async def read() -> Revision:
+            if away[0]:
+                raise StoreUnavailable("away")
+            return (await store.range(KeyRange.prefix("/"), limit=1)).revision
+
+        feed = Feed(store, KeyRange.prefix("/"), read=read, take=lambda event: taken.append(event.key))
+        await feed.begin()
+        feed._watch = Lost()
+        away[0] = True
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                await feed.until(Revision(1 << 60), lambda: False)
+        away[0] = False
+        async with anyio.create_task_group() as group:
+            group.start_soon(feed.follow)
+            while "/a" not in taken:
+                await store.transact([Put("/a", b"")])
+                await anyio.lowlevel.checkpoint()
+            group.cancel_scope.cancel()
+        await feed.aclose()
+
+
+class Lost:
+    """A watch whose place was compacted: it says so, and has ended."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def __aiter__(self) -> Lost:
+        return self
+
+    async def __anext__(self) -> Event:
+        if self._said:
+            raise StopAsyncIteration
+        self._said = True
+        raise Compacted(Revision(1), Revision(2))

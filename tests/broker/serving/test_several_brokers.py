@@ -41,6 +41,10 @@ async def create(broker: Broker, name: str, partitions: int = 0) -> None:
     )
 
 
+def reasons(broker: Broker) -> list[str]:
+    return [reason.code for reason in broker.port.degraded()]
+
+
 async def call(broker: Broker, path: str, request: Any) -> bytes:
     return await broker.official.cold[path](request.SerializeToString())
 
@@ -189,6 +193,9 @@ async def test_owner_that_is_down_keeps_its_topics(cluster: SeveralBrokers) -> N
     for name in gone:
         with pytest.raises(NotOwner):
             raise cluster.brokers[1].registry.not_found(TopicName.parse(name))
+    if gone:
+        for broker in cluster.brokers.values():
+            await until(lambda broker=broker: "OWNER_DOWN" in reasons(broker))
     # what is made now goes to those that are there
     for n in range(6):
         await create(cluster.brokers[1], f"later-{n}")
@@ -218,6 +225,7 @@ async def test_one_leads_and_another_follows_when_it_is_gone(cluster: SeveralBro
         return [n for n, broker in cluster.brokers.items() if broker.registry.ownership.office.leads()]
 
     await until(lambda: len(leaders()) == 1)
+    await until(lambda: not any(reasons(broker) for broker in cluster.brokers.values()))
     await cluster.stop(leaders()[0])
     await until(lambda: len(leaders()) == 1)
     leader = cluster.brokers[leaders()[0]].address()
