@@ -17,11 +17,12 @@ cleanup() {
 trap cleanup EXIT
 danube() { $compose exec -T broker danube "$@"; }
 wait_ready() {
-    for _ in $(seq 120); do
+    local until=$((SECONDS + ${WAIT_S:-120}))
+    while [ "$SECONDS" -lt "$until" ]; do
         if danube brokers status >/dev/null 2>&1; then return; fi
         sleep 0.5
     done
-    echo "error: the broker was not ready within a minute" >&2
+    echo "error: the broker was not ready within ${WAIT_S:-120} s" >&2
     $compose logs broker 2>&1 | tail -20 >&2
     exit 1
 }
