@@ -101,7 +101,10 @@ async def test_the_claimed_principal_of_a_request_reaches_the_admin_core() -> No
 
     async def record(request: bytes) -> bytes:
         call = CallRequest.FromString(request)
-        seen.append(f"{call.face}:{call.principal}")
+        if (
+            call.operation == "topics.list"
+        ):  # a client that lists the tools also has it asked what its user may do
+            seen.append(f"{call.face}:{call.principal}")
         return CallResponse(result=b'{"items":[],"next_page":null,"total":0,"as_of":"x"}').SerializeToString()
 
     sock = bound()
