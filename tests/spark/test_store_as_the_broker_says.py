@@ -83,7 +83,7 @@ def test_an_object_whose_end_is_damaged_is_refused_before_it_is_believed(
     located = locate(options)
     assert located.store is not None
     (tasks,) = slices_of(located.extents, split_bytes=1 << 30)
-    rows = sum(batch.num_rows for batch in read_slices(located.store, tasks, "orders", Times()))
+    rows = sum(batch.num_rows for batch in read_slices(located.store, tasks, Times()))
     assert rows == MESSAGES
     path = server.folder / BUCKET / "tier" / tasks[0].object.key
     whole = path.read_bytes()
@@ -92,7 +92,7 @@ def test_an_object_whose_end_is_damaged_is_refused_before_it_is_believed(
         for at in range(1, footer_bytes, footer_bytes // 50):
             path.write_bytes(whole[: -at - 1] + bytes([whole[-at - 1] ^ 0xFF]) + whole[len(whole) - at :])
             with pytest.raises(CorruptObject) as caught:
-                list(read_slices(located.store, tasks[:1], "orders", Times()))
+                list(read_slices(located.store, tasks[:1], Times()))
             assert caught.value.details["cause"] == "footer"
     finally:
         path.write_bytes(whole)

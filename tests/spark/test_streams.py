@@ -56,11 +56,8 @@ def test_available_now_honours_the_limit_ends_where_the_topic_ended_and_reports(
     rounds = [each for each in query.recentProgress if each.numInputRows]
     assert [each.numInputRows for each in rounds] == [10, 10, 10, 5]
     source = json.loads(rounds[-1].json)["sources"][0]
-    assert (
-        json.loads(source["endOffset"])
-        if isinstance(source["endOffset"], str)
-        else source["endOffset"]["/default/now"] == 35
-    )
+    end = source["endOffset"]
+    assert (json.loads(end) if isinstance(end, str) else end)["/default/now"] == 35
     latest = source["latestOffset"]
     assert (json.loads(latest) if isinstance(latest, str) else latest)["/default/now"] == 36
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from pydanube_core.errors import InvalidArgument, StoreUnavailable, TopicNotFound
 from pydanube_core.names import TopicName
+from pydanube_core.topic_pattern import TopicPattern
 from pydanube_core.units import parse_time_ms
 from pydanube_storage.objects import ObjectStore, StoreOptions, open_store
 from pydanube_storage.objects.names import ObjectName
@@ -18,31 +19,66 @@ from pydanube_spark.sources.extent import ColdObject, Extent, cover_of
 from pydanube_spark.sources.options import TopicOptions, store_options
 
 _PAGE: Final = 1000
+MOST_TOPICS: Final = 1000  # of a pattern: each is asked about
 _NOT_CLUSTERS: Final = ("exports",)
 _TOLD: Final = ("endpoint", "region", "path_style")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
-    """A topic's partitions as of one moment. `live`: a broker has what is behind the objects.
+    """The partitions of topics as of one moment. `live`: a broker has what is behind the objects.
 
-    `topic_id`: one that was deleted and made again has another; None where it is not known.
+    `topic_ids`: topic → id: one that was deleted and made again has another; without those that are not known.
     """
 
-    topic: str
-    topic_id: str | None
+    topic: str  # as it was asked for
+    topic_ids: Mapping[str, str]
     extents: tuple[Extent, ...]
     store: StoreOptions | None  # None: nothing is tiered, or could be
     live: bool
 
 
 def locate(options: TopicOptions) -> Located:
-    """Ask where the topic is.
+    """Ask where the topic is, or the topics: of a pattern those that there are now.
 
     Raises:
         TopicNotFound, Unavailable, StoreUnavailable, InvalidArgument.
     """
-    return _in_store(options) if options.offline else _by_broker(options)
+    one = _in_store if options.offline else _by_broker
+    if not options.several:
+        return one(options)
+    found = [one(replace(options, topic=name, pattern=None)) for name in _names(options)]
+    return Located(
+        topic=options.topic or str(options.pattern),
+        topic_ids={topic: number for each in found for topic, number in each.topic_ids.items()},
+        extents=tuple(extent for each in found for extent in each.extents),
+        store=next((each.store for each in found if each.store is not None), None),
+        live=not options.offline,
+    )
+
+
+def _names(options: TopicOptions) -> Sequence[str]:
+    if options.pattern is None:
+        return options.topics
+    pattern = TopicPattern.parse(options.pattern)
+    if options.offline:
+        assert options.tier is not None
+        store = open_for_reading(store_options(options.tier, options.store))
+        folder = f"{cluster_folder(store, options.cluster)}/topics/{pattern.namespace}"
+        names = {TopicName(pattern.namespace, name).base for name in store.folders(folder)}
+    else:
+        filtered = {"namespace": pattern.namespace, "filter": str(pattern)}
+        names = {
+            TopicName.parse(item["topic"]) for item in _pages(options.admin_url, "topics.list", filtered)
+        }
+    matching = sorted(str(name) for name in names if pattern.matches(name))
+    if len(matching) > MOST_TOPICS:
+        raise InvalidArgument(
+            f"pattern {pattern} is {len(matching)} topics, {MOST_TOPICS} at the most",
+            field="pattern",
+            value=str(pattern),
+        )
+    return matching
 
 
 def open_for_reading(options: StoreOptions) -> ObjectStore:
@@ -129,7 +165,10 @@ def _by_broker(options: TopicOptions) -> Located:
     for part in parts:
         objects: list[ColdObject] = []
         if store is not None and part["next_offset"] > part["start_offset"]:
-            objects = [_listed(item, tier.get("url", "")) for item in _objects(url, part["topic"])]
+            objects = [
+                _listed(item, tier.get("url", ""))
+                for item in _pages(url, "objects.list", {"topic": part["topic"]})
+            ]
         start = part["start_offset"]
         extents.append(
             Extent(
@@ -138,23 +177,24 @@ def _by_broker(options: TopicOptions) -> Located:
                 start=start,
                 end=part["next_offset"],
                 objects=tuple(each for each in objects if each.end > start),
+                of=described["topic"],
             )
         )
     return Located(
         topic=described["topic"],
-        topic_id=described["topic_id"],
+        topic_ids={described["topic"]: described["topic_id"]},
         extents=tuple(extents),
         store=store,
         live=True,
     )
 
 
-def _objects(admin_url: str, topic: str) -> Iterator[Mapping[str, Any]]:
+def _pages(admin_url: str, operation: str, asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     from pydanube_admin.remote import call_sync
 
-    arguments: dict[str, Any] = {"topic": topic, "limit": _PAGE}
+    arguments: dict[str, Any] = {**asked, "limit": _PAGE}
     while True:
-        page = call_sync(admin_url, "objects.list", arguments, timeout_s=60.0)
+        page = call_sync(admin_url, operation, arguments, timeout_s=60.0)
         yield from page["items"]
         if page["next_page"] is None:
             return
@@ -213,9 +253,9 @@ def _in_store(options: TopicOptions) -> Located:
                 start=start,
                 end=max((one.end for one in objects), default=start),
                 objects=objects,
+                of=str(name),
             )
         )
-    own_id = (
-        newest if concrete == [name] and newest.isdigit() else None
-    )  # a partitioned topic's own is not there
-    return Located(topic=str(name), topic_id=own_id, extents=tuple(extents), store=where, live=False)
+    # a partitioned topic's own is not there
+    own_id = {str(name): newest} if concrete == [name] and newest.isdigit() else {}
+    return Located(topic=str(name), topic_ids=own_id, extents=tuple(extents), store=where, live=False)

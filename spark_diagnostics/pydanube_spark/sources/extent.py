@@ -44,6 +44,11 @@ class Extent:
     start: int
     end: int
     objects: tuple[ColdObject, ...] = ()
+    of: str = ""  # the topic that was asked for, which rows name; empty: the same
+
+    @property
+    def shown(self) -> str:
+        return self.of or self.topic
 
     @property
     def cold_end(self) -> int:
@@ -56,6 +61,7 @@ class Slice:
 
     object: ColdObject
     topic: str
+    shown: str  # in the rows
     partition: int | None
     start: int
     end: int
@@ -111,6 +117,7 @@ def slices_of(extents: Sequence[Extent], *, split_bytes: int) -> list[tuple[Slic
                 Slice(
                     object=each,
                     topic=extent.topic,
+                    shown=extent.shown,
                     partition=extent.partition,
                     start=start,
                     end=end,

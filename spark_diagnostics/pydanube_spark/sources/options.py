@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -13,12 +13,13 @@ from pydanube.addresses import DEFAULT_BROKER_URL, admin_address
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
+from pydanube_core.topic_pattern import TopicPattern
 from pydanube_core.units import parse_bytes, parse_duration_s
 from pydanube_storage.objects import StoreOptions
 
 _STORE: Final = ("endpoint", "region", "path_style", "profile", "role", "anonymous")
 _TOPIC: Final = (
-    *("topic", "broker", "admin", "tier", "cluster", "start", "end", "decode", "on_error"),
+    *("topic", "pattern", "broker", "admin", "tier", "cluster", "start", "end", "decode", "on_error"),
     *("max_messages_per_batch", "min_messages_per_batch", "max_trigger_delay", "fail_on_data_loss"),
     *("split_bytes", "write_id", "dispatch_strategy", "schema"),
     *_STORE,
@@ -38,7 +39,8 @@ class TopicOptions:
     and has the live tail.
     """
 
-    topic: str
+    topic: str  # several have commas between them
+    pattern: str | None = None  # in place of it: a glob over the topics of one namespace
     broker: str | None = None
     admin: str | None = None
     tier: str | None = None
@@ -70,11 +72,33 @@ class TopicOptions:
                 field="admin",
                 value=None,
             )
-        if self.topic:
-            object.__setattr__(self, "topic", str(TopicName.parse(self.topic)))
+        if self.topic and self.pattern is not None:
+            raise InvalidArgument("give topic or pattern, one of them", field="pattern", value=self.pattern)
+        if self.pattern is not None:
+            TopicPattern.parse(self.pattern)
+        names = [str(TopicName.parse(name.strip())) for name in self.topic.split(",")] if self.topic else []
+        if len(set(names)) < len(names):
+            raise InvalidArgument("topic: the same one twice", field="topic", value=self.topic)
+        object.__setattr__(self, "topic", ",".join(names))
+        if self.decode and self.several:
+            raise InvalidArgument(
+                "decode is of one topic: its schema gives the column its type; read several without, or one by one",
+                field="decode",
+                value=True,
+            )
         for field, text in (("start", self.start), ("end", self.end)):
             if text is not None and offsets_in(text, field=field) is None:
                 Position.parse(text, now_ms=0, field=field)
+
+    @property
+    def topics(self) -> Sequence[str]:
+        """The names that were given; none with a pattern."""
+        return self.topic.split(",") if self.topic else ()
+
+    @property
+    def several(self) -> bool:
+        """Whether there may be more than one topic to read."""
+        return self.pattern is not None or "," in self.topic
 
     @property
     def offline(self) -> bool:
@@ -99,6 +123,7 @@ class TopicOptions:
         given = words_of(options, _TOPIC)
         return cls(
             topic=given.get("topic", ""),
+            pattern=given.get("pattern"),
             broker=given.get("broker"),
             admin=given.get("admin"),
             tier=given.get("tier"),

@@ -34,7 +34,8 @@ class _Positions:
         if self._offsets is None:
             self.one = Position.parse(text, now_ms=time.time_ns() // 1_000_000, field=field)
             return
-        known = {name for each in located.extents for name in _names(each)}
+        self._several = len({each.shown for each in located.extents}) > 1
+        known = {name for each in located.extents for name in self._names(each)}
         for name in self._offsets:
             if name not in known:
                 raise InvalidArgument(
@@ -51,7 +52,7 @@ class _Positions:
     def offset(self, extent: Extent) -> int | None:
         """The offset in a partition; None where that takes looking at times."""
         said = (
-            next((self._offsets[name] for name in _names(extent) if name in self._offsets), None)
+            next((self._offsets[name] for name in self._names(extent) if name in self._offsets), None)
             if self._offsets
             else None
         )
@@ -59,10 +60,10 @@ class _Positions:
             return _offset(self.one, extent)
         return extent.start if said == -2 else extent.end if said == -1 else said
 
-
-def _names(extent: Extent) -> tuple[str, ...]:
-    """What a partition may be called: by its number, and its own name with and without its namespace."""
-    return str(extent.partition or 0), extent.topic, extent.topic.rsplit("/", 1)[-1]
+    def _names(self, extent: Extent) -> tuple[str, ...]:
+        """What a partition may be called: its own name with and without its namespace, and in one topic its number."""
+        own = extent.topic, extent.topic.rsplit("/", 1)[-1]
+        return own if self._several else (*own, str(extent.partition or 0))
 
 
 def _offset(position: Position, extent: Extent) -> int | None:

@@ -43,7 +43,7 @@ def _store(options: StoreOptions) -> ObjectStore:
     return open_for_reading(options)
 
 
-def read_slices(options: StoreOptions, slices: tuple[Slice, ...], topic: str, times: Times) -> Iterator[Any]:
+def read_slices(options: StoreOptions, slices: tuple[Slice, ...], times: Times) -> Iterator[Any]:
     """The rows of a task.
 
     Raises:
@@ -51,7 +51,7 @@ def read_slices(options: StoreOptions, slices: tuple[Slice, ...], topic: str, ti
     """
     store = _store(options)
     for each in slices:
-        yield from _read_slice(store, each, topic, times)
+        yield from _read_slice(store, each, times)
 
 
 def open_object(store: ObjectStore, cold: ColdObject) -> ObjectReader:
@@ -66,7 +66,7 @@ def open_object(store: ObjectStore, cold: ColdObject) -> ObjectReader:
     return ObjectReader(store, cold.key, expected)
 
 
-def _read_slice(store: ObjectStore, wanted: Slice, topic: str, times: Times) -> Iterator[Any]:
+def _read_slice(store: ObjectStore, wanted: Slice, times: Times) -> Iterator[Any]:
     reader = open_object(store, wanted.object)
     meta = reader.meta
     if meta.topic != wanted.topic or meta.start > wanted.object.start or meta.end < wanted.object.end:
@@ -82,7 +82,7 @@ def _read_slice(store: ObjectStore, wanted: Slice, topic: str, times: Times) -> 
         if reader.first[index] >= wanted.end or reader.row_group_end(index) <= wanted.start:
             continue
         table = reader.read_row_group(index)
-        yield from _batches(table, wanted.start, wanted.end, times, topic, wanted.partition)
+        yield from _batches(table, wanted.start, wanted.end, times, wanted.shown, wanted.partition)
 
 
 def _batches(
@@ -103,7 +103,7 @@ def _batches(
         low += count
 
 
-def read_tail(broker_url: str, wanted: Extent, topic: str, times: Times) -> Iterator[Any]:
+def read_tail(broker_url: str, wanted: Extent, times: Times) -> Iterator[Any]:
     """What is not in an object yet, from the broker, by a plain reader: nothing is acknowledged, nothing left behind.
 
     Raises:
@@ -111,7 +111,7 @@ def read_tail(broker_url: str, wanted: Extent, topic: str, times: Times) -> Iter
     """
     from pydanube.sync import connect
 
-    tail = _Tail(wanted, topic, times)
+    tail = _Tail(wanted, times)
     with (
         connect(broker_url) as client,
         client.reader(wanted.topic, start=f"offset:{wanted.start}", stop=f"offset:{wanted.end}") as reader,
@@ -124,9 +124,8 @@ def read_tail(broker_url: str, wanted: Extent, topic: str, times: Times) -> Iter
 class _Tail:
     """Stored batches on their way to being rows. A batch that comes in several deliveries is taken once, whole."""
 
-    def __init__(self, wanted: Extent, topic: str, times: Times) -> None:
+    def __init__(self, wanted: Extent, times: Times) -> None:
         self._wanted = wanted
-        self._topic = topic
         self._times = times
         self._group = RowGroup()
         self._at = wanted.start  # below it everything was given out
@@ -145,6 +144,6 @@ class _Tail:
         if self._group.messages:
             table = self._group.to_arrow()
             yield from _batches(
-                table, self._at, self._wanted.end, self._times, self._topic, self._wanted.partition
+                table, self._at, self._wanted.end, self._times, self._wanted.shown, self._wanted.partition
             )
         self._at, self._group = self._taken, RowGroup()

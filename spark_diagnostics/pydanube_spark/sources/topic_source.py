@@ -69,7 +69,7 @@ class TopicSource(DataSource):
         return "danube"
 
     def _check_topic(self) -> None:
-        if not self._parsed.topic:
+        if not self._parsed.topic and self._parsed.pattern is None:
             raise InvalidArgument('say which topic: .option("topic", "orders")', field="topic", value=None)
 
     def schema(self) -> StructType:
@@ -122,9 +122,9 @@ class _Reading:
         if isinstance(partition, _Cold):
             if partition.store is None:
                 return iter(())
-            return read_slices(partition.store, partition.value, self.options.topic, partition.times)
+            return read_slices(partition.store, partition.value, partition.times)
         assert isinstance(partition, _Live)
-        return read_tail(self.options.broker_url, partition.value, self.options.topic, partition.times)
+        return read_tail(self.options.broker_url, partition.value, partition.times)
 
 
 class _Reader(_Reading, DataSourceReader):
@@ -156,7 +156,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def initialOffset(self) -> dict[str, Any]:
         located = locate(self.options)
-        return _with_id(first_offsets(self.options, located), located)
+        return self._said(first_offsets(self.options, located), located)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """The next offset of each concrete topic, or as far as the limit goes; a topic never goes back."""
@@ -175,18 +175,38 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         most = getattr(limit, "max_rows", None) or getattr(limit, "maxRows", None)
         if most is not None and start is not None:
             latest = _limited(begun, latest, most)
-        return _with_id(latest, located)
+        return self._said(latest, located)
+
+    def _said(self, offsets: Mapping[str, int], located: Located) -> dict[str, Any]:
+        """Offsets as a checkpoint has them: with the id of the topic, or of each of several."""
+        ids: Any = dict(located.topic_ids)
+        if ids and not self.options.several:
+            (ids,) = ids.values()
+        return {**offsets, TOPIC_ID: ids} if ids else {**offsets}
 
     def _begun(self, checkpoint: Mapping[str, Any], located: Located) -> dict[str, int]:
-        """Where the checkpoint is; nowhere in a topic that was made again, if the loss of the old one may be."""
-        try:
-            _check_same(checkpoint, located)
-        except InvalidArgument:
+        """Where the checkpoint is; nowhere in a topic that was made again, if the loss of the old one may be.
+
+        Raises:
+            InvalidArgument: it may not be: the first messages of the new one would be taken for those that were read.
+        """
+        offsets = _offsets(checkpoint)
+        again = _made_again(checkpoint, located)
+        for topic in again:
             if self.options.fail_on_data_loss:
-                raise
-            log.warning("%s was made again; the stream begins with its first message", located.topic)
-            return {}
-        return _offsets(checkpoint)
+                raise InvalidArgument(
+                    f"{topic} is not the topic of the checkpoint: that one was deleted, and one of its name was made. "
+                    "Begin with a new checkpointLocation",
+                    field="checkpointLocation",
+                    value=checkpoint.get(TOPIC_ID),
+                    topic=topic,
+                    topic_id=located.topic_ids.get(topic),
+                )
+            log.warning("%s was made again; the stream begins with its first message", topic)
+        for each in located.extents:
+            if each.shown in again:
+                offsets.pop(each.topic, None)
+        return offsets
 
     def _too_few(self, begun: Mapping[str, int], latest: Mapping[str, int]) -> bool:
         """Whether what is there waits for more."""
@@ -208,7 +228,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
     def reportLatestOffset(self) -> dict[str, Any]:
         """Where the topic ends, for the progress of the query."""
         located = locate(self.options)
-        return _with_id({each.topic: each.end for each in located.extents}, located)
+        return self._said({each.topic: each.end for each in located.extents}, located)
 
     def getDefaultReadLimit(self) -> Any:
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -251,28 +271,16 @@ def _offsets(said: Mapping[str, Any]) -> dict[str, int]:
     return {topic: offset for topic, offset in said.items() if topic != TOPIC_ID}
 
 
-def _with_id(offsets: Mapping[str, int], located: Located) -> dict[str, Any]:
-    return {**offsets} if located.topic_id is None else {**offsets, TOPIC_ID: located.topic_id}
-
-
-def _check_same(checkpoint: Mapping[str, Any], located: Located) -> None:
-    """Raises `InvalidArgument` where the topic of the checkpoint was deleted, and another has its name: its first
-    messages would be taken for those that were read."""
+def _made_again(checkpoint: Mapping[str, Any], located: Located) -> set[str]:
+    """The topics that were deleted, and of whose name there is another."""
     known = checkpoint.get(TOPIC_ID)
-    behind = [
-        each
-        for each in located.extents
-        if located.live and each.end < _offsets(checkpoint).get(each.topic, 0)
-    ]
-    if behind or (known is not None and located.topic_id is not None and str(known) != located.topic_id):
-        raise InvalidArgument(
-            f"{located.topic} is not the topic of the checkpoint: that one was deleted, and one of its name was made. "
-            "Begin with a new checkpointLocation",
-            field="checkpointLocation",
-            value=known,
-            topic=located.topic,
-            topic_id=located.topic_id,
-        )
+    if not isinstance(known, Mapping):
+        known = {} if known is None else dict.fromkeys(located.topic_ids, str(known))
+    again = {topic for topic, number in located.topic_ids.items() if known.get(topic, number) != number}
+    if located.live:
+        read = _offsets(checkpoint)
+        again |= {each.shown for each in located.extents if each.end < read.get(each.topic, 0)}
+    return again
 
 
 def _limited(start: Mapping[str, int], latest: Mapping[str, int], most: int) -> dict[str, int]:

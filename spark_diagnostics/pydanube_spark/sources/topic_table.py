@@ -29,8 +29,9 @@ _S3A: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 def read_topic(
     spark: SparkSession,
-    topic: str,
+    topic: str = "",
     *,
+    pattern: str | None = None,
     broker: str | None = None,
     admin: str | None = None,
     tier: str | None = None,
@@ -45,6 +46,8 @@ def read_topic(
     """The messages of a topic from `start` to `end`, in the columns of the data source `danube`.
 
     Args:
+        topic: name, or names with commas between them.
+        pattern: in place of it, a glob over the topics of one namespace, as `orders*`.
         broker, admin: the broker's addresses; without them, and with `tier`, only the object store is asked.
         tier: where the objects are, if not where the broker says.
         cluster: which cluster of the store, if it holds several.
@@ -59,6 +62,7 @@ def read_topic(
     """
     options = TopicOptions(
         topic=topic,
+        pattern=pattern,
         broker=broker,
         admin=admin,
         tier=tier,
@@ -120,7 +124,7 @@ def _frames(
             frame = frame.where(f.col("offset") < cold_end)
         assert all(each.whole for each in objects)
         yield frame.select(
-            f.lit(options.topic).alias("topic"),
+            f.lit(extent.shown).alias("topic"),
             f.lit(extent.partition).cast("int").alias("partition"),
             *map(_as_in_table, FILE_SCHEMA.names),
         )
@@ -145,7 +149,7 @@ def _by_source(spark: SparkSession, options: TopicOptions, extent: Extent) -> Da
         **(options.store or {}),
     }
     frame = reader.options(**{name: value for name, value in given.items() if value is not None}).load()
-    return frame.withColumn("topic", f.lit(options.topic)).withColumn(
+    return frame.withColumn("topic", f.lit(extent.shown)).withColumn(
         "partition", f.lit(extent.partition).cast("int")
     )
 

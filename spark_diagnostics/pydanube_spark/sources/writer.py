@@ -69,6 +69,12 @@ def _check_topic(options: TopicOptions, schema: StructType) -> None:
         raise InvalidArgument(
             'say which topic: .option("topic", "orders"), or a column topic', field="topic", value=None
         )
+    if options.several:
+        raise InvalidArgument(
+            "topic: write to one, or say it of each row in a column topic",
+            field="topic",
+            value=options.topic or options.pattern,
+        )
 
 
 class TopicWriter(DataSourceArrowWriter):
