@@ -38,9 +38,7 @@ ASKED: Final = ("topic_facts", "lag_index", "lag_facts", "status")
 DEADLINE_S: Final = 5.0
 FORWARD_S: Final = 600.0
 # Made from the metadata and what each owner says; else a call goes to where its topic is.
-_ANYWHERE: Final = frozenset(
-    {"topics.create", "topics.list", "topics.describe", "topics.delete", "subscriptions.lag"}
-)
+_ANYWHERE: Final = frozenset({"topics.create", "topics.list", "topics.describe", "subscriptions.lag"})
 
 _not_seen: ContextVar[dict[str, str] | None] = ContextVar("not_seen", default=None)
 

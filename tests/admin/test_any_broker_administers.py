@@ -14,9 +14,10 @@ from pydanube_admin.remote import OpsClient
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings import Settings
 from pydanube_core.errors import ClusterError
+from pydanube_core.names import TopicName
 
 from tests.support.etcd import EtcdMembers
-from tests.support.several_brokers import SeveralBrokers, several_brokers
+from tests.support.several_brokers import SeveralBrokers, several_brokers, until
 
 pytestmark = pytest.mark.anyio
 TOPICS = [f"/default/t{n}" for n in range(9)]
@@ -83,6 +84,26 @@ async def test_every_broker_describes_and_changes_the_topic_of_another(cluster: 
             await ask(broker, "subscriptions.create", topic=topic, subscription=subscription, type="shared")
         peeked = await ask(broker, "messages.peek", topic=TOPICS[0])
         assert [each["offset"] for each in peeked["items"]] == [0]
+
+
+async def test_topic_is_deleted_at_another_broker_than_its_owner(
+    cluster: SeveralBrokers,
+) -> None:
+    for topic in TOPICS[:4]:
+        one, other = cluster.others(topic)
+        with pytest.raises(ClusterError) as caught:
+            await ask(one, "topics.delete", topic=topic)
+        assert caught.value.code == "PLAN_REQUIRED"
+        token = caught.value.details["plan"]["plan_token"]
+        deleted = await ask(other, "topics.delete", topic=topic, plan_token=token)
+        await until(
+            lambda topic=topic: (
+                not any(b.registry.find(TopicName.parse(topic)) for b in cluster.brokers.values())
+            )
+        )
+        assert deleted["call_id"]
+        answer = await ask(one, "topics.list")
+        assert topic not in [each["topic"] for each in answer["items"]]
 
 
 async def test_lag_of_all_is_seen_from_any_broker(cluster: SeveralBrokers) -> None:
