@@ -13,6 +13,7 @@ from pydanube_tui.cluster import State
 from pydanube_tui.console import Console
 from pydanube_tui.dialogs import Choosing, Reading
 from pydanube_tui.page import Target
+from textual import events
 from textual.widgets import Static
 
 from tests.admin.real_broker import Administered
@@ -70,6 +71,18 @@ async def test_what_was_typed_comes_back_in_the_line(cluster: Administered) -> N
         await press(":", "up", "down", "enter")
         assert app.target.view == "subscriptions"
         assert app.said[-1] == "lag"
+
+
+async def test_keys_that_come_together_keep_their_order(cluster: Administered) -> None:
+    async with opened(cluster, "topics") as (app, press):
+        typed = [*":lag", "enter", *"/bil", "enter", "y"]
+        for key in typed:
+            character = key if len(key) == 1 else None
+            app._driver.send_message(events.Key(key, character))  # type: ignore[union-attr]  # as a terminal's chunk
+        await press()
+        assert app.target.view == "subscriptions"
+        assert app.filter is not None
+        assert app.filter.text == "bil"
 
 
 async def test_a_word_that_is_no_view_is_answered_and_nothing_moves(cluster: Administered) -> None:

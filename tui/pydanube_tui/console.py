@@ -48,23 +48,21 @@ class Console(Doing):
     # -- keys --------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: events.Event) -> None:
-        """Note that somebody is there: a key, a click, a turn of the wheel, in dialogs too."""
+        """Note that somebody is there: a key, a click, a turn of the wheel, in dialogs too; and take our keys.
+
+        They are taken here, before the widget that has the focus: those that come together, as over ssh, would reach
+        it before the first of them has opened a line for the others.
+        """
         if isinstance(event, events.Key | events.MouseDown | events.MouseScrollDown | events.MouseScrollUp):
             self.last_used = self.options.now()
+        if isinstance(event, events.Key) and not event.is_forwarded and len(self.screen_stack) == 1:
+            take = self._typed if self.prompting else self._pressed
+            if take(event):
+                return
         await super().on_event(event)
 
-    def on_key(self, event: events.Key) -> None:
-        """Every key of the screen, by the table of actions; dialogs and the prompt have their own."""
-        if len(self.screen_stack) > 1:
-            return
-        if self.prompting:
-            if event.key == "escape":
-                event.stop()
-                self._close_prompt(cleared=True)
-            elif self.prompting == ":" and event.key in ("up", "down"):
-                event.stop()
-                self._recall(1 if event.key == "up" else -1)
-            return
+    def _pressed(self, event: events.Key) -> bool:
+        """Do what the key is for, by the table of actions; False: it is for nothing here."""
         printable = event.character is not None and event.is_printable and event.character != " "
         name = event.character if printable else event.key
         assert name is not None
@@ -76,9 +74,23 @@ class Console(Doing):
         elif (column := next((each for each in self.page.columns if each.key == name), None)) is not None:
             self._sort(column.name)
         else:
-            return
-        event.stop()
-        event.prevent_default()
+            return False
+        return True
+
+    def _typed(self, event: events.Key) -> bool:
+        """A key for the line of `:` or `/`; False: its own widget knows what to do."""
+        prompt = self.query_one("#prompt", Input)
+        if event.key == "escape":
+            self._close_prompt(cleared=True)
+        elif event.key == "enter":
+            self._submit(prompt.value.strip())
+        elif self.prompting == ":" and event.key in ("up", "down"):
+            self._recall(1 if event.key == "up" else -1)
+        elif event.is_printable and event.character is not None:
+            prompt.replace(event.character, *prompt.selection)
+        else:
+            return False
+        return True
 
     def _move(self, key: str) -> None:
         grid = self.grid
@@ -190,17 +202,16 @@ class Console(Doing):
             return
         self.draw()
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
+    def _submit(self, words: str) -> None:
         """Carry out what was typed."""
-        if event.input.id != "prompt":
-            return
-        kind, words = self.prompting, event.value.strip()
+        kind = self.prompting
         if kind == "/":
             try:
-                parse(words, self.page.columns)
+                self.filter = parse(words, self.page.columns) if words else None
             except FilterError as error:
                 self.say(str(error), bad=True)
                 return
+            self.draw()
         self._close_prompt(cleared=False)
         if kind == ":" and words:
             self.said.append(words)

@@ -53,6 +53,8 @@ class Grid(ScrollView, can_focus=True):
         self.cursor = 0
         self._at: list[int] = []  # of each shown column, its place in a row's cells
         self._widths: list[int] = []
+        self._measured: Sequence[Row] = ()
+        self._needs: dict[int, int] = {}  # of columns that grow, the widest text
         self._before: dict[str, Row] = {}
 
     # -- what is shown ---------------------------------------------------------------------------------------
@@ -140,7 +142,9 @@ class Grid(ScrollView, can_focus=True):
             wide[widest.name] -= 1
         for column in shown:  # what is left goes to texts that are cut
             if not column.grows and (spare := min(column.most - wide[column.name], room - needed())) > 0:
-                seen = (row.cells[places[column.name]].text for row in self.rows[:SEEN] if not row.heading)
+                seen = (
+                    row.cells[places[column.name]].text for row in self.page.rows[:SEEN] if not row.heading
+                )
                 wide[column.name] += max(0, min(spare, max(map(needs, seen), default=0) - wide[column.name]))
         self.columns = shown
         self._at = [places[column.name] for column in shown]
@@ -149,8 +153,14 @@ class Grid(ScrollView, can_focus=True):
     def _natural(self, column: Column, at: int) -> int:
         if not column.grows:
             return max(column.least, min(column.most, width(column.title)))
-        texts = (row.cells[at].text for row in self.rows if not row.heading)
-        return min(column.most, max(column.least, width(column.title), max(map(needs, texts), default=0) + 1))
+        if (
+            self._measured is not self.page.rows
+        ):  # of all rows: columns stay as they are while a filter is typed
+            self._measured, self._needs = self.page.rows, {}
+        if at not in self._needs:
+            texts = (row.cells[at].text for row in self.page.rows if not row.heading)
+            self._needs[at] = max(map(needs, texts), default=0) + 1
+        return min(column.most, max(column.least, width(column.title), self._needs[at]))
 
     # -- moving ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,341 @@
+"""The console as a person has it: `danube tui` in a pseudoterminal, against a broker with 10 000 topics.
+
+    python benchmarks/console.py                              # fills a folder first (a minute), then measures
+    python benchmarks/console.py --data /tmp/many --assert
+    python benchmarks/console.py --data /tmp/many --minutes 60        # does it grow while it is left open?
+
+First paint: from the start of the process to the first screen that has words on it, beside an application of Textual that
+shows one word, in turn. A key: from its byte going in to the last byte of the screen that shows what it did. Shares are of
+one core, from /proc. Of keys the processor time of the screen's thread is told too: a machine that is busy with something else (see the load
+average) makes the rest slower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import re
+import select
+import shutil
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from fcntl import ioctl
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from pydanube import connect
+
+from benchmarks.many_topics import fill, running
+from tests.support.broker_process import BrokerProcess
+
+GOALS: Final[dict[str, float]] = {
+    "paint_ratio": 2.0,
+    "filter_ms": 50.0,
+    "sort_ms": 100.0,
+    "rss_mib": 150.0,
+    "tail_key_ms": 100.0,
+    "idle_share": 0.03,
+    "broker_share": 0.01,
+    "growth_mib": 5.0,
+}
+TAIL_RATE: Final = 50_000
+EMPTY: Final = (
+    "from textual.app import App\nfrom textual.widgets import Static\n"
+    "class Empty(App):\n    def compose(self):\n        yield Static('EMPTY')\nEmpty().run()"
+)
+_CONTROL: Final = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+class Terminal:
+    """A program in a pseudoterminal of 160 columns and 48 lines."""
+
+    def __init__(self, *words: str) -> None:
+        self._master, slave = os.openpty()
+        ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 48, 160, 0, 0))
+        environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        environment["XDG_STATE_HOME"] = self._state = tempfile.mkdtemp()  # nothing is remembered
+        self.begun = time.perf_counter()
+        self._process = subprocess.Popen(
+            words,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environment,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.pid = self._process.pid
+
+    def key(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def until(self, text: str, *, wait_s: float = 60.0, quiet_s: float = 0.02) -> float:
+        """Read until the text was drawn and what follows it; when its last byte came."""
+        seen, found, last = b"", False, time.perf_counter()
+        end = last + wait_s
+        while time.perf_counter() < end:
+            ready, _, _ = select.select([self._master], [], [], quiet_s if found else 1.0)
+            if ready:
+                seen += os.read(self._master, 1 << 16)
+                last = time.perf_counter()
+                found = found or text.encode() in _CONTROL.sub(b"", seen)
+            elif found:
+                return last
+        if found:
+            return last
+        raise SystemExit(
+            f"{text!r} was not drawn in {wait_s} s; the last was {_CONTROL.sub(b'', seen)[-400:]!r}"
+        )
+
+    def shown(self, pattern: str) -> str:
+        """What the pattern's group is on the next screens."""
+        seen, end = b"", time.perf_counter() + 20
+        while time.perf_counter() < end:
+            if select.select([self._master], [], [], 1.0)[0]:
+                seen += os.read(self._master, 1 << 16)
+                if found := re.findall(pattern.encode(), _CONTROL.sub(b"", seen)):
+                    return str(found[-1].decode())
+        raise SystemExit(f"{pattern} was not drawn")
+
+    def drain(self, seconds: float) -> None:
+        """Read for so long."""
+        end = time.perf_counter() + seconds
+        while (left := end - time.perf_counter()) > 0:
+            if select.select([self._master], [], [], left)[0]:
+                os.read(self._master, 1 << 16)
+
+    def processor_s(self) -> float:
+        return _processor_s(self.pid)
+
+    def loop_s(self) -> float:
+        """Of the thread that has the screen."""
+        return int(Path(f"/proc/{self.pid}/task/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+
+    def rss_mib(self) -> float:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
+
+    def close(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        os.close(self._master)
+        shutil.rmtree(self._state)
+
+
+def _processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def terminal(*words: str) -> Iterator[Terminal]:
+    it = Terminal(*words)
+    try:
+        yield it
+    finally:
+        it.close()
+
+
+def console(broker: BrokerProcess, *flags: str) -> tuple[str, ...]:
+    return (
+        sys.executable,
+        "-m",
+        "pydanube_cli.main",
+        "tui",
+        "--broker",
+        broker.url,
+        "--admin",
+        broker.admin,
+        *flags,
+    )
+
+
+# -- figures ---------------------------------------------------------------------------------------------------------
+
+
+def first_paint(broker: BrokerProcess, times: int) -> dict[str, float]:
+    """Wall and processor time to the first words, ours and an empty application's in turn."""
+    wall: dict[str, list[float]] = {"ours": [], "empty": []}
+    spent: dict[str, list[float]] = {"ours": [], "empty": []}
+    programs = {"ours": (console(broker), "Overview"), "empty": ((sys.executable, "-c", EMPTY), "EMPTY")}
+    for _ in range(times):
+        for name, (words, text) in programs.items():
+            with terminal(*words) as it:
+                wall[name].append(it.until(text, quiet_s=0.001) - it.begun)
+                spent[name].append(it.processor_s())
+    found = {f"paint_{name}_s": round(statistics.median(taken), 3) for name, taken in wall.items()}
+    found |= {
+        f"paint_{name}_processor_s": round(statistics.median(taken), 3) for name, taken in spent.items()
+    }
+    found["paint_wall_ratio"] = round(found["paint_ours_s"] / found["paint_empty_s"], 2)
+    found["paint_ratio"] = round(found["paint_ours_processor_s"] / found["paint_empty_processor_s"], 2)
+    return found
+
+
+def keys(broker: BrokerProcess, topics: int, times: int) -> dict[str, float]:
+    """A key of the filter, and an order, over all topics; and the memory with them."""
+    filtered: list[float] = []
+    sorted_: list[float] = []
+    spent: dict[str, list[float]] = {"filter": [], "sort": []}
+    names = [f"/default/topic-{number:05d}" for number in range(topics)]
+    with terminal(*console(broker, "--view", "topics")) as it:
+        it.until("topic-00040")
+        it.key("p")
+        it.until("paused")
+        for number in range(times):
+            it.key("/")
+            it.until("/regex/", quiet_s=0.05)
+            it.key("topic:")  # another column may have a number with these digits
+            it.until(f"/topic:  {topics:,}", quiet_s=0.1)
+            typed = ""
+            for letter in f"{(number * 37) % 1000:03d}":
+                typed += letter
+                left = sum(typed in name for name in names)
+                it.drain(0.05)
+                begun, before = time.perf_counter(), it.loop_s()
+                it.key(letter)
+                filtered.append(it.until(f"/topic:{typed}  {left:,}") - begun)
+                spent["filter"].append(it.loop_s() - before)
+            it.key("\x1b")
+            it.drain(0.3)
+        for _ in range(times):
+            for key, mark in (("M", "▼"), ("N", "▲"), ("v", "▼")):
+                begun, before = time.perf_counter(), it.loop_s()
+                it.key(key)
+                sorted_.append(it.until(mark) - begun)
+                spent["sort"].append(it.loop_s() - before)
+                it.drain(0.05)
+        rss = it.rss_mib()
+    return {
+        "filter_ms": round(statistics.median(filtered) * 1000, 1),
+        "filter_worst_ms": round(max(filtered) * 1000, 1),
+        "sort_ms": round(statistics.median(sorted_) * 1000, 1),
+        "sort_worst_ms": round(max(sorted_) * 1000, 1),
+        **{f"{name}_processor_ms": round(statistics.median(each) * 1000, 1) for name, each in spent.items()},
+        "rss_mib": round(rss, 1),
+    }
+
+
+def idle(broker: BrokerProcess, seconds: float, minutes: float) -> dict[str, float]:
+    """Shares of a core while the view of all topics stands open; and, over minutes, what it grows."""
+    before = _processor_s(broker.pid)
+    time.sleep(seconds)
+    alone = (_processor_s(broker.pid) - before) / seconds
+    with terminal(*console(broker, "--view", "topics")) as it:
+        it.until("topic-00040")
+        it.drain(10.0)  # the whole list has come, and a round of its pages
+        ours, theirs = it.processor_s(), _processor_s(broker.pid)
+        it.drain(seconds)
+        found = {
+            "idle_share": round((it.processor_s() - ours) / seconds, 4),
+            "broker_share": round(max(0.0, (_processor_s(broker.pid) - theirs) / seconds - alone), 4),
+            "broker_alone_share": round(alone, 4),
+        }
+        if minutes:
+            it.drain(max(0.0, min(600.0, minutes * 10) - seconds - 10))
+            begun = it.rss_mib()
+            it.drain(minutes * 60 - min(600.0, minutes * 10))
+            found["growth_mib"] = round(it.rss_mib() - begun, 2)
+    return found
+
+
+def _send(url: str, rate: int, stop: Any) -> None:
+    async def sending() -> None:
+        async with connect(url) as client, client.producer("flood") as producer:
+            begun, sent = time.monotonic(), 0
+            while not stop.is_set():
+                await producer.send_many([b"%024d" % (sent + number) for number in range(rate // 50)])
+                sent += rate // 50
+                await asyncio.sleep(max(0.0, sent / rate - (time.monotonic() - begun)))
+            print(f"{sent / (time.monotonic() - begun):,.0f} messages a second were sent", file=sys.stderr)
+
+    asyncio.run(sending())
+
+
+def tail(broker: BrokerProcess, rate: int, times: int) -> dict[str, float]:
+    """Keys while a topic is read that is faster than any screen."""
+    spawn = multiprocessing.get_context("spawn")
+    stop = spawn.Event()
+    sender = spawn.Process(target=_send, args=(broker.url, rate, stop))
+    sender.start()
+    taken: list[float] = []
+    try:
+        time.sleep(3)
+        with terminal(*console(broker, "--view", "messages flood")) as it:
+            it.shown(r"dropped by view: ([1-9]\S*)")
+            it.drain(3)
+            for _ in range(times):
+                begun = time.perf_counter()
+                it.key("?")
+                it.until("arrows scroll", quiet_s=0.001)
+                taken.append(time.perf_counter() - begun)
+                it.key("\x1b")
+                it.drain(0.5)
+            dropped = it.shown(r"dropped by view: ([1-9]\S*)")
+    finally:
+        stop.set()
+        sender.join()
+    return {
+        "tail_key_ms": round(statistics.median(taken) * 1000, 1),
+        "tail_key_worst_ms": round(max(taken) * 1000, 1),
+        "tail_dropped": dropped,  # type: ignore[dict-item]
+    }
+
+
+def missed(found: Mapping[str, Any]) -> list[str]:
+    return [f"{name}: {found[name]} > {goal}" for name, goal in GOALS.items() if found.get(name, 0) > goal]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, help="a filled folder, made where it is not there; else a new one"
+    )
+    parser.add_argument("--topics", type=int, default=10_000)
+    parser.add_argument("--times", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=60.0, help="idle time that is measured")
+    parser.add_argument("--minutes", type=float, default=0.0, help="60: the growth from minute 10 on")
+    parser.add_argument("--only", choices=("paint", "keys", "idle", "tail"), help="one of the figures")
+    parser.add_argument(
+        "--assert", dest="check", action="store_true", help="exit with 1 where a goal is missed"
+    )
+    given = parser.parse_args()
+    found: dict[str, Any] = {"load_average": os.getloadavg()[0], "topics": given.topics}
+    with tempfile.TemporaryDirectory() as folder:
+        data = given.data or Path(folder) / "filled"
+        if not data.exists():
+            asyncio.run(fill(data, given.topics))
+        with running(data, Path(folder)) as broker:
+            shares = {
+                "paint": lambda: first_paint(broker, given.times),
+                "keys": lambda: keys(broker, given.topics, given.times),
+                "tail": lambda: tail(broker, TAIL_RATE, given.times),
+                "idle": lambda: idle(broker, given.seconds, given.minutes),
+            }
+            for name, measure in shares.items():
+                if given.only in (None, name):
+                    found |= measure()
+        shutil.rmtree(Path(folder) / "data", ignore_errors=True)
+    print(json.dumps(found, indent=1))
+    for line in missed(found):
+        print(f"missed: {line}", file=sys.stderr)
+    return 1 if given.check and missed(found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
