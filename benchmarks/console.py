@@ -252,15 +252,16 @@ def idle(broker: BrokerProcess, seconds: float, minutes: float) -> dict[str, flo
     return found
 
 
-def _send(url: str, rate: int, stop: Any) -> None:
+def _send(url: str, rate: int, begun: Any, stop: Any) -> None:
     async def sending() -> None:
         async with connect(url) as client, client.producer("flood") as producer:
-            begun, sent = time.monotonic(), 0
+            since, sent = time.monotonic(), 0
             while not stop.is_set():
                 await producer.send_many([b"%024d" % (sent + number) for number in range(rate // 50)])
                 sent += rate // 50
-                await asyncio.sleep(max(0.0, sent / rate - (time.monotonic() - begun)))
-            print(f"{sent / (time.monotonic() - begun):,.0f} messages a second were sent", file=sys.stderr)
+                begun.set()
+                await asyncio.sleep(max(0.0, sent / rate - (time.monotonic() - since)))
+            print(f"{sent / (time.monotonic() - since):,.0f} messages a second were sent", file=sys.stderr)
 
     asyncio.run(sending())
 
@@ -268,20 +269,20 @@ def _send(url: str, rate: int, stop: Any) -> None:
 def tail(broker: BrokerProcess, rate: int, times: int) -> dict[str, float]:
     """Keys while a topic is read that is faster than any screen."""
     spawn = multiprocessing.get_context("spawn")
-    stop = spawn.Event()
-    sender = spawn.Process(target=_send, args=(broker.url, rate, stop))
+    begun, stop = spawn.Event(), spawn.Event()
+    sender = spawn.Process(target=_send, args=(broker.url, rate, begun, stop))
     sender.start()
     taken: list[float] = []
     try:
-        time.sleep(3)
+        begun.wait()
         with terminal(*console(broker, "--view", "messages flood")) as it:
             it.shown(r"dropped by view: ([1-9]\S*)")
             it.drain(3)
             for _ in range(times):
-                begun = time.perf_counter()
+                pressed = time.perf_counter()
                 it.key("?")
                 it.until("arrows scroll", quiet_s=0.001)
-                taken.append(time.perf_counter() - begun)
+                taken.append(time.perf_counter() - pressed)
                 it.key("\x1b")
                 it.drain(0.5)
             dropped = it.shown(r"dropped by view: ([1-9]\S*)")

@@ -111,6 +111,17 @@ async def test_marked_rows_are_one_plan_and_the_number_is_typed(cluster: Adminis
         assert not [topic for topic in await topics_of(cluster) if "gone" in topic]
 
 
+async def test_the_buttons_stay_in_sight_of_many_plans(cluster: Administered) -> None:
+    plan = await cluster("topics.delete", topic="orders", plan_only=True)
+    async with opened(cluster, "topics", allow_writes=True, size=(80, 24)) as (app, press):
+        app.push_screen(Consent(app.look, [plan] * 60))
+        await press()
+        assert "60 changes" in screen(app)
+        assert "Cancel" in screen(app)
+        assert "Apply" in screen(app)
+        assert "type 60 to go on" in screen(app)
+
+
 async def test_a_seek_asks_where_to_and_shows_what_it_skips(cluster: Administered) -> None:
     async with opened(cluster, "subscription orders billing", allow_writes=True) as (app, press):
         await press("s")

@@ -181,9 +181,10 @@ async def test_the_palette_carries_out_what_is_chosen(cluster: Administered) -> 
 
 
 async def test_help_opens_and_leaves(cluster: Administered) -> None:
-    async with opened(cluster, "subscriptions") as (app, press):
+    async with opened(cluster, "subscriptions", size=(80, 24)) as (app, press):
         await press("?")
         assert "the same without a screen" in screen(app)
+        assert "esc back" in screen(app), "a long text does not push the last line out of sight"
         await press("escape")
         assert not isinstance(app.screen, Reading)
 
@@ -268,3 +269,9 @@ async def test_nothing_of_the_header_is_lost_on_a_narrow_screen(cluster: Adminis
     async with opened(cluster, "subscription orders billing", size=(60, 20)) as (app, _):
         top = app.screen_stack[0].query_one("#top", Static)
         assert "read-only" in str(top.render())
+
+
+async def test_a_tick_finds_no_screen_after_the_end(cluster: Administered) -> None:
+    async with opened(cluster, "topics") as (app, _):
+        await app.grid.remove()
+        app._tick()

@@ -11,6 +11,7 @@ from pydanube_tui.tail import RING_MESSAGES, Tail, item_of, start_of
 from pydanube_tui.views import VIEWS
 
 from tests.admin.real_broker import Administered
+from tests.support.filled_cluster import add_topic
 from tests.tui.consoles import Press, client_of, console_of, keys_shown, opened, screen
 from tests.tui.test_changes import settled, until_dialog
 
@@ -68,6 +69,26 @@ async def test_messages_come_by_themselves_and_touch_no_subscription(cluster: Ad
     after = await cluster("subscriptions.describe", topic="orders", subscription="billing")
     for name in ("next_unacked", "in_flight", "consumers"):
         assert after["parts"][0][name] == before["parts"][0][name]
+
+
+async def test_a_topic_that_is_not_there_is_read_once_it_is(cluster: Administered) -> None:
+    async with opened(cluster, "messages later") as (app, press):
+        assert "TOPIC_NOT_FOUND" in screen(app)
+        await add_topic(cluster, "/default/later")
+        await cluster.publish("/default/later", b"one", b"two")
+        await until_rows(app, press, 2)
+        assert keys_shown(app) == ["None 0", "None 1"]
+
+
+async def test_a_tail_goes_on_where_its_connection_was_lost(cluster: Administered) -> None:
+    async with opened(cluster, "messages orders") as (app, press):
+        await until_rows(app, press, 50)
+        app.workers.cancel_group(app, "tail")
+        await cluster.publish("/default/orders", b"one", b"two")
+        assert isinstance(app.feed, Tail)
+        app.run_worker(app.feed.read(), group="tail")  # as after an error
+        await until_rows(app, press, 52)
+        assert [key.rpartition(" ")[2] for key in keys_shown(app)] == [str(offset) for offset in range(52)]
 
 
 async def until_rows(app: object, press: Press, count: int) -> None:

@@ -267,6 +267,8 @@ class Board(App[None]):
         now = self.options.now()
         if self.options.idle_s is not None and now - self.last_used > self.options.idle_s:
             self.exit(message="ended: nobody used it")
+        if not self.screen_stack or not self.screen_stack[0].query(Grid):
+            return  # the screen is being taken down
         stale = self.standing.stale(self.now_ms, self.refresh_s)
         if stale != self.grid.stale:
             self.grid.stale = stale

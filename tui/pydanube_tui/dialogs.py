@@ -35,14 +35,15 @@ class Dialog(ModalScreen[Result]):
     }
     Dialog.-ascii > Vertical { border: ascii $primary; }
     Dialog Static { height: auto; }
-    Dialog VerticalScroll { height: auto; max-height: 100%; background: $background; scrollbar-size-vertical: 1; }
+    Dialog VerticalScroll { height: auto; max-height: 60vh; background: $background; scrollbar-size-vertical: 1; }
+    Reading VerticalScroll { max-height: 75vh; }
     Dialog .title { text-style: bold; color: $primary; }
     Dialog .said { color: $error; }
     Dialog .hint { color: $foreground 60%; }
     Dialog Input { border: none; height: 1; padding: 0; background: $panel; }
     Dialog OptionList { border: none; height: auto; max-height: 100%; background: $background; padding: 0; }
     Dialog Horizontal { height: auto; align-horizontal: right; }
-    Dialog Button { margin: 0 1; min-width: 10; height: 1; border: none; }
+    Dialog Button { margin: 0 1; min-width: 10; }
     Dialog Button:focus { text-style: bold reverse; }
     """
 
@@ -213,8 +214,8 @@ class Form(Dialog[dict[str, str]]):
                     yield Input(value=each.value, id=f"field{number}")
             yield Static("", classes="said", id="said", markup=False)
             with Horizontal():
-                yield Button("Cancel", id="cancel")
-                yield Button("Go on", id="go", variant="primary")
+                yield Button("Cancel", id="cancel", compact=True)
+                yield Button("Go on", id="go", variant="primary", compact=True)
 
     def on_mount(self) -> None:
         """Begin with the first that is empty."""

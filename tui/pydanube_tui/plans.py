@@ -130,8 +130,8 @@ class Consent(Dialog[bool]):
                 yield Static(Text(clean(f"type {self._typed} to go on")), classes="hint")
                 yield Input(id="typed", select_on_focus=False)
             with Horizontal():
-                yield Button("Cancel", id="cancel")
-                yield Button("Apply", id="apply", variant="error", disabled=bool(self._typed))
+                yield Button("Cancel", id="cancel", compact=True)
+                yield Button("Apply", id="apply", variant="error", compact=True, disabled=bool(self._typed))
 
     def _lines(self) -> list[Line]:
         if len(self._plans) > 1:

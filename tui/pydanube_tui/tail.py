@@ -27,6 +27,7 @@ BATCH_MESSAGES: Final = 250  # of one batch: what is before is dropped by the vi
 BEFORE: Final = 100  # messages that a tail begins with
 FAR: Final = 100_000  # partitions further apart than this are begun by time
 PACE_S: Final = 0.02  # between two batches: the keys come first
+RETRY_S: Final = 1.0
 CREDIT_BYTES: Final = 4 << 20
 
 
@@ -52,6 +53,7 @@ class Tail:
         self.dropped = 0
         self.ring: deque[dict[str, Any]] = deque()
         self._bytes = 0
+        self._last: dict[int | None, int] = {}  # of each partition, the newest offset that was read
         self._fresh = 0  # at the ring's end, not yet drawn
         self._caller = caller
         self._url = broker_url
@@ -90,29 +92,38 @@ class Tail:
         self.answers = {"messages": {"items": items, **facts}}
 
     async def read(self) -> None:
-        """Read until cancelled. A refusal is kept for `refresh` to tell."""
+        """Read until cancelled. What refuses or is gone is told by `refresh`, and tried again."""
+        while True:
+            try:
+                await self._read()
+            except ClusterError as error:
+                self.failed(error)
+            await asyncio.sleep(RETRY_S)
+
+    async def _read(self) -> None:
         from pydanube import connect  # here: the first screen does not wait for the client of messages
 
-        try:
-            position = self._position
-            if position is None:
-                position = start_of(await self._caller.call("topics.describe", {"topic": self.topic}))
-            async with (
-                connect(self._url) as client,
-                client.reader(self.topic, start=position, credit_bytes=CREDIT_BYTES) as reader,
-            ):
-                async for batch in reader.batches():
-                    await self._goes.wait()
-                    await self._take(client, batch)
-                    await asyncio.sleep(PACE_S if len(batch) > BATCH_MESSAGES else 0)
-        except ClusterError as error:
-            self.failed(error)
+        position = f"time:{self.ring[-1]['append_time']}" if self.ring else self._position
+        if position is None:
+            position = start_of(await self._caller.call("topics.describe", {"topic": self.topic}))
+        async with (
+            connect(self._url) as client,
+            client.reader(self.topic, start=position, credit_bytes=CREDIT_BYTES) as reader,
+        ):
+            self.failed(None)
+            async for batch in reader.batches():
+                await self._goes.wait()
+                await self._take(client, batch)
+                await asyncio.sleep(PACE_S if len(batch) > BATCH_MESSAGES else 0)
 
     async def _take(self, client: Client, batch: Batch) -> None:
         total = len(batch)
         self.received += total
         self.dropped += max(0, total - BATCH_MESSAGES)
         for message in batch.messages()[-BATCH_MESSAGES:]:
+            if message.offset <= self._last.get(message.partition, -1):
+                continue  # it was read before the connection was lost
+            self._last[message.partition] = message.offset
             value: Any = None
             if message.schema is not None:
                 try:
