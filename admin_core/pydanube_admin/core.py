@@ -8,6 +8,7 @@ raises, so that neither a bug here nor one in the port takes the broker's server
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
@@ -31,7 +32,7 @@ from pydanube_core.security.identity import OPERATOR, current_identity
 
 from pydanube_admin.arguments import parse_call
 from pydanube_admin.engine.audit.audit_log import AuditLog
-from pydanube_admin.engine.audit.audit_records import Entry
+from pydanube_admin.engine.audit.audit_records import Entry, data_records
 from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.context import Context, NowMs, system_now_ms
 from pydanube_admin.engine.desk import AdminOptions, Desk
@@ -48,6 +49,7 @@ _log = logging.getLogger("pydanube.admin")
 _ABOUT_SETTINGS = frozenset({"alerts", "brokers", "diagnose", "objects", "operations"})
 
 LOGIN = "login"  # no operation, and in the audit where it failed
+GATHERED_S = 1.0  # of what data calls change: a hundred records a second at the most
 APPLY_PLAN = "plans.apply"  # is recorded as the change that it makes
 
 
@@ -74,18 +76,28 @@ class AdminCore:
         self._desk: Desk
         self._tidied: anyio.Event | None = None
         self._peers: Peers | None = None
+        self._drawing: asyncio.TimerHandle | None = None
         if port is not None:
             self.attach(port)
 
     def attach(self, port: ClusterPort) -> None:
         """Give the core the broker it was started for."""
         assert self._port is None, "a core serves one broker"
+        own = port  # each core records what clients change at its own broker
         if port.several:
             self._peers = Peers(port)
             port = cast("ClusterPort", WidePort(port, self._peers))
         self._audit = AuditLog(port)
         self._desk = Desk(port, self._audit, self._options, self._now_ms, self._parse)
         self._port = port
+        self._audit.draw_from(
+            lambda: data_records(own.take_data_changes(), lambda: new_id(CALL, self._now_ms()))
+        )
+        own.watch_data_changes(self._data_changed)
+
+    def _data_changed(self) -> None:
+        """Clients have changed something: soon it is recorded, with what comes meanwhile."""
+        self._drawing = asyncio.get_running_loop().call_later(GATHERED_S, self._audit.draw)
 
     def _parse(
         self, operation: str, arguments: bytes | str | Mapping[str, Any], *, plan_token: str = ""
@@ -97,6 +109,8 @@ class AdminCore:
     async def aclose(self) -> None:
         """Stop the tasks that nobody waits for, write what waits for the audit; before the broker stops."""
         if self._port is not None:
+            if self._drawing is not None:
+                self._drawing.cancel()
             await self._desk.tasks.aclose()
             await self._audit.aclose()
         if self._peers is not None:

@@ -163,7 +163,7 @@ class Broker(BrokerParts):
         self.registry = Registry(self.hub, self.engine, store, settings)
         self.admin_state = AdminState(store)
         self.locks = await open_locks(settings.auth, self.admin_state, self.metrics.security_refused)
-        self.access = TopicAccess(self.registry, self.health, settings, self.locks)
+        self.access = TopicAccess(self.registry, self.health, settings, self.data_changes, self.locks)
         self.metrics.validations = self.registry.schemas.counters.validations
         self.metrics.validation_failures = self.registry.schemas.counters.failures
         self.plane = self.data_plane()

@@ -22,6 +22,7 @@ from pydanube_broker.observation.observed import Observed
 from pydanube_broker.port_certificates import PortCertificates
 from pydanube_broker.rpc.peer_memory import PeerMemory
 from pydanube_broker.security.locks import Locks
+from pydanube_broker.serving.data_changes import DataChanges
 from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
@@ -64,6 +65,7 @@ class BrokerParts:
         self.metrics_url = ""
         self.http_url: str | None = None  # of the HTTP face, which the command starts beside this broker
         self.log_ring = LogRing()
+        self.data_changes = DataChanges()
         self.tasks: set[asyncio.Task[None]] = set()
 
     def address(self) -> BrokerAddress:

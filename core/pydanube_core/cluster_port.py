@@ -14,7 +14,7 @@ Topics and subscriptions are given as whole names (`/namespace/topic`); every me
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -26,6 +26,7 @@ from pydanube_core.facts import (
     BrokerAddress,
     BrokerFacts,
     CursorDifference,
+    DataChangesTaken,
     Grace,
     LogLine,
     MessageFacts,
@@ -408,6 +409,14 @@ class EachBrokerPort(Protocol):
 
     async def traffic(self, topic: str | None) -> TrafficFacts:
         """Of one topic with its partitions, or of all. Raises `TopicNotFound`."""
+        ...
+
+    def watch_data_changes(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever clients have changed something by calls for data, where nothing waited to be taken."""
+        ...
+
+    def take_data_changes(self) -> DataChangesTaken:
+        """What waits to be recorded; then nothing does."""
         ...
 
     async def producers(self) -> Sequence[SessionFacts]: ...

@@ -72,6 +72,31 @@ class SessionFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataChange:
+    """Something that a client changed by a call for data, as an operation would have."""
+
+    operation: str  # that does the same: subscriptions.seek …
+    at_ms: int
+    principal: str | None  # who was proven; None: nobody asks
+    client: str  # what it calls itself, or nothing
+    address: str
+    topic: str
+    partition: int | None = None
+    subscription: str | None = None
+    before: Mapping[str, Any] | None = None
+    after: Mapping[str, Any] | None = None
+    times: int = 1  # equal ones, of which this is the last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataChangesTaken:
+    """What has gathered since it was last asked for."""
+
+    changes: tuple[DataChange, ...]
+    left_out: int  # more than were kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficFacts:
     """Counters since the broker started, of one topic or of all."""
 

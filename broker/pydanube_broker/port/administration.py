@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -17,7 +17,7 @@ from pydanube_core.errors import (
     StoreUnavailable,
     Unavailable,
 )
-from pydanube_core.facts import StateItem
+from pydanube_core.facts import DataChangesTaken, StateItem
 
 from pydanube_broker.audit_key import load_audit_key
 from pydanube_broker.outcome import outcome_of
@@ -42,6 +42,14 @@ class AdministrationPart:
     @property
     def life(self) -> str:
         return f"{self._broker.data_dir.broker_id}/{self._broker.registry.ownership.incarnation}"
+
+    # -- what data calls change ------------------------------------------------------------------------------
+
+    def watch_data_changes(self, wake: Callable[[], None]) -> None:
+        self._broker.data_changes.watch(wake)
+
+    def take_data_changes(self) -> DataChangesTaken:
+        return self._broker.data_changes.take()
 
     # -- state -----------------------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ class ConsumeStream:
 
     def __init__(self, reply: StreamReply, plane: DataPlane, gone: Callable[[ConsumeStream], None]) -> None:
         self.consumer_id = 0  # until it has a topic
+        self._name = ""
         self.connected_at_ms = now_ms()
         self.heard_at_ms: int | None = self.connected_at_ms
         self.answered_at_ms: int | None = None
@@ -194,7 +195,17 @@ class ConsumeStream:
             if seek.check or self.closed:
                 self._confirmed(number, None)
             elif self._pump is not None:
+                before = self._pump.floor
                 self._pump.seek(offset)
+                self._plane.access.note(
+                    self._reply,
+                    "subscriptions.seek",
+                    topic.options.topic,
+                    subscription=self._pump.name,
+                    client=self._name,
+                    before={"next_unacked": before},
+                    after={"next_unacked": offset},
+                )
                 self._pump.confirm(lambda error: self._confirmed(number, error))
             elif self._reader is not None:
                 session = next(topic.sessions)
@@ -251,13 +262,19 @@ class ConsumeStream:
         )
         topic = await self._plane.access.topic_here(self._reply, Action.CONSUME, name)
         pump = await self._plane.access.subscription(
-            topic, request.subscription, type=request.type, start=start, start_given=request.start_given
+            self._reply,
+            topic,
+            request.subscription,
+            type=request.type,
+            start=start,
+            start_given=request.start_given,
         )
         if self.closed:
             return
         self.consumer_id = topic.connection_id()
         consumer_name = request.consumer_name or f"consumer-{self.consumer_id}"
         session = pump.join(self, consumer_name, terms)
+        self._name = consumer_name
         self._topic, self._pump, self._opened = topic, pump, True
         self._reply.send(
             pb.ConsumeResponse(

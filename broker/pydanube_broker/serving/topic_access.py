@@ -7,11 +7,12 @@ looked at where the topic appends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from pydanube_core.errors import DispatchMismatch, TopicNotFound
+from pydanube_core.facts import DataChange
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
@@ -22,11 +23,12 @@ from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.health import Health
 from pydanube_broker.rpc.caller import Called
 from pydanube_broker.security.locks import Locks
+from pydanube_broker.serving.data_changes import DataChanges
 from pydanube_broker.serving.placed import Placed, Placement
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.unused_topics import UNUSED_TTL
 from pydanube_broker.settings import Settings
-from pydanube_broker.topics.topic import Topic
+from pydanube_broker.topics.topic import Topic, now_ms
 
 
 class Action(StrEnum):
@@ -44,8 +46,14 @@ class TopicAccess:
     """See the module. Topics are concrete ones."""
 
     def __init__(
-        self, registry: Registry, health: Health, settings: Settings, locks: Locks | None = None
+        self,
+        registry: Registry,
+        health: Health,
+        settings: Settings,
+        changes: DataChanges,
+        locks: Locks | None = None,
     ) -> None:
+        self._changes = changes
         self._registry = registry
         self._placement = Placement(registry)
         self._health = health
@@ -168,6 +176,7 @@ class TopicAccess:
         self._health.check_publish()
         options = {"options": {UNUSED_TTL: unused_ttl_s}} if unused_ttl_s else None
         await self._registry.create(name, partitions=partitions, dispatch_strategy=strategy, options=options)
+        self.note(called, "topics.create", name, after={"partitions": partitions})
         found = self._placement.parts(name)
         if not found[1]:
             raise self._registry.not_found(name)
@@ -192,7 +201,42 @@ class TopicAccess:
         return record.identity
 
     async def subscription(
-        self, topic: Topic, name: str, *, type: str, start: Position, start_given: bool
+        self, called: Called, topic: Topic, name: str, *, type: str, start: Position, start_given: bool
     ) -> AnyPump:
         """The subscription, made if it does not exist."""
-        return await self._registry.subscribe(topic, name, type=type, start=start, start_given=start_given)
+        is_new = name not in topic.subscriptions
+        pump = await self._registry.subscribe(topic, name, type=type, start=start, start_given=start_given)
+        if is_new:
+            after = {"type": pump.type.value, "next_unacked": pump.floor}
+            self.note(
+                called, "subscriptions.create", topic.options.topic.base, subscription=name, after=after
+            )
+        return pump
+
+    def note(
+        self,
+        called: Called,
+        operation: str,
+        name: TopicName,
+        *,
+        subscription: str | None = None,
+        client: str = "",
+        before: Mapping[str, Any] | None = None,
+        after: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Remember for the audit what a client has changed, and who it was."""
+        identity = called.identity
+        self._changes.note(
+            DataChange(
+                operation=operation,
+                at_ms=now_ms(),
+                principal=None if identity is None or identity.method == "none" else identity.principal.name,
+                client=client,
+                address=called.caller.peer.address,
+                topic=str(name.base),
+                partition=name.partition,
+                subscription=subscription,
+                before=before,
+                after=after,
+            )
+        )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from pydanube_core.audit_key import AuditKey
@@ -38,11 +38,21 @@ class AuditLog:
         self._task: asyncio.Task[None] | None = None
         self._head: Head | None = None  # None: to be read from the topic first
         self.error: ClusterError | None = None  # why the last group could not be written
+        self._draw: Callable[[], Iterable[Mapping[str, Any]]] = tuple  # what others have gathered for it
 
     @property
     def head(self) -> Head | None:
         """The last record that is on stable storage, as far as it is known."""
         return self._head
+
+    def draw_from(self, gathered: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
+        """Take records that gather elsewhere whenever somebody wants to see everything; and at `draw`."""
+        self._draw = gathered
+
+    def draw(self) -> None:
+        """Take what has gathered, as far as there is room."""
+        if len(self._waiting) < MAX_WAITING:
+            self.note(*self._draw())
 
     def check_room(self) -> None:
         """Raise `AuditUnavailable` where no record more is taken."""
@@ -69,6 +79,7 @@ class AuditLog:
 
     async def settled(self) -> None:
         """Wait until nothing is waiting, or nothing can be written."""
+        self.draw()
         while self._task is not None and self.error is None:
             await asyncio.wait([self._task])
 

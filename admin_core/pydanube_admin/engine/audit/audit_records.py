@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, Internal
+from pydanube_core.facts import DataChangesTaken
 from pydanube_core.security.identity import Identity, current_identity
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.audit.audit_chain import Head, redacted, shortened
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import Forecast
+
+DATA: Final = "data"  # the face of what clients changed without an operation
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,6 +114,42 @@ class Entry:
 
 def _is_proven(identity: Identity | None) -> bool:
     return identity is not None and identity.method != "none"
+
+
+def data_records(taken: DataChangesTaken, new_id: Callable[[], str]) -> Iterator[Mapping[str, Any]]:
+    """What clients changed by calls for data, as the operations that do the same; of the face `data`."""
+    for change in taken.changes:
+        given = {
+            "topic": change.topic,
+            "partition": change.partition,
+            "subscription": change.subscription,
+            "client": change.client,
+            "address": change.address,
+            "times": change.times if change.times > 1 else None,
+        }
+        entry = Entry(
+            call_id=new_id(),
+            principal=change.principal or change.client or change.address,
+            face=DATA,
+            operation=change.operation,
+            arguments={name: value for name, value in given.items() if value not in (None, "")},
+            time_ms=change.at_ms,
+            before=change.before,
+            after=change.after,
+            authenticated=change.principal is not None,
+        )
+        yield entry.call()
+        yield entry.outcome(decision="allowed")
+    if taken.left_out:
+        more = Entry(
+            call_id=new_id(),
+            principal="",
+            face=DATA,
+            operation="data.changes",
+            arguments={"left_out": taken.left_out},
+            time_ms=taken.changes[-1].at_ms,
+        )
+        yield more.outcome(decision="allowed")
 
 
 def head_value(head: Head | None) -> Iterator[bytes]:

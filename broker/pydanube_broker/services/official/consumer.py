@@ -85,7 +85,7 @@ class ConsumerService:
         latest = Position(PositionKind.LATEST)
         try:
             return await self._plane.access.subscription(
-                topic, name, type=type, start=latest, start_given=False
+                COLD_CALL, topic, name, type=type, start=latest, start_given=False
             )
         except InvalidArgument:  # made by somebody else in the same instant, with another type
             if name not in topic.subscriptions:

@@ -1,0 +1,48 @@
+"""What clients change by calls for data: cursors they move, topics and subscriptions they make. It waits here for the audit.
+
+The audit is not the data plane's pace: equal changes are one, and what is more than a few at once is only counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from pydanube_core.facts import DataChange, DataChangesTaken
+
+MOST_WAITING: Final = 100
+
+
+class DataChanges:
+    """See the module. Single user: the loop."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, str, int | None, str | None], DataChange] = {}
+        self._left_out = 0
+        self._wake: Callable[[], None] | None = None
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever something waits where nothing did."""
+        self._wake = wake
+        if self._waiting:
+            wake()
+
+    def note(self, change: DataChange) -> None:
+        key = (change.operation, change.topic, change.partition, change.subscription)
+        before = self._waiting.get(key)
+        if before is None and len(self._waiting) >= MOST_WAITING:
+            self._left_out += 1
+            return
+        first = not self._waiting
+        if before is not None:  # from where it was first to where it is now
+            change = replace(change, before=before.before, times=before.times + 1)
+        self._waiting[key] = change
+        if first and self._wake is not None:
+            self._wake()
+
+    def take(self) -> DataChangesTaken:
+        """What waits; then nothing does."""
+        taken = DataChangesTaken(changes=tuple(self._waiting.values()), left_out=self._left_out)
+        self._waiting, self._left_out = {}, 0
+        return taken
