@@ -30,7 +30,8 @@ LOOSE: Final = 1 << 40  # keeps everything that is there
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What is set before, and the change. `loses`: of the 30 messages, which a subscription has not read."""
+    """What is set before, and the change. `loses`: of 30 messages, and one more in each partition in a later file of the
+    journal; a subscription has read none."""
 
     level: str
     change: dict[str, int | None]
@@ -40,24 +41,31 @@ class Row:
     topic: dict[str, int] = field(default_factory=dict)
     partitions: int = 0
 
+    @property
+    def messages(self) -> int:
+        return MESSAGES + (self.partitions or 1)
+
 
 def rows() -> Iterator[Row]:
     for (limit, value), partitions in product(LIMITS.items(), (0, 2)):
         at: dict[str, Any] = {"partitions": partitions}
+        if limit == "retention_offset":  # it holds in each partition alike
+            value //= partitions or 1
+        loses = MESSAGES + (partitions or 1) if limit == "retention_age_s" else MESSAGES
         for level in LEVELS:
             # The limit is new: it waits for the cursor, unless it is told not to.
             yield Row(level=level, change={limit: value}, loses=0, **at)
-            yield Row(level=level, change={limit: value, "drop_unread": 1}, loses=MESSAGES, **at)
+            yield Row(level=level, change={limit: value, "drop_unread": 1}, loses=loses, **at)
             # The limit stands at one level, and what lets it take unread messages comes at another.
             for there in LEVELS:
                 before: dict[str, Any] = {there: {limit: value}}
-                yield Row(level=level, change={"drop_unread": 1}, loses=MESSAGES, **at, **before)
+                yield Row(level=level, change={"drop_unread": 1}, loses=loses, **at, **before)
             before = {level: {limit: value}}
             yield Row(level=level, change={limit: 0}, loses=0, plan=False, **at, **before)
         # A looser limit hides a tighter one above, and is taken away.
         loose = {limit: 0 if limit == "retention_offset" else LOOSE, "drop_unread": 1}
         yield Row(
-            level="topic", change={limit: None}, loses=MESSAGES, **at, topic=loose, namespace={limit: value}
+            level="topic", change={limit: None}, loses=loses, **at, topic=loose, namespace={limit: value}
         )
         # A namespace takes its limit away: there is none above.
         yield Row(level="namespace", change={limit: None}, loses=0, plan=False, **at, namespace=loose)
@@ -84,6 +92,9 @@ async def test_every_policy_that_would_lose_messages_wants_a_plan_that_counts_th
             per_part = MESSAGES // (row.partitions or 1)
             await cluster.publish(topic, *(b"x" for _ in range(per_part)))
         await cluster.seal()
+        for number in range(len(table)):
+            await cluster.publish(f"/n{number}/t", b"y")  # of each partition: what retention by bytes keeps
+        await cluster.seal()
         monkeypatch.setattr(retention, "now_ms", lambda: now_ms() + 3_600_000)  # an hour later
         for number, row in enumerate(table):
             await walk(cluster, row, number)
@@ -91,16 +102,13 @@ async def test_every_policy_that_would_lose_messages_wants_a_plan_that_counts_th
 
 async def walk(cluster: Administered, row: Row, number: int) -> None:
     topic, operation = f"/n{number}/t", f"{row.level}s.set_policies"
-    limit = row.change.get("retention_offset")
-    change = dict(row.change)
-    if limit and row.partitions:  # an offset holds in each partition alike
-        change["retention_offset"] = limit // row.partitions
+    change = row.change
     subject = {"namespace": f"n{number}"} if row.level == "namespace" else {"topic": topic}
     before = await cluster(f"{row.level}s.get_policies", **subject)
     if not row.plan:
         await cluster(operation, **subject, policies=change)
         await cluster.retain()
-        assert await messages(cluster, topic) == MESSAGES, row
+        assert await messages(cluster, topic) == row.messages, row
         return
     error = await cluster.refused(operation, **subject, policies=change)
     assert error.code == "PLAN_REQUIRED", row
@@ -108,11 +116,11 @@ async def walk(cluster: Administered, row: Row, number: int) -> None:
     assert (plan["effect"], plan["reversible"]) == ("destroy", False), row
     assert await cluster(f"{row.level}s.get_policies", **subject) == before, row
     await cluster.retain()
-    assert await messages(cluster, topic) == MESSAGES, row
+    assert await messages(cluster, topic) == row.messages, row
     assert plan["blast_radius"]["messages"] == row.loses, row
     await cluster(operation, **subject, policies=change, plan_token=plan["plan_token"])
     await cluster.retain()
-    assert await messages(cluster, topic) == MESSAGES - row.loses, row
+    assert await messages(cluster, topic) == row.messages - row.loses, row
 
 
 SAFE: Final = {"max_redelivery_count": 0, "base_redelivery_delay_ms": 0, "poison_policy": "block"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final
 
 from pydanube_core.errors import Conflict
 from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
@@ -25,6 +25,8 @@ from pydanube_broker.tier.holding import StoreHold
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.retention import Keep, slowest_cursor
 from pydanube_broker.topics.topic import Topic, now_ms
+
+RETAINED_PIECES: Final = 8  # of what retention keeps by bytes: no merge makes an object larger than that
 
 
 def neighbours(
@@ -58,7 +60,7 @@ def expired(
         if not keep.may_go(
             end=entry.end,
             newest_ms=newest_ms,
-            total_bytes=total_bytes,
+            bytes_left=total_bytes - entry.bytes,
             now=now,
             slowest=slowest,
         ):
@@ -109,7 +111,12 @@ class Upkeep:
     async def compact_some(self, topic: Topic, *, at_least: int, work: Work | None = None) -> int:
         """Merge one run of small neighbours, the first; returns how many objects went into another."""
         await self._flusher.claim(topic)
-        runs = neighbours(await self.entries(topic), object_bytes=self._object_bytes, at_least=at_least)
+        most = self._object_bytes
+        if (
+            kept := topic.gate.limits.retention_bytes
+        ) > 0:  # whole objects go: beside what is kept a piece of it stays
+            most = min(most, kept // RETAINED_PIECES)
+        runs = neighbours(await self.entries(topic), object_bytes=most, at_least=at_least)
         if work is not None:
             work.total = work.done + sum(len(run) for run in runs)
         if not runs:

@@ -19,7 +19,10 @@ from pydanube_broker.topics.topic import Topic, now_ms
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """How much of a topic stays; None: everything. What lies below `from_offset` may go whatever the others say."""
+    """How much of a topic stays; None: everything. What lies below `from_offset` may go whatever the others say.
+
+    Whole objects and segments go, as long as at least `bytes` stay.
+    """
 
     bytes: int | None = None
     age_ms: int | None = None
@@ -40,13 +43,13 @@ class Keep:
     def everything(self) -> bool:
         return self.bytes is None and self.age_ms is None and self.from_offset is None
 
-    def may_go(self, *, end: int, newest_ms: int, total_bytes: int, now: int, slowest: int | None) -> bool:
-        """Whether the oldest part of a topic may go: its offsets end at `end`, the topic has `total_bytes` with it."""
+    def may_go(self, *, end: int, newest_ms: int, bytes_left: int, now: int, slowest: int | None) -> bool:
+        """Whether the oldest part of a topic may go: its offsets end at `end`, without it the topic has `bytes_left`."""
         if slowest is not None and end > slowest and not self.drop_unread:
             return False
         return (
             (self.age_ms is not None and newest_ms < now - self.age_ms)
-            or (self.bytes is not None and total_bytes > self.bytes)
+            or (self.bytes is not None and bytes_left >= self.bytes)
             or (self.from_offset is not None and end <= self.from_offset)
         )
 
@@ -126,7 +129,7 @@ class JournalRetention:
             if not keep.may_go(
                 end=run.end,
                 newest_ms=self._newest_ms(topic.topic_id, run.last_time_ms),
-                total_bytes=self._hub.journal.stored_bytes(topic.topic_id, start),
+                bytes_left=self._hub.journal.stored_bytes(topic.topic_id, run.end),
                 now=now,
                 slowest=slowest,
             ):
