@@ -28,12 +28,7 @@ from pydanube_broker.data_dir import FORMAT_VERSION, DataDir
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
 from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.health import Health
-from pydanube_broker.journal import (
-    Disk,
-    HelperPreparer,
-    Journal,
-    JournalOptions,
-)
+from pydanube_broker.journal import Disk, HelperPreparer, Journal, JournalOptions
 from pydanube_broker.journal.helper import HelperSyncer, InlineSyncer
 from pydanube_broker.metadata_home import check_settings, look_after, opened_metadata
 from pydanube_broker.observation.watch import Observation
@@ -55,6 +50,7 @@ from pydanube_broker.services.publish import PublishStream
 from pydanube_broker.services.resolve import Match, Resolve
 from pydanube_broker.services.schema_registry import SchemaRegistryService
 from pydanube_broker.serving.following import Following
+from pydanube_broker.serving.moves import Moves
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
 from pydanube_broker.serving.unused_topics import UnusedTopics
@@ -177,7 +173,10 @@ class Broker(BrokerParts):
         stack.callback(self.official.close)
         await self._bind(stack)
         self.following = Following(self.registry)
-        await stack.enter_async_context(self.registry.opened(self.address(), self.following.changed))
+        self.moves = Moves(self.registry, self.hub, store, self.engine.give_way)
+        await stack.enter_async_context(
+            self.registry.opened(self.address(), self.following.changed, self.moves.seen)
+        )
         await self.official.load(self.registry.topics, self.registry.catalog)
         await self.registry.check_journal()
         self.data_dir.upgraded()
@@ -217,6 +216,7 @@ class Broker(BrokerParts):
             await server.start()
         self.spawn(self._maintain())
         self.spawn(self.following.run())
+        self.spawn(self.moves.run(self.tier))
         await self.registry.ownership.office.open()
         self.spawn(look_after(store, self.data_dir, self.health))
         if self.locks is not None:

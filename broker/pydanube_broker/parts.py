@@ -24,6 +24,7 @@ from pydanube_broker.rpc.peer_memory import PeerMemory
 from pydanube_broker.security.locks import Locks
 from pydanube_broker.serving.data_changes import DataChanges
 from pydanube_broker.serving.data_plane import DataPlane
+from pydanube_broker.serving.moves import Moves
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
 from pydanube_broker.settings import Settings
@@ -50,6 +51,7 @@ class BrokerParts:
     admin_state: AdminState
     retention: JournalRetention
     tier: Tier
+    moves: Moves
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

@@ -211,6 +211,10 @@ class MetadataPort(Protocol):
         """Return who owns the topic, of a partitioned one each partition; None: nobody yet. Empty for an unknown one."""
         ...
 
+    async def move_targets(self) -> Sequence[str]:
+        """Brokers to which this one's topics may be moved, those with the fewest first; none for a broker alone."""
+        ...
+
     async def leader(self) -> BrokerAddress | None:
         """Return the broker that assigns topics; None while none is in office."""
         ...
@@ -225,6 +229,17 @@ class TopicPort(Protocol):
 
     async def delete_topic(self, topic: str, *, grace: Grace | None = None) -> None:
         """With a grace the topic can come back; without, its messages go at once."""
+        ...
+
+    async def move_topic(self, topic: str, to_broker: str | None = None) -> Mapping[str, str]:
+        """Begin to hand a topic over, each partition for itself: concrete topic → the broker it goes to.
+
+        `to_broker`: None for the one of `move_targets` that has the fewest topics.
+
+        Raises:
+            LastBroker: there is no other broker that takes topics. InvalidArgument: that one does not, or the topic stores
+            nothing. Conflict: it is moving already.
+        """
         ...
 
     async def truncate_topic(self, topic: str, offsets: Mapping[str, int]) -> None:
@@ -400,6 +415,18 @@ class EachBrokerPort(Protocol):
         ...
 
     async def status(self) -> BrokerFacts: ...
+
+    async def unload(self) -> None:
+        """Hand every topic over that can be, and take no new ones, until `activate`.
+
+        Raises:
+            LastBroker: there is no other broker that takes topics.
+        """
+        ...
+
+    async def activate(self) -> str:
+        """Take topics again; returns the state: `active`."""
+        ...
 
     async def settings(self) -> Sequence[SettingFacts]: ...
 

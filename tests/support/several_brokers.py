@@ -79,6 +79,10 @@ class SeveralBrokers:
         (found,) = [b for b in self.brokers.values() if b.registry.find(TopicName.parse(name)) is not None]
         return found
 
+    def serves(self, name: TopicName) -> bool:
+        """Whether any broker serves a topic now."""
+        return any(broker.registry.find(name) is not None for broker in self.brokers.values())
+
     def others(self, name: str) -> list[Broker]:
         owner = self.owner(name)
         return [broker for broker in self.brokers.values() if broker is not owner]

@@ -12,7 +12,7 @@ from pydanube_core.units import format_time, parse_moment_ms
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, blast_radius
+from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
 from pydanube_admin.engine.models import SINCE_DESCRIPTION, Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
@@ -331,10 +331,15 @@ async def broker_metrics(context: Context, request: BrokerRequest) -> BrokerMetr
 
 async def forecast_unload(context: Context, request: BrokerChangeRequest) -> Forecast:
     facts = await _this(context, request.broker_id)
-    raise LastBroker(
-        f"the broker {facts.broker_id} is the only one: its topics have nowhere to go",
-        field="broker_id",
-        value=facts.broker_id,
+    if not await context.port.move_targets():
+        raise LastBroker(
+            f"the broker {facts.broker_id} is the only one: its topics have nowhere to go",
+            field="broker_id",
+            value=facts.broker_id,
+        )
+    return Forecast(
+        diff=[entry(f"brokers/{facts.broker_id}/state", "active", "draining")],
+        blast_radius=blast_radius(topics=facts.topics),
     )
 
 
@@ -348,8 +353,10 @@ async def forecast_unload(context: Context, request: BrokerChangeRequest) -> For
     examples=(Example(arguments={"broker_id": "10203040506070809"}, note="before maintenance"),),
 )
 async def unload_broker(context: Context, request: BrokerChangeRequest) -> ChangedBroker:
-    await forecast_unload(context, request)
-    raise AssertionError("a lone broker is refused")
+    """Its topics begin to be handed over, and it is given no new ones until it is activated."""
+    facts = await _this(context, request.broker_id)
+    await context.port.unload()
+    return ChangedBroker(broker_id=facts.broker_id, state="draining")
 
 
 async def forecast_activate(context: Context, request: BrokerChangeRequest) -> Forecast:
@@ -369,4 +376,4 @@ async def forecast_activate(context: Context, request: BrokerChangeRequest) -> F
 async def activate_broker(context: Context, request: BrokerChangeRequest) -> ChangedBroker:
     """A lone broker takes topics as long as it runs: there is nothing to change."""
     facts = await _this(context, request.broker_id)
-    return ChangedBroker(broker_id=facts.broker_id, state="active")
+    return ChangedBroker(broker_id=facts.broker_id, state=await context.port.activate())

@@ -39,6 +39,7 @@ class UnloadTopicRequest(Request):
 
 class UnloadedTopic(Change):
     topic: str
+    moves: dict[str, str]  # concrete topic → the broker it goes to
 
 
 class TopicMetricsRequest(Request):
@@ -109,10 +110,17 @@ async def truncate_topic(context: Context, request: TruncateTopicRequest) -> Tru
 
 async def forecast_unload(context: Context, request: UnloadTopicRequest) -> Forecast:
     topic = await find_topic(context, request.topic)
-    raise LastBroker(
-        f"{topic.own.topic} has nowhere to go: this broker is the only one",
-        field="topic",
-        value=topic.own.topic,
+    targets = await context.port.move_targets()
+    if not targets:
+        raise LastBroker(
+            f"{topic.own.topic} has nowhere to go: this broker is the only one",
+            field="topic",
+            value=topic.own.topic,
+        )
+    status = await context.port.status()
+    return Forecast(
+        diff=[entry(f"topics{log.topic}/owner", status.broker_id, targets[0]) for log in topic.logs],
+        blast_radius=blast_radius(topics=1),
     )
 
 
@@ -126,8 +134,9 @@ async def forecast_unload(context: Context, request: UnloadTopicRequest) -> Fore
     examples=(Example(arguments={"topic": "orders"}, note="to the least loaded"),),
 )
 async def unload_topic(context: Context, request: UnloadTopicRequest) -> UnloadedTopic:
-    await forecast_unload(context, request)
-    raise AssertionError("a lone broker is refused")
+    """It begins to be handed over: who publishes or consumes meanwhile waits for a moment, and nothing is lost."""
+    topic = await find_topic(context, request.topic)
+    return UnloadedTopic(topic=topic.own.topic, moves=dict(await context.port.move_topic(topic.own.topic)))
 
 
 @operation(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import anyio
@@ -48,6 +49,7 @@ _FIRST_A_TRANSACTION: Final = (MAX_OPERATIONS - 1) // (_OPERATIONS_A_TOPIC + 1) 
 _BATCHES_IN_FLIGHT: Final = 8  # enough for the embedded store to share its fsyncs
 _FEW_TOPICS: Final = 100
 _ATTEMPTS: Final = 5
+_NOTHING_SEALED: Final[Mapping[TopicId, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,13 @@ class Assignment:
     stage: Stage = Stage.SERVING
     sealed_epoch: int = 0
     move: MoveRecord | None = None
+
+    @property
+    def is_served(self) -> bool:
+        """Whether its broker may take calls for it; from the time that the target is ready only the move's steps say."""
+        return self.stage is Stage.SERVING or (
+            self.stage is Stage.MOVING and self.move is not None and self.move.ready is None
+        )
 
     @classmethod
     def of(cls, key: str, value: bytes) -> Assignment:
@@ -223,14 +232,12 @@ class Assigner:
         for attempt in range(1, _ATTEMPTS + 1):
             counter_item = await self._store.get(epoch_key)
             current = await self._store.get(assignment_key)
-            check_may_assign(
-                None if current is None else Assignment.of(current.key, current.value),
-                broker_id,
-                take_over=take_over,
-            )
+            known = None if current is None else Assignment.of(current.key, current.value)
+            check_may_assign(known, broker_id, take_over=take_over)
             counter = _counter(epoch_key, counter_item)
             try:
-                (made,) = await self._transact([(topic, counter)], broker_id, incarnation)
+                sealed = {} if known is None else {topic.topic_id: known.sealed_epoch}
+                (made,) = await self._transact([(topic, counter)], broker_id, incarnation, sealed=sealed)
             except GuardFailed as error:
                 if error.guard.key != epoch_key or attempt == _ATTEMPTS:
                     raise
@@ -289,6 +296,7 @@ class Assigner:
         for topic in topics:
             check_may_assign(current.get(topic.topic_id), broker_id, take_over=take_over)
         counted = await self._counters(topics)
+        sealed = {topic_id: assignment.sealed_epoch for topic_id, assignment in current.items()}
         made: dict[TopicId, Assignment] = {}
         failures: list[ClusterError] = []
         limiter = anyio.CapacityLimiter(_BATCHES_IN_FLIGHT)
@@ -296,7 +304,7 @@ class Assigner:
         async def assign_batch(batch: list[tuple[TopicRecord, EpochCounter]]) -> None:
             async with limiter:
                 try:
-                    for assignment in await self._transact(batch, broker_id, incarnation):
+                    for assignment in await self._transact(batch, broker_id, incarnation, sealed=sealed):
                         made[assignment.topic_id] = assignment
                 except GuardFailed:
                     await assign_singly([topic for topic, _ in batch])
@@ -352,6 +360,7 @@ class Assigner:
         incarnation: Incarnation,
         *,
         first: bool = False,
+        sealed: Mapping[TopicId, int] = _NOTHING_SEALED,
     ) -> list[Assignment]:
         guards: list[Guard] = [] if self._leadership is None else [self._leadership.guard]
         writes: list[Write] = []
@@ -364,6 +373,7 @@ class Assigner:
                 broker_id=broker_id,
                 incarnation=incarnation,
                 epoch=epoch,
+                sealed_epoch=sealed.get(topic.topic_id, 0),
             )
             guards += [counter.guard, ModRevision(keys.topic_key(topic.topic), topic.revision)]
             if first:

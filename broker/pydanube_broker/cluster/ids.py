@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Iterator
 from typing import Final, NewType
 
+from pydanube_core.errors import InvalidArgument
+
 TopicId = NewType("TopicId", int)
 """Create revision of the topic's key. A topic deleted and made anew has another."""
 
@@ -25,7 +27,19 @@ Epoch = NewType("Epoch", int)
 FencingToken = NewType("FencingToken", int)
 """Create revision of the leader's key: a later leader has a greater one."""
 
+_MOST_DIGITS: Final = 20
 _BITS: Final = 40  # ids of one generation; 2^23 of those fit a signed number
+
+
+def broker_number(text: str) -> BrokerId:
+    """A broker's id as faces write it; raises `InvalidArgument`."""
+    if not text.isascii() or not text.isdecimal() or len(text) > _MOST_DIGITS:
+        raise InvalidArgument(
+            f"{text[:40]!r} is no broker id: a decimal number, as brokers.list shows it",
+            field="to_broker",
+            value=text[:40],
+        )
+    return BrokerId(int(text))
 
 
 def numbers_of(generation: Epoch | Incarnation) -> Iterator[int]:

@@ -25,7 +25,7 @@ from pydanube_storage.metadata import Event, EventKind, MetadataStore, Revision,
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assigner, Assignment
-from pydanube_broker.cluster.election import Election, ElectionState
+from pydanube_broker.cluster.election import Election, ElectionState, Leadership
 from pydanube_broker.cluster.feed import Feed
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.membership import (
@@ -35,6 +35,7 @@ from pydanube_broker.cluster.membership import (
     Membership,
     Registration,
 )
+from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 
@@ -44,6 +45,10 @@ LEASE_MS: Final = 10_000
 _SWEEP_S: Final = 2.0  # between two looks of the leader; what it acts on stood like that in two of them
 _AGAIN_S: Final = 1.0  # after the store did not answer
 _ASSIGNMENTS_AT_ONCE: Final = 500  # of one sweep
+
+
+#: told each assignment as it is read or watched, and at which revision; None: it is gone
+Seen = Callable[[TopicId, Assignment | None, Revision], None]
 
 
 def _wall_ms() -> int:
@@ -60,7 +65,8 @@ class JoinedBroker:
     """`async with JoinedBroker(store, me, catalog=…) as joined`; the same surface as `LoneBroker`.
 
     Entering registers, loads the catalog, shows `check` the topics that are this broker's and whose they were, and takes
-    those in a new epoch. `changed` is called with the key of each assignment that changes afterwards. No topic is
+    those in a new epoch, but for those that are moving. `changed` is called with the key of each assignment that changes
+    afterwards, `seen` with each that is read or watched. No topic is
     assigned to it by others before `open`.
     """
 
@@ -73,6 +79,7 @@ class JoinedBroker:
         wall_ms: Callable[[], int] = _wall_ms,
         check: Callable[[Sequence[TopicRecord], Mapping[TopicId, Assignment]], None] = lambda *_: None,
         changed: Callable[[str], None] = lambda key: None,
+        seen: Seen = lambda topic_id, assignment, revision: None,
         lease_ms: int = LEASE_MS,
         draw: random.Random | None = None,
     ) -> None:
@@ -80,6 +87,7 @@ class JoinedBroker:
         self._store = store
         self._check = check
         self._changed = changed
+        self._seen = seen
         self._draw = draw or random.Random()
         self._me = BrokerId(int(me.broker_id))
         identity = BrokerIdentity(broker_id=self._me, broker_url=me.broker_url, admin_url=me.admin_url)
@@ -90,6 +98,7 @@ class JoinedBroker:
         self._assigner = Assigner(store, aside=catalog.aside)
         self._places: dict[TopicId, Assignment] = {}
         self._mine: dict[TopicId, Assignment] = {}
+        self.moving: set[TopicId] = set()  # those whose owner is about to be another
         self._load: Counter[BrokerId] = Counter()
         self._members: dict[BrokerId, MemberRecord] = {}
         self._gone: dict[BrokerId, MemberRecord] = {}  # where those were last that are not registered now
@@ -116,6 +125,18 @@ class JoinedBroker:
     def leads(self) -> bool:
         """Whether this broker does."""
         return self._election is not None and self._election.state is ElectionState.LEADING
+
+    @property
+    def leadership(self) -> Leadership:
+        """Of this broker; raises `Conflict` where it does not lead."""
+        if self._election is None:
+            raise Conflict("this broker is not a candidate now", broker_id=str(self._me))
+        return self._election.leadership
+
+    def alive(self) -> dict[BrokerId, Incarnation]:
+        """Who may be given a topic, those with the fewest topics first."""
+        active = sorted(self._active(), key=lambda broker: self._load[broker])
+        return {broker: Incarnation(self._members[broker].incarnation) for broker in active}
 
     def leader(self) -> BrokerAddress | None:
         """Who leads, as last seen; None while nobody does."""
@@ -151,7 +172,11 @@ class JoinedBroker:
 
     async def open(self) -> None:
         """From here on others may assign topics to this broker."""
-        await self._membership.set_state(BrokerState.ACTIVE, reason="ready")
+        await self.show(BrokerState.ACTIVE, "ready")
+
+    async def show(self, state: BrokerState, reason: str) -> None:
+        """Show the others another state: only an active broker is given topics. Raises `Conflict`, `StoreUnavailable`."""
+        await self._membership.set_state(state, reason=reason)
 
     async def assign(self, topics: Sequence[TopicRecord], *, here: bool = False) -> list[Assignment]:
         """See that each topic has an owner, chosen now where there is none; returns those that are this broker's.
@@ -196,12 +221,15 @@ class JoinedBroker:
     def _set(self, topic_id: TopicId, made: Assignment | None) -> None:
         former = self._places.pop(topic_id, None)
         self._mine.pop(topic_id, None)
+        self.moving.discard(topic_id)
         if former is not None:
             self._load[former.broker_id] -= 1
         if made is not None:
             self._places[topic_id] = made
             self._load[made.broker_id] += 1
-            if made.broker_id == self._me:
+            if made.stage is not Stage.SERVING:
+                self.moving.add(topic_id)
+            if made.broker_id == self._me and made.is_served:
                 self._mine[topic_id] = made
 
     # -- life ------------------------------------------------------------------------------------------------
@@ -218,7 +246,10 @@ class JoinedBroker:
             own = [topic for topic in topics if topic.topic_id in self._mine]
             self._check(own, dict(self._mine))
             taken = await self._assigner.assign_all(
-                own, self._me, incarnation=self.registration.incarnation, current=self._mine
+                [topic for topic in own if topic.topic_id not in self.moving],
+                self._me,
+                incarnation=self.registration.incarnation,
+                current=self._mine,
             )
             for made in taken.values():
                 self._note(made)
@@ -319,6 +350,7 @@ class JoinedBroker:
             with self.catalog.aside.reading(item.key):
                 made = Assignment.of(item.key, item.value)
                 found[made.topic_id] = made
+                self._seen(made.topic_id, made, item.mod_revision)
         for topic_id in [each for each in self._places if each not in found]:
             self._set(topic_id, None)
             self._changed(keys.assignment_key(topic_id))
@@ -331,9 +363,13 @@ class JoinedBroker:
     def _take_place(self, event: Event) -> None:
         if event.kind is EventKind.PUT:
             with self.catalog.aside.reading(event.key):
-                self._note(Assignment.of(event.key, event.value))
+                made = Assignment.of(event.key, event.value)
+                self._note(made)
+                self._seen(made.topic_id, made, event.revision)
         else:
-            self._set(TopicId(keys.number_in_key(event.key)), None)
+            topic_id = TopicId(keys.number_in_key(event.key))
+            self._set(topic_id, None)
+            self._seen(topic_id, None, event.revision)
         self._changed(event.key)
 
     async def _read_members(self) -> Revision:

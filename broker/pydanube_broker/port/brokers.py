@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
@@ -15,7 +15,9 @@ from pydanube_core.facts import (
     BrokerFacts,
     Reason,
 )
+from pydanube_core.names import TopicName
 
+from pydanube_broker.cluster.ids import broker_number
 from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
@@ -94,6 +96,23 @@ class BrokersPart:
         first = "; ".join(f"{one.key}: {one.why}: {one.mend}" for one in aside[:SHOWN_ASIDE])
         message = f"{len(aside)} pieces of metadata are set aside, so that the rest is served. {first}"
         return (Reason(code="METADATA_SET_ASIDE", message=message),) if aside else ()
+
+    async def move_targets(self) -> Sequence[str]:
+        return [str(broker) for broker in self._broker.moves.targets()]
+
+    async def move_topic(self, topic: str, to_broker: str | None = None) -> Mapping[str, str]:
+        name = TopicName.parse(topic)
+        records = [found.options for found in self._broker.registry.parts(name)[1]]
+        if not records:
+            raise self._broker.registry.not_found(name)
+        target = None if to_broker is None else broker_number(to_broker)
+        return {record.name: str(await self._broker.moves.begin(record, target)) for record in records}
+
+    async def unload(self) -> None:
+        await self._broker.moves.drain()
+
+    async def activate(self) -> str:
+        return await self._broker.moves.activate()
 
     async def status(self) -> BrokerFacts:
         broker = self._broker

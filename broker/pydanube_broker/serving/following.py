@@ -105,6 +105,8 @@ class Following:
         if record is None:
             return
         mine = ownership.is_mine(record.topic_id)
+        if ownership.is_moving(record.topic_id):
+            return  # its move's steps say what is to be done
         if served is None:
             if mine:
                 await ownership.acquire([record])

@@ -1,7 +1,7 @@
 """The moves that this broker has a part in, carried out: seats (`cluster.move_seat`) decide, this does what they say.
 
-A seat is there for every topic that the broker owns, is to get, or still has in its journal. Its effects are carried out
-one after the other; what a newer record has overtaken is given up. At most `_AT_ONCE` topics are read, written or
+A seat is there for every topic that is on its way to or from this broker, and for those that were handed over and stand
+in its journal. Its effects are carried out one after the other; what a newer record has overtaken is given up. At most `_AT_ONCE` topics are read, written or
 copied at a time.
 """
 
@@ -22,7 +22,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.move import Change, Step, Witnesses, transaction
-from pydanube_broker.cluster.move_record import HandOverPart
+from pydanube_broker.cluster.move_record import HandOverPart, Stage
 from pydanube_broker.cluster.move_seat import (
     CheckParts,
     Commit,
@@ -50,16 +50,21 @@ log = logging.getLogger("pydanube.cluster")
 
 _AT_ONCE: Final = 32
 _TICK_S: Final = 1.0
+_AGAIN_S: Final = 0.2
 
 
 class Doors(Protocol):
     """How topics are served here, and how they are not."""
 
-    def serve(self, assignment: Assignment) -> None:
-        """Take calls for a topic, from what the journal has of it; one that is served already goes on."""
+    async def serve(self, assignment: Assignment) -> None:
+        """Take calls for a topic, from what the journal has of it; one that is served already goes on.
+
+        Raises:
+            StoreUnavailable: to be asked again.
+        """
         ...
 
-    async def hold(self, topic_id: TopicId) -> None:
+    async def hold(self, topic_id: TopicId, epoch: Epoch) -> None:
         """Take nothing more for a topic; returns when all that was taken is committed, cursors too.
 
         One that is not served is only made ready to be read.
@@ -68,6 +73,10 @@ class Doors(Protocol):
 
     def topic(self, topic_id: TopicId) -> Topic:
         """A topic that is served, or was until `hold`."""
+        ...
+
+    def gone(self, topic_id: TopicId) -> None:
+        """It is another broker's, and the journal has forgotten it."""
         ...
 
     def folder(self, topic_id: TopicId) -> str:
@@ -111,12 +120,16 @@ class Mover:
         self._objects = ObjectCatalog(store, wall_ms=wall_ms)
         self._drives: dict[TopicId, _Drive] = {}
         self._limit = anyio.CapacityLimiter(_AT_ONCE)
-        self._group: TaskGroup
+        self._group: TaskGroup | None = None
+        self._early: dict[TopicId, tuple[Assignment | None, Revision]] = {}  # seen before `run`
 
     async def run(self) -> None:
         """Carry out what is seen, until it is cancelled."""
         try:
             async with anyio.create_task_group() as self._group:
+                early, self._early = self._early, {}
+                for topic_id, (record, revision) in early.items():
+                    self.see(topic_id, record, revision)
                 while True:
                     await anyio.sleep(_TICK_S)
                     for topic_id in list(self.seats):
@@ -126,17 +139,24 @@ class Mover:
                 await self._writer.aclose()
 
     def see(self, topic_id: TopicId, record: Assignment | None, revision: Revision) -> None:
-        """An assignment, as it was read or watched at a revision; None: there is none any more. Call it while `run` runs."""
+        """An assignment, as it was read or watched at a revision; None: there is none any more."""
+        if self._group is None:
+            self._early[topic_id] = (record, revision)
+            return
         seat = self.seats.get(topic_id)
         if seat is None:
             state = self._hub.states.get(topic_id)
             held = Epoch(0 if state is None or not state.opened else state.epoch)
-            if record is None or not (held or self._concerns(record)):
+            stale = record is not None and 0 < held <= record.sealed_epoch
+            if record is None or not (stale or self._concerns(record)):
                 return
             seat = self.seats[topic_id] = Seat(self._me, self._incarnation, held=held)
         self._act(topic_id, lambda seat: seat.see(record, revision))
 
     def _concerns(self, record: Assignment) -> bool:
+        """Whether this broker has a part in a move that is under way."""
+        if record.stage is Stage.SERVING:
+            return False
         return record.broker_id == self._me or (
             record.move is not None and record.move.target == str(self._me)
         )
@@ -149,12 +169,21 @@ class Mover:
         if effects:
             drive = self._drives.get(topic_id)
             if drive is None:
+                assert self._group is not None
                 drive = self._drives[topic_id] = _Drive()
                 self._group.start_soon(self._drive, topic_id, seat, drive)
             drive.effects += effects
             drive.scope.cancel()
-        elif seat.phase is Phase.AWAY and not seat.held and topic_id not in self._drives:
+        elif topic_id not in self._drives and self._is_over(seat):
             del self.seats[topic_id]
+
+    @staticmethod
+    def _is_over(seat: Seat) -> bool:
+        """Whether there is nothing left to do: the topic is served for good, or elsewhere and not here any more."""
+        record = seat.record
+        if record is None or record.stage is not Stage.SERVING:
+            return record is None and seat.phase is Phase.AWAY
+        return seat.phase is Phase.SERVING or (seat.phase is Phase.AWAY and not seat.held)
 
     async def _drive(self, topic_id: TopicId, seat: Seat, drive: _Drive) -> None:
         try:
@@ -172,11 +201,12 @@ class Mover:
     async def _perform(self, topic_id: TopicId, seat: Seat, effect: Effect) -> None:
         match effect:
             case Serve():
-                assert seat.record is not None
-                self._doors.serve(seat.record)
+                with anyio.CancelScope(shield=True):  # it is said once: what comes next stands on it
+                    await self._serve(topic_id, seat)
             case Hold():
+                assert seat.record is not None
                 with anyio.CancelScope(shield=True):
-                    await self._doors.hold(topic_id)
+                    await self._hold(topic_id, seat.record.epoch)
             case WriteParts(turn, final):
                 await self._write(topic_id, seat, turn, final=final)
             case CheckParts(turn, parts):
@@ -194,6 +224,21 @@ class Mover:
                 await self._release(topic_id, turn)
             case _:
                 assert_never(effect)
+
+    async def _serve(self, topic_id: TopicId, seat: Seat) -> None:
+        while seat.record is not None and seat.serving:
+            try:
+                await self._doors.serve(seat.record)
+                return
+            except ClusterError as error:
+                self._failed("topic_not_served_yet", topic_id, error)
+                await anyio.sleep(_AGAIN_S)
+
+    async def _hold(self, topic_id: TopicId, epoch: Epoch) -> None:
+        try:
+            await self._doors.hold(topic_id, epoch)
+        except ClusterError as error:  # writing the hand-over will say so, and end the move
+            self._failed("topic_not_settled", topic_id, error)
 
     # -- work ------------------------------------------------------------------------------------------------
 
@@ -249,6 +294,7 @@ class Mover:
             self._failed("release_not_noted", topic_id, error)
             self._act(topic_id, lambda seat: seat.failed(turn))
             return
+        self._doors.gone(topic_id)
         self._act(topic_id, lambda seat: seat.released(turn))
 
     async def _commit(self, topic_id: TopicId, turn: int, change: Change) -> None:

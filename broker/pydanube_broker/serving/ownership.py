@@ -17,10 +17,11 @@ from pydanube_core.names import TopicName
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.cluster.assignment import Assignment
-from pydanube_broker.cluster.ids import TopicId, numbers_of
-from pydanube_broker.cluster.joined import JoinedBroker
+from pydanube_broker.cluster.ids import Epoch, TopicId, numbers_of
+from pydanube_broker.cluster.joined import JoinedBroker, Seen
 from pydanube_broker.cluster.keys import subscription_key, topic_key
 from pydanube_broker.cluster.lone import LoneBroker
+from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.records import DispatchStrategy, SubscriptionRecord, TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.delivery.any_pump import AnyPump
@@ -58,6 +59,7 @@ class Ownership:
         several: bool = False,
     ) -> None:
         self.topics: dict[TopicName, Topic] = {}
+        self.held: dict[int, Topic] = {}  # topics that take nothing while they are handed over
         self.several = several  # whether other brokers may be on the same metadata
         self.me: BrokerAddress
         self._catalog = catalog
@@ -75,16 +77,18 @@ class Ownership:
         me: BrokerAddress,
         check: Agreement,
         changed: Callable[[str], None] = lambda key: None,
+        seen: Seen = lambda topic_id, assignment, revision: None,
     ) -> AsyncIterator[None]:
         """Register this broker, load the catalog, have it checked, and take the topics that are its own; then sign off.
 
         Args:
             changed: told the key of each assignment that changes, where there are several brokers.
+            seen: told each assignment that is read or watched there.
         """
         self.me = me
         office: LoneBroker | JoinedBroker
         if self.several:
-            office = JoinedBroker(store, me, catalog=self._catalog, check=check, changed=changed)
+            office = JoinedBroker(store, me, catalog=self._catalog, check=check, changed=changed, seen=seen)
         else:
             office = LoneBroker(
                 store,
@@ -104,7 +108,7 @@ class Ownership:
     def owner(self, topic_id: int) -> BrokerAddress | None:
         """Return the broker that owns a topic; None while nobody does, or nobody knows where it is."""
         place = self.office.place(TopicId(topic_id))
-        return None if place is None else self.office.address(place.broker_id)
+        return None if place is None or not place.is_served else self.office.address(place.broker_id)
 
     def url(self, topic: Topic) -> str:
         """Return where a topic's clients connect; a topic that has just lost its owner is answered for here."""
@@ -127,8 +131,13 @@ class Ownership:
         return BrokerAddress(broker_id=str(place.broker_id), broker_url="", admin_url="")
 
     def is_mine(self, topic_id: int) -> bool:
-        """Whether this broker owns a topic."""
-        return TopicId(topic_id) in self.office.assignments
+        """Whether this broker owns a topic, and is to serve it."""
+        return TopicId(topic_id) in self.office.assignments and topic_id not in self.held
+
+    def is_moving(self, topic_id: int) -> bool:
+        """Whether a topic goes from one broker to another now, as far as is known here."""
+        place = self.office.place(TopicId(topic_id))
+        return topic_id in self.held or (place is not None and place.stage is not Stage.SERVING)
 
     def elsewhere(self, record: TopicRecord) -> ClusterError:
         """The error for whoever comes here with a topic that another broker owns, or nobody yet."""
@@ -178,8 +187,9 @@ class Ownership:
                 for record in mine:
                     # A deletion that came in between has not found it among the served ones: it must not become one.
                     now = self._catalog.index.topic_by_id(record.topic_id)
-                    if now is not None and record.topic_id in owned:
-                        self.adopt(now)
+                    if now is not None and record.topic_id in owned and record.topic_id not in self.held:
+                        if record.topic not in self.topics:
+                            self.adopt(now)
                     else:
                         gone.add(record.topic_id)
                         if now is None:
@@ -189,10 +199,13 @@ class Ownership:
                     del self._opening[record.topic]
                 opened.set()
 
-    def adopt(self, record: TopicRecord) -> Topic:
-        """Serve a topic that is assigned to this broker, from what the journal has of it, with its subscriptions."""
+    def adopt(self, record: TopicRecord, epoch: Epoch | None = None) -> Topic:
+        """Serve a topic that is assigned to this broker, from what the journal has of it, with its subscriptions.
+
+        `epoch`: where the watch has not told of it yet.
+        """
         limits, schema = self._policies.limits_of(record), self._schemas.guard_of(record)
-        epoch = self.office.epoch(record.topic_id)
+        epoch = self.office.epoch(record.topic_id) if epoch is None else epoch
         topic: Topic
         if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
             topic = MemoryTopic(

@@ -30,6 +30,7 @@ from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import TopicId
+from pydanube_broker.cluster.joined import Seen
 from pydanube_broker.cluster.keys import topic_key
 from pydanube_broker.cluster.records import (
     DispatchStrategy,
@@ -97,17 +98,20 @@ class Registry:
 
     @asynccontextmanager
     async def opened(
-        self, me: BrokerAddress, changed: Callable[[str], None] = lambda key: None
+        self,
+        me: BrokerAddress,
+        changed: Callable[[str], None] = lambda key: None,
+        seen: Seen = lambda topic_id, assignment, revision: None,
     ) -> AsyncIterator[None]:
         """Register this broker, load the topics and take those that are its own; on leaving, sign off.
 
-        `changed`: see `Ownership.opened`.
+        `changed`, `seen`: see `Ownership.opened`.
 
         Raises:
             CorruptMetadata, CorruptJournal: they are not of one broker, or not of one moment.
         """
         await self.schemas.registry.load()
-        async with self.ownership.opened(self._store, me, self._check_agreement, changed):
+        async with self.ownership.opened(self._store, me, self._check_agreement, changed, seen):
             self.deleted.place_cursors()
             for record in self.catalog.index.topics():
                 if self.ownership.is_mine(record.topic_id):

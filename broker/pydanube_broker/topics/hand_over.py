@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from pydanube_core.errors import JournalReadOnly
+
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.topics.fragment import SECTION_BYTES, Buffer, Section
 from pydanube_broker.topics.reading import READ_BYTES, read_once
@@ -20,10 +22,12 @@ async def sections_of(
         final: the topic takes nothing more, all of it is committed, and the last section is to have its state.
 
     Raises:
-        CorruptJournal, and what the cold tier raises. What was yielded holds.
+        JournalReadOnly: what was taken will not be committed. CorruptJournal, and what the cold tier raises. What was
+        yielded holds.
     """
     state, end = topic.state, topic.commit
-    assert not final or end == state.next_offset, "only what is committed is handed over"
+    if final and end != state.next_offset:
+        raise JournalReadOnly(f"topic {topic.name}: what it took last is not committed", topic=topic.name)
     begin = at = state.needed_offset if first is None else first
     size, batches = 0, list[Buffer]()
     while at < end:

@@ -233,7 +233,7 @@ class Topic:
         if limited:
             self.gate.take(part.count)
         if not state.opened or state.epoch < self.assigned_epoch:
-            self._open()
+            self.open_epoch()
         count, size = part.count, BROKER_PART_BYTES + len(data)
         base = state.next_offset
         end = base + count
@@ -319,7 +319,7 @@ class Topic:
             with contextlib.suppress(ClusterError):
                 self.append_record(Kind.SESSION, encode_session_body(holder))
 
-    def _open(self) -> None:
+    def open_epoch(self) -> None:
         """Before the first record of an epoch of ownership: say which epoch it is."""
         state = self.state
         if not state.opened or state.epoch < self.assigned_epoch:
@@ -331,7 +331,7 @@ class Topic:
 
     def append_record(self, kind: Kind, body: bytes) -> int:
         """Append a record of this topic that is not a batch; returns its position, for `when_safe`."""
-        self._open()
+        self.open_epoch()
         return self._appended(self._hub.journal.append(kind, self.topic_id, [body]))
 
     def _appended(self, position: int) -> int:

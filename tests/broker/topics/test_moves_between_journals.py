@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 from pydanube_broker.cluster import TopicCatalog, keys
 from pydanube_broker.cluster.assignment import Assigner, Assignment
 from pydanube_broker.cluster.election import Leadership
-from pydanube_broker.cluster.ids import BrokerId, FencingToken, Incarnation, TopicId
+from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
 from pydanube_broker.cluster.move import Witnesses, begin, transaction
 from pydanube_broker.cluster.move_leader import MoveLeader
 from pydanube_broker.cluster.move_record import Stage
@@ -126,7 +126,10 @@ class Half:
 
     # -- Doors
 
-    def serve(self, assignment: Assignment) -> None:
+    async def serve(self, assignment: Assignment) -> None:
+        self._open(assignment)
+
+    def _open(self, assignment: Assignment) -> None:
         if assignment.topic_id in self.topics:
             return
         topic = Topic(
@@ -141,13 +144,13 @@ class Half:
         self.held.pop(assignment.topic_id, None)
         self.topics[assignment.topic_id] = topic
 
-    async def hold(self, topic_id: TopicId) -> None:
+    async def hold(self, topic_id: TopicId, epoch: Epoch) -> None:
         if topic_id in self.held:
             return
         if topic_id not in self.topics:
             record = self.mover.seats[topic_id].record
             assert record is not None
-            self.serve(record)
+            self._open(record)
         topic = self.topics.pop(topic_id)
         topic.closed = NotOwner("it is being moved")
         await topic.settled()
@@ -156,6 +159,9 @@ class Half:
 
     def topic(self, topic_id: TopicId) -> Topic:
         return self.topics.get(topic_id) or self.held[topic_id]
+
+    def gone(self, topic_id: TopicId) -> None:
+        self.held.pop(topic_id, None)
 
     def folder(self, topic_id: TopicId) -> str:
         return f"c/topics/{topic_id}"
@@ -173,8 +179,10 @@ class Half:
     async def _follow(self) -> None:
         page = await self.store.range(keys.ASSIGNMENTS)
         for item in page.items:
-            topic_id = TopicId(keys.number_in_key(item.key))
-            self.mover.see(topic_id, Assignment.of(item.key, item.value), item.mod_revision)
+            topic_id, record = TopicId(keys.number_in_key(item.key)), Assignment.of(item.key, item.value)
+            if record.broker_id == self.id and record.is_served:
+                self._open(record)  # as a start does
+            self.mover.see(topic_id, record, item.mod_revision)
         async with self.store.watch(keys.ASSIGNMENTS, from_revision=Revision(page.revision + 1)) as events:
             async for event in events:
                 topic_id = TopicId(keys.number_in_key(event.key))

@@ -1113,3 +1113,4 @@ class UnloadedTopic(Result):
     plan_id: str = ""
     undo_until: str | None = None
     topic: str
+    moves: dict[str, str]

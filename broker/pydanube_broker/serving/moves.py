@@ -1,0 +1,254 @@
+"""Moves of a broker among several: what its topics do while they are handed over, and the leader's look at those that hang."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from typing import Final
+
+import anyio
+from pydanube_core.errors import ClusterError, Conflict, InvalidArgument, LastBroker, NoOwner
+from pydanube_storage.metadata import MetadataStore, Revision
+from pydanube_storage.objects.names import topic_folder
+
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
+from pydanube_broker.cluster.joined import JoinedBroker
+from pydanube_broker.cluster.membership import BrokerState
+from pydanube_broker.cluster.move import Witnesses, begin, transaction
+from pydanube_broker.cluster.move_leader import MoveLeader
+from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
+from pydanube_broker.give_way import GiveWay
+from pydanube_broker.serving.mover import Mover
+from pydanube_broker.serving.registry import Registry
+from pydanube_broker.tier.changing_hands import let_go, take_in
+from pydanube_broker.tier.fragments import Fragments
+from pydanube_broker.tier.tier import Tier
+from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.topic import Topic, now_ms
+
+log = logging.getLogger("pydanube.cluster")
+
+_LOOK_S: Final = 1.0  # of the leader
+_LEAVING_AT_ONCE: Final = 200  # moves that a drain begins between two looks
+_RETRY_MS: Final = 100  # for who calls while a topic is handed over
+
+
+class Moves:
+    """See the module. Made before the topics are opened; `run` once they are, and the tier is."""
+
+    def __init__(self, registry: Registry, hub: Hub, store: MetadataStore, give_way: GiveWay) -> None:
+        self._registry = registry
+        self._hub = hub
+        self._store = store
+        self._give_way = give_way
+        self._tier: Tier
+        self._mover: Mover | None = None
+        self._draining = anyio.Event()
+        self._early: dict[TopicId, tuple[Assignment | None, Revision]] = {}
+
+    def seen(self, topic_id: TopicId, assignment: Assignment | None, revision: Revision) -> None:
+        """An assignment as it was read or watched."""
+        if self._mover is None:
+            self._early[topic_id] = (assignment, revision)
+        else:
+            self._mover.see(topic_id, assignment, revision)
+
+    async def run(self, tier: Tier) -> None:
+        """Carry out moves, until it is cancelled; nothing to do for a broker alone."""
+        office = self._registry.ownership.office
+        if not isinstance(office, JoinedBroker):
+            return
+        self._tier = tier
+        me = BrokerId(int(self._registry.ownership.me.broker_id))
+        mover = Mover(
+            self._store,
+            self._hub,
+            Fragments(tier.child.call, tier.cluster, me),
+            self,
+            me=me,
+            incarnation=Incarnation(office.registration.incarnation),
+            give_way=self._give_way,
+            wall_ms=now_ms,
+        )
+        for topic_id, (assignment, revision) in self._early.items():
+            mover.see(topic_id, assignment, revision)
+        self._early.clear()
+        self._mover = mover
+        async with anyio.create_task_group() as group:
+            group.start_soon(mover.run)
+            group.start_soon(self._lead, office)
+            group.start_soon(self._drain, office)
+
+    async def _lead(self, office: JoinedBroker) -> None:
+        leader: MoveLeader | None = None
+        while True:
+            await anyio.sleep(_LOOK_S)
+            if not office.leads():
+                leader = None
+                continue
+            try:
+                if leader is None:
+                    leader = MoveLeader(self._store, office.leadership, now_ms=_monotonic_ms)
+                await leader.look_after(list(office.moving), office.alive())
+            except ClusterError as error:
+                leader = None
+                log.warning(
+                    "moves_not_looked_after", extra={"event": "moves_not_looked_after", "code": error.code}
+                )
+
+    def targets(self) -> list[BrokerId]:
+        """Brokers to which topics of this one may be moved, those with the fewest topics first."""
+        office = self._registry.ownership.office
+        if not isinstance(office, JoinedBroker):
+            return []
+        return [broker for broker in office.alive() if str(broker) != self._registry.ownership.me.broker_id]
+
+    async def begin(self, record: TopicRecord, target: BrokerId | None = None) -> BrokerId:
+        """Have a topic handed over, to the broker with the fewest topics if to none in particular.
+
+        Returns:
+            Where it goes, once that is noted: it goes there by itself.
+
+        Raises:
+            LastBroker: no other broker takes topics.
+            InvalidArgument: that broker does not, or the topic cannot be moved.
+            Conflict: it is moving already, or it is there.
+        """
+        office = self._registry.ownership.office
+        place = office.place(record.topic_id)
+        alive = list(office.alive()) if isinstance(office, JoinedBroker) else []
+        others = [broker for broker in alive if place is None or broker != place.broker_id]
+        if not others:
+            raise self._last_broker(record.name)
+        target = others[0] if target is None else target
+        if target not in alive:
+            raise InvalidArgument(
+                f"broker {target} takes no topics; {', '.join(map(str, others))} would",
+                field="to_broker",
+                value=str(target),
+            )
+        if record.topic.is_audit:
+            raise InvalidArgument(
+                f"{record.name} is the audit of one broker, and stays with it",
+                field="topic",
+                value=record.name,
+            )
+        if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
+            raise InvalidArgument(
+                f"topic {record.name} is non-reliable: it stores nothing to hand over, and moving it is not built yet",
+                field="topic",
+                value=record.name,
+            )
+        key = keys.assignment_key(record.topic_id)
+        item = await self._store.get(key)
+        if item is None:
+            raise Conflict(f"topic {record.name} has no owner yet", topic=record.name)
+        change = begin(Assignment.of(key, item.value), item.mod_revision, target, at_ms=now_ms())
+        writes, guards = transaction(change, Witnesses())
+        await self._store.transact(writes, guards=guards)
+        return target
+
+    def _last_broker(self, what: str) -> LastBroker:
+        return LastBroker(
+            f"{what} has nowhere to go: no other broker is ready to take topics", field="topic", value=what
+        )
+
+    async def drain(self) -> None:
+        """Take no new topics, and hand over all that can be; it goes on until `activate`.
+
+        Raises:
+            LastBroker: no other broker takes topics; nothing has changed.
+        """
+        office = self._registry.ownership.office
+        if not isinstance(office, JoinedBroker) or not self.targets():
+            raise self._last_broker(f"broker {self._registry.ownership.me.broker_id}")
+        await office.show(BrokerState.DRAINING, "unload")
+        self._draining.set()
+
+    async def activate(self) -> str:
+        """Take topics again; returns the state."""
+        self._draining = anyio.Event()
+        office = self._registry.ownership.office
+        if isinstance(office, JoinedBroker):
+            await office.show(BrokerState.ACTIVE, "activate")
+        return BrokerState.ACTIVE.value
+
+    async def _drain(self, office: JoinedBroker) -> None:
+        shown = False
+        while True:
+            await self._draining.wait()
+            leaving = [topic.options for topic in self._registry.topics if self._can_leave(topic.options)]
+            for record in leaving[:_LEAVING_AT_ONCE]:
+                with suppress(ClusterError):  # the next look tries it again
+                    await self.begin(record)
+            if not leaving and not self._registry.ownership.held and not shown:
+                with suppress(ClusterError):
+                    await office.show(BrokerState.DRAINED, "unload")
+                    shown = True
+            shown = shown and not leaving
+            await anyio.sleep(_LOOK_S)
+
+    def _can_leave(self, record: TopicRecord) -> bool:
+        is_stored = record.dispatch_strategy is not DispatchStrategy.NON_RELIABLE
+        return (
+            is_stored
+            and not record.topic.is_audit
+            and not self._registry.ownership.is_moving(record.topic_id)
+        )
+
+    # -- Doors -----------------------------------------------------------------------------------------------
+
+    async def serve(self, assignment: Assignment) -> None:
+        ownership = self._registry.ownership
+        await self._registry.catalog.until_known(assignment.topic_id)
+        head = await take_in(self._tier, assignment.topic_id)
+        record = self._registry.catalog.index.topic_by_id(assignment.topic_id)
+        ownership.held.pop(assignment.topic_id, None)
+        if record is None or record.topic in ownership.topics:
+            return
+        state = self._hub.take_state(assignment.topic_id)
+        if head is not None:
+            state.tiered_offset = max(state.tiered_offset, head.tiered_offset)
+            state.start_offset = max(state.start_offset, head.start_offset)
+        ownership.adopt(record, assignment.epoch)
+
+    async def hold(self, topic_id: TopicId, epoch: Epoch) -> None:
+        ownership = self._registry.ownership
+        record = self._registry.catalog.index.topic_by_id(topic_id)
+        if topic_id in ownership.held or record is None:
+            return
+        topic = ownership.topics.get(record.topic) or ownership.adopt(record, epoch)
+        ownership.held[topic_id] = topic
+        error = NoOwner(
+            f"topic {topic.name} is being handed over to another broker: try again in a moment",
+            topic=topic.name,
+            retry_after_ms=_RETRY_MS,
+        )
+        topic.closed = error
+        topic.open_epoch()  # of one that never had a record there is something to hand over now
+        await topic.settled()
+        ownership.release(topic, error)
+        await topic.settled()  # the cursors of the last moment
+
+    def topic(self, topic_id: TopicId) -> Topic:
+        ownership = self._registry.ownership
+        held = ownership.held.get(topic_id)
+        return self._hub.topics[topic_id] if held is None else held
+
+    def gone(self, topic_id: TopicId) -> None:
+        self._registry.ownership.held.pop(topic_id, None)
+        let_go(self._tier, topic_id)
+
+    def folder(self, topic_id: TopicId) -> str:
+        known = self._tier.folders.get(topic_id)
+        if known is not None:
+            return known
+        name = self.topic(topic_id).options.topic
+        return topic_folder(self._tier.cluster, name.namespace, name.name, topic_id)
+
+
+def _monotonic_ms() -> int:
+    return int(time.monotonic() * 1000)

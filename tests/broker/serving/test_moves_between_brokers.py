@@ -1,0 +1,132 @@
+"""Topics move between whole brokers on one etcd and one folder of objects, while clients go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+from pydanube import connect
+from pydanube_broker.broker import Broker
+from pydanube_broker.cluster.ids import BrokerId
+from pydanube_core.errors import Conflict, InvalidArgument
+from pydanube_core.names import TopicName
+
+from tests.broker.serving.test_several_brokers import cluster, create, etcd
+from tests.support.several_brokers import SeveralBrokers, until
+
+__all__ = ["cluster", "etcd"]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
+
+
+def broker_id(broker: Broker) -> BrokerId:
+    return BrokerId(int(broker.registry.ownership.me.broker_id))
+
+
+async def move(cluster: SeveralBrokers, name: str, target: Broker) -> None:
+    """Begin a move at some broker, and wait until the target serves the topic."""
+    topic = TopicName.parse(name)
+    asked = cluster.brokers[1]
+    await until(lambda: asked.registry.catalog.index.find_topic(topic) is not None)
+    record = asked.registry.catalog.index.find_topic(topic)
+    assert record is not None
+    await asked.moves.begin(record, broker_id(target))
+    await until(lambda: target.registry.find(topic) is not None)
+
+
+async def test_a_topic_goes_round_under_load_and_nothing_is_lost_or_doubled(cluster: SeveralBrokers) -> None:
+    await create(cluster.brokers[1], "t")
+    name = TopicName.parse("t")
+    await until(lambda: cluster.serves(name))
+    sent: list[int] = []
+    enough, finished = anyio.Event(), anyio.Event()
+    url = cluster.brokers[1].broker_url
+
+    async def produce() -> None:
+        async with connect(url) as client, client.producer("t") as producer:
+            while not enough.is_set():
+                await producer.send(b"%d" % len(sent))
+                sent.append(len(sent))
+        finished.set()
+
+    async def some_more() -> None:
+        wanted = len(sent) + 20
+        await until(lambda: len(sent) >= wanted)
+
+    got: list[int] = []
+
+    async def consume() -> None:
+        async with connect(url) as client, client.consumer("t", "s", start="earliest") as consumer:
+            async for message in consumer:
+                got.append(int(message.payload))
+                await message.ack()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(produce)
+        group.start_soon(consume)
+        for _ in range(3):
+            await some_more()
+            await move(cluster, "t", cluster.others("t")[0])
+        await some_more()
+        enough.set()
+        await finished.wait()
+        await until(lambda: set(got) == set(sent))
+        group.cancel_scope.cancel()
+    first = list(dict.fromkeys(got))
+    assert first == sorted(first), "each message first in its order"
+    stored = cluster.owner("t").registry.find(name)
+    assert stored is not None
+    assert stored.commit == len(sent), "each stored once"
+    pump = stored.subscriptions["s"]
+    await until(lambda: pump.floor == len(sent))  # what was acknowledged anywhere stays so
+
+
+async def test_a_broker_that_is_unloaded_hands_all_over_and_takes_no_more_until_it_is_activated(
+    cluster: SeveralBrokers, tmp_path: Path
+) -> None:
+    names = [TopicName.parse(f"d{n}") for n in range(30)]
+    async with connect(cluster.brokers[1].broker_url) as client:
+        for name in names:
+            await create(cluster.brokers[1], str(name))
+            async with client.producer(str(name)) as producer:
+                await producer.send(str(name).encode())
+    leaving = cluster.brokers[2]
+    mine = broker_id(leaving)
+
+    def left() -> int:
+        return sum(leaving.registry.find(name) is not None for name in names)
+
+    def state() -> str:
+        return leaving.registry.ownership.office.members[mine].state.value
+
+    before = left()
+    assert before
+    await leaving.port.unload()
+    await until(lambda: left() == 0 and state() == "drained")
+    await until(lambda: all(cluster.serves(name) for name in names))
+    assert len(list((tmp_path / "objects").rglob("*.fragment"))) < 2 * before, "many in one object"
+    for n in range(5):
+        await create(cluster.brokers[1], f"new{n}")
+        assert leaving.registry.find(TopicName.parse(f"new{n}")) is None
+    for name in names:
+        found = cluster.owner(str(name)).registry.find(name)
+        assert found is not None
+        assert found.commit == 1
+    assert await leaving.port.activate() == "active"
+    await until(lambda: state() == "active")
+
+
+async def test_moves_that_cannot_be_are_refused(cluster: SeveralBrokers) -> None:
+    await create(cluster.brokers[1], "t")
+    name = TopicName.parse("t")
+    await until(lambda: cluster.serves(name))
+    owner = cluster.owner("t")
+    with pytest.raises(InvalidArgument, match="takes no topics"):
+        await owner.port.move_topic("t", "7")
+    with pytest.raises(InvalidArgument, match="no broker id"):
+        await owner.port.move_topic("t", "seven")
+    with pytest.raises(Conflict, match="already"):
+        await owner.port.move_topic("t", str(broker_id(owner)))
+    audit = await owner.registry.audit_topic()
+    with pytest.raises(InvalidArgument, match="stays with it"):
+        await owner.port.move_topic(audit.name)
