@@ -123,6 +123,10 @@ async def run(topics: int) -> dict[str, float]:
             "ten unknown topics at once": ten_unknown,
             "session expiry": expiry,
             "diagnose.cluster": lambda: cluster("diagnose.cluster"),
+            "topics.list, sorted": lambda: cluster("topics.list", sort="-bytes", top=10),
+            "subscriptions.list, sorted": lambda: cluster("subscriptions.list", sort="-lag_messages", top=10),
+            "subscriptions.lag, sorted": lambda: cluster("subscriptions.lag", sort="-lag_messages", top=10),
+            "operations.find": lambda: cluster("operations.find", query="keep messages for 30 days"),
             "namespaces.list": lambda: cluster("namespaces.list"),
             "deleted topics": lambda: registry.deleted.forget(1),
         }

@@ -167,6 +167,10 @@ class SubscriptionFacts:
     consumers: tuple[ConsumerFacts, ...] = ()
     blocked_reason: str | None = None
     created_at_ms: int | None = None
+    last_consumed_ms: int | None = (
+        None  # when a consumer answered for messages last; None: not since the broker's start
+    )
+    last_consumer: str | None = None  # which one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +195,7 @@ class TopicFacts:
     producers: int
     consumers: int
     subscriptions: tuple[str, ...]
+    last_published_ms: int | None = None  # None: nothing was published
     kept_failure_policies: Mapping[str, Any] = field(default_factory=dict)  # of subscriptions not there yet
     policies: Mapping[str, Any] = field(default_factory=dict)
     schema: Mapping[str, Any] | None = None

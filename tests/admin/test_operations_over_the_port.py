@@ -52,6 +52,7 @@ async def test_topics_are_listed_with_partitions_taken_together(
 ) -> None:
     listed = await result(core, "topics.list")
     assert 0 <= age_s(listed.pop("as_of")) < 60
+    assert [0 <= age_s(item.pop("last_published_at")) < 60 for item in listed["items"]] == [True, True]
     assert listed == {
         "items": [
             {
@@ -108,6 +109,7 @@ async def test_topics_are_narrowed(
 async def test_a_topic_is_described_whole(core: AdminCore, cluster: Administered) -> None:
     described = await result(core, "topics.describe", topic="orders")
     assert 0 <= age_s(described.pop("created_at")) < 60
+    assert 0 <= age_s(described.pop("last_published_at")) < 60
     assert int(described.pop("topic_id")) > 0
     assert int(described.pop("epoch")) > 0
     assert described == {

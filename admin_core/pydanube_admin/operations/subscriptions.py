@@ -53,6 +53,9 @@ class SubscriptionItem(Result):
     in_flight: int
     created_at: str | None
     created_at_reason: str | None = None
+    last_consumed_at: str | None  # when a consumer acknowledged, or gave back, anything last
+    last_consumed_at_reason: str | None = None  # not_since_start
+    last_consumer: str | None  # which one
 
 
 LagStatusName = Literal[
@@ -140,6 +143,9 @@ class SubscriptionDescription(Result):
     consumers: int
     created_at: str | None
     created_at_reason: str | None = None
+    last_consumed_at: str | None  # when a consumer acknowledged, or gave back, anything last
+    last_consumed_at_reason: str | None = None  # not_since_start
+    last_consumer: str | None  # which one
     failure_policy: dict[str, Any]
     parts: list[SubscriptionPart]
 
@@ -275,7 +281,16 @@ def _item(topic: str, name: str, parts: Sequence[SubscriptionFacts]) -> Subscrip
         in_flight=sum(facts.state.in_flight for facts in parts),
         created_at=format_time(min(created)) if created else None,
         created_at_reason=None if created else "not_known",
+        **_last_consumed(parts),
     )
+
+
+def _last_consumed(parts: Sequence[SubscriptionFacts]) -> dict[str, Any]:
+    """Who read last, on any partition."""
+    last = max(parts, key=lambda facts: facts.last_consumed_ms or 0)
+    if last.last_consumed_ms is None:
+        return {"last_consumed_at": None, "last_consumed_at_reason": "not_since_start", "last_consumer": None}
+    return {"last_consumed_at": format_time(last.last_consumed_ms), "last_consumer": last.last_consumer}
 
 
 @operation(
@@ -376,6 +391,7 @@ async def describe_subscription(context: Context, request: SubscriptionRequest) 
         consumers=sum(len(facts.consumers) for facts in found),
         created_at=format_time(min(created)) if created else None,
         created_at_reason=None if created else "not_known",
+        **_last_consumed(found),
         failure_policy=dict(await context.port.failure_policy(topic, request.subscription)),
         parts=[
             SubscriptionPart.of(

@@ -46,6 +46,7 @@ class TopicItem(Result):
     producers: int  # sessions
     consumers: int  # sessions
     subscriptions: int  # how many
+    last_published_at: str | None  # None: nothing was published
     owner: str | None  # broker id
     owner_reason: str | None = None  # partitioned | unassigned
 
@@ -81,6 +82,7 @@ class TopicDescription(Result):
     producers: int
     consumers: int
     subscriptions: list[str]
+    last_published_at: str | None  # None: nothing was published
     owner: str | None
     owner_reason: str | None = None
     epoch: str | None
@@ -218,6 +220,10 @@ async def list_topics(context: Context, request: ListTopicsRequest) -> Page[Topi
     )
 
 
+def _at(time_ms: int | None) -> str | None:
+    return None if time_ms is None else format_time(time_ms)
+
+
 def _is_in(own: str, asked: str | None) -> bool:
     """Whether a topic of the namespace `own` is listed; the broker's own topics only to who asks for theirs."""
     return own != SYSTEM_NAMESPACE if asked is None else own == asked
@@ -228,6 +234,7 @@ def _item(topic: Topic) -> TopicItem:
         topic,
         topic.own,
         subscriptions=len(topic.subscriptions),
+        last_published_at=_at(topic.own.last_published_ms),
         owner=None if topic.owner_reason else topic.own.owner,
     )
 
@@ -248,6 +255,7 @@ async def describe_topic(context: Context, request: DescribeTopicRequest) -> Top
         topic,
         own,
         topic_id=str(own.topic_id),
+        last_published_at=_at(own.last_published_ms),
         owner=None if topic.owner_reason else own.owner,
         epoch=None if split else str(own.epoch),
         epoch_reason=split,

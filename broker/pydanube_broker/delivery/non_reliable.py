@@ -132,6 +132,7 @@ class LivePump:
         self.closed: ClusterError | None = None
         self.delivered = 0
         self.dropped: Counter[str] = Counter()
+        self.last_answer: None = None  # nobody answers for messages that are only passed on
         self.links: dict[int, ConsumerLink] = {}
         self._engine = engine
         self._consumers: list[LiveConsumer] = []  # by arrival
@@ -156,8 +157,7 @@ class LivePump:
         """Nothing is stored."""
 
     def session_of(self, consumer_id: int) -> int:
-        found = self._find(consumer_id)
-        return 0 if found is None else found.session
+        return 0 if (found := self._find(consumer_id)) is None else found.session
 
     def cursor_state(self, now_ms: int) -> CursorState:
         """Always at the head; `in_flight` is what waits in queues."""

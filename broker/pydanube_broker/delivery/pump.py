@@ -69,6 +69,14 @@ class Rewound:
     to_offset: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastAnswer:
+    """Which consumer acknowledged, or gave back, anything last, and when."""
+
+    at_ms: int
+    name: str
+
+
 class SubscriptionPump:
     """One subscription of one topic. The core is made when the first consumer comes."""
 
@@ -98,6 +106,7 @@ class SubscriptionPump:
         self.delivered = 0
         self.departure: Departure | None = None
         self.departures: tuple[Departure, ...] = ()  # the last ones, oldest first
+        self._answered: LastAnswer | None = None  # by one that has left
         self.rewound: Rewound | None = None
         self.engine = engine
         self._core: Subscription | None = None
@@ -221,7 +230,19 @@ class SubscriptionPump:
         self.wake()
         return self.session_of(link.consumer_id)
 
+    @property
+    def last_answer(self) -> LastAnswer | None:
+        """Who answered for messages last since the broker started; asked for seldom, and so nothing an ack has to do."""
+        answers = [
+            LastAnswer(at_ms=link.answered_at_ms, name=self._names.get(consumer_id, ""))
+            for consumer_id, link in self.links.items()
+            if link.answered_at_ms is not None
+        ]
+        answers += [] if self._answered is None else [self._answered]
+        return max(answers, key=lambda one: one.at_ms, default=None)
+
     def leave(self, consumer_id: int) -> None:
+        self._answered = self.last_answer
         name = self._names.pop(consumer_id, "")
         link = self.links.pop(consumer_id, None)
         if link is not None and self._core is not None:

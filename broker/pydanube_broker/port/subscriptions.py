@@ -117,6 +117,7 @@ class SubscriptionsPart:
             lag_bytes = self._lag_bytes(topic, floor)
             oldest_ms = self._broker.journal.time_at_offset(topic.topic_id, floor)
         consumers = () if statistics is None else statistics.consumers
+        answer = pump.last_answer
         return SubscriptionFacts(
             topic=topic.name,
             partition=topic.options.partition,
@@ -145,6 +146,8 @@ class SubscriptionsPart:
             if statistics is None or statistics.blocked_by is None
             else f"offset {statistics.blocked_by.offset}: {statistics.blocked_by.reason}",
             created_at_ms=pump.created_at_ms,
+            last_consumed_ms=None if answer is None else answer.at_ms,
+            last_consumer=None if answer is None else answer.name,
         )
 
     def _lag_bytes(self, topic: Topic, offset: int) -> int:

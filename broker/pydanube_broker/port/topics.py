@@ -219,6 +219,7 @@ class TopicsPart:
             producers=topic.producers_connected,
             consumers=sum(len(pump.links) for pump in topic.subscriptions.values()) + topic.readers,
             subscriptions=tuple(sorted(topic.subscriptions)),
+            last_published_ms=state.append_time_ms or None,
             kept_failure_policies=self._administration.kept_failure_policies(topic.name),
             policies=dict(record.settings.policies),
             schema=record.settings.schema,
@@ -256,6 +257,7 @@ class TopicsPart:
             producers=sum(part.producers for part in parts),
             consumers=sum(part.consumers for part in parts),
             subscriptions=tuple(sorted({name for part in parts for name in part.subscriptions})),
+            last_published_ms=max((part.last_published_ms or 0 for part in parts), default=0) or None,
             policies=dict(settings.policies),
             schema=settings.schema,
         )

@@ -746,6 +746,9 @@ class SubscriptionDescription(Result):
     consumers: int
     created_at: str | None
     created_at_reason: str | None = None
+    last_consumed_at: str | None
+    last_consumed_at_reason: str | None = None
+    last_consumer: str | None
     failure_policy: dict[str, Any]
     parts: list[SubscriptionPart]
 
@@ -810,6 +813,9 @@ class SubscriptionItem(Result):
     in_flight: int
     created_at: str | None
     created_at_reason: str | None = None
+    last_consumed_at: str | None
+    last_consumed_at_reason: str | None = None
+    last_consumer: str | None
 
 
 class CursorPlace(Result):
@@ -1005,6 +1011,7 @@ class TopicDescription(Result):
     producers: int
     consumers: int
     subscriptions: list[str]
+    last_published_at: str | None
     owner: str | None
     owner_reason: str | None = None
     epoch: str | None
@@ -1049,6 +1056,7 @@ class TopicItem(Result):
     producers: int
     consumers: int
     subscriptions: int
+    last_published_at: str | None
     owner: str | None
     owner_reason: str | None = None
 
