@@ -12,6 +12,7 @@ import logging
 import socket
 import subprocess
 import sys
+import threading
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from pydanube_broker.tier.messages import HEAD, encode_message
 
 log = logging.getLogger("pydanube.tier")
 
-_END_S: Final = 1.0  # what a process that was killed may take to be gone
+_END_S: Final = 0.05  # what the loop waits for a process that was killed
 _PIECE_BYTES: Final = 256 << 10  # what one callback of the loop copies
 
 
@@ -137,9 +138,10 @@ class TierChild:
             try:
                 code: int | None = process.wait(_END_S)
             except subprocess.TimeoutExpired:
-                # It waits for a disk that hangs, and nobody can end it: it ends by itself when the disk is back. Nothing
-                # it does then counts.
+                # The machine is busy, or it waits for a disk that hangs, and nobody can end it: it ends by itself when the
+                # disk is back. Nothing it does then counts.
                 code = None
+                threading.Thread(target=process.wait, name="end of the tier's process", daemon=True).start()
             if not self._closed:
                 self.deaths += 1
                 log.warning("tier_process_died", extra={"event": "tier_process_died", "exit": code})

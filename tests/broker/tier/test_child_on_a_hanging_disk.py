@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from typing import Any
 
 import anyio
@@ -19,9 +20,17 @@ class Stuck:
     def kill(self) -> None:
         self.killed = True
 
+    def __init__(self) -> None:
+        self.disk_is_back = threading.Event()
+        self.reaped = threading.Event()
+
     def wait(self, timeout: float | None = None) -> int:
-        assert timeout is not None, "this wait has no end"
-        raise subprocess.TimeoutExpired("tier", timeout)
+        if timeout is not None:
+            raise subprocess.TimeoutExpired("tier", timeout)
+        assert threading.current_thread() is not threading.main_thread(), "this wait has no end"
+        self.disk_is_back.wait(60)
+        self.reaped.set()
+        return -9
 
 
 def test_a_stop_does_not_wait_for_a_disk_that_hangs() -> None:
@@ -33,5 +42,7 @@ def test_a_stop_does_not_wait_for_a_disk_that_hangs() -> None:
             await child.close()
         assert process.killed
         assert child.pid is None
+        process.disk_is_back.set()
+        assert process.reaped.wait(60)  # nothing stays behind when the disk is back
 
     anyio.run(stop)
