@@ -41,8 +41,7 @@ from pydanube_core.facts import (
     TrafficFacts,
 )
 from pydanube_core.schema_facts import SchemasPort
-from pydanube_core.security.identity import Identity
-from pydanube_core.security.permissions import Resource
+from pydanube_core.security.locks_port import LocksPort
 
 
 class TopicKey(NamedTuple):
@@ -477,28 +476,6 @@ class EachBrokerPort(Protocol):
 
     async def read_audit(self, *, start: int, max_messages: int) -> tuple[int, Sequence[tuple[int, bytes]]]:
         """The topic's first offset, and (offset, payload) from `start` on, ascending."""
-        ...
-
-
-class LocksPort(Protocol):
-    """Who may do what, as it is in force."""
-
-    required: bool  # False: refusals are counted, and everybody may do everything
-
-    def check(self, identity: Identity | None, permission: str, resource: Resource) -> None:
-        """Raises `Unauthenticated`, `PermissionDenied`."""
-        ...
-
-    def allows(self, identity: Identity | None, permission: str, resource: Resource) -> bool:
-        """Whether something is shown to him; nothing is counted."""
-        ...
-
-    def allows_part(self, identity: Identity | None, permission: str, whole: Resource) -> bool:
-        """Whether a list of what is within `whole` is cut to what he may see: he may see some of it, perhaps all."""
-        ...
-
-    async def reload(self) -> None:
-        """Read roles, bindings and tokens anew."""
         ...
 
 
