@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision
@@ -11,6 +12,8 @@ from pydanube_broker.cluster.assignment import Assignment, epoch_counter
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Incarnation, TopicId
 from pydanube_broker.cluster.move import Standing, Witnesses, leaders_change, transaction
+
+log = logging.getLogger("pydanube.cluster")
 
 
 class MoveLeader:
@@ -57,3 +60,14 @@ class MoveLeader:
             except GuardFailed as error:
                 if error.guard.key == keys.LEADER:
                     raise
+                log.info(
+                    "move_overtaken",
+                    extra={"event": "move_overtaken", "topic": str(now.topic), "by": error.guard.key},
+                )
+            else:
+                to = {
+                    "topic": str(now.topic),
+                    "broker": str(change.after.broker_id),
+                    "epoch": change.after.epoch,
+                }
+                log.info("move_step", extra={"event": "move_step", "step": change.step.value, **to})
