@@ -147,12 +147,13 @@ async def find_topic(context: Context, text: str) -> Topic:
     Raises:
         InvalidName: not a name.
         TopicNotFound: names topics that are spelled alike, and the call that would create it.
+        NoOwner, NotOwner: it is on its way from one broker to another.
     """
     name = str(TopicName.parse(text))
-    found = await context.port.topic_facts([name])
-    if not found:
-        raise await _not_found(context, name)
-    own, *parts = found[0]
+    try:
+        own, *parts = await context.port.topic(name)
+    except TopicNotFound:
+        raise await _not_found(context, name) from None
     return Topic(own=own, parts=tuple(sorted(parts, key=_partition)))
 
 
