@@ -100,9 +100,9 @@ class Grid(ScrollView, can_focus=True):
             moved = found is not None and found != self.cursor
             self.cursor = self._nearest(self.cursor if found is None else found, 1)
             if moved or len(page.head) != 0:
-                self.scroll_to(
-                    y=max(0, len(page.head) + self.cursor - line_before), animate=False, immediate=True
-                )
+                y = max(0, len(page.head) + self.cursor - line_before)
+                # Forced: whether there is a scroll bar is known only after the next layout.
+                self.scroll_to(y=y, animate=False, immediate=True, force=True)
         else:
             self.cursor = self._nearest(self.cursor, 1)
         self.refresh()

@@ -248,7 +248,7 @@ LOGS: Final = view_of(
             words("event", "event", key="E", least=16, most=30, tone=Tone.STRONG),
             words("text", "text", _text, least=20, most=400, grows=True),
         ),
-        key=lambda item: f"{item['time']} {item.get('event')} {hash(item['untrusted'].get('text', ''))}",
+        key=lambda item: f"{item['time']} {item.get('event')} {item['untrusted'].get('text', '')}",
         empty="the broker has logged nothing",
         sort=("time", True),
     ),
