@@ -11,6 +11,7 @@ import pytest
 from pydanube import Client, connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.journal import Kind
+from pydanube_broker.rpc.caller import Caller, Peer
 from pydanube_broker.services.publish import PublishStream
 from pydanube_core.batch import encode_batch
 from pydanube_core.errors import DiskFull
@@ -86,6 +87,8 @@ class Reply:
     """The broker's way to a client that publishes."""
 
     writable = True
+    caller = Caller(peer=Peer(address="ipv4:127.0.0.1:1"))
+    identity = None
 
     def __init__(self) -> None:
         self.sent: list[pb.PublishResponse] = []
@@ -108,7 +111,7 @@ async def test_a_duplicate_is_answered_when_it_is_durable_however_old_it_is(
 ) -> None:
     await fill(client, 1)
     reply = Reply()
-    stream = PublishStream(reply, broker.plane, lambda stream: None)  # type: ignore[arg-type]
+    stream = PublishStream(reply, broker.plane, lambda stream: None)
     stream.on_message(pb.PublishRequest(open=pb.OpenProducer(topic="/default/t")).SerializeToString())
     await until(lambda: reply.sent)
     producer_id = reply.sent.pop().opened.producer_id

@@ -26,7 +26,7 @@ async def test_many_sessions_and_holes_stop_neither_publishing_nor_a_start(opene
                 for number in range(20):
                     name = TopicName.parse(f"/default/many-{number}")
                     (topic,) = await broker.registry.create(name, partitions=0, dispatch_strategy="reliable")
-                    topic._open()
+                    topic.open_epoch()
                     for session in range(1, SESSIONS + 1):
                         topic.state.producers.add(session, 1, f"producer-{session}", session)
                         for batch in range(8):
