@@ -7,6 +7,7 @@ as they are, one a partition.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -150,10 +151,12 @@ async def find_topic(context: Context, text: str) -> Topic:
         NoOwner, NotOwner: it is on its way from one broker to another.
     """
     name = str(TopicName.parse(text))
-    try:
-        own, *parts = await context.port.topic(name)
-    except TopicNotFound:
-        raise await _not_found(context, name) from None
+    found = await context.port.topic_facts([name])
+    if not found:
+        with suppress(TopicNotFound):
+            await context.port.topic(name)  # on its way: the error for that
+        raise await _not_found(context, name)
+    own, *parts = found[0]
     return Topic(own=own, parts=tuple(sorted(parts, key=_partition)))
 
 
