@@ -157,14 +157,18 @@ class WidePort:
         for some in answers.values():
             for facts in some:
                 found.setdefault(facts[0].topic, []).append(facts)
-        unseen = _not_seen.get() or {}
-        if len(topics) == 1 and not found and unseen:
-            raise NotOwner(
-                f"{topics[0]} is at a broker that does not answer: "
-                + "; ".join(f"{broker}: {why}" for broker, why in unseen.items()),
-                topic=topics[0],
-            )
         return [_joined(found[topic]) for topic in topics if topic in found]
+
+    async def topic(self, topic: str) -> Sequence[TopicFacts]:
+        """As of the owner. Raises `NotOwner` for another broker's, and says where that does not answer."""
+        try:
+            return await self._port.topic(topic)
+        except NotOwner as error:
+            unseen = _not_seen.get() or {}
+            if not unseen:
+                raise
+            whys = "; ".join(f"{broker}: {why}" for broker, why in unseen.items())
+            raise NotOwner(f"{topic} is at a broker that does not answer: {whys}", topic=topic) from error
 
     async def lag_index(
         self, topic: str | None, subscription: str | None, *, status: LagStatus | None = None

@@ -141,6 +141,8 @@ async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> 
     answer = await ask(cluster.brokers[1], "topics.list")
     assert [each["topic"] for each in answer["items"]] == [topic for topic in TOPICS if topic not in lost]
     assert [each["broker_id"] for each in answer["not_seen"]] == [gone_id]
+    alone = await ask(cluster.brokers[1], "topics.list", filter=lost[0])
+    assert (alone["items"], [each["broker_id"] for each in alone["not_seen"]]) == ([], [gone_id])
     for operation in ("topics.describe", "messages.peek"):
         with pytest.raises(ClusterError, match="does not answer") as caught:
             await ask(cluster.brokers[1], operation, topic=lost[0])
