@@ -68,7 +68,11 @@ async def screened(
             app.settled.clear()
             app.wake.set()
             await app.settled.wait()
-        await pilot.pause()
+        app.screen.refresh(
+            layout=True
+        )  # whether there is a scroll bar is found by one layout, and drawn by the next
+        for _ in range(3):
+            await pilot.pause()
         yield app
 
 

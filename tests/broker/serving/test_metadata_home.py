@@ -36,6 +36,7 @@ from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Compacted, Delete, DeleteRange, KeyRange, Put, Revision
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 
+from tests.broker.delivery.waiting import until
 from tests.support.etcd import EtcdMembers, free_ports
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
@@ -169,7 +170,7 @@ async def test_second_directory_on_a_prefix_is_another_broker_of_the_cluster(pla
         assert {second.data_dir.broker_id, first.data_dir.broker_id} == set(
             second.registry.ownership.office.members
         )
-        assert second.registry.catalog.index.find_topic(TopicName.parse("orders")) is not None
+        await until(lambda: second.registry.catalog.index.find_topic(TopicName.parse("orders")) is not None)
 
 
 async def test_copy_of_a_directory_is_refused(place: Place) -> None:
