@@ -84,7 +84,9 @@ def drawn(snapshot: SnapshotAssertion) -> SnapshotAssertion:
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("view", VIEWS)
 async def test_view(view: str, size: tuple[int, int], drawn: SnapshotAssertion) -> None:
-    async with screened(words_of(view, Played().known), size, rounds=ROUNDS) as app:
+    # The log scrolls with each round, and the bar is drawn a layout later: it is held still.
+    rounds = 1 if view == "logs" else ROUNDS
+    async with screened(words_of(view, Played().known), size, rounds=rounds) as app:
         assert app.standing.state is State.LIVE, app.standing.error
         assert picture(app, "svg") == drawn
 
