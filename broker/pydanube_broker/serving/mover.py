@@ -1,8 +1,8 @@
 """The moves that this broker has a part in, carried out: seats (`cluster.move_seat`) decide, this does what they say.
 
 A seat is there for every topic that is on its way to or from this broker, and for those that were handed over and stand
-in its journal. Its effects are carried out one after the other; what a newer record has overtaken is given up. At most `_AT_ONCE` topics are read, written or
-copied at a time.
+in its journal. Its effects are carried out one after the other; what a newer record has overtaken is given up. At most
+`_AT_ONCE` topics are read, written or copied at a time.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _Drive:
 
 
 class Mover:
-    """`async with mover.running():` carries out; `see` tells it of assignments. Single user: the loop."""
+    """`run` carries out; `see` tells it of assignments. Single user: the loop."""
 
     def __init__(
         self,

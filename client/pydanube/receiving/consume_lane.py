@@ -39,6 +39,7 @@ from pydanube.receiving.control import ControlQueue
 from pydanube.receiving.credit import CreditAccount
 from pydanube.receiving.takings import Takings
 from pydanube.retry import Retry
+from pydanube.wire.first_answer import first_answer
 from pydanube.wire.lane_stream import LaneStream
 from pydanube.wire.transport import Stream, Transport, copy_of, gave_up
 
@@ -417,19 +418,14 @@ class ConsumeLane:
                 request.stop = f"offset:{self._stop_offset}"
         request.credit_messages, request.credit_bytes = self.credit.open(keeps=keeps)
         await stream.write(pb.ConsumeRequest(open=request).SerializeToString())
-        data = await stream.read()
-        if data is None:
-            raise Unavailable(
-                f"{options.concrete_topic}: the broker ended the stream at once", topic=options.topic
-            )
-        response = pb.ConsumeResponse.FromString(data)
-        match response.WhichOneof("kind"):
-            case "opened":
-                opened = response.opened
-            case "failure":
-                raise ClusterError.from_json(response.failure.error.decode())
-            case other:
-                raise Internal(f"the broker answered a consumer's open with {other}", topic=options.topic)
+        response = await first_answer(
+            stream,
+            pb.ConsumeResponse.FromString,
+            who="consumer",
+            topic=options.topic,
+            concrete_topic=options.concrete_topic,
+        )
+        opened = response.opened
         self.consumer_name = opened.consumer_name or self.consumer_name
         self.active = opened.active
         if options.receiver.stop:

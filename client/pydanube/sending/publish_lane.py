@@ -40,7 +40,6 @@ from pydanube_core.errors import (
     ProducerFenced,
     ProducerUnknown,
     Retryable,
-    Unavailable,
 )
 from pydanube_core.generated import danube_stream_pb2 as pb
 
@@ -48,6 +47,7 @@ from pydanube.facts import ClientEventKind
 from pydanube.schemas import schema_of
 from pydanube.sending.lane_options import LaneOptions
 from pydanube.sending.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, Session
+from pydanube.wire.first_answer import first_answer
 from pydanube.wire.lane_stream import LaneStream
 from pydanube.wire.transport import Stream, copy_of, gave_up
 
@@ -228,19 +228,14 @@ class PublishLane:
             request.producer_id, request.producer_epoch = session.producer_id, session.epoch
             request.producer_token, request.topic_id = session.token, session.topic_id
         await stream.write(pb.PublishRequest(open=request).SerializeToString())
-        data = await stream.read()
-        if data is None:
-            raise Unavailable(
-                f"{options.concrete_topic}: the broker ended the stream at once", topic=options.topic
-            )
-        response = pb.PublishResponse.FromString(data)
-        match response.WhichOneof("kind"):
-            case "opened":
-                opened = response.opened
-            case "failure":
-                raise ClusterError.from_json(response.failure.error.decode())
-            case other:
-                raise Internal(f"the broker answered a producer's open with {other}", topic=options.topic)
+        response = await first_answer(
+            stream,
+            pb.PublishResponse.FromString,
+            who="producer",
+            topic=options.topic,
+            concrete_topic=options.concrete_topic,
+        )
+        opened = response.opened
         if resume and session is not None:
             came = (opened.topic_id, opened.producer_id, opened.producer_epoch, opened.producer_token)
             if came != (session.topic_id, session.producer_id, session.epoch, session.token):
