@@ -52,6 +52,7 @@ from pydanube_broker.services.schema_registry import SchemaRegistryService
 from pydanube_broker.serving.following import Following
 from pydanube_broker.serving.moves import Moves
 from pydanube_broker.serving.registry import Registry
+from pydanube_broker.serving.rights_watch import RightsWatch
 from pydanube_broker.serving.topic_access import TopicAccess
 from pydanube_broker.serving.unused_topics import UnusedTopics
 from pydanube_broker.settings import Settings
@@ -67,7 +68,6 @@ log = logging.getLogger("pydanube.broker")
 
 OpsHandler = Callable[[bytes], Awaitable[bytes]]
 MAINTENANCE_S: Final = 5.0
-CHECK_AGAIN_S: Final = 2.0  # a consumer whose right was taken stops within 5 s
 GRACE_SLACK_MS: Final = 60_000  # a grace that ends later than it may was begun by a clock that ran ahead
 UNDO_SLACK_MS: Final = 10_000  # an undo that was accepted in time has begun by then
 
@@ -220,7 +220,8 @@ class Broker(BrokerParts):
         await self.registry.ownership.office.open()
         self.spawn(look_after(store, self.data_dir, self.health))
         if self.locks is not None:
-            self.spawn(self._check_again())
+            streams = lambda: (*self._streams, *self.official.streams)  # noqa: E731
+            self.spawn(RightsWatch(self.locks, self.access, streams).run())
         self._start_telemetry(stack)
         self.spawn(self.observation.run())
         stack.push_async_callback(self._stop_tasks)
@@ -400,7 +401,6 @@ class Broker(BrokerParts):
             self._forget_deleted,
             self.unused.delete,
             self._look_at_certificates,
-            self._read_locks,
         )
         failing: set[int] = set()
         while True:
@@ -421,19 +421,6 @@ class Broker(BrokerParts):
     async def _look_at_certificates(self) -> None:
         if self.tls is not None:
             self.tls.look()
-
-    async def _read_locks(self) -> None:
-        if self.locks is not None:
-            await self.locks.reload()
-
-    async def _check_again(self) -> None:
-        """End the streams of those whose right to them has ended, whatever it was that ended it."""
-        while True:
-            await asyncio.sleep(CHECK_AGAIN_S)
-            for number, stream in enumerate((*self._streams, self.official)):
-                stream.check_again()
-                if number % 256 == 255:
-                    await asyncio.sleep(0)
 
     async def _keep_reserve(self) -> None:
         if not self.data_dir.memory:

@@ -16,6 +16,7 @@ from pydanube import connect
 from pydanube.wire.ops_channel import OpsChannel
 from pydanube_broker.broker import Broker
 from pydanube_broker.rpc.caller import Peer
+from pydanube_broker.serving import rights_watch
 from pydanube_broker.settings_load import load_settings
 from pydanube_cli.composition import _http_face, administered
 from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
@@ -135,7 +136,10 @@ async def test_the_principal_is_the_credentials_whatever_the_call_says(path: Pat
         assert record["principal"] == "viewer"
 
 
-async def test_data_is_for_those_who_may_and_what_is_taken_back_ends(path: Path) -> None:
+async def test_data_is_for_those_who_may_and_what_is_taken_back_ends(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rights_watch, "ROUND_S", 3600.0)  # nobody waits for the round
     async with locked_broker(path / "data") as locked:
         await people(locked)
         await give(locked, "app", "producer,consumer", "topic", "/default/app*")

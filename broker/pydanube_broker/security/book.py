@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -33,6 +34,7 @@ class SecurityBook:
         self._state = state
         self.grants = Grants.of((), ())
         self.tokens: dict[str, TokenRecord] = {}
+        self.changed = asyncio.Event()  # set whenever it is read anew; whoever waits for it clears it
         self._version: bytes | None = b"never read"
 
     async def look(self) -> None:
@@ -53,6 +55,7 @@ class SecurityBook:
         self.grants = Grants.of(roles, bindings)
         self.tokens = {token.token_id: token for token in tokens}
         self._version = version
+        self.changed.set()
 
     async def _read(self, prefix: str, decode: Callable[[bytes], T]) -> list[T]:
         found: list[T] = []

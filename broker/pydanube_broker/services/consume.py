@@ -19,6 +19,7 @@ from pydanube_broker.delivery.non_reliable import LiveReader
 from pydanube_broker.delivery.reader_pump import ReaderPump
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.serving.data_plane import DataPlane
+from pydanube_broker.serving.rights_watch import Right
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.subscription.routes.key_filters import check_filter_sizes, check_key_filters
 from pydanube_broker.subscription.terms import ConsumerTerms
@@ -60,13 +61,10 @@ class ConsumeStream:
         self._unread = 0
         self.closed = False
 
-    def check_again(self) -> None:
-        """End where who opened it may not read any more."""
-        if self._topic is not None and not self.closed:
-            try:
-                self._plane.access.check_again(self._reply, Action.CONSUME, self._topic)
-            except ClusterError as error:
-                self.end(error)
+    @property
+    def right(self) -> Right | None:
+        """What it was let in for."""
+        return None if self._topic is None or self.closed else Right(self._reply, Action.CONSUME, self._topic)
 
     # -- from the client -------------------------------------------------------------------------------------
 

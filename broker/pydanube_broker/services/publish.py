@@ -26,6 +26,7 @@ from pydanube_core.names import TopicName, check_client_name
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.schema.guard import SchemaGuard
 from pydanube_broker.serving.data_plane import DataPlane
+from pydanube_broker.serving.rights_watch import Right
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.producers import Appended, ProducerSession
@@ -76,13 +77,10 @@ class PublishStream:
         self._deaf = False  # the client does not read its answers: nothing more is read from it
         self.closed = False
 
-    def check_again(self) -> None:
-        """End where who opened it may not write any more."""
-        if self._topic is not None and not self.closed:
-            try:
-                self._plane.access.check_again(self._reply, Action.PRODUCE, self._topic)
-            except ClusterError as error:
-                self.end(error)
+    @property
+    def right(self) -> Right | None:
+        """What it was let in for."""
+        return None if self._topic is None or self.closed else Right(self._reply, Action.PRODUCE, self._topic)
 
     # -- from the client -------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ serve, by path. The modules beside this one hold a service each; `client_book` k
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from pydanube_core.errors import ClusterError
@@ -31,6 +31,7 @@ from pydanube_broker.services.official.consumer import ConsumerService
 from pydanube_broker.services.official.discovery import DiscoveryService
 from pydanube_broker.services.official.health_check import HealthCheckService
 from pydanube_broker.services.official.producer import ProducerService
+from pydanube_broker.services.official.receive import ReceiveStream
 from pydanube_broker.services.official.schema_gate import NoSchemas, SchemaGate
 from pydanube_broker.services.official.storage import StorageService
 from pydanube_broker.serving.data_plane import DataPlane
@@ -90,9 +91,10 @@ class OfficialServices:
         """End the streams as retryable; the broker is shutting down."""
         self._consumer.end(error)
 
-    def check_again(self) -> None:
-        """End the streams of those who may not read any more."""
-        self._consumer.check_again()
+    @property
+    def streams(self) -> Iterable[ReceiveStream]:
+        """Those that are open."""
+        return self._consumer.streams
 
     @property
     def cold(self) -> Mapping[str, ColdHandler]:

@@ -153,8 +153,3 @@ class ConsumerService:
         """The broker is shutting down: end every stream as retryable."""
         for stream in tuple(self.streams):
             stream.end(error)
-
-    def check_again(self) -> None:
-        """End the streams of those who may not read any more."""
-        for stream in tuple(self.streams):
-            stream.check_again()

@@ -41,6 +41,7 @@ from pydanube_broker.services.official.requests import parse
 from pydanube_broker.services.official.seat import seat_after_loss
 from pydanube_broker.services.official.stream_messages import DecodedBatches, MessageFrame
 from pydanube_broker.serving.data_plane import DataPlane
+from pydanube_broker.serving.rights_watch import Right
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.subscription.effects import SessionReason
 from pydanube_broker.subscription.terms import ConsumerTerms
@@ -159,13 +160,14 @@ class ReceiveStream:
         self._pump = pump
         self._reply.begin()
 
-    def check_again(self) -> None:
-        """End where who opened it may not read any more."""
-        if self._known is not None and not self.closed:
-            try:
-                self._plane.access.check_again(self._reply, Action.CONSUME, self._known.topic)
-            except ClusterError as error:
-                self.end(error)
+    @property
+    def right(self) -> Right | None:
+        """What it was let in for."""
+        return (
+            None
+            if self._known is None or self.closed
+            else Right(self._reply, Action.CONSUME, self._known.topic)
+        )
 
     def _refuse(self, error: ClusterError) -> None:
         """Fail before the headers, after a pause."""

@@ -1,0 +1,88 @@
+"""What was let in goes on only as long as the right to it: a binding, a token, its time.
+
+A change that this broker makes or sees is acted on at once; what only time or another broker's change ends, with the
+next round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import anyio
+from pydanube_core.errors import ClusterError
+
+from pydanube_broker.rpc.caller import Called
+from pydanube_broker.security.locks import Locks
+from pydanube_broker.serving.topic_access import Action, TopicAccess
+from pydanube_broker.topics.topic import Topic
+
+log = logging.getLogger("pydanube.security")
+
+ROUND_S: Final = 2.0  # a consumer whose right was taken by another broker stops within 5 s
+AT_ONCE: Final = 256  # streams; then everybody else has a turn
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """What a stream was let in for."""
+
+    called: Called
+    action: Action
+    topic: Topic
+
+
+class LetIn(Protocol):
+    """A stream that goes on for as long as its client likes."""
+
+    @property
+    def right(self) -> Right | None:
+        """None: it has not begun, or is over."""
+        ...
+
+    def end(self, error: ClusterError) -> None: ...
+
+
+class RightsWatch:
+    """See the module. `streams`: those that are open."""
+
+    def __init__(self, locks: Locks, access: TopicAccess, streams: Callable[[], Iterable[LetIn]]) -> None:
+        self._locks = locks
+        self._access = access
+        self._streams = streams
+        self._failing = False
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        changed = self._locks.book.changed
+        while True:
+            with anyio.move_on_after(ROUND_S):
+                await changed.wait()
+            await self._read()
+            changed.clear()
+            await self.look()
+
+    async def look(self) -> None:
+        """End the streams of those who may not go on."""
+        for number, stream in enumerate(tuple(self._streams())):
+            if (right := stream.right) is not None:
+                try:
+                    self._access.check_again(right.called, right.action, right.topic)
+                except ClusterError as error:
+                    stream.end(error)
+            if number % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)
+
+    async def _read(self) -> None:
+        """What other brokers changed; what is in force stays so where the store does not answer."""
+        try:
+            await self._locks.reload()
+        except Exception as error:  # whatever it is, streams are looked at all the same
+            if not self._failing:
+                log.exception("locks_not_read", extra={"event": "locks_not_read", "error": str(error)})
+            self._failing = True
+        else:
+            self._failing = False
