@@ -418,7 +418,7 @@ METRICS_PAGE: Final = """\
 
 `GET /metrics` on the metrics port (9040), in the text form of Prometheus. Beyond `metrics.topic_series_limit` topics the
 quietest are summed under `topic="_other"`. Counters count since the broker started; a counter with labels shows a series
-once it has counted something. What to scrape, alert rules and dashboards: [observability](observability.md).
+once it has counted something. What to scrape, alert rules and dashboards: [observability](deployment.md#observability).
 
 """
 

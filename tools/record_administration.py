@@ -1,4 +1,4 @@
-"""Record docs/administration-walk.md: its commands are run against a broker of their own, and what they answer is put in.
+"""Record the walk that ends docs/administration.md: its commands are run against a broker of their own, and what they answer is put in.
 
     python tools/record_administration.py
 
@@ -24,23 +24,21 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PAGE: Final = ROOT / "docs" / "administration-walk.md"
+PAGE: Final = ROOT / "docs" / "administration.md"
 MOST_LINES: Final = 40
 COLUMNS: Final = 100
 
 # Text stays; a line with `$` becomes a block with its answer. `$NAME=PATTERN` after ` ## ` keeps the first group.
 PLAN: Final = """\
-# A walk through administration
+## A walk
 
-<!-- Recorded by tools/record_administration.py from a running broker; do not edit. -->
+<!-- From here on recorded by tools/record_administration.py from a running broker; do not edit. -->
 
-Every change can be looked at before it is made, is recorded before it takes effect, and can be taken back for
-`admin.undo_grace` (24 hours). [Administration](administration.md) says how; this
-page is one story, recorded from a real broker: billing is behind. The same
-operations are on every face: the command line shown here, [JSON-RPC](interface.md#9-json-rpc), MCP, Python
-(`from pydanube.admin import connect_admin`), and, for the original's own tool, `danube_admin` over gRPC.
+One story: billing is behind. The same operations are on every face: the command line shown here,
+[JSON-RPC](interface.md#9-json-rpc), MCP, Python (`from pydanube.admin import connect_admin`), and, for the original's own
+tool, `danube_admin` over gRPC.
 
-## Billing is behind
+### Billing is behind
 
 $ danube subscriptions lag --topic logs
 
@@ -48,14 +46,14 @@ Nobody reads by this subscription. The diagnosis says it with its evidence, and 
 
 $ danube runbook diagnose_consumer_lag --topic logs --subscription billing
 
-## What would help, as a plan
+### What would help, as a plan
 
 Billing does not need what has piled up. To pass over it destroys something, so it needs a plan. A script gets the
 refusal with the plan in it; `--dry-run` asks for the plan alone and changes nothing:
 
 $ danube subscriptions seek logs billing --to latest --dry-run ## token=--plan-token (\\S+)
 
-## Apply it
+### Apply it
 
 The token does what the plan says, once, for whoever asked for it, while nothing that it stands on has changed.
 
@@ -69,7 +67,7 @@ The same token again is refused:
 
 $ danube subscriptions seek logs billing --to latest --plan-token {token}
 
-## Take it back
+### Take it back
 
 It was a mistake: billing did need them. The `call_id` of the change undoes it, cursor and all.
 
@@ -77,13 +75,13 @@ $ danube changes undo {call}
 
 $ danube subscriptions lag --topic logs
 
-## Who did what
+### Who did what
 
 $ danube audit query --topic logs --limit 6
 
 $ danube audit verify
 
-## Other tasks
+### Other tasks
 
 `danube runbook` lists what else is prepared: health, schemas, dead letters, capacity, a new topic. A runbook only names
 operations; a step that changes something shows its plan and asks.
@@ -121,7 +119,8 @@ def main() -> int:
         answer("danube consume logs -s billing --count 10 --for 10s", env)
         answer("danube produce logs -m invoice --count 1500", env)
         time.sleep(6)  # the window of the diagnosis fills
-        PAGE.write_text(recorded(env), encoding="utf-8")
+        page, _, _ = PAGE.read_text(encoding="utf-8").partition(PLAN.splitlines()[0] + "\n")
+        PAGE.write_text(page + recorded(env), encoding="utf-8")
     finally:
         broker.terminate()
         broker.wait(30)
