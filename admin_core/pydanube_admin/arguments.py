@@ -270,7 +270,7 @@ def _fault(operation: Operation, kind: str, place: tuple[int | str, ...], given:
 
 
 def _wanted(schema: Mapping[str, Any]) -> str:
-    """What a field must be, from its schema."""
+    """Describe what a field must be, from its schema."""
     if "enum" in schema:
         return "one of " + ", ".join(str(value) for value in schema["enum"])
     low, high = schema.get("minimum"), schema.get("maximum")

@@ -293,7 +293,7 @@ class AdminCore:
         return CallResponse(result=result.encode()).SerializeToString()
 
     async def _of_others(self, call: CallRequest) -> bytes | None:
-        """What another broker carries out, or asks of this one; None for a call that is this one's."""
+        """Carry out at another broker, or for another broker, what is not this one's to do; None for a call that is."""
         if self._peers is None:
             return None
         if call.forwarded and call.operation.startswith(ASK):

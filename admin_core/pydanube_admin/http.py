@@ -62,7 +62,7 @@ class _HttpError(Exception):
 
 
 class _Room:
-    """What the bodies of all requests take together, counted from when they come until they are answered."""
+    """The room for the bodies of all requests together, counted from when they come until they are answered."""
 
     def __init__(self) -> None:
         self._taken = 0

@@ -154,7 +154,7 @@ def _not_made(request: Any, size: int) -> bytes | None:
 
 
 def _malformed(request: Any) -> InvalidArgument | None:
-    """What keeps `request` from being a request object of the standard."""
+    """Return what keeps `request` from being a request object of the standard."""
     if not isinstance(request, dict):
         return InvalidArgument('a call is an object: {"jsonrpc": "2.0", "id": 1, "method": …, "params": {…}}')
     if request.get("jsonrpc") != "2.0":

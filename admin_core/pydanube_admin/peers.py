@@ -98,7 +98,7 @@ class Peers:
             ) from error
 
     async def ask(self, owner: BrokerAddress, method: str, arguments: Mapping[str, Any]) -> Any:
-        """What a method of another broker's port answers. Raises any `ClusterError`."""
+        """Return the answer of a method of another broker's port. Raises any `ClusterError`."""
         request = call_request(ASK + method, arguments, principal="", face="", forwarded=True)
         answer = await self._channel(owner).call(request, timeout_s=DEADLINE_S)
         return _answer_of(method).validate_json(answer)

@@ -120,7 +120,7 @@ class OpsClient:
     async def _here(
         self, entry: OpsEntry, request: CallRequest, operation: str, timeout_s: float
     ) -> CallResponse:
-        """What the admin port would do: in time, or not at all."""
+        """Carry the call out in this process, as the admin port would: in time, or not at all."""
         deadline = asyncio.timeout(timeout_s)
         try:
             async with deadline:

@@ -103,7 +103,7 @@ class Health:
 
     @property
     def disk_error(self) -> ClusterError | None:
-        """What the disk refuses to take more for; None while it has room."""
+        """Return the error that the disk refuses more with; None while it has room."""
         return self._disk_error
 
     def check_publish(self) -> None:

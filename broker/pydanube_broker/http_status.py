@@ -16,12 +16,12 @@ from starlette.routing import Route
 
 
 class Shown(Protocol):
-    """What the pages show."""
+    """The content of the status pages."""
 
     def not_ready(self) -> tuple[Reason, ...]: ...
 
     def crowded(self) -> tuple[Reason, ...]:
-        """What is short and keeps nobody from being served."""
+        """Return what is short and yet keeps nobody from being served."""
         ...
 
     async def status(self) -> BrokerFacts: ...

@@ -69,7 +69,7 @@ _WAIT_S: Final = 2.0  # between two attempts of a start that waits for etcd
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """What a directory knows of its prefix on etcd: the content of `cluster.json`."""
+    """The knowledge that a directory has of its prefix on etcd: the content of `cluster.json`."""
 
     cluster_id: str
     metadata: str  # the URL, for people
@@ -121,7 +121,7 @@ def broker_key(broker_id: int) -> str:
 
 
 def check_settings(settings: Settings) -> None:
-    """What a broker on etcd needs; nothing is opened. No demands on the embedded store.
+    """Check the settings that a broker on etcd needs; nothing is opened. No demands on the embedded store.
 
     Raises:
         InvalidArgument: the URL is none, a pair of settings is incomplete, or data in memory.

@@ -20,7 +20,7 @@ class MetricKind(StrEnum):
 
 
 class MetricArea(StrEnum):
-    """What a metric speaks of; each has a dashboard of its own."""
+    """The subject of a metric; each has a dashboard of its own."""
 
     BROKER = "broker"
     TOPIC = "topic"

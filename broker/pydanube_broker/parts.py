@@ -1,4 +1,4 @@
-"""What a running broker is made of, as its streams, its status pages and its administration see it."""
+"""The parts of a running broker, as its streams, its status pages and its administration see it."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ class Policies(Section):
 
 
 class Delivery(Section):
-    """What holds for subscriptions that have no failure policy of their own."""
+    """Failure policy of subscriptions that have none of their own."""
 
     max_unacked_messages: Count = Field(default=1000, description="in flight to one official consumer")
     ack_timeout: ShortDuration = Field(
@@ -274,7 +274,7 @@ class Diagnosis(Section):
 
 
 class Telemetry(Section):
-    """What the broker writes down of itself, in the object store; needs the cold tier's extra."""
+    """The broker's records of itself in the object store; they need the cold tier's extra."""
 
     enabled: Switch = Field(default=True, description="write telemetry")
     sample_interval: ShortDuration = Field(

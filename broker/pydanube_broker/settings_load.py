@@ -146,7 +146,7 @@ def load_settings(
 
 
 def _from_data_dir(given: Sequence[tuple[str, str, Any, Source]]) -> Iterator[tuple[str, str, Any, Source]]:
-    """What `danube security init` wrote into the data directory, which all else goes before."""
+    """Return what `danube security init` wrote into the data directory, which all else goes before."""
     named = [value for section, key, value, _ in given if (section, key) == ("data", "dir")]
     folder = named[-1] if named else Settings().data.dir
     if folder in (None, MEMORY_DIR) or not isinstance(folder, str | Path):

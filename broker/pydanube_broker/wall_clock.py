@@ -74,7 +74,7 @@ class WallClock:
         return counter + self._offset_ms
 
     def reason(self) -> str | None:
-        """What to tell whoever asks for the state; None while there was no step lately."""
+        """Return the reason for whoever asks for the state; None while there was no step lately."""
         if self._stepped_at_ms is None or self._counter_ms() - self._stepped_at_ms > _SHOWN_MS:
             return None
         state = (

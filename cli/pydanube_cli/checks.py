@@ -99,7 +99,7 @@ def at_start(settings: Settings) -> Iterator[Finding]:
 
 
 def of_the_store(hold: StoreHold) -> Iterator[Finding]:
-    """What the start has seen of the object store, as `_store` says it."""
+    """Return findings of the start about the object store, as `_store` words them."""
     if hold.reason is not None:
         yield store_finding(hold.reason)
     if hold.clock_ahead_s is not None:
@@ -316,7 +316,7 @@ def _newest_file_s(place: Path) -> float | None:
 
 
 def _ntp_state() -> int | None:
-    """What `adjtimex` says without changing anything; None where there is none."""
+    """Return the answer of `adjtimex`, which changes nothing; None where there is none."""
     if not sys.platform.startswith("linux"):
         return None
     try:

@@ -265,7 +265,7 @@ def epilog(examples: Sequence[str]) -> str:
 
 
 def _usage_error(error: Exception, words: str) -> InvalidArgument:
-    """What typer refused. Numbers it has checked by pydantic, whose words are for programmers: they get words of ours."""
+    """Word what typer refused. Numbers it has checked by pydantic, whose words are for programmers: they get words of ours."""
     usage = f"danube {words}"
     errors = getattr(error.__cause__, "errors", None)
     found = errors()[0] if errors is not None else {}

@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What an extra adds: the modules, by their import names, that show that it is there, and what for."""
+    """The additions of an extra: the modules, by their import names, that show that it is there, and what for."""
 
     modules: tuple[str, ...]
     purpose: str
@@ -193,7 +193,7 @@ def clock_findings(
 
 
 def store_finding(error: ClusterError) -> Finding:
-    """What an object store refuses; without the key that was tried, so that everybody says the same."""
+    """Word what an object store refuses; without the key that was tried, so that everybody says the same."""
     details = error.details
     known = "store" in details and "cause" in details
     return Finding(

@@ -19,7 +19,7 @@ _FILES: Final = ("DANUBE_TOKEN_FILE", "DANUBE_CA", "DANUBE_CERT", "DANUBE_KEY")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpOptions:
-    """What is served to an assistant, and how."""
+    """Options of `danube mcp`: what is served to an assistant, and how."""
 
     transport: Annotated[
         Literal["stdio", "http"],

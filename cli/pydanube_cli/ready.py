@@ -1,4 +1,4 @@
-"""What a broker says when it is ready: a short text with what to type next, or one JSON line, and the ready file."""
+"""A broker's words when it is ready: a short text with what to type next, or one JSON line, and the ready file."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from pydanube_cli.render import print_json, print_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
-    """What every report takes."""
+    """Options that every report takes."""
 
     since: Annotated[
         str, typer.Option("--since", metavar="TIME", help="A length before --until, or a time.")
@@ -196,7 +196,7 @@ def _switch(value: bool | None) -> str | None:
 
 
 def _rules() -> dict[str, str | None]:
-    """What the settings in the environment call stuck, and for how long it must last."""
+    """Return what the settings in the environment call stuck, and for how long it must last."""
     try:
         diagnosis = _settings().diagnosis
     except ClusterError:

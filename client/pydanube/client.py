@@ -64,7 +64,7 @@ HandlerT = TypeVar("HandlerT", bound=Handler)
 
 
 class _Registered(NamedTuple):
-    """What `serve` runs."""
+    """A handler that `serve` runs."""
 
     handler: Handler
     topics: str | Sequence[str]
@@ -361,7 +361,7 @@ class Client:
         return Admin(Caller(channel, principal=self._principal))
 
     def events(self) -> AsyncIterator[ClientEvent]:
-        """What happens to the connections, from the call on; ends when the client closes."""
+        """Yield events of the connections, from the call on; ends when the client closes."""
         return self._events.listen()
 
     @property

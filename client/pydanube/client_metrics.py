@@ -1,4 +1,4 @@
-"""What a client has done, as Prometheus reads it: text, without a dependency.
+"""Counters of a client, as Prometheus reads them: text, without a dependency.
 
 Series are by topic and subscription. What was counted by producers and consumers that are closed stays counted, for
 as many topics as `MOST_SERIES`; of further ones under an empty topic.

@@ -1,4 +1,4 @@
-"""What the SDK tells its user: receipts, summaries, events, statistics."""
+"""Facts that the SDK tells its user: receipts, summaries, events, statistics."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendSummary:
-    """What `send_many` stored: how many messages, where, and how safe. `ranges` ascend per partition."""
+    """The messages that `send_many` stored: how many, where, and how safe. `ranges` ascend per partition."""
 
     count: int
     ranges: tuple[OffsetRange, ...]
@@ -63,7 +63,7 @@ class SendSummary:
 
 
 class ClientEventKind(StrEnum):
-    """What happened to a connection."""
+    """An event of a connection."""
 
     CONNECTED = "connected"
     DISCONNECTED = "disconnected"
@@ -88,7 +88,7 @@ class ClientEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientStatistics:
-    """What a client has open, and how often it had to connect again."""
+    """Statistics of a client: what it has open, and how often it had to connect again."""
 
     url: str
     connections: int

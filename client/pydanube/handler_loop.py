@@ -145,7 +145,7 @@ class HandlerLoop:
         return "handler", self._consumer.topic, self._consumer.subscription
 
     def statistics(self) -> HandlerStatistics:
-        """What it has done so far."""
+        """Return its statistics so far."""
         return HandlerStatistics(
             handled_messages=self._handled,
             failed_messages=self._failed,

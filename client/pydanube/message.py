@@ -49,7 +49,7 @@ class Lane(Protocol):
         ...
 
     def drop(self, delivered: Delivered) -> None:
-        """What is left of a delivery belongs to a session that is over."""
+        """Drop the rest of a delivery, which belongs to a session that is over."""
         ...
 
     async def nack(self, acks: AckGatherer, ranges: Sequence[int], delay_ms: int | None, reason: str) -> None:
@@ -126,7 +126,7 @@ class DecodedBatch:
         return self.view.producer_index()
 
     def schema(self, index: int) -> SchemaRef | None:
-        """What message `index` was written with."""
+        """Return the schema that message `index` was written with."""
         table, rows = self._schemas
         return table[0 if rows is None else rows[index]]
 

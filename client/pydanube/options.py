@@ -1,4 +1,4 @@
-"""What producers, consumers and readers are asked for, as values.
+"""The options of producers, consumers and readers, as values.
 
 Each is a frozen dataclass that refuses what cannot be, and a `TypedDict` with the same keys: `client.consumer(topic,
 subscription, type="shared")` and `client.consumer(topic, subscription, ConsumerOptions(type="shared"))` are the same
@@ -221,7 +221,7 @@ class ReaderArguments(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderOptions:
-    """What a plain reader reads.
+    """The options of a plain reader.
 
     Attributes:
         start: position of the first message, or a datetime with its time zone.
@@ -285,7 +285,7 @@ class ReceiverOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSide:
-    """What a producer or receiver asks of its client.
+    """The part of its client that a producer or receiver uses.
 
     Attributes:
         prepare: its topic's whole name, and (index, concrete topic) of each partition; index None: not partitioned.

@@ -38,7 +38,7 @@ class Outage:
         return Waiter(self, self._ids, what)
 
     def waiting(self) -> list[str]:
-        """What waits, for which broker and why, now."""
+        """Return what waits now, for which broker and why."""
         return [f"{sentence}: {reason or 'no answer yet'}" for sentence, reason in self._waiting.values()]
 
     def begin(self, who: tuple[int, str], what: str, url: str, reason: str) -> None:

@@ -352,7 +352,7 @@ class Producer:
             raise copy_of(failed[0].error, messages=sum(map(len, failed)))
 
     def statistics(self) -> ProducerStatistics:
-        """What was sent, answered and retried so far, and what waits; counts are messages."""
+        """Return what was sent, answered and retried so far, and what waits; counts are messages."""
         counters = self._counters
         waiting = [b for lane in self._lanes for b in lane.unanswered()]
         waiting_messages, waiting_bytes = sum(map(len, waiting)), sum(b.bytes for b in waiting)

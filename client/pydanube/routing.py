@@ -43,7 +43,7 @@ def encode_key(key: str) -> bytes:
 
 
 def attributes_bytes(attributes: Mapping[str, str]) -> int:
-    """What the attributes of a message take of a window.
+    """Return the bytes that a message's attributes take of a window.
 
     Raises:
         InvalidArgument: they are not text by text.

@@ -296,7 +296,7 @@ def _unwrapped(
 
 
 class _Receiving(InLoop[R]):
-    """What consumers and readers share."""
+    """The common part of consumers and readers."""
 
     def __init__(self, loop: Loop, inner: R) -> None:
         super().__init__(loop, inner)

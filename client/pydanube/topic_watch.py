@@ -25,7 +25,7 @@ _log = logging.getLogger("pydanube")
 
 
 class TopicChoice:
-    """What was asked for: names, or a pattern.
+    """The topics asked for: names, or a pattern.
 
     Args:
         topics: names, in any form.
@@ -98,7 +98,7 @@ class TopicWatch:
         self._told = False
 
     async def first(self) -> dict[str, Partitions]:
-        """What there is when the consumer opens: of a list all of it, or `TopicNotFound`."""
+        """Return what there is when the consumer opens: of a list all of it, or `TopicNotFound`."""
         if self.choice.names:
             return dict([await self._prepare(name, self._create) for name in self.choice.names])
         return await self._look({})

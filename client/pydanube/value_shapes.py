@@ -107,7 +107,7 @@ def built(value: Any, into: Callable[..., Any]) -> Any:
 
 @lru_cache(maxsize=256)
 def _adapter(into: Callable[..., Any]) -> Any:
-    """What builds it by its type hints; None where pydantic does not know how."""
+    """Return the adapter that builds it by its type hints; None where pydantic does not know how."""
     from pydantic import PydanticSchemaGenerationError, TypeAdapter
 
     if not isinstance(into, type) and not hasattr(into, "__origin__"):

@@ -80,7 +80,7 @@ class CursorHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicHistory:
-    """What the sampler keeps of a topic, partitions summed: moments of its window, oldest first, the last is now."""
+    """A topic's history in the sampler, partitions summed: moments of its window, oldest first, the last is now."""
 
     times_ms: Sequence[int]
     published: Sequence[int | None]  # sum of next offsets
@@ -96,7 +96,7 @@ class TopicHistory:
 
 
 class MetadataPort(Protocol):
-    """What stands in the metadata store: catalog, policies, schemas, and what the admin core keeps there.
+    """The content of the metadata store: catalog, policies, schemas, and what the admin core keeps there.
 
     Keys of the admin core are relative, as `plans/…`; values are at most 200 KiB.
     """
@@ -284,7 +284,7 @@ class TopicPort(Protocol):
     async def compare_cursors(
         self, topic: str, subscription: str, images: Mapping[str, bytes], starts: Mapping[str, int]
     ) -> CursorDifference:
-        """What `place_cursors` would come to. `starts`: concrete topic → its first offset when the image was made."""
+        """Return the result that `place_cursors` would have. `starts`: concrete topic → its first offset when the image was made."""
         ...
 
     async def set_failure_policy(
@@ -317,7 +317,7 @@ class TopicPort(Protocol):
         ...
 
     async def diagnose_producer(self, topic: str, producer: str | None) -> Diagnosis:
-        """What keeps messages from coming in. Raises `TopicNotFound`, `InvalidArgument` for an unknown producer."""
+        """Return what keeps messages from coming in. Raises `TopicNotFound`, `InvalidArgument` for an unknown producer."""
         ...
 
     async def topic_ranges(
@@ -379,7 +379,7 @@ class EachBrokerPort(Protocol):
         ...
 
     async def forecast_retention(self, policies: Mapping[str, Mapping[str, int]]) -> RetentionFacts:
-        """What retention would take of these topics together, if these were the policies that hold for each."""
+        """Return what retention would take of these topics together, if these were the policies that hold for each."""
         ...
 
     async def subscriptions(
@@ -442,7 +442,7 @@ class EachBrokerPort(Protocol):
         ...
 
     def take_data_changes(self) -> DataChangesTaken:
-        """What waits to be recorded; then nothing does."""
+        """Return the changes that wait to be recorded; then none do."""
         ...
 
     async def producers(self) -> Sequence[SessionFacts]: ...

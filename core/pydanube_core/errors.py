@@ -602,7 +602,7 @@ class AuditBroken(Fatal):
 
 
 class ConditionNotMet(Fatal):
-    """What the command was asked to check is not so."""
+    """A condition that the command was asked to check is not met."""
 
     code = "CONDITION_NOT_MET"
 

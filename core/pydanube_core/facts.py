@@ -1,4 +1,4 @@
-"""What a broker knows of itself, as the admin core sees it (through `cluster_port`).
+"""Facts of a broker about itself, as the admin core sees it (through `cluster_port`).
 
 Facts are per concrete topic: a partitioned topic shows as its partitions, each with
 `parent` set, and as one `TopicFacts` of its own with `partitions` > 0 and no log. Times are milliseconds since
@@ -90,7 +90,7 @@ class DataChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataChangesTaken:
-    """What has gathered since it was last asked for."""
+    """The changes gathered since they were last asked for."""
 
     changes: tuple[DataChange, ...]
     left_out: int  # more than were kept
@@ -221,7 +221,7 @@ class PolicyFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionFacts:
-    """What retention would take of stored messages, if certain policies held."""
+    """The stored messages that retention would take, if certain policies held."""
 
     messages: int = 0  # that go at once
     bytes: int = 0
@@ -245,7 +245,7 @@ class RetentionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorDifference:
-    """What putting cursors back where they once stood comes to, in messages."""
+    """The difference, in messages, that putting cursors back where they once stood makes."""
 
     passed_over: int  # unread now, and not any more then
     missing: int  # unread then, and not stored any more

@@ -60,7 +60,7 @@ class Status(IntEnum):
 
 
 class WireError(Exception):
-    """What came is no gRPC; the call ends with this status."""
+    """Bytes that are no gRPC; the call ends with this status."""
 
     def __init__(self, status: Status, why: str) -> None:
         super().__init__(why)
@@ -242,7 +242,7 @@ def encode_metadata(metadata: Sequence[tuple[str, str | bytes]]) -> Headers:
 
 
 def decode_metadata(fields: Headers) -> tuple[tuple[str, str | bytes], ...]:
-    """What the caller attached: every field but HTTP's and gRPC's own; what is no base64 or no text is left out."""
+    """Return the caller's metadata: every field but HTTP's and gRPC's own; what is no base64 or no text is left out."""
     found: list[tuple[str, str | bytes]] = []
     for name, value in fields:
         if name.startswith(b"grpc-") or name in (b"content-type", b"te"):

@@ -1,4 +1,4 @@
-"""What a broker's schema registry tells the admin core, and the port it does so through (as `facts`)."""
+"""Facts of a broker's schema registry for the admin core, and the port it asks them through (as `facts`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a name that does not exist may have been meant as."""
+"""Guesses at what a name that does not exist was meant as."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class ClusterTasks:
         return _dumped(ok_result(result, self._asked(cluster)))
 
     def _asked(self, cluster: str | None) -> Asked:
-        """What is too long for a task's result is left out of it; get_task has all of it, in parts."""
+        """Return the terms of an answer: what is too long for a task's result is left out; get_task has all of it, in parts."""
         return Asked(operation=None, arguments={}, profile=self._profile, cluster=cluster)
 
     # -- waiting for consent ---------------------------------------------------------------------------------

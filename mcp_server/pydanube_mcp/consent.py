@@ -51,14 +51,14 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a person is asked: about one plan."""
+    """The question to a person about one plan."""
 
     plan: Mapping[str, Any]
     cluster: str | None
 
     @property
     def name(self) -> str:
-        """What has to be typed: the name of what the plan takes away."""
+        """Return the name that has to be typed: of what the plan takes away."""
         arguments = self.plan["arguments"]
         for key in ("subscription", "topic", "subject", "namespace", "broker_id"):
             if arguments.get(key):
@@ -113,7 +113,7 @@ def question_result(question: Question, token: str) -> InputRequiredResult:
 
 
 def said(context: Context[Any, Any]) -> tuple[Question, str, Answer] | None:
-    """What a call that comes again brings: the question, the plan's token, the answer. None: it is a first call.
+    """Return what a call that comes again brings: the question, the plan's token, the answer. None: it is a first call.
 
     The state was sealed by this server for this call and these arguments; anything else does not get here.
     """

@@ -179,7 +179,7 @@ def _step(step: Any, sentences: _Sentences) -> Iterator[Any]:
 
 
 def _kept(value: Any) -> Any:
-    """What others wrote, as it may be shown: bounded, and without what looks like a secret."""
+    """Return what others wrote, as it may be shown: bounded, and without what looks like a secret."""
     if isinstance(value, str):
         text = without_secrets(value)
         if len(text) <= MAX_UNTRUSTED_CHARS:

@@ -1,4 +1,4 @@
-"""What a call answers, as a model gets it: fenced, its proposed calls within reach, and within the size of a result."""
+"""The answer to a call, as a model gets it: fenced, its proposed calls within reach, and within the size of a result."""
 
 from __future__ import annotations
 

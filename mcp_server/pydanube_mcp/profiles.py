@@ -1,4 +1,4 @@
-"""What of an operation a model has to read: the tools of a profile, their schemas cut to what a caller needs.
+"""Profiles of tools: those that a model has to read, their schemas cut to what a caller needs.
 
 Every byte here is read with every turn of a conversation. So the input schemas say names, types, choices and what
 the names leave open; lengths and unknown arguments are checked by the admin core, whose errors say what is wanted.

@@ -78,7 +78,7 @@ def get_prompt(name: str, arguments: Mapping[str, str] | None) -> GetPromptResul
 
 
 def choices_of(prompt: str, argument: str) -> tuple[str, ...] | None:
-    """What an argument may be; None where it is a name in the cluster."""
+    """Return the values that an argument may have; None where it is a name in the cluster."""
     runbook = all_runbooks().get(prompt)
     parameter = runbook.parameter(argument) if runbook else None
     return parameter.choices if parameter is not None and parameter.choices else None

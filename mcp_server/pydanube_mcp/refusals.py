@@ -1,4 +1,4 @@
-"""What is no JSON-RPC message at all is refused in our words.
+"""Refusals, in our words, of what is no JSON-RPC message at all.
 
 For such a message the SDK's transport of the 2025 protocol answers 400 with the text of the library that it validates
 with, which names its classes, quotes the input and ends in addresses of that library's pages. Nothing of it helps.

@@ -1,4 +1,4 @@
-"""What a request says of its caller."""
+"""The caller of a request, as the request tells it."""
 
 from __future__ import annotations
 

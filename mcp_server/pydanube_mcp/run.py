@@ -77,7 +77,7 @@ async def http_face(
 
 
 def _settle() -> None:
-    """What is loaded by now lives as long as the process: collections, which may be off until here, pass it over."""
+    """Keep what is loaded by now out of the garbage collector, which may be off until here: it lives as long as the process."""
     gc.freeze()
     gc.enable()
 

@@ -292,7 +292,7 @@ def _logging_left_alone() -> Iterator[None]:
 
 
 class ServerArguments(TypedDict, total=False):
-    """What whoever runs a server passes on to `build_server`, which says what each is."""
+    """Arguments that whoever runs a server passes on to `build_server`, which says what each is."""
 
     profile: Profile | str
     read_only: bool

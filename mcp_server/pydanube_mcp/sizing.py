@@ -73,7 +73,7 @@ def in_parts(body: Mapping[str, Any], number: int) -> Part:
 
 
 def _units(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """What a part takes whole or not at all, in order."""
+    """Return what a part takes whole or not at all, in order."""
     if path and size_of(value) <= _WHOLE_BYTES:
         yield path, value
     elif isinstance(value, dict):

@@ -168,7 +168,7 @@ class Skills(Extension):
         )
 
     async def _read_folder(self, ctx: Request, params: Folder) -> HandlerResult:
-        """What a folder of a skill holds; they are small, so there is one page."""
+        """Return the content of a skill's folder; they are small, so there is one page."""
         folder = params.uri.rstrip("/") + "/"
         found: dict[str, dict[str, Any]] = {}
         for skill in all_skills():

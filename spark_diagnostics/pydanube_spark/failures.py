@@ -1,4 +1,4 @@
-"""What Spark raises as one of our errors: a task's own error by its code, anything else by the line that says something.
+"""Spark's exceptions as errors of ours: a task's own error by its code, anything else by the line that says something.
 
 Between a task that fails and whoever asked lie a worker's traceback, the JVM's and the driver's: all of it text.
 """

@@ -1,4 +1,4 @@
-"""What SchemaRegistry changes on the admin port: through the core, so that it is planned and audited.
+"""Changes of the SchemaRegistry service on the admin port: made through the core, so that they are planned and audited.
 
 Reading the registry is the same on both ports, and the broker serves it.
 """
@@ -47,7 +47,7 @@ class SchemaChanges:
     async def delete_schema_version(
         self, request: pb.DeleteSchemaVersionRequest
     ) -> pb.DeleteSchemaVersionResponse:
-        """What is not there is deleted already: success, as in the original, and the message says so."""
+        """Delete a version; one that is not there counts as deleted, as in the original, and the message says so."""
         try:
             await self._ask(
                 "schemas.delete_version", {"subject": request.subject, "version": request.version}

@@ -39,7 +39,7 @@ class Namespaces:
         return pb.TopicListResponse(topics=[topic.name.removeprefix("/") for topic in topics])
 
     async def get_namespace_policies(self, request: pb.NamespaceRequest) -> pb.PolicyResponse:
-        """What holds in the namespace; the tool refuses a number of more than 32 bits."""
+        """Return the policies in force in the namespace; the tool refuses a number of more than 32 bits."""
         found = await self._ask("namespaces.get_policies", {"namespace": request.name})
         effective = found["effective"]
         return pb.PolicyResponse(

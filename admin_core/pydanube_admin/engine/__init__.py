@@ -1,1 +1,1 @@
-"""What carries operations out: their declaration, the desk of changes, plans, tasks and the audit. Knows no single one."""
+"""The machinery that carries operations out: declarations, the desk of changes, plans, tasks, the audit. It knows no single operation."""

@@ -1,4 +1,4 @@
-"""What an operation may use: the broker's port, the time, and what is known of its call."""
+"""The context of an operation: the broker's port, the time, and what is known of its call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def system_now_ms() -> int:
 
 
 class TaskBook(Protocol):
-    """What operations may ask of the long ones (`pydanube_admin.engine.tasks`)."""
+    """The part of the long operations' book (`pydanube_admin.engine.tasks`) that operations may ask."""
 
     async def get(self, task_id: str) -> TaskRecord | None:
         """One that is kept."""
@@ -48,7 +48,7 @@ class TaskBook(Protocol):
 
 
 class PlanDesk(Protocol):
-    """What operations may ask of the desk (`pydanube_admin.engine.desk`), which itself calls operations."""
+    """The part of the desk (`pydanube_admin.engine.desk`) that operations may ask; the desk itself calls operations."""
 
     plans: Plans
     changes: Changes

@@ -210,7 +210,7 @@ class Desk:
             return await self._carry_out(prepared)
 
     async def _thing(self, call: Call) -> str:
-        """What the call changes; of an undo what the change was of."""
+        """Return the thing that the call changes; for an undo, the thing that the change was of."""
         arguments = call.arguments
         if call.operation.name == UNDO:
             found = await self.changes.get(str(arguments["call_id"]))
@@ -259,7 +259,7 @@ class Desk:
     def _record_of(
         self, context: Context, call: Call, forecast: Forecast, plan_id: str, now: int
     ) -> ChangeRecord | None:
-        """What is kept for the undo; None where there is none."""
+        """Return the record kept for the undo; None where there is none."""
         if not _reversible(call.operation, forecast):
             return None
         return ChangeRecord(

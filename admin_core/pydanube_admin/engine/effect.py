@@ -1,4 +1,4 @@
-"""What an operation does to the cluster, as callers must know before they call it."""
+"""The effect of an operation on the cluster, as callers must know it before they call."""
 
 from __future__ import annotations
 

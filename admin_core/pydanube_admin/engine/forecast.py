@@ -1,4 +1,4 @@
-"""What a change would do, worked out without doing it: the substance of a plan."""
+"""The forecast of a change, worked out without making it: the substance of a plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydanube_admin.engine.effect import Effect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What would be another after a change, and what a plan for it stands on.
+    """The differences that a change would make, and what a plan for it stands on.
 
     `effect` and `reversible` are set where this very call is not what the operation usually is: a policy that
     shortens retention destroys. `image` is what an undo needs of the state before, JSON values only. `basis` is what
@@ -59,7 +59,7 @@ _TAKEN: Final = ("messages", "bytes")
 def blast_radius(
     *, topics: int = 0, subscriptions: int = 0, consumers: int = 0, messages: int = 0, bytes: int | None = 0
 ) -> dict[str, int | None]:
-    """What a change touches, or for one that destroys: what it takes away. `bytes` None: unknown."""
+    """Return what a change touches, or, for one that destroys, what it takes away. `bytes` None: unknown."""
     return {
         "topics": topics,
         "subscriptions": subscriptions,
@@ -70,7 +70,7 @@ def blast_radius(
 
 
 def loss_text(radius: Mapping[str, int | None], later: str | None) -> str:
-    """What a plan says that goes. Where there is a `later`, topics and subscriptions stay: they are what it touches."""
+    """Say what a plan takes away. Where there is a `later`, topics and subscriptions stay: they are what it touches."""
     if later is None:
         return radius_text(radius)
     gone = radius_text({name: radius[name] for name in _TAKEN})

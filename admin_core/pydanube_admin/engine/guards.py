@@ -1,4 +1,4 @@
-"""What is under way, kept in the metadata store: one change of a thing at a time, whichever broker makes it.
+"""Changes under way, kept in the metadata store: one change of a thing at a time, whichever broker makes it.
 
 A guard is a key that is there while a call is under way. It is taken by one write that needs it to be absent, and names
 the call and the life of the broker that took it. A guard of a life that is over is nobody's: whoever wants it takes it

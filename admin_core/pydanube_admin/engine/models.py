@@ -1,4 +1,4 @@
-"""What requests and results are made of, and the arguments that several areas share: see the areas' own `models`.
+"""Base classes of requests and results, and arguments that several areas share; the areas have `models` of their own.
 
 Requests are strict: a JSON type must be the one the schema names, and unknown fields are refused. Results leave
 out a `<field>_reason` while its field is known; a null that has a reason beside it is unknown, one without is

@@ -1,4 +1,4 @@
-"""What an operation is: declared once, by a decorator on its handler, and rendered by every face.
+"""The declaration of an operation: made once, by a decorator on its handler, and rendered by every face.
 
 An operation is a name, a typed request and result, and what a caller must know before calling it: its effect, the
 permission it needs, whether it can be undone. It carries its handler too, which only the desk calls; faces read the

@@ -119,7 +119,7 @@ def cut(
 
 
 def one_by_one(make: Callable[[T], R]) -> Callable[[Sequence[T]], Awaitable[list[R]]]:
-    """What makes items one by one, at once."""
+    """Return a function that makes items one by one, at once."""
 
     async def made(some: Sequence[T]) -> list[R]:
         return [make(one) for one in some]
@@ -176,7 +176,7 @@ async def page_of(
 
 
 def _none_because(request: SortedListRequest) -> str | None:
-    """What a list without items was narrowed by; None where it was not."""
+    """Name what an empty list was narrowed by; None where it was not."""
     given = request.model_dump(
         exclude_defaults=True, exclude=set(SortedListRequest.model_fields) - {"filter"}
     )
@@ -267,7 +267,7 @@ def next_token(key: Key, operation: str, request: ListRequest) -> str:
 
 
 def _scope(operation: str, request: ListRequest) -> bytes:
-    """What must be the same from page to page; the size of the pages need not."""
+    """Return what must be the same from page to page; the size of the pages need not."""
     fixed = request.model_dump(mode="json", exclude={"limit", "page", "top"})
     return json.dumps([operation, fixed], sort_keys=True).encode()
 

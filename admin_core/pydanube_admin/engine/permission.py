@@ -1,4 +1,4 @@
-"""What a call needs: a permission on every thing that it touches, looked at the moment the call is known.
+"""The permissions that a call needs, on every thing that it touches; looked at the moment the call is known.
 
 Whatever carries out a call checks its arguments first, and so comes by here: the call itself, the one inside a plan, the
 read inside `operations.read`, the change that an undo takes back.
@@ -57,7 +57,7 @@ def check_permission(port: ClusterPort, call: Call) -> Call:
 
 
 class Sight:
-    """What the caller sees of others' things, in a list or in an error that proposes names.
+    """The view that a caller has of others' things, in a list or in an error that proposes names.
 
     Args:
         permission: that he needs on what he sees.

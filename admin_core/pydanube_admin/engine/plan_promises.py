@@ -1,4 +1,4 @@
-"""What a plan may promise of its undo: what there is no room for is not promised."""
+"""Promises of undo: a plan promises none that there is no room for."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pydanube_admin.engine.plan_records import PlanRecord
 
 
 class ShownPlan(Result):
-    """What a change would do."""
+    """A plan as it is shown: what a change would do."""
 
     plan_id: str
     operation: str

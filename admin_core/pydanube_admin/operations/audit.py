@@ -164,7 +164,7 @@ def _operation_named(name: str) -> str:
 
 
 class _Filter:
-    """What `audit.query` asks for."""
+    """The filter of an `audit.query`."""
 
     def __init__(self, context: Context, request: QueryAuditRequest) -> None:
         self._request = request

@@ -92,7 +92,7 @@ async def _moving(
     diff: list[dict[str, Any]],
     messages: int,
 ) -> Forecast:
-    """What moving a cursor would do. Where producers or consumers are at work it moves by itself: that is no news."""
+    """Forecast a moved cursor. Where producers or consumers are at work it moves by itself: that is no news."""
     cursors = await context.port.cursors(topic.own.topic, subscription)
     identity = [str(facts.subscription_id) for facts in found]
     at_work = topic.producers or consumers_of(found)

@@ -228,7 +228,7 @@ async def _result(asked: Awaitable[Diagnosis], fail_on: str | None) -> Diagnosis
 
 
 def _passed(found: Diagnosis, fail_on: str | None) -> bool:
-    """What could not be looked at has not passed: a check that cannot see must not be green."""
+    """Return whether the check passed. What could not be looked at has not: a check that cannot see must not be green."""
     if fail_on is None:
         return True
     least = Severity[fail_on.upper()]

@@ -110,7 +110,7 @@ async def _policy_change(
 async def _policy_before(
     context: Context, topic: Topic, subscription: str, found: list[SubscriptionFacts]
 ) -> dict[str, Any]:
-    """What holds now; nothing where there is no subscription and nothing is kept for it."""
+    """Return the policy in force; nothing where there is no subscription and nothing is kept for it."""
     try:
         return dict(await context.port.failure_policy(topic.own.topic, subscription))
     except SubscriptionNotFound:

@@ -87,7 +87,7 @@ class SearchPage(Page[MessageItem]):
 
 
 def fenced(message: MessageFacts, room: int) -> tuple[dict[str, Any], bool, int]:
-    """What producers wrote, at most `room` bytes of payload: the fenced object, whether it was cut, bytes used."""
+    """Fence what producers wrote, at most `room` bytes of payload: the fenced object, whether it was cut, bytes used."""
     shown = message.payload[: max(0, min(room, MAX_PAYLOAD_BYTES))]
     cut = len(shown) < len(message.payload)
     body: dict[str, Any]

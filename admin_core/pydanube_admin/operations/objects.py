@@ -150,7 +150,7 @@ class ExportedObjects(Change):
 
 
 class ReplayedRange(Result):
-    """What arrived in one concrete topic."""
+    """The messages that arrived in one concrete topic."""
 
     topic: str
     messages: int

@@ -79,7 +79,7 @@ def shortens_retention(before: Mapping[str, int], after: Mapping[str, int]) -> b
 
 
 def later_text(loss: RetentionFacts) -> str:
-    """What retention may take after what it takes at once."""
+    """Say what retention may take after what it takes at once."""
     when = "" if loss.later_from_ms is None else f", the first not before {format_time(loss.later_from_ms)}"
     reading = " once every subscription has acknowledged them" if loss.waits_for_cursors else ", read or not"
     stored = (

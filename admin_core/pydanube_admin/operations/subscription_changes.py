@@ -45,7 +45,7 @@ class CreatedSubscription(Change):
 
 
 class DeletedSubscription(Change):
-    """What went with the subscription."""
+    """The result of a deletion: what went with the subscription."""
 
     topic: str
     subscription: str

@@ -117,7 +117,7 @@ async def forecast_cancel(context: Context, request: TaskRequest) -> Forecast:
     examples=(Example(arguments={"task_id": _ID}, note="whoever waits for it is told"),),
 )
 async def cancel_task(context: Context, request: TaskRequest) -> CancelledTask:
-    """What it has done so far stays done; it ends at the next step."""
+    """Stop a task at its next step; what it has done so far stays done."""
     record = await _running(context, request)
     if not context.desk.tasks.cancel(record.task_id) and record.life != context.port.life:
         broker_id = record.life.partition("/")[0]

@@ -55,7 +55,7 @@ class DeleteTopicRequest(Request):
 
 
 class DeletedTopic(Change):
-    """What went with the topic."""
+    """The result of a deletion: what went with the topic."""
 
     topic: str
     topic_id: str
@@ -99,7 +99,7 @@ def _creation(request: CreateTopicRequest) -> tuple[str, str]:
 
 
 def _options(request: CreateTopicRequest) -> dict[str, Any]:
-    """What was given beyond the topic's kind."""
+    """Return the arguments given beyond the topic's kind."""
     given: dict[str, Any] = {"policies": _policies(request)} if request.policies else {}
     if request.schema_subject is not None:
         given["schema_subject"] = request.schema_subject

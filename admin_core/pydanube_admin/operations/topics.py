@@ -112,7 +112,7 @@ class Topic:
 
     @property
     def logs(self) -> tuple[TopicFacts, ...]:
-        """What holds messages."""
+        """Return the concrete topics, which hold the messages."""
         return self.parts or (self.own,)
 
     @property

@@ -18,7 +18,7 @@ MISSING: Final = _Missing()
 
 
 def find(path: str, known: Mapping[str, Any]) -> Any:
-    """What `step.items.0.name` leads to, or MISSING."""
+    """Return the value that `step.items.0.name` leads to, or MISSING."""
     value: Any = known
     for word in path.split("."):
         if isinstance(value, Mapping) and word in value:

@@ -1,4 +1,4 @@
-"""What a runbook is made of.
+"""The parts of a runbook.
 
 Texts and arguments hold references in braces: `{topic}` is a parameter, `{lag.items.0.topic}` what an earlier step
 found, `{item.subscription}` the one that a step with `each` is at. An argument that is nothing but a reference takes
@@ -23,7 +23,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What a result should look like: every value at `path` (`items.*.status`) fulfils `is` with `value`."""
+    """An expectation of a result: every value at `path` (`items.*.status`) fulfils `is` with `value`."""
 
     path: str
     relation: str  # equals | not_equals | at_most | at_least | one_of | none_of | empty | not_empty

@@ -24,7 +24,7 @@ Approve = Callable[[str, Mapping[str, Any]], bool]  # the operation and its plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a check says of a result."""
+    """The verdict of a check on a result."""
 
     fine: bool
     text: str

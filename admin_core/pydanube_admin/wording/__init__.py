@@ -1,1 +1,1 @@
-"""What people call things, and which operation they mean."""
+"""The words that people use for things, and the operations they mean."""

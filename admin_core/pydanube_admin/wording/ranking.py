@@ -38,7 +38,7 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """What a question comes to."""
+    """The result of ranking operations for a question."""
 
     operations: tuple[str, ...]  # what may be meant, best first
     absent: Absent | None  # there is no such operation

@@ -133,7 +133,7 @@ class EpochCounter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfficeView:
-    """What a new leader finds. Ids of topics, ascending.
+    """The state that a new leader finds. Ids of topics, ascending.
 
     unassigned: without an owner. absent_owner: of a broker that is not registered now. leftover: assignments whose
     topic is gone.

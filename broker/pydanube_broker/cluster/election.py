@@ -72,7 +72,7 @@ class Leadership:
 
 
 class Move(StrEnum):
-    """What a candidate does next."""
+    """The next step of a candidate."""
 
     CAMPAIGN = "campaign"  # nobody leads
     LEAD = "lead"  # we do

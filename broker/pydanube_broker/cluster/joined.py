@@ -114,7 +114,7 @@ class JoinedBroker:
 
     @property
     def assignments(self) -> Mapping[TopicId, Assignment]:
-        """What this broker owns."""
+        """The topics that this broker owns."""
         return self._mine
 
     @property

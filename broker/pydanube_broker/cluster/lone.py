@@ -79,7 +79,7 @@ class LoneBroker:
 
     @property
     def assignments(self) -> Mapping[TopicId, Assignment]:
-        """What this broker owns."""
+        """The topics that this broker owns."""
         return self._assignments
 
     def epoch(self, topic_id: TopicId) -> Epoch:

@@ -147,7 +147,7 @@ def open_topic(now: Assignment, revision: Revision, incarnation: Incarnation) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Witnesses:
-    """What a change is guarded by, beside the assignment: the shell reads it right before.
+    """Values that guard a change beside the assignment: the shell reads them right before.
 
     seal: the catalog's head, None for a topic without objects, whose objects would lie in `folder`.
     assign: the leader's key and the topic name's counter of epochs.
@@ -187,7 +187,7 @@ def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Write], list
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What the leader knows. `alive`: brokers that may be given a topic, in the order it prefers them."""
+    """The leader's knowledge. `alive`: brokers that may be given a topic, in the order it prefers them."""
 
     alive: Mapping[BrokerId, Incarnation]
     waited_ms: int  # since the assignment changed last, by the leader's clock
@@ -195,7 +195,7 @@ class Standing:
 
 
 def leaders_change(now: Assignment, revision: Revision, standing: Standing) -> Change | None:
-    """What the leader does about a topic, if anything."""
+    """Return the leader's change about a topic, if one is due."""
     match now.stage:
         case Stage.SERVING:
             return None

@@ -1,4 +1,4 @@
-"""What one broker does about one topic that may move; pure. Records and events go in, effects come out.
+"""The part of one broker in a move of one topic; pure. Records and events go in, effects come out.
 
 A seat knows the assignment as it was seen last and the epoch of what the journal holds. It serves only while the
 assignment names its broker and the journal holds the topic from after the last seal. The shell carries out the

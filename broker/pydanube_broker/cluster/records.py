@@ -1,4 +1,4 @@
-"""What the registry stores: namespaces, topics, partitioned topics, subscriptions.
+"""Records of the registry: namespaces, topics, partitioned topics, subscriptions.
 
 A `…Spec` is the JSON in the store. A `…Record` is a spec as it was read: with the identity that the store gave it
 (create revision) and the revision of its last change, which guards the next.
@@ -47,7 +47,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings(JsonRecord):
-    """What a topic is asked to be; the same for all partitions of one.
+    """The settings asked for a topic; the same for all its partitions.
 
     `policies`: only those set for the topic; its namespace's hold otherwise. `schema`: subject and how it is
     enforced, None for none. `options`: compaction, typed columns.

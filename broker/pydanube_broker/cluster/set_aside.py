@@ -19,7 +19,7 @@ log = logging.getLogger("pydanube.cluster")
 
 
 def counted_at_most(counter: KeyValue, error: ClusterError) -> int:
-    """What a counter that cannot be read has reached at the most.
+    """Return the highest value that a counter which cannot be read may have reached.
 
     Each of its steps took a revision of the store, so it never passed that of its last change.
     """
@@ -29,7 +29,7 @@ def counted_at_most(counter: KeyValue, error: ClusterError) -> int:
 
 
 class Aside:
-    """What was set aside since the start, by key. Single user: the loop."""
+    """The metadata set aside since the start, by key. Single user: the loop."""
 
     def __init__(self) -> None:
         self.found: dict[str, SetAside] = {}
@@ -62,7 +62,7 @@ class Aside:
             )
 
     def error(self, key: str) -> CorruptMetadata:
-        """What whoever uses it is told."""
+        """Return the error for whoever uses it."""
         one = self.found[key]
         return CorruptMetadata(f"{key} is set aside: {one.why}: {one.mend}", key=key)
 

@@ -1,4 +1,4 @@
-"""What is kept of a deleted topic or subscription, and why one does not come back."""
+"""Records kept of a deleted topic or subscription, and reasons why one does not come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all pumps of a broker share."""
+"""Parts that all pumps of a broker share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydanube_broker.give_way import GiveWay
 
 
 class DeliveryEngine:
-    """What all pumps of a broker share."""
+    """Parts that all pumps of a broker share."""
 
     def __init__(self) -> None:
         self.turns = Turns()

@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What went into the frame: messages with offsets up to `end` (exclusive), and the bytes they take there.
+    """The content of a frame: messages with offsets up to `end` (exclusive), and the bytes they take there.
 
     `ranges` are the messages' own, without the holes between them.
     """
@@ -38,7 +38,7 @@ class Taken:
 
 
 class Frame(Protocol):
-    """What one consumer is sent at once. The pump fills it, its maker (the consumer's link) knows what to do with it."""
+    """One sending to one consumer. The pump fills it, its maker (the consumer's link) knows what to do with it."""
 
     messages: int
     stored_bytes: int

@@ -166,7 +166,7 @@ class LivePump:
 
     @property
     def stamp(self) -> Any:
-        """What a sampler compares with the last round's: it differs when anything happened."""
+        """Return a value for a sampler to compare with the last round's: it differs when anything happened."""
         return self.topic.commit, self.delivered, len(self.links)
 
     def is_active(self, consumer_id: int) -> bool:

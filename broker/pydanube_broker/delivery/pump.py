@@ -184,7 +184,7 @@ class SubscriptionPump:
 
     @property
     def stamp(self) -> Any:
-        """What a sampler compares with the last round's: it differs when anything happened."""
+        """Return a value for a sampler to compare with the last round's: it differs when anything happened."""
         return self.topic.commit, self.topic.start_offset, len(self.links), self.marks()
 
     def worst_failure(self) -> HeadOfLine | None:

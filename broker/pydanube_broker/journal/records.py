@@ -57,7 +57,7 @@ assert MAX_COPY_BYTES + BROKER_PART_BYTES < MAX_BODY_BYTES
 
 
 class Kind(IntEnum):
-    """What a record says. Every one carries ids, never only names: a topic made anew must not meet these records."""
+    """The meaning of a record. Every one carries ids, never only names: a topic made anew must not meet these records."""
 
     BATCH = 1
     CURSOR = 2

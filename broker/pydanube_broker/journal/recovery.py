@@ -1,4 +1,4 @@
-"""What a journal holds after a crash: the newest head, the records behind it, and whether the end is torn or rotten.
+"""Recovery of a journal after a crash: the newest head, the records behind it, and whether the end is torn or rotten.
 
 A disk may have kept any subset of the sectors that were written since the last completed sync. So the first bad
 record at address p means one of two things, and the proof decides (docs/design.md#4-the-journal): if any valid
@@ -58,7 +58,7 @@ class SegmentFile:
 
 @dataclass(slots=True)
 class Recovered:
-    """What was found. `records` after the head up to `proven` hold for ever; `tail` was never promised."""
+    """The result of a recovery. `records` after the head up to `proven` hold for ever; `tail` was never promised."""
 
     segments: list[SegmentFile]
     head: bytes | None = None

@@ -1,4 +1,4 @@
-"""What the broker looks at when it looks at itself."""
+"""The facts that the broker observes of itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What weighs on the whole broker, round by round: syncs, connections, processor time, and who published most."""
+"""Pressure on the whole broker, round by round: syncs, connections, processor time, and who published most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was seen of a log and of a subscription: rings of states, in arrays of 64-bit numbers.
+"""Rings of past states of a log and of a subscription, in arrays of 64-bit numbers.
 
 A row is kept when something changed, so that an idle subscription costs one row and no time. Which rounds there were
 is kept once for all (`Rounds`); a window is read by walking the rounds with the newest row that is no younger than

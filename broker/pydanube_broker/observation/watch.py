@@ -237,7 +237,7 @@ class Observation:
         return soonest
 
     def lasting(self, view: SubscriptionView, findings: Iterable[Finding]) -> tuple[Finding, ...]:
-        """What is worth saying unasked: that nobody reads counts once it has lasted."""
+        """Return findings worth saying unasked: that nobody reads counts once it has lasted."""
         found = []
         for one in findings:
             if one.rule == "no_consumers" and view.status not in IN_DANGER:

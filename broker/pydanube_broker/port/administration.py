@@ -1,4 +1,4 @@
-"""What the admin core keeps in this broker: its state in the metadata store, and the audit's topic."""
+"""The admin core's storage in this broker: its state in the metadata store, and the audit's topic."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class AdministrationPart:
 
     @contextmanager
     def _noted(self, code: str) -> Iterator[None]:
-        """What cannot be written shows in `/readyz`, until it can be."""
+        """Note whether the write succeeded: `/readyz` shows what cannot be written, until it can be."""
         refused = self._broker.health.changes_refused
         try:
             yield

@@ -42,7 +42,7 @@ class BrokersPart:
         return getattr(self._broker, "tier", None)  # none before the journal has begun
 
     def degraded(self) -> tuple[Reason, ...]:
-        """What is not as it should be and keeps nobody from publishing or consuming."""
+        """Return what is not as it should be and yet keeps nobody from publishing or consuming."""
         tier = self._tier
         stepped = CLOCK.reason()
         clock = () if stepped is None else (Reason(code="CLOCK_STEPPED", message=stepped),)

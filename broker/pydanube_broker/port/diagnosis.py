@@ -189,7 +189,7 @@ class DiagnosisPart(SubscriptionsPart):
         return found
 
     def _tracks(self, topic: Topic, name: str, subscription_id: int) -> tuple[LogTrack, CursorTrack]:
-        """What was seen of a subscription; nothing yet if it is new."""
+        """Return the tracks of a subscription; empty ones if it is new."""
         track = self.observation.sampler.tracks.get(topic.topic_id)
         if track is None:
             track = LogTrack(topic.name, topic.commit, topic.start_offset, now_ms())

@@ -99,7 +99,7 @@ class SubscriptionsPart:
         await self._administration.set_failure_policy(topic, subscription, changes, keep=keep)
 
     async def _cold_part(self, topic: Topic, pump: AnyPump) -> ColdPart | None:
-        """What of its unread messages is not in the journal any more."""
+        """Return the part of its unread messages that is not in the journal any more."""
         offset = max(pump.floor, topic.start_offset)
         if offset >= min(topic.state.tiered_offset, topic.commit):
             return None

@@ -20,7 +20,7 @@ _ELSEWHERE: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8:
 
 
 def advertised_url(given: str | None, host: str, port: int, *, secure: bool = False) -> str:
-    """What is told to clients: the setting, or where the broker listens."""
+    """Return the address told to clients: the setting, or where the broker listens."""
     if given is not None:
         return check_advertised(given, secure=secure)
     return f"{_scheme(secure)}://{_bracketed(dialled_host(host))}:{port}"

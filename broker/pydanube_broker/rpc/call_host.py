@@ -1,4 +1,4 @@
-"""What a call sees of its connection, its method and its head, and a connection of its server: so that each of these
+"""Views of a call: of its connection, its method and its head; and of a connection: of its server. So each of these
 modules knows only those below it."""
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 
 def unexpected(path: str, error: Exception, event: str) -> ClusterError:
-    """What a client is told of an exception that is none of ours; a defect is logged, a client's nonsense is not."""
+    """Return the error that a client is told for an exception that is none of ours; a defect is logged, a client's nonsense is not."""
     if isinstance(error, DecodeError):
         return InvalidArgument(f"the bytes are no request of {path}", method=path)
     log.error(event, exc_info=error, extra={"event": event, "method": path})
@@ -56,7 +56,7 @@ def unexpected(path: str, error: Exception, event: str) -> ClusterError:
 
 
 class Call:
-    """What every kind of call has."""
+    """The state that every kind of call has."""
 
     __slots__ = ("connection", "due", "head", "method", "over", "since", "stream")
 
@@ -125,7 +125,7 @@ class Call:
         self.method.ended(status)
 
     def refuse(self, error: WireError) -> None:
-        """What came is no gRPC."""
+        """Refuse a call whose bytes are no gRPC."""
         self.finish(error.status, error.why)
 
 

@@ -89,7 +89,7 @@ class Certificates:
         return context
 
     def _state(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """What tells one content of the files from another."""
+        """Return a value that tells one content of the files from another."""
         files = (self._files.cert, self._files.key, self._files.client_ca)
         return tuple(None if path is None else _stamp(path) for path in files)
 

@@ -102,7 +102,7 @@ ColdHandler = Callable[[bytes], Awaitable[bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What a server serves on one port: full method path → handler; `open`: paths for which nobody is asked who he is."""
+    """The handlers of one port: full method path → handler; `open`: paths for which nobody is asked who he is."""
 
     streams: Mapping[str, StreamOpener] = field(default_factory=dict)
     cold: Mapping[str, ColdHandler] = field(default_factory=dict)

@@ -300,7 +300,7 @@ class OwnConnection(asyncio.Protocol):
     # -- of the server -----------------------------------------------------------------------------------------
 
     def look_after(self, now: float) -> None:
-        """What only time shows: a peer that is too slow, or gone."""
+        """Act on what only time shows: a peer that is too slow, or gone."""
         http, times = self.http, self.server.times
         if self._transport is None:
             return

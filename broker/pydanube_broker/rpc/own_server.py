@@ -31,7 +31,7 @@ log = logging.getLogger("pydanube.rpc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """What a connection may take: time, and memory above the level of frames."""
+    """The limits of a connection: time, and memory above the level of frames."""
 
     #: from the connection to the peer's first SETTINGS
     handshake_s: float = 20.0

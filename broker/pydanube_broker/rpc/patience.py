@@ -43,12 +43,12 @@ def raise_limit() -> None:
 
 
 def places() -> Places:
-    """What the process's limit of descriptors leaves for connections."""
+    """Return how many connections the process's limit of descriptors leaves room for."""
     return places_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def places_within(soft: int) -> Places:
-    """What a limit of `soft` descriptors leaves for connections."""
+    """Return how many connections a limit of `soft` descriptors leaves room for."""
     if soft == resource.RLIM_INFINITY:
         return Places(grpc=_MOST, other=_MOST_HTTP)
     other = max(2, min(_MOST_HTTP, soft // 16))

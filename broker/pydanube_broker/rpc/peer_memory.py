@@ -1,4 +1,4 @@
-"""What the broker holds for its peers: one budget over all connections of all ports.
+"""The memory that the broker holds for its peers: one budget over all connections of all ports.
 
 Each connection says how much is held on its behalf: messages that are half sent or not wanted yet, answers and deliveries
 that wait to be read, open streams with their headers, what is handed to its transport. Its own bounds keep one
@@ -32,7 +32,7 @@ Group = tuple[str, str]
 
 
 class Holding:
-    """What is held for one connection, and for how long it has been waiting, told from how much passes.
+    """The memory held for one connection, and for how long it has been waiting, told from how much passes.
 
     Args:
         holds: bytes held for it now.

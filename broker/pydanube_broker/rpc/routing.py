@@ -62,12 +62,12 @@ def methods_of(route: Route, calls: Counter[tuple[str, str, str]]) -> Mapping[by
 
 
 def nothing(calls: Counter[tuple[str, str, str]]) -> Method:
-    """What is called by requests that call nothing; they are counted together."""
+    """Handle requests that name no method; they are counted together."""
     return Method("/unknown/unknown", RefusedCall, None, calls, open=True)
 
 
 class CallHead:
-    """What gRPC makes of a request's head.
+    """A request's head in gRPC's terms.
 
     Args:
         method: what is called; `nothing` where the request is refused.

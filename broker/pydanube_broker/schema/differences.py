@@ -1,4 +1,4 @@
-"""What keeps one schema from reading another's data: a difference, with its place and the rule it breaks.
+"""A difference that keeps one schema from reading another's data, with its place and the rule it breaks.
 
 Rules speak of a reader and a writer; people speak of before and after. Backward, the new schema reads what the old
 one wrote; forward, the old one reads what the new one writes. `Findings` keeps the two apart, so that one set of

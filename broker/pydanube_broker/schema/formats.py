@@ -39,7 +39,7 @@ MAX_WORK: Final = 2_000_000  # looks × bytes that are done in the broker itself
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadCheck:
-    """What payloads of a version are held against.
+    """The check of payloads against a version.
 
     `weight` is what one byte may cost at most. A payload that may cost more than the loop can bear is held against
     `schema` in another process (`payload_process`).
@@ -137,7 +137,7 @@ def parse_schema(kind: SchemaType, definition: bytes, *, descriptors: bytes | No
 
 
 def _second_opinion(value: Any) -> None:
-    """What consumers will read the data with must take the schema, too."""
+    """Parse the schema with the library that consumers will read the data with: it must take it, too."""
     try:
         fastavro.schema.parse_schema(value, _write_hint=False)
     except Exception as error:
@@ -190,7 +190,7 @@ def admit_schema(parsed: ParsedSchema) -> None:
 
 
 def payload_check(schema: ParsedSchema) -> PayloadCheck:
-    """What payloads of a schema are held against; made once a version, and used for all its payloads."""
+    """Return the check of payloads against a schema; made once a version, and used for all its payloads."""
     match schema:
         case PlainSchema(type=SchemaType.STRING):
             return PayloadCheck(run=_check_string)

@@ -205,7 +205,7 @@ class SchemaGuard:
             self._payload_failed(error, index)
 
     def _version_for(self, identity: Identity) -> Identity | None:
-        """What to hold a payload against: its version, else the latest; None where it was not of this subject anyway."""
+        """Return the version to hold a payload against: its own, else the latest; None where it was not of this subject anyway."""
         schema_id, version = identity
         index, binding = self._registry.index, self.binding
         if schema_id not in (0, binding.schema_id):

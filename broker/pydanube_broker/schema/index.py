@@ -26,7 +26,7 @@ class SchemaIndex:
         self._versions.setdefault(record.schema_id, {})[record.version] = record
 
     def replace_versions(self, schema_id: int, records: list[VersionRecord]) -> None:
-        """What the store has of a subject, as it was read with its record."""
+        """Replace the versions of a subject by those that were read with its record."""
         self._versions[schema_id] = {record.version: record for record in records}
 
     def remove_version(self, schema_id: int, version: int) -> None:

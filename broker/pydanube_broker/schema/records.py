@@ -1,4 +1,4 @@
-"""What the registry keeps of a subject and of a version.
+"""Records that the registry keeps of a subject and of a version.
 
 A `…Spec` is the JSON in the store, a `…Record` what was read: with the revision that guards the next change.
 """
@@ -81,7 +81,7 @@ class VersionRecord:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """What messages carry."""
+        """Return the identity that messages carry."""
         return self.schema_id, self.spec.version
 
 

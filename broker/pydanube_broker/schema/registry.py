@@ -120,7 +120,7 @@ class SchemaRegistry:
         return self.index.version(self.index.subject(subject).schema_id, None)
 
     def check_of(self, schema_id: int, version: int) -> PayloadCheck:
-        """What payloads of a version are held against; made at its first use. Raises `SchemaNotFound`."""
+        """Return the check of payloads against a version; made at its first use. Raises `SchemaNotFound`."""
         identity = (schema_id, version)
         check = self._checks.get(identity)
         if check is None:

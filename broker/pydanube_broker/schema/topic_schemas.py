@@ -26,7 +26,7 @@ from pydanube_broker.schema.vocabulary import ValidationPolicy
 
 
 class ServedTopic(Protocol):
-    """What is changed of a topic that this broker serves."""
+    """The part of a served topic that a change of its schema touches."""
 
     name: str
     options: Any
@@ -55,7 +55,7 @@ class TopicSchemas:
         return Binding.of(settings.schema)
 
     def guard_of(self, record: TopicRecord) -> SchemaGuard | None:
-        """What publishes of a topic are held against; None if there is nothing to hold them against."""
+        """Return the guard of a topic's publishes; None if there is nothing to hold them against."""
         binding = self.binding_of(record)
         if binding is None or binding.validation_policy is ValidationPolicy.NONE:
             return None

@@ -37,7 +37,7 @@ class JsonProfile(StrEnum):
 
 
 class ValidationPolicy(StrEnum):
-    """What happens to a message that does not fit: nothing, a line in the log, a refusal."""
+    """The fate of a message that does not fit: nothing, a line in the log, a refusal."""
 
     NONE = "none"
     WARN = "warn"

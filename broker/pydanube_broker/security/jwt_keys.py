@@ -41,7 +41,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JwtRules:
-    """What a token must say."""
+    """Demands on the claims of a token."""
 
     issuer: str | None
     audience: str | None

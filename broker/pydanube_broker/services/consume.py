@@ -63,7 +63,7 @@ class ConsumeStream:
 
     @property
     def right(self) -> Right | None:
-        """What it was let in for."""
+        """The right by which the stream was let in."""
         return None if self._topic is None or self.closed else Right(self._reply, Action.CONSUME, self._topic)
 
     # -- from the client -------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class PublishStream:
 
     @property
     def right(self) -> Right | None:
-        """What it was let in for."""
+        """The right by which the stream was let in."""
         return None if self._topic is None or self.closed else Right(self._reply, Action.PRODUCE, self._topic)
 
     # -- from the client -------------------------------------------------------------------------------------

@@ -200,7 +200,7 @@ class SchemaRegistryService:
     async def delete_schema_version(
         self, request: pb.DeleteSchemaVersionRequest
     ) -> pb.DeleteSchemaVersionResponse:
-        """What is not there is deleted already: success, as in the reference broker, and the message says so."""
+        """Delete a version; one that is not there counts as deleted, as in the reference broker, and the message says so."""
         try:
             await self._registry.delete_version(request.subject, request.version)
             message = f"version {request.version} of {request.subject!r} was deleted"

@@ -1,1 +1,1 @@
-"""What this broker serves: the catalog's topics and subscriptions brought to life, and the changes to them."""
+"""The topics and subscriptions of the catalog that this broker serves, and the changes to them."""

@@ -1,4 +1,4 @@
-"""What an administrator changes on topics, namespaces and subscriptions that are being served.
+"""Changes that an administrator makes to topics, namespaces and subscriptions that are being served.
 
 The catalog first, in one guarded transaction a thing, then what is alive: limits and failure policies hold from the
 next call on, cursors move under their consumers. A method that moves a cursor returns when that is durable.
@@ -62,7 +62,7 @@ class Administration:
     # -- policies --------------------------------------------------------------------------------------------
 
     def topic_policies(self, topic: str) -> PolicyFacts:
-        """What is set on the topic, and what holds for it."""
+        """Return the policies set on the topic, and those in force for it."""
         name, parts = self._parts(topic)
         index = self._registry.catalog.index
         parent = index.partitioned(name)
@@ -104,7 +104,7 @@ class Administration:
         )
 
     def namespace_policies(self, namespace: str) -> PolicyFacts:
-        """What is set on the namespace, and what holds for a topic in it that sets nothing."""
+        """Return the policies set on the namespace, and those in force for a topic in it that sets nothing."""
         name = check_namespace(namespace)
         own = self._registry.catalog.index.namespace(name).spec.policies
         return PolicyFacts(
@@ -194,7 +194,7 @@ class Administration:
     def compare_cursors(
         self, topic: str, subscription: str, images: Mapping[str, bytes], starts: Mapping[str, int]
     ) -> CursorDifference:
-        """What `place_cursors` would come to; `starts`: where the topics began when the images were made."""
+        """Return the result that `place_cursors` would have; `starts`: where the topics began when the images were made."""
         passed = missing = 0
         for part, pump in self._pumps(topic, subscription):
             if part.name not in images:
@@ -302,7 +302,7 @@ class Administration:
         return any(subscription in part.subscriptions for part in self._parts(topic)[1])
 
     def kept_failure_policies(self, topic: str) -> dict[str, dict[str, Any]]:
-        """What is kept for subscriptions of the topic that are not there yet, by their names."""
+        """Return the failure policies kept for subscriptions of the topic that are not there yet, by their names."""
         index = self._registry.catalog.index
         return {
             name: dict(options[OPTION])

@@ -1,4 +1,4 @@
-"""What clients change by calls for data: cursors they move, topics and subscriptions they make. It waits here for the audit.
+"""Changes by calls for data: cursors moved, topics and subscriptions made. They wait here for the audit.
 
 The audit is not the data plane's pace: equal changes are one, and what is more than a few at once is only counted.
 """
@@ -42,7 +42,7 @@ class DataChanges:
             self._wake()
 
     def take(self) -> DataChangesTaken:
-        """What waits; then nothing does."""
+        """Return the changes that wait; then none do."""
         taken = DataChangesTaken(changes=tuple(self._waiting.values()), left_out=self._left_out)
         self._waiting, self._left_out = {}, 0
         return taken

@@ -1,4 +1,4 @@
-"""What the calls and streams of clients that bring messages or take them need of their broker, and no more."""
+"""The broker as calls and streams of clients that bring or take messages need it, and no more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was deleted and may come back, for as long as its grace lasts and the disk has room for it."""
+"""Deleted topics that may come back, for as long as their grace lasts and the disk has room for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other brokers change in the metadata, carried out on what is served here.
+"""Changes of other brokers in the metadata, carried out on what is served here.
 
 The catalog's watch and that of the assignments name keys that changed; a task holds what is served against the metadata,
 key by key. What this broker changed itself it finds done. Bounded by the number of keys: each waits once.

@@ -86,7 +86,7 @@ class Doors(Protocol):
 
 @dataclass(slots=True)
 class _Drive:
-    """What is to be done about one topic, and what is being done."""
+    """The work on one topic: what is to be done, and what is being done."""
 
     effects: list[Effect] = field(default_factory=list)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)

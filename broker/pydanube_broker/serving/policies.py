@@ -1,4 +1,4 @@
-"""What holds for topics and subscriptions: their own policies, their namespace's, the settings."""
+"""Policies in force for topics and subscriptions: their own, their namespace's, the settings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Policies:
         ]
 
     def limits_of(self, record: TopicRecord) -> Limits:
-        """What holds for a topic now."""
+        """Return the limits in force for a topic now."""
         limits = Limits.of(*self.layers(record, record.topic.namespace))
         largest = self._settings.topics.max_message_bytes
         return replace(limits, max_message_size=min(limits.max_message_size or largest, largest))

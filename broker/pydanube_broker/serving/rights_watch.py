@@ -1,4 +1,4 @@
-"""What was let in goes on only as long as the right to it: a binding, a token, its time.
+"""Streams go on only as long as the right by which they were let in: a binding, a token, its time.
 
 A change that this broker makes or sees is acted on at once; what only time or another broker's change ends, with the
 next round.
@@ -28,7 +28,7 @@ AT_ONCE: Final = 256  # streams; then everybody else has a turn
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What a stream was let in for."""
+    """The right by which a stream was let in."""
 
     called: Called
     action: Action
@@ -77,7 +77,7 @@ class RightsWatch:
                 await asyncio.sleep(0)
 
     async def _read(self) -> None:
-        """What other brokers changed; what is in force stays so where the store does not answer."""
+        """Read what other brokers changed; what is in force stays so where the store does not answer."""
         try:
             await self._locks.reload()
         except Exception as error:  # whatever it is, streams are looked at all the same

@@ -32,7 +32,7 @@ from pydanube_broker.topics.topic import Topic, now_ms
 
 
 class Action(StrEnum):
-    """What a caller wants to do with a topic."""
+    """An action of a caller on a topic."""
 
     LOOK_UP = "look_up"  # where it is, which partitions it has
     PRODUCE = "produce"  # write it; make it where there is none

@@ -30,7 +30,7 @@ def view_of(batch: CachedBatch) -> BatchView:
 
 
 class BatchColumns:
-    """What routing asks of one batch, worked out once: a batch is routed in several parts, as credit comes."""
+    """Facts about one batch that routing asks for, worked out once: a batch is routed in several parts, as credit comes."""
 
     def __init__(self, batch: CachedBatch) -> None:
         self.batch = batch
@@ -40,7 +40,7 @@ class BatchColumns:
 
     @cached_property
     def head(self) -> BrokerPart:
-        """What the broker wrote before the batch."""
+        """The broker's part in front of the batch."""
         buffers = self.batch.buffers
         return read_broker_part(
             buffers[0] if len(buffers) == 2 else memoryview(buffers[0])[:BROKER_PART_BYTES]

@@ -1,4 +1,4 @@
-"""What a subscription knows of one attached consumer: its session and its credit."""
+"""A subscription's knowledge of one attached consumer: its session and its credit."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Consumer:
     def statistics(
         self, now_ms: int, *, active: bool, oldest_age_ms: int | None, slots: int | None
     ) -> ConsumerStatistics:
-        """What is known of it, and what only the subscription knows."""
+        """Return its statistics, with those that only the subscription knows."""
         return ConsumerStatistics(
             consumer_id=self.consumer_id,
             name=self.name,

@@ -82,7 +82,7 @@ class CursorSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorDelta:
-    """What changed since the last delta or snapshot of the same subscription.
+    """Changes since the last delta or snapshot of the same subscription.
 
     In the generation of the base: `acknowledged` are ranges above `floor` newly done, `attempts` are absolute counts
     that replace older ones. In another generation: all there is, the base is void.
@@ -135,7 +135,7 @@ def apply_deltas(snapshot: CursorSnapshot, deltas: Sequence[CursorDelta]) -> Cur
 
 
 def _newest(layers: Sequence[Sequence[Attempts]]) -> list[Attempts]:
-    """What counts for each offset: the attempts of the last layer that knows it. Ascending, cut at each other's edges.
+    """Return for each offset the attempts of the last layer that knows it. Ascending, cut at each other's edges.
 
     The layers are laid down newest first, each stretch between two edges once: `free` skips what is taken.
     """

@@ -1,4 +1,4 @@
-"""What the subscription asks its shell to do, in the order to do it."""
+"""Requests of the subscription to its shell, in the order to carry them out."""
 
 from __future__ import annotations
 

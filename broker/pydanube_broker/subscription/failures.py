@@ -1,4 +1,4 @@
-"""What becomes of failed deliveries: retries, and messages that are exhausted."""
+"""Failed deliveries: retries, and messages that are exhausted."""
 
 from __future__ import annotations
 

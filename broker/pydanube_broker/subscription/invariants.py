@@ -1,4 +1,4 @@
-"""What must always be so in a window; the tests ask after every step."""
+"""Invariants of a window; the tests check them after every step."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ class Members:
         return [self._renew(consumer, SessionReason.SEEK) for consumer in self.consumers]
 
     def end_session(self, consumer: Consumer, reason: SessionReason) -> Effect:
-        """What a consumer holds is ready, its answers to it are void; it stays."""
+        """Make ready again what a consumer holds and void its answers; it stays."""
         self._release(consumer)
         self._window.version += 1
         return self._renew(consumer, reason)

@@ -1,4 +1,4 @@
-"""What may be sent next, and how the shell answers."""
+"""Plans of what may be sent next, and the shell's answers to them."""
 
 from __future__ import annotations
 

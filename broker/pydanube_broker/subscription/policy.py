@@ -1,4 +1,4 @@
-"""What happens to a delivery that fails: when it comes again, and when it has failed too often.
+"""The policy for a delivery that fails: when it comes again, and when it has failed too often.
 
 After failure n (a nack or an ack timeout) the delay is `min(max(policy delay, asked delay), max delay)`, where the
 policy delay is the base (fixed) or base·2^(n−1) (exponential). Jitter only ever adds, so that a message never comes
@@ -22,7 +22,7 @@ class Backoff(StrEnum):
 
 
 class PoisonPolicy(StrEnum):
-    """What becomes of a message whose deliveries are exhausted."""
+    """The fate of a message whose deliveries are exhausted."""
 
     BLOCK = "block"
     DROP = "drop"

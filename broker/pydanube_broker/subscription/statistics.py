@@ -1,4 +1,4 @@
-"""What a subscription tells about itself."""
+"""Statistics of a subscription."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BlockedBy:
 
 
 class Marks(NamedTuple):
-    """What a sampler compares with what it saw last: a few numbers, cheap to take for ten thousand subscriptions."""
+    """A few numbers for a sampler to compare with those it saw last; cheap to take for ten thousand subscriptions."""
 
     floor: int
     generation: int

@@ -656,18 +656,18 @@ class Subscription:
         return self._window.snapshot()
 
     def take_dirty(self) -> CursorDelta | None:
-        """What changed since the last call, for the journal; None if nothing did.
+        """Return the changes since the last call, for the journal; None if there are none.
 
         `apply_delta(last snapshot, delta)` is the snapshot now.
         """
         return self._window.take_dirty()
 
     def changes(self) -> CursorDelta | None:
-        """What changed since the last `kept`; `take_dirty` in two steps, for a record that may find no room."""
+        """Return the changes since the last `kept`; `take_dirty` in two steps, for a record that may find no room."""
         return self._window.changes()
 
     def kept(self) -> None:
-        """What `changes` said has been appended to the journal."""
+        """Note that the `changes` told have been appended to the journal."""
         self._window.kept()
 
     # -- looking ---------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ MAX_COUNT: Final = (1 << 31) - 1  # three weeks in milliseconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionPolicy:
-    """What happens to deliveries that fail, and where dead letters go.
+    """The policy for deliveries that fail, and where dead letters go.
 
     `dead_letter_topic` of None is the default one, see `default_dead_letter_topic`.
     """

@@ -1,4 +1,4 @@
-"""What a consumer asks for when it attaches to a subscription, whatever kind of client it is."""
+"""The terms that a consumer asks for when it attaches to a subscription, whatever kind of client it is."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from pydanube_broker.subscription.subscription import Subscription
 
 @dataclass(frozen=True, slots=True)
 class TimedPart:
-    """What of a batch, within the ranges asked for, must not be sent now.
+    """The messages of a batch, within the ranges asked for, that must not be sent now.
 
     Attributes:
         expired: ranges whose time to live is over.

@@ -1,4 +1,4 @@
-"""What was sent to a consumer and waits in its buffer, in the order of sending.
+"""Messages sent to a consumer that wait in its buffer, in the order of sending.
 
 A consumer that reports says how many messages of its session its application was handed; the order of sending tells
 which these are. Messages that were acknowledged, or expired, stay here until they are passed over: they count.

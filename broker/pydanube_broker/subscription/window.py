@@ -641,7 +641,7 @@ class Window:
         )
 
     def changes(self) -> CursorDelta | None:
-        """What changed since the last `kept`; None if nothing. O(changed chunks)."""
+        """Return the changes since the last `kept`; None if there are none. O(changed chunks)."""
         if not self._durable:
             return None
         if not self._dirty and not self._dirty_ranges and self._dirty_floor == self.floor:
@@ -661,7 +661,7 @@ class Window:
         )
 
     def kept(self) -> None:
-        """What `changes` said is on its way to the disk: begin anew from here.
+        """Note that the `changes` told are on their way to the disk: begin anew from here.
 
         Not before the record is appended: what was taken out for a record that found no room is in none.
         """

@@ -1,4 +1,4 @@
-"""What the broker writes down of itself: rounds of the sampler to Parquet in the object store."""
+"""The broker's records of itself: rounds of the sampler to Parquet in the object store."""
 
 from pydanube_broker.telemetry.machine import machine_of
 from pydanube_broker.telemetry.writer import TelemetryOptions, TelemetryWriter

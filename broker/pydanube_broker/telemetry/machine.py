@@ -1,4 +1,4 @@
-"""What the machine has, as far as it can be asked. Network capacity cannot: nobody declares it yet."""
+"""Capacities of the machine, as far as it can be asked. Network capacity cannot: nobody declares it yet."""
 
 from __future__ import annotations
 

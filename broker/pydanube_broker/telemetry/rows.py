@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What does not change while the broker runs. Capacities that nobody declared are None."""
+    """Facts that do not change while the broker runs. Capacities that nobody declared are None."""
 
     broker_id: str
     incarnation: int  # of this start of the broker

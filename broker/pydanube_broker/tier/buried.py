@@ -27,7 +27,7 @@ _AT_ONCE: Final = 50  # looked at for the first time: each asks the catalog
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """What an object says of its topic's settings."""
+    """The settings of its topic that an object tells."""
 
     spec: TopicSpec
 
@@ -37,7 +37,7 @@ class _Options:
 
 
 class _Buried:
-    """What the flusher asks of a topic, of one that nobody serves."""
+    """A topic that nobody serves, as the flusher asks it."""
 
     subscriptions: MappingProxyType[str, Any] = MappingProxyType({})
 
@@ -55,7 +55,7 @@ class _Buried:
 
     @property
     def commit(self) -> int:
-        """What was under way when it was deleted counts once it is safe."""
+        """Return the commit offset; what was under way when the topic was deleted counts once it is safe."""
         leaving = self._hub.leaving.get(self.topic_id)
         return self.state.next_offset if leaving is None else leaving.commit
 

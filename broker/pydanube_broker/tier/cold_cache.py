@@ -1,4 +1,4 @@
-"""What was read from the cold tier and is still of use: ranges of offsets, bounded in bytes for the whole broker.
+"""Ranges of offsets read from the cold tier that are still of use, bounded in bytes for the whole broker.
 
 Pure. A range says everything about its offsets: one without batches says that there is no message. The least recently
 used range goes first, so that one topic's replay does not throw another's out before it is used.

@@ -45,7 +45,7 @@ class ColdLag:
         self._times: OrderedDict[tuple[int, int], int] = OrderedDict()  # (topic id, offset) → append time
 
     async def part(self, topic: Topic, offset: int) -> ColdPart | None:
-        """What is unread in the cold tier from `offset` on; None: nothing is.
+        """Return what is unread in the cold tier from `offset` on; None: nothing is.
 
         Raises:
             StoreUnavailable: the metadata store.

@@ -237,7 +237,7 @@ class ColdReads:
         )
 
     def offset_at_time(self, topic: Topic, time_ms: int) -> int | None:
-        """What `prepare_time` found; not prepared: the start, which skips nothing."""
+        """Return the offset that `prepare_time` found; not prepared: the start, which skips nothing."""
         return self._times.get((topic.topic_id, time_ms), topic.start_offset)
 
     async def prepare_time(self, topic: Topic, time_ms: int) -> None:

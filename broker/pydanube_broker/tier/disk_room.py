@@ -1,4 +1,4 @@
-"""What the tier may take of the disk that the journal writes to: it must not fill what the guard keeps free.
+"""The room that the tier may take of the disk that the journal writes to: it must not fill what the guard keeps free.
 
 An object is written before the journal may forget what is in it, so flushes go on below the guard, in objects that leave
 a quarter of it: they are what makes room. A merge frees nothing before its sources have rested, and telemetry never does:
@@ -32,7 +32,7 @@ def shares_disk(folder: Path, local: Path | None) -> bool:
 
 
 def _above(path: Path) -> Path:
-    """What is there of a path."""
+    """Return the nearest part of a path that exists."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path

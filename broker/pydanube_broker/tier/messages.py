@@ -1,4 +1,4 @@
-"""What broker and child say to each other: a number, a JSON object and bytes, length-prefixed, over a socket pair."""
+"""Messages between broker and child: a number, a JSON object and bytes, length-prefixed, over a socket pair."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def store_options(settings: Settings, folder: Path, *, spool: str = "") -> Store
 
 
 def missing_extra(options: StoreOptions) -> MissingExtra | None:
-    """What keeps the tier off."""
+    """Return what keeps the tier off."""
     needed = [("pyarrow", "tier")]
     if "://" in options.url and not options.url.startswith("file://"):
         needed.append(("fsspec", "tier"))

@@ -52,7 +52,7 @@ log = logging.getLogger("pydanube.tier")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What this directory knows of its store: the incarnation it took last, and the one it was about to take."""
+    """The directory's knowledge of its store: the incarnation it took last, and the one it was about to take."""
 
     incarnation: int
     life: str
@@ -122,7 +122,7 @@ def place_of(data_dir: Path) -> str:
 
 
 async def read_known(metadata: MetadataStore, scope: str) -> Known | None:
-    """What this broker last knew of its store; None too where that cannot be read: then the mark in the store decides.
+    """Return what this broker last knew of its store; None too where that cannot be read: then the mark in the store decides.
 
     `scope`: the broker's id where several share metadata and store, each with marks of its own; empty of a lone one.
     """
@@ -140,7 +140,7 @@ async def write_known(metadata: MetadataStore, scope: str, known: Known) -> None
 
 
 async def read_store_id(metadata: MetadataStore) -> str:
-    """What the store that the brokers of a cluster share is called; empty where none was called anything yet."""
+    """Return the id of the store that the brokers of a cluster share; empty where it has none yet."""
     item = await metadata.get(_STORE)
     return "" if item is None else item.value.decode()
 

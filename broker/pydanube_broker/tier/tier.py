@@ -386,7 +386,7 @@ class Tier:
         self.wake()
 
     def where(self, topic_id: int, entry: CatalogEntry) -> dict[str, Any]:
-        """What the child needs to open an object."""
+        """Return what the child needs to open an object."""
         return {
             "key": f"{self.folders[topic_id]}/{entry.name}",
             "bytes": entry.bytes,
@@ -489,7 +489,7 @@ class Tier:
         return self.flusher.errors + self.cold.errors + self.hold.failures
 
     def object_counts(self) -> dict[str, int]:
-        """What was done with objects since the start: written, merged into others, dropped by retention, deleted."""
+        """Return counts of objects since the start: written, merged into others, dropped by retention, deleted."""
         if self.missing is not None:
             return {}
         return {

@@ -1,4 +1,4 @@
-"""What keeps the objects of a topic few, young enough and whole: compaction, retention, verification.
+"""Upkeep of a topic's objects, so that they are few, young enough and whole: compaction, retention, verification.
 
 Each change is one guarded change of the catalog, before which nothing is deleted. What leaves the catalog retires: its
 object is deleted after a grace time (`collecting`), so that who listed it may finish.

@@ -288,11 +288,11 @@ class TierWork:
         return {"state": "ok", "why": ""}, b""
 
     def facts(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """What the catalog is to say of an object that it does not list: `key`."""
+        """Return what the catalog is to say of an object that it does not list: `key`."""
         return _facts(ObjectReader(self._store, arguments["key"]).described()), b""
 
     def store_identity(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """What the store is called: `cluster`, `proposed` → {store_id}."""
+        """Return the store's id, or give it one: `cluster`, `proposed` → {store_id}."""
         found = store_identity(self._store, arguments["cluster"], arguments["proposed"])
         return {"store_id": found}, b""
 

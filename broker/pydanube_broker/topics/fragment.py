@@ -62,7 +62,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBy:
-    """What one session of a consumer had been sent and has not answered."""
+    """Messages that one session of a consumer had been sent and has not answered."""
 
     consumer: str
     session: int
@@ -71,7 +71,7 @@ class HeldBy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
-    """What of a subscription is with its consumers, and what waits for its time (delays, retries)."""
+    """The part of a subscription that is with its consumers, and what waits for its time (delays, retries)."""
 
     subscription_id: int
     consumers: tuple[HeldBy, ...] = ()

@@ -94,7 +94,7 @@ class Hub:
         self.topics[topic.topic_id] = topic
 
     def take_state(self, topic_id: int) -> LogState:
-        """What the journal gave back of a topic; new where it has nothing."""
+        """Return the state that the journal gave back of a topic; a new one where it has nothing."""
         state = self.states.setdefault(topic_id, LogState(topic_id))
         state.fold_replayed()
         return state
@@ -137,7 +137,7 @@ class Hub:
         self.on_drop(topic_id)
 
     def forget(self, topic_id: int) -> None:
-        """What stands of a topic in the journal is not its own any more."""
+        """Forget a topic: what stands of it in the journal is not its own any more."""
         self.states.pop(topic_id, None)
         self.topics.pop(topic_id, None)
         self.journal.drop_topic(topic_id)

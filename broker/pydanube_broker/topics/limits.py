@@ -65,7 +65,7 @@ def effective_policies(*layers: Mapping[str, Any]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What holds for one topic; 0 is no limit. Units are in the names of the policies."""
+    """The limits of one topic; 0 is no limit. Units are in the names of the policies."""
 
     max_producers_per_topic: int = 0
     max_subscriptions_per_topic: int = 0

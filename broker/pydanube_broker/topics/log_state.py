@@ -1,4 +1,4 @@
-"""What the journal must give back of a topic after a crash, and its bytes in heads and records.
+"""The state that the journal must give back of a topic after a crash, and its bytes in heads and records.
 
 Pure. Little-endian. A head is a count of topics and, for each, the fields below; cursors are opaque here
 (`subscription.cursor_codec`). Bodies of the records that belong to a topic (ids are in the record's header)::
@@ -75,7 +75,7 @@ class LogState:
 
     @property
     def needed_offset(self) -> int:
-        """What lies below is in the cold tier or given up: the journal may forget it."""
+        """Return the offset below which all is in the cold tier or given up: the journal may forget it."""
         return max(self.start_offset, self.tiered_offset)
 
     def apply(self, header: RecordHeader, body: memoryview) -> None:

@@ -98,7 +98,7 @@ class MemoryTopic(Topic):
         done()
 
     def when_committed(self, end_offset: int, done: Told) -> None:
-        """What was appended has been passed on."""
+        """Answer at once: messages appended were passed on already."""
         done(None)
 
     def when_safe(self, position: int, done: Told) -> None:

@@ -183,7 +183,7 @@ class Producers:
         return session
 
     def check(self, producer_id: int, epoch: int, first_sequence: int, count: int) -> Appended | None:
-        """What to do with a batch.
+        """Decide what to do with a batch.
 
         Returns:
             None to append it; else the answer it was given before.

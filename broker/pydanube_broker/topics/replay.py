@@ -30,7 +30,7 @@ _WAITING: Final = 8  # batches of up to 1 MiB that are appended and not committe
 
 @dataclass(slots=True)
 class Copied:
-    """What has arrived in one concrete topic."""
+    """The messages that have arrived in one concrete topic."""
 
     topic: str
     messages: int = 0

@@ -31,7 +31,7 @@ class Keep:
 
     @classmethod
     def of(cls, limits: Limits) -> Keep:
-        """What a topic's limits say: its own policies, else its namespace's; 0 is no limit."""
+        """Return a topic's limits: its own policies, else its namespace's; 0 is no limit."""
         return cls(
             bytes=limits.retention_bytes or None,
             age_ms=limits.retention_age_s * 1000 or None,
@@ -96,12 +96,12 @@ class JournalRetention:
                 self._hub.give_up(topic_id, run.end)
 
     def _newest_ms(self, topic_id: int, stamped_ms: int) -> int:
-        """What a clock that ran ahead has stamped is no newer than what the topic got after it."""
+        """Return the newest time; a message stamped by a clock that ran ahead is no newer than what the topic got after it."""
         topic = self._hub.topics.get(topic_id)
         return stamped_ms if topic is None else min(stamped_ms, topic.state.append_time_ms)
 
     def _by_policies(self, sealed: Iterable[tuple[int, int, Any]]) -> None:
-        """What each topic's own policies do not keep, as far as it is in sealed segments."""
+        """Return what each topic's own policies do not keep, as far as it is in sealed segments."""
         now = now_ms()
         of_topics: dict[int, list[Any]] = {}
         for _, _, runs in sealed:

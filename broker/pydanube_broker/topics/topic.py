@@ -76,7 +76,7 @@ class ProducerLeft:
 
 
 class TopicHub(Protocol):
-    """What a topic needs of all topics together."""
+    """The needs that a topic has of all topics together."""
 
     journal: Journal
     cold: ColdReader | None
@@ -421,7 +421,7 @@ class Topic:
             give_way.run(self.plan_cold_read(offset, end, max_bytes), done)
 
     def plan_cold_read(self, offset: int, end: int, max_bytes: int) -> Callable[[], Sequence[CachedBatch]]:
-        """What a worker thread is to do where `read` said None."""
+        """Return the work for a worker thread where `read` said None."""
         journal = self._hub.journal
         plan = journal.plan_read(self.topic_id, offset, min(end, self.commit), max_bytes)
         return journal.read_planned(plan)

@@ -31,7 +31,7 @@ MAX_TOPICS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to measure.
+    """The choice of what to measure.
 
     Args:
         sub_type: exclusive: each consumer has a subscription of its own; otherwise all share one.

@@ -38,7 +38,7 @@ EXIT_DAMAGE = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """What to measure."""
+    """Options of `danube bench`."""
 
     scenario: Annotated[
         str,

@@ -231,7 +231,7 @@ class Worker:
         self._tell("stop")
 
     def result(self) -> dict[str, Any]:
-        """What it measured.
+        """Return the measurements.
 
         Raises:
             ClusterError: what it failed with.

@@ -42,7 +42,7 @@ def key_of(number: int, keys: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What became of the messages of one consumer."""
+    """The fate of the messages of one consumer."""
 
     sent: int
     received: int
@@ -74,7 +74,7 @@ class Checker:
         return merge([self.part(sent)], sent)
 
     def part(self, sent: Sequence[int], *, keys: int = 0) -> Part:
-        """What this consumer has, to be merged with what the others of its subscription have.
+        """Return what this consumer has, to be merged with what the others of its subscription have.
 
         Args:
             keys: if not 0, order is looked for within a key only; see `key_of`.
@@ -101,7 +101,7 @@ class Checker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one of several consumers of a subscription received; as JSON it goes from its process to the merging one.
+    """The share that one of several consumers of a subscription received; as JSON it goes from its process to the merging one.
 
     `seen`: for each producer the numbers received, one bit each, deflated, base64.
     """
@@ -116,7 +116,7 @@ class Part:
 
 
 def merge(parts: Sequence[Part], sent: Sequence[int]) -> Verified:
-    """What all consumers of a subscription together have of numbers 0 … sent[i] − 1 of producer i."""
+    """Merge what all consumers of a subscription have of numbers 0 … sent[i] − 1 of producer i."""
     received = sum(part.received for part in parts)
     missing = known = 0
     for producer, count in enumerate(sent):

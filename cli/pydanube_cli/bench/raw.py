@@ -1,4 +1,4 @@
-"""What the machine itself can do, measured in the same run: without it a rate says little.
+"""The speed of the machine itself, measured in the same run: without it a rate says little.
 
 fdatasync on the data directory's disk, empty gRPC calls over loopback (client and server in two processes), and
 CRC-32. Each takes about a second. `python -m pydanube_cli.bench.raw [DIR]` prints them.

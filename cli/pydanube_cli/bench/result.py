@@ -71,7 +71,7 @@ def _ratios(middle: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]
 
 
 def machine() -> dict[str, Any]:
-    """What it ran on; to be called before the load starts."""
+    """Return the machine's facts; to be called before the load starts."""
     names = ("pydanube", "grpcio", "protobuf", "numpy", "uvloop")
     return {
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

@@ -1,4 +1,4 @@
-"""What every role of a worker has: its start signal, and clients, producers and receivers by its specification."""
+"""Parts that every role of a worker has: its start signal, and clients, producers and receivers by its specification."""
 
 from __future__ import annotations
 

@@ -373,7 +373,7 @@ def _rates(messages: int, size: int, seconds: float) -> Run:
 
 
 def _checked(plan: Plan, got: list[dict[str, Any]]) -> Run:
-    """What became of the messages, and how many went to each consumer of a shared subscription."""
+    """Check the messages, and count how many went to each consumer of a shared subscription."""
     if not plan.shared_subscription:
         return {"verified": _verified(got)}
     verified = merge([Part(**result["part"]) for result in got], plan.shares)

@@ -101,7 +101,7 @@ async def send_unary(spec: Spec, start: Start) -> dict[str, Any]:
 
 
 async def _durability(spec: Spec) -> str:
-    """What an answer of this topic says; the official one has no word for it."""
+    """Return the durability that an answer of this topic stands for; the official one has no word for it."""
     [payload] = make_payloads(producer=WARM_UP_PRODUCER, first=0, count=1, size=spec["size"], now_ns=0)
     async with open_client(spec) as client, open_producer(client, spec) as producer:
         receipt = await producer.send(payload)

@@ -1,4 +1,4 @@
-"""What a shell reads to complete `danube`: a function that asks `danube __complete`."""
+"""Scripts by which a shell completes `danube`: a function that asks `danube __complete`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may stand where the cursor is: decided from the table of words, without asking anybody.
+"""Words that may stand where the cursor is: decided from the table of words, without asking anybody.
 
 `wanted` answers with words that are known here, or with the kind of name (topics, subscriptions …) that the broker
 has to be asked for.
@@ -24,7 +24,7 @@ Table = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What may stand here. `kind`: of the names to be asked for, or FILES or FOLDERS; `glued` stands before each."""
+    """The choices for one word. `kind`: of the names to be asked for, or FILES or FOLDERS; `glued` stands before each."""
 
     begin: str = ""
     words: Mapping[str, str]  # with what each is for
@@ -78,7 +78,7 @@ def split_line(line: str) -> list[str]:
 
 
 def wanted(table: Table, words: Sequence[str]) -> Wanted:
-    """What may stand for the last of `words`, which follow the name of the program."""
+    """Return what may stand for the last of `words`, which follow the name of the program."""
     *before, begin = words or [""]
     common: Table = table["common"]
     leaf: Table | None = None
@@ -133,7 +133,7 @@ def wanted(table: Table, words: Sequence[str]) -> Wanted:
 
 
 def _after(leaf: Table | None, common: Table, flag: str) -> Any:
-    """What follows a flag; None: nothing does, or it is unknown."""
+    """Return what follows a flag; None: nothing does, or it is unknown."""
     if leaf is not None and flag in leaf["flags"]:
         return leaf["flags"][flag]
     return common.get(flag)

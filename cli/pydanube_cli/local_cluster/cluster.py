@@ -171,7 +171,7 @@ class LocalCluster:
         self._say(f"broker {n} has ended ({how}){again}")
 
     def facts(self, n: int) -> dict[str, Any]:
-        """What is known of a broker."""
+        """Return what is known of a broker."""
         child, known = self._child(n), self._facts.get(n, {})
         running = child.pid is not None
         return {
@@ -230,7 +230,7 @@ class LocalCluster:
 
 
 def prepared(folder: Path, *, brokers: int | None, etcd: int | None, port_offset: int | None) -> State:
-    """What a start in this folder begins with: what it was made with, and more brokers where that is asked for.
+    """Return what a start in this folder begins with: what it was made with, and more brokers where that is asked for.
 
     Raises:
         Conflict: a local cluster runs there.

@@ -127,7 +127,7 @@ async def _run(cluster: LocalCluster, ready_file: Path | None, *, as_json: bool)
 
 
 def _raise_first(task: asyncio.Task[None]) -> None:
-    """What a start failed with: the first of those that failed side by side."""
+    """Raise the first error of those that failed side by side at the start."""
     error = task.exception()
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

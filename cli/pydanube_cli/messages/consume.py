@@ -67,7 +67,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeOptions:
-    """What to read, from where to where, and how it is shown."""
+    """Options of `danube consume`: what to read, from where to where, and how it is shown."""
 
     topic: Annotated[
         str, typer.Argument(metavar="TOPIC", help="/namespace/topic; a bare name is in /default")
@@ -274,7 +274,7 @@ def _explained(error: TopicNotFound) -> TopicNotFound:
 
 
 async def _bounds(job: _Job, common: Common) -> Bounds:
-    """What ends this consumption on our side. A plain reader's one stop is the broker's to keep."""
+    """Return the limits that end this consumption on our side. A plain reader's one stop is the broker's to keep."""
     by_broker = job.subscription is None and not (job.exit and job.until)
     if by_broker or not (job.exit or job.until):
         return Bounds(partitions=(0,), count=job.count)  # never ends by partition

@@ -31,7 +31,7 @@ class Format(StrEnum):
 
 
 class Received(Protocol):
-    """What a format needs of a batch of the SDK."""
+    """The part of the SDK's batch that a format needs."""
 
     @property
     def payloads(self) -> Sequence[bytes]: ...

@@ -40,7 +40,7 @@ RATE_TICK_S: Final = 0.05
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What happened so far; the summary is made of it, however the command ends."""
+    """Counts of what happened so far; the summary is made of them, however the command ends."""
 
     topic: str
     sent: int = 0
@@ -113,7 +113,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceOptions:
-    """What to publish, and how."""
+    """Options of `danube produce`: what to publish, and how."""
 
     topic: Annotated[
         str, typer.Argument(metavar="TOPIC", help="/namespace/topic; a bare name is in /default")

@@ -1,4 +1,4 @@
-"""What results are made of."""
+"""Values that results are made of."""
 
 from __future__ import annotations
 

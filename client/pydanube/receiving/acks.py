@@ -107,7 +107,7 @@ class AckGatherer:
         return self.next >= 0 or bool(self._masks)
 
     def requests(self, *, confirm: int = 0) -> list[pb.Ack]:
-        """What was gathered, to be sent in this order; the last one asks for the confirmation, if that is wanted."""
+        """Return the requests gathered, to be sent in this order; the last one asks for the confirmation, if that is wanted."""
         if not self.pending and not confirm:
             return []
         ranges = self.take()

@@ -53,7 +53,7 @@ SETTLED_S: Final = 1.0  # a stream that lasted this long, or delivered, ends an 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeOptions:
-    """What a lane needs from its receiver and its client; its credit is its share of the receiver's."""
+    """The parts of its receiver and its client that a lane uses; its credit is its share of the receiver's."""
 
     topic: str
     partition: int | None

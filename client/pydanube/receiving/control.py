@@ -1,4 +1,4 @@
-"""What a consumer tells the broker: one queue, one writer, and the answers that are waited for.
+"""Requests of a consumer to the broker: one queue, one writer, and the answers that are waited for.
 
 The queue is short by construction: acks and credit are gathered before they come here, and whoever sends anything else
 waits until it was written.

@@ -1,4 +1,4 @@
-"""What of a delivery that waits here is given back, because another consumer has nothing to do."""
+"""Deliveries that wait here and are given back, because another consumer has nothing to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What consumers and readers share: one stream of messages over the lanes of all partitions, of all topics.
+"""The common part of consumers and readers: one stream of messages over the lanes of all partitions, of all topics.
 
 Deliveries queue up in the order of arrival, so each partition keeps its order and none starves. `async for` hands out
 messages of the current delivery without suspending; between deliveries it gives the loop one turn, so that reading,
@@ -37,7 +37,7 @@ _NOTHING: Final[Iterator[Message]] = iter(())
 
 
 class Receiver:
-    """What consumers and readers share; made by `client.consumer(…)` and `client.reader(…)`, used as `async with`.
+    """The common part of consumers and readers; made by `client.consumer(…)` and `client.reader(…)`, used as `async with`.
 
     Iteration ends when the receiver is closed, or a reader reaches its stop. It raises the `ClusterError` that ended
     it for good: a fatal one, or a retryable one that lasted longer than the client's `Retry`. Losing the connection
@@ -339,7 +339,7 @@ class Receiver:
         self._changed()
 
     def statistics(self) -> ConsumerStatistics:
-        """What was received, acknowledged and given back so far, and what waits; counts are messages."""
+        """Return what was received, acknowledged and given back so far, and what waits; counts are messages."""
         totals = self._gone.plus(self._lanes)
         buffered = length_hint(self._offsets) + sum(map(len, self._ready))
         return ConsumerStatistics(

@@ -1,4 +1,4 @@
-"""What of a consumer's session the application was handed, told to the broker now and then. Pure.
+"""The deliveries of a consumer's session that the application was handed, told to the broker now and then. Pure.
 
 The broker counts the time of a delivery from the moment it hears that it was taken, and leaves alone what waits in
 this process as long as it hears of us. So the number goes out soon after it has changed, and some times in each ack

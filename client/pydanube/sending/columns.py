@@ -1,4 +1,4 @@
-"""What `send_many` was given, by the slice: payloads and keys as columns, where nothing must be looked at by itself."""
+"""The input of `send_many` by the slice: payloads and keys as columns, where nothing must be looked at by itself."""
 
 from __future__ import annotations
 

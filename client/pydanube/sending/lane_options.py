@@ -1,4 +1,4 @@
-"""What a producer's lane is given, and what it counts."""
+"""The options of a producer's lane, and its counters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LaneCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneOptions:
-    """What a lane needs from its producer and its client."""
+    """The parts of its producer and its client that a lane uses."""
 
     topic: str  # as the user knows it
     partition: int | None

@@ -1,4 +1,4 @@
-"""What one `send_many` has stored so far: batches in order, turned into offset ranges as they are answered."""
+"""The messages that one `send_many` has stored so far: batches in order, turned into offset ranges as they are answered."""
 
 from __future__ import annotations
 

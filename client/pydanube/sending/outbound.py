@@ -65,7 +65,7 @@ class Session:
         )
 
     def lone(self, payload: bytes, publish_time_ms: int) -> bytes:
-        """What `OutBatch.encode` makes of a batch of this payload; takes no sequence number yet."""
+        """Return what `OutBatch.encode` makes of a batch of this payload; takes no sequence number yet."""
         return write_bytes_field(
             PUBLISH_BATCH_FIELD, self._lone.encode(payload, self.next_sequence, publish_time_ms)
         )

@@ -1,4 +1,4 @@
-"""What a message that is made to be sent has in place of a delivery: its key and its attributes."""
+"""The key and attributes of a message that is made to be sent, in place of a delivery."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _NoAcks:
 
 
 class Unsent:
-    """What a message made by `Message.new` has in place of a delivery."""
+    """The key and attributes of a message made by `Message.new`, in place of a delivery."""
 
     __slots__ = ("attributes", "key")
     acks = _NoAcks()

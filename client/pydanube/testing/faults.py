@@ -21,7 +21,7 @@ from pydanube.wire.transport import Stream, Transport, copy_of
 
 
 class Faults:
-    """What is to go wrong. A test sets it from any thread; the streams ask in their own loops."""
+    """Faults to bring about. A test sets them from any thread; the streams ask in their own loops."""
 
     def __init__(self) -> None:
         self.down = False

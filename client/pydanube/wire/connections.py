@@ -77,7 +77,7 @@ class Connections:
     def preparer(
         self, request: pb.ResolveRequest, waiter: Waiter
     ) -> Callable[[], Coroutine[Any, Any, tuple[str, Partitions]]]:
-        """What asks for a topic's whole name and partitions, and holds them against what the request wants."""
+        """Return a function that asks for a topic's whole name and partitions, and holds them against what the request wants."""
 
         async def prepare() -> tuple[str, Partitions]:
             with waiter.asking(request.topic) as waiting:
@@ -127,7 +127,7 @@ class Connections:
     def watch(
         self, choice: TopicChoice, asked: ConsumerOptions, waiter: Waiter, *, several: bool
     ) -> TopicWatch:
-        """What a consumer looks for topics and partitions with that are made later."""
+        """Return the watch by which a consumer finds topics and partitions that are made later."""
 
         async def match(patterns: Sequence[str], limit: int) -> tuple[dict[str, int], bool]:
             request = pb.MatchRequest(patterns=patterns, limit=limit).SerializeToString()

@@ -39,7 +39,7 @@ _STATUS_OF_HTTP: Final = {
 
 
 class CallLink(Protocol):
-    """What a call sees of its connection."""
+    """The connection as a call sees it."""
 
     url: str
     loop: asyncio.AbstractEventLoop

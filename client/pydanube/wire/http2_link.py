@@ -91,7 +91,7 @@ async def open_link(
 
 
 def _reason(error: OSError) -> str:
-    """What a person can use: the system's words, not asyncio's list of addresses."""
+    """Return a reason that a person can use: the system's words, not asyncio's list of addresses."""
     if isinstance(error, ssl.SSLError):
         return tls_failure(error)
     number = error.errno

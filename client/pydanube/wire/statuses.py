@@ -37,7 +37,7 @@ def not_reached(url: str, why: str, *, tls: bool = False) -> Unavailable:
 def error_of(
     status: str, text: str, metadata: Iterable[tuple[str, str | bytes]], *, url: str
 ) -> ClusterError:
-    """What to raise.
+    """Return the error to raise.
 
     Args:
         status: gRPC's name of it, not `OK`.

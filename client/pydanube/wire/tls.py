@@ -58,7 +58,7 @@ def client_context(tls: Tls) -> ssl.SSLContext:
 
 
 def tls_failure(error: ssl.SSLError) -> str:
-    """What is wrong, and what to do about it."""
+    """Say what is wrong, and what to do about it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         code = error.verify_code
         if code == _EXPIRED:
@@ -90,7 +90,7 @@ def tls_failure(error: ssl.SSLError) -> str:
 
 
 def _read_pem(path: str | None) -> bytes | None:
-    """What is in a file of certificates or keys.
+    """Return the content of a file of certificates or keys.
 
     Raises:
         InvalidArgument: it cannot be read.

@@ -205,7 +205,7 @@ def _view(
 
 
 def _fullness(view: ResourceView) -> tuple[bool, float]:
-    """What makes a resource the bottleneck: how full it is where that is known, else how uneven."""
+    """Return how full a resource is where that is known, else how uneven: what makes it the bottleneck."""
     if view.capacity_known:
         return True, view.spread.highest
     return False, view.spread.max_over_mean or 0.0

@@ -1,4 +1,4 @@
-"""What balance is judged by: loads of brokers and topics at one moment, and what counts as uneven."""
+"""The facts that balance is judged by: loads of brokers and topics at one moment, and what counts as uneven."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class State:
         return self.load[broker][resource] / self.scale[resource][broker]
 
     def mean(self, resource: Resource) -> float:
-        """What each would have were everything spread evenly over the brokers that take topics."""
+        """Return what each would have were everything spread evenly over the brokers that take topics."""
         return self._means[resource]
 
     def _mean(self, resource: Resource) -> float:
@@ -101,7 +101,7 @@ class State:
         return sum(self.excess(broker, r, band) ** 2 for r in self.resources for broker in self.taking)
 
     def excess(self, broker: str, resource: Resource, band: float) -> float:
-        """What a broker has above the band, as a share of the mean."""
+        """Return what a broker has above the band, as a share of the mean."""
         mean = self.mean(resource)
         return max(0.0, self.used(broker, resource) / mean - 1 - band) if mean > 0 else 0.0
 

@@ -20,7 +20,7 @@ _WORD_BYTES: Final = 8
 
 
 def _crc_tables() -> npt.NDArray[np.uint32]:
-    """What a byte adds to a CRC-32, by how many bytes follow it."""
+    """Return what a byte adds to a CRC-32, by how many bytes follow it."""
     crc = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         crc = np.where(crc & 1, np.uint32(0xEDB88320) ^ (crc >> 1), crc >> 1).astype(np.uint32)

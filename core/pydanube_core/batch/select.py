@@ -199,7 +199,7 @@ class Cutter:
         )
 
     def _cut_arranged(self, arranged: Arranged, rows: Ints, at: int) -> Cut:
-        """What `_cut` makes of the same rows."""
+        """Do as `_cut` does with the same rows."""
         part, count = self._part, len(rows)
         columns, parts = int(Column.PAYLOAD), list[Buffer]()
         offsets, raw = arranged.payload(at, count)

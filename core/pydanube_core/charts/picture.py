@@ -28,7 +28,7 @@ _LEGEND_CHARS: Final = 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What is drawn. Texts are drawn as they are: who made them sees to it that they are printable.
+    """The content of a picture. Texts are drawn as they are: who made them sees to it that they are printable.
 
     Args:
         figures: (value, what it is), six at most.

@@ -1,4 +1,4 @@
-"""What a rule says: a finding with the numbers behind it, what it is not, what could not be seen, and the next call."""
+"""Findings, as rules make them: the numbers behind one, what it is not, what could not be seen, and the next call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Verdict(StrEnum):
 
 
 class RuleArea(StrEnum):
-    """What a rule looks at."""
+    """The kind of thing that a rule looks at."""
 
     SUBSCRIPTION = "subscription"
     TOPIC = "topic"

@@ -1,4 +1,4 @@
-"""What was seen of one subscription of one log over time: what a broker has in its ring, and a report in its columns."""
+"""The past of one subscription of one log: what a broker has in its ring, and a report in its columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydanube_core.cursor_state import CursorState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """What trims a log. None: it does not."""
+    """The limits that trim a log. None: it has none."""
 
     age_s: float | None = None
     bytes: int | None = None
@@ -21,7 +21,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagWindow:
-    """What was seen of a subscription, and what is known of it beyond that.
+    """The observations of a subscription, and what is known of it beyond them.
 
     Args:
         states: oldest first, each at the time it is looked at; where no cursor or head is known, there is no state.

@@ -1,4 +1,4 @@
-"""What the rules look at: facts of one subscription, one topic, one broker, at one moment and over a window.
+"""Facts for the rules: of one subscription, one topic, one broker, at one moment and over a window.
 
 A view is made by whoever has the facts; rules never ask for more. Unknown is None. `Count` is a counter since the
 broker's start and what of it fell into the window.
@@ -229,7 +229,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pressure:
-    """What weighs on the whole broker, over the window."""
+    """Pressure on the whole broker, over the window."""
 
     window_s: float
     syncs: int = 0  # of the journal

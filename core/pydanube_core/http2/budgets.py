@@ -17,7 +17,7 @@ from pydanube_core.http2.codes import ConnectionFailure, ErrorCode
 
 
 class Kind(StrEnum):
-    """What is counted; the value is the reason in the log and in the metrics."""
+    """The thing that is counted; the value is the reason in the log and in the metrics."""
 
     RESETS = "rapid_reset"
     FAULTS = "stream_errors"  # streams that we had to reset for what the peer did on them
@@ -45,7 +45,7 @@ BUDGETS: Final[Mapping[Kind, tuple[int, float]]] = MappingProxyType(
 
 
 class Budgets:
-    """What is left of each kind, of one connection."""
+    """The rest of each kind of budget, of one connection."""
 
     __slots__ = ("_left",)
 

@@ -85,7 +85,7 @@ class ServerConnection(Side[Event]):
 
     @property
     def held_bytes(self) -> int:
-        """What the peer makes this side hold, about: frames that are not whole, open streams, what waits to be sent."""
+        """Return the bytes that the peer makes this side hold, about: frames that are not whole, open streams, what waits to be sent."""
         return (
             len(self._partial)
             + (0 if self._block is None else self._block.size)

@@ -19,7 +19,7 @@ _GOING_PING: Final = b"goingoff"
 
 
 class Control:
-    """What both sides have agreed on, and what they owe each other. Begins with our `greeting`, which ends with SETTINGS."""
+    """Agreements and debts of both sides. Begins with our `greeting`, which ends with SETTINGS."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What has happened on a connection."""
+"""Events of a connection."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class HeaderReader:
         self._limit = self._table_bytes
 
     def read(self, block: bytes, make: Callable[[Headers], Any]) -> tuple[Any, bytes | None]:
-        """What `make` made of the header list, and the value of the varying header if it was split off.
+        """Return what `make` made of the header list, and the value of the varying header if it was split off.
 
         What `make` raises is not remembered.
 

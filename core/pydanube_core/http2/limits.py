@@ -1,4 +1,4 @@
-"""What a connection may cost: sizes, counts and times, in one place.
+"""The limits of a connection: sizes, counts and times, in one place.
 
 The reasons for the numbers stand beside them. `docs/grpc-server.md` shows this table to operators.
 """

@@ -1,4 +1,4 @@
-"""What leaves: control frames and whole answers at once, streams in turns as the peer's windows allow.
+"""Sending: control frames and whole answers at once, streams in turns as the peer's windows allow.
 
 A stream's data waits in the stream. It is taken from there when what was handed out before has left, 64 KiB a turn, one
 stream after the other: so a stream that has much to say delays no other by more than a turn, and an answer to a call, or
@@ -266,7 +266,7 @@ class Outbox:
         return self.window - (RESERVE_BYTES if self.answers_open else 0)
 
     def take(self) -> bytes:
-        """What may be sent now."""
+        """Return what may be sent now."""
         if self.turns:
             self._fill()
         out = self._out

@@ -1,4 +1,4 @@
-"""What both sides of an HTTP/2 connection do alike: windows, header blocks, faults of streams, commands to a stream."""
+"""The common part of both sides of an HTTP/2 connection: windows, header blocks, faults of streams, commands to a stream."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Side(Generic[EventT]):
         return events
 
     def take(self, now: float) -> bytes:
-        """What is to be sent now."""
+        """Return what is to be sent now."""
         if self.control.pings:
             self.control.answer_pings(now)
         data = self.out.take()
@@ -95,7 +95,7 @@ class Side(Generic[EventT]):
     # -- receiving ---------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> list[EventT]:
-        """What the bytes mean; in the order in which they say it."""
+        """Return the events that the bytes mean, in their order."""
         events: list[EventT] = []
         if self.ended:
             return events

@@ -12,7 +12,7 @@ FAST_S: Final = 0.1
 
 
 class ReceiveWindow:
-    """What one peer may still send, on one stream or on the whole connection."""
+    """The bytes that one peer may still send, on one stream or on the whole connection."""
 
     __slots__ = ("_max", "_since", "left", "size", "used")
 

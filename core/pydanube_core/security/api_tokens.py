@@ -25,7 +25,7 @@ _NOBODYS: Final = hashlib.sha256(b"").hexdigest()
 def new_token(
     name: str, principal: Principal, dice: bytes, *, now_ms: int, until_ms: int | None
 ) -> tuple[TokenRecord, str]:
-    """What is kept, and the token itself, which is shown once and kept nowhere.
+    """Return the record to keep, and the token itself, which is shown once and kept nowhere.
 
     Args:
         dice: `DICE_BYTES` random bytes.

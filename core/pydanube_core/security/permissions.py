@@ -61,7 +61,7 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What is acted on: a topic, a namespace, or, with neither, the cluster."""
+    """The thing that is acted on: a topic, a namespace, or, with neither, the cluster."""
 
     namespace: str = ""
     topic: str = ""  # its name within the namespace
@@ -187,7 +187,7 @@ class Grants:
         )
 
     def permissions(self, principal: Principal) -> frozenset[str]:
-        """What the principal holds on anything at all, with stars as they stand in its roles."""
+        """Return what the principal holds on anything at all, with stars as they stand in its roles."""
         mine = self.by_principal.get(principal, ())
         return frozenset().union(*(self._expanded.get(role, ()) for each in mine for role in each.roles))
 

@@ -1,4 +1,4 @@
-"""What brokers write down of themselves: the tables, and which files of them count. Pure."""
+"""The brokers' records of themselves: the tables, and which files of them count. Pure."""
 
 from pydanube_core.telemetry.files import TelemetryFile, live_files, telemetry_folder
 from pydanube_core.telemetry.tables import TABLES, Column, Kind, Table, table_named

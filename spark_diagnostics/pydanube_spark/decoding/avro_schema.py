@@ -100,7 +100,7 @@ class AvroTree:
 
 
 def branches(tree: AvroTree, node: Node) -> list[Any]:
-    """What a union can be, but null."""
+    """Return the branches that a union can be, but null."""
     return [each for each in node["branches"] if tree.node(each)["type"] != "null"] or ["null"]
 
 

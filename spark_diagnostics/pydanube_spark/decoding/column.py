@@ -20,7 +20,7 @@ Reading = Callable[[bytes], Any] | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
-    """What decodes the payloads of a topic. `fail`: the first that cannot be ends the job."""
+    """The decoder of a topic's payloads. `fail`: the first that cannot be decoded ends the job."""
 
     admin_url: str
     reader: Version

@@ -1,4 +1,4 @@
-"""What a payload can be instead of what its schema says. Pure."""
+"""The faults of a payload that is not what its schema says. Pure."""
 
 from __future__ import annotations
 

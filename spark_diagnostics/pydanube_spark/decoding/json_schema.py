@@ -101,7 +101,7 @@ class _Unfolding:
     def _followed(
         self, schema: Mapping[str, Any], above: tuple[int, ...]
     ) -> tuple[Mapping[str, Any] | None, tuple[int, ...]]:
-        """What references lead to; None: out of the document, or to what they lie in."""
+        """Return what references lead to; None: out of the document, or to what they lie in."""
         found: Any = schema
         while True:
             if not isinstance(found, Mapping) or id(found) in above:

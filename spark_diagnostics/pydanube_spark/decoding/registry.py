@@ -53,7 +53,7 @@ def version_of(admin_url: str, subject: str, version: int) -> Version:
 
 @lru_cache(maxsize=_KEPT)
 def version_of_id(admin_url: str, schema_id: int, version: int | None) -> Version | str:
-    """What a message names; text that says why it cannot be had, where it was deleted.
+    """Return the version that a message names; text that says why it cannot be had, where it was deleted.
 
     Raises:
         Unavailable: no broker: that is the task's fault, not the message's.

@@ -135,7 +135,7 @@ def _figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _steps(summary: Mapping[str, Any]) -> list[Step]:
-    """What would help, the most useful first."""
+    """Return what would help, the most useful first."""
     steps = [
         Step(
             text=f"Move {move['topic']} from {move['source']} to {move['target']}: the busier of both goes from "

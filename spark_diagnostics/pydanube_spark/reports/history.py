@@ -1,4 +1,4 @@
-"""What was sampled of one subscription, as arrays, and windows of it for the pure rules.
+"""The samples of one subscription, as arrays, and windows of them for the pure rules.
 
 A sample holds until the next one, for `hold_ms` at most: brokers write down what changed, and everything once a
 minute. So a window looks at a grid of moments, and at each at the last sample before it. What a sample says is known to
@@ -55,7 +55,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """What is known of a log besides, as of the last time its load was told. None: not known, or no limit."""
+    """Facts of a log besides, as of the last time its load was told. None: not known, or no limit."""
 
     message_bytes: float | None = None  # mean of what came in since its broker started
     retention_age_s: int | None = None

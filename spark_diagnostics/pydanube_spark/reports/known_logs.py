@@ -1,4 +1,4 @@
-"""What the lag report knows of logs besides their cursors: how large messages are, and what retention says.
+"""The lag report's knowledge of logs besides their cursors: how large messages are, and what retention says.
 
 As of the end of the time that is reported: of the last hour in which loads of topics were told. It fits the driver's
 memory: a row a log.

@@ -45,7 +45,7 @@ AppendTime = Callable[[int], int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """What is reported: `[since_ms, until_ms)`."""
+    """The time that is reported: `[since_ms, until_ms)`."""
 
     since_ms: int
     until_ms: int
@@ -100,7 +100,7 @@ class LagRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """What was said of a window; `begin_ms` is where the one before it ended."""
+    """The judgement of a window; `begin_ms` is where the one before it ended."""
 
     begin_ms: int
     end_ms: int

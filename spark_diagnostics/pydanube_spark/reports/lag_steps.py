@@ -1,4 +1,4 @@
-"""What to do next about subscriptions in trouble: a sentence for each, and the command that begins it. Pure."""
+"""Next steps about subscriptions in trouble: a sentence for each, and the command that begins it. Pure."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ DAMAGED: Final = "DAMAGED"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagQuestion:
-    """What to report. `topic`: a glob."""
+    """The question of a lag report. `topic`: a glob."""
 
     store: StoreOptions
     cluster: str | None

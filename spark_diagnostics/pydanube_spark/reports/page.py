@@ -15,7 +15,7 @@ from pydanube_spark.reports.table import TableView, table_html
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What to do next: a sentence, and the command that begins it."""
+    """A next step: a sentence, and the command that begins it."""
 
     text: str
     command: str = ""

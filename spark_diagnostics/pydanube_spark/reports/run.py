@@ -28,7 +28,7 @@ _ROWS_SHOWN: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRequest:
-    """What is asked for, as the command line and the operations say it."""
+    """The question of a report, as the command line and the operations say it."""
 
     store: StoreOptions
     cluster: str | None = None

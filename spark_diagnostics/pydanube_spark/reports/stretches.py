@@ -1,4 +1,4 @@
-"""What the pages say of their time: since when, until when, how old the data is. Pure."""
+"""The words of the pages about their time: since when, until when, how old the data is. Pure."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ Strip = Sequence[tuple[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What stands in a row's column.
+    """The content of a row's column.
 
     `under`: small, below it. `mark`: colour of a dot before it. `sort`: what its column is sorted by; None: nothing is
     known, last. `number`: to the right. `strip`: a strip in place of the text, which is read out instead of it.

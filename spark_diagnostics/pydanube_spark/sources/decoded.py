@@ -1,4 +1,4 @@
-"""What a topic's rows have besides with the option `decode`: the column's type, found out when a query is made.
+"""The columns that a topic's rows have besides with the option `decode`: their types, found out when a query is made.
 
 Spark asks for the schema first and for a reader later, perhaps much later: the reader is of that version whose types
 the query was made with.
@@ -28,7 +28,7 @@ def schema_of(options: TopicOptions) -> StructType:
 
 
 def decoding_of(options: TopicOptions, schema: StructType) -> Decoding | None:
-    """What fills the columns of `schema`; None: nothing is decoded.
+    """Return what fills the columns of `schema`; None: nothing is decoded.
 
     Raises:
         SchemaInvalid: no version of the subject has these types any more.

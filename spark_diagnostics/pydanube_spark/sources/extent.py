@@ -1,4 +1,4 @@
-"""What a topic is for a reader: for each partition, objects that hold a range of offsets each, and a tail. Pure.
+"""The extent of a topic, as a reader sees it: for each partition, objects that hold a range of offsets each, and a tail. Pure.
 
 An object's name says which offsets it covers, and every object under such a name holds exactly what was committed
 there: nothing is tiered before it is committed, and an object is whole before anybody sees its name. So where the
@@ -57,7 +57,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What one task reads of an object: its row groups number `part` of `parts`, clipped to `[start, end)`."""
+    """The part of an object that one task reads: its row groups number `part` of `parts`, clipped to `[start, end)`."""
 
     object: ColdObject
     topic: str

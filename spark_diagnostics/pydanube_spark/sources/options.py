@@ -33,7 +33,7 @@ SPLIT_BYTES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOptions:
-    """What to read or write.
+    """The options of reading and writing topics.
 
     With `tier` and without `broker` and `admin` only the object store is asked; else the broker says what is committed
     and has the live tail.

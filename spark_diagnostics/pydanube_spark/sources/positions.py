@@ -14,7 +14,7 @@ from pydanube_spark.sources.reading import Times, open_object
 
 
 def between(options: TopicOptions, located: Located) -> tuple[list[Extent], Times]:
-    """What lies from `start` to `end`: the extents, and the times that rows must have."""
+    """Return what lies from `start` to `end`: the extents, and the times that rows must have."""
     starts = _Positions(options.start, located, field="start")
     ends = None if options.end is None else _Positions(options.end, located, field="end")
     extents = []
@@ -26,7 +26,7 @@ def between(options: TopicOptions, located: Located) -> tuple[list[Extent], Time
 
 
 class _Positions:
-    """What `start` or `end` says: one position for every partition, or an offset for each that is named."""
+    """The meaning of `start` or `end`: one position for every partition, or an offset for each that is named."""
 
     def __init__(self, text: str, located: Located, *, field: str) -> None:
         self._offsets = offsets_in(text, field=field)
@@ -61,7 +61,7 @@ class _Positions:
         return extent.start if said == -2 else extent.end if said == -1 else said
 
     def _names(self, extent: Extent) -> tuple[str, ...]:
-        """What a partition may be called: its own name with and without its namespace, and in one topic its number."""
+        """Return the names that a partition may be given: its own with and without its namespace, and in one topic its number."""
         own = extent.topic, extent.topic.rsplit("/", 1)[-1]
         return own if self._several else (*own, str(extent.partition or 0))
 

@@ -1,4 +1,4 @@
-"""What tasks do: read slices of objects, or a range of the live tail, as record batches. Runs on the workers."""
+"""The work of tasks: read slices of objects, or a range of the live tail, as record batches. Runs on the workers."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _batches(
 
 
 def read_tail(broker_url: str, wanted: Extent, times: Times) -> Iterator[Any]:
-    """What is not in an object yet, from the broker, by a plain reader: nothing is acknowledged, nothing left behind.
+    """Read what is not in an object yet, from the broker, by a plain reader: nothing is acknowledged, nothing left behind.
 
     Raises:
         ClusterError: what the reader met.

@@ -96,7 +96,7 @@ class TopicSource(DataSource):
 
 
 class _Reading:
-    """What batch and stream share: from extents to tasks, and what a task does."""
+    """The common part of batch and stream: from extents to tasks, and what a task does."""
 
     def __init__(self, options: TopicOptions, decoding: Decoding | None) -> None:
         self.options = options

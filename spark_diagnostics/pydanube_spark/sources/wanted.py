@@ -1,4 +1,4 @@
-"""What filters of a query say of offsets, append times and partitions: a box that holds every row they let pass.
+"""The offsets, append times and partitions that a query's filters want: a box that holds every row they let pass.
 
 Spark still evaluates the filters: the box only keeps objects and row groups from being read for nothing.
 """
@@ -36,7 +36,7 @@ class Wanted:
     partitions: frozenset[int] | None = None
 
     def of(self, extents: Iterable[Extent]) -> list[Extent]:
-        """What of the extents lies in the box."""
+        """Return those of the extents that lie in the box."""
         found = []
         for each in extents:
             if self.partitions is not None and each.partition not in self.partitions:

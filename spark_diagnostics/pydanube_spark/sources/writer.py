@@ -32,7 +32,7 @@ _BATCH: Final = "streaming.sql.batchId"
 
 @dataclass
 class _Written(WriterCommitMessage):
-    """What a task stored, now and in earlier tries."""
+    """The messages that a task stored, now and in earlier tries."""
 
     rows: int
     left_out: int
@@ -102,7 +102,7 @@ class TopicWriter(DataSourceArrowWriter):
         """Every task's messages are stored by now: there is nothing to make visible."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """What is stored stays: a log takes nothing back."""
+        """Do nothing: what is stored stays, a log takes nothing back."""
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
@@ -130,7 +130,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         """Every task's messages are stored by now."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """What is stored stays, and is left out when the batch is run again."""
+        """Do nothing: what is stored stays, and is left out when the batch is run again."""
 
 
 def _context() -> Any:

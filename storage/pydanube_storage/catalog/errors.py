@@ -1,4 +1,4 @@
-"""What the catalog raises beside the codes of the core."""
+"""Errors of the catalog beside the codes of the core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the catalog stores: pure records and their JSON.
+"""Records of the catalog: pure values and their JSON.
 
 A head says how far a topic is tiered, in which epochs, and what else a new owner must know; every change of the
 topic's objects goes through a guarded change of its head. An entry says all that a reader needs to open an object and

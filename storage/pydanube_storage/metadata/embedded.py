@@ -50,7 +50,7 @@ class _Request:
 
 @dataclass(slots=True, kw_only=True)
 class _Answer:
-    """What the thread hands back for a group: the requests it filled in, and what the commit changed."""
+    """The thread's answer for a group: the requests it filled in, and what the commit changed."""
 
     requests: list[_Request]
     changes: list[Change] = field(default_factory=list)

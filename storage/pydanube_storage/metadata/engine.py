@@ -55,7 +55,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """What has to be as durable as the rows."""
+    """Counters that have to be as durable as the rows."""
 
     revision: Revision
     compacted: Revision  # events up to this revision are deleted
@@ -64,7 +64,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
-    """What the outer shell needs to know after each step."""
+    """Facts that the outer shell needs after each step."""
 
     revision: Revision
     oldest_event_revision: Revision

@@ -1,4 +1,4 @@
-"""What the metadata store raises beside the codes of the core: guards that failed, leases lost, a past compacted."""
+"""Errors of the metadata store beside the codes of the core: guards that failed, leases lost, a past compacted."""
 
 from __future__ import annotations
 

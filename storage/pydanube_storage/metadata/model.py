@@ -140,7 +140,7 @@ class Event:
 
     @property
     def key_value(self) -> KeyValue:
-        """What `get` would have answered at that revision; only for PUT."""
+        """Return what `get` would have answered at that revision; only for PUT."""
         assert self.kind is EventKind.PUT, "a deleted key has no value"
         return KeyValue(
             key=self.key,

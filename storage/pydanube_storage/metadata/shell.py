@@ -1,4 +1,4 @@
-"""What all stores that keep their own rows share: checks, watches, lease expiry, opening and closing.
+"""The common part of all stores that keep their own rows: checks, watches, lease expiry, opening and closing.
 
 A watch pulls: it reads the history from its place on and sleeps until a commit touches its range. So a slow reader
 costs no memory, it only meets `Compacted` when the history has moved past its place. A commit that does not touch

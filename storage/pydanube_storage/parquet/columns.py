@@ -54,7 +54,7 @@ SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meta:
-    """What an object says of itself. Offsets are the covered range `[start, end)`, as in its name.
+    """An object's own account. Offsets are the covered range `[start, end)`, as in its name.
 
     `epochs`: (epoch, first offset of it in this object), ascending. `subscriptions` and `schemas` are as they were
     when the object was written: enough to find them again when the metadata is lost.

@@ -30,7 +30,7 @@ _PIECE_BYTES: Final = 8 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What the catalog says of an object."""
+    """The catalog's account of an object."""
 
     bytes: int
     footer_bytes: int
@@ -157,7 +157,7 @@ class ObjectReader:
         return int(table.column("append_time").cast(pa.int64())[at].as_py())
 
     def described(self) -> WrittenObject:
-        """What is known of an object that nobody has listed: all that its writer said of it. Reads all of it."""
+        """Return what is known of an object that nobody has listed: all that its writer said of it. Reads all of it."""
         tail = self._tail[1]
         footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
         size = self._tail[0] + len(tail)

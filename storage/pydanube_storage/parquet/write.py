@@ -33,7 +33,7 @@ _STATISTICS: Final = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenObject:
-    """What was written. `digest` is SHA-256 of the file in hexadecimal; the footer's CRC covers its last bytes."""
+    """An object that was written. `digest` is SHA-256 of the file in hexadecimal; the footer's CRC covers its last bytes."""
 
     meta: Meta
     messages: int

@@ -119,7 +119,7 @@ def _steps(
     keeping: Keeping,
     now_ms: int,
 ) -> Iterable[_Step]:
-    """What is due in one folder: one file a day for old ones, one an hour for the rest."""
+    """Return what is due in one folder: one file a day for old ones, one an hour for the rest."""
     live = live_files([key for key, _ in files])
     for broker in dict.fromkeys(file.broker_id for _, file in live):
         own = [(key, file) for key, file in live if file.broker_id == broker]

@@ -1,4 +1,4 @@
-"""What the audit says of a call: `call` before the effect, `outcome` after it."""
+"""Records that the audit keeps of a call: `call` before the effect, `outcome` after it."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _is_proven(identity: Identity | None) -> bool:
 
 
 def data_records(taken: DataChangesTaken, new_id: Callable[[], str]) -> Iterator[Mapping[str, Any]]:
-    """What clients changed by calls for data, as the operations that do the same; of the face `data`."""
+    """Make audit records of clients' calls for data, as of the operations that do the same; their face is `data`."""
     for change in taken.changes:
         given = {
             "topic": change.topic,

@@ -266,7 +266,7 @@ class _Parser:
 
 
 def branch_name(kind: AvroType) -> str:
-    """What a branch is known by in its union: the full name, or the type."""
+    """Return the name of a branch in its union: the full name, or the type."""
     match kind:
         case Primitive(name=name):
             return name

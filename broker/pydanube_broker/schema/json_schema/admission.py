@@ -1,4 +1,4 @@
-"""What a JSON Schema has to be, beyond being one, before payloads of strangers are held against it.
+"""Demands on a JSON Schema, beyond being one, before payloads of strangers are held against it.
 
 A registered schema is held against every payload of its topics, so what cannot be done in bounded time is refused
 when it is registered: expressions that need backtracking (a look ahead, a back reference), references that multiply

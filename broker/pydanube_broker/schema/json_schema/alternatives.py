@@ -1,4 +1,4 @@
-"""What a schema admits, as alternatives: each a list of plain schemas that all hold, split by kind of value.
+"""The values that a schema admits, as alternatives: each a list of plain schemas that all hold, split by kind of value.
 
 For the strict profile. `allOf` and references join the list, `anyOf` and `oneOf` make alternatives, and whatever is
 left out here (`not`, `if`, that only one of `oneOf` may hold) only makes the set larger: what is proved of all
@@ -87,7 +87,7 @@ def alternatives(document: Document, schemas: Sequence[Schema], budget: Budget) 
 
 
 def kinds_of(schema: Schema) -> frozenset[str]:
-    """What its `type` admits."""
+    """Return the kinds of value that the schema's `type` admits."""
     if schema is False:
         return frozenset()
     named = schema.get("type") if isinstance(schema, Mapping) else None

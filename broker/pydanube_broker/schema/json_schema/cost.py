@@ -1,4 +1,4 @@
-"""What a JSON Schema may cost: how often one place of an instance is looked at.
+"""The cost of a JSON Schema: how often one place of an instance is looked at.
 
 References make small texts into large work. Forty definitions of which each names the one before twice are 2^40
 looks at one place; properties that are described twice do the same a level at a time. So before a library gets to

@@ -23,7 +23,7 @@ from pydanube_broker.schema.json_schema.references import Schema
 
 
 def compare_by_default(old: Document, new: Document, direction: Direction) -> list[Difference]:
-    """What the default profile refuses; empty if it refuses nothing."""
+    """Return the differences that the default profile refuses; empty if it refuses nothing."""
     comparison = _Comparison(old, new, direction)
     comparison.schemas(old.root, new.root, "")
     return comparison.findings.found

@@ -1,4 +1,4 @@
-"""What changes its meaning with `$schema` alone, so that two documents of two dialects cannot be compared by words."""
+"""Keywords whose meaning changes with `$schema` alone, so that documents of two dialects cannot be compared by words."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Document:
         return schema.get(keyword) if self.knows(keyword) else None
 
     def target(self, reference: str, within: Mapping[str, Any] | None = None) -> Schema | None:
-        """What a reference in the schema `within` points at; None where that is not in the document."""
+        """Return the schema that a reference in `within` points at; None where that is not in the document."""
         return self.references.target(reference, within)
 
     @property

@@ -19,7 +19,7 @@ from pydanube_broker.schema.json_schema.references import Schema
 
 
 class Prover(Protocol):
-    """What objects need of the prover, for what lies in them and beside them."""
+    """The part of the prover that the rules of objects use, for what lies in them and beside them."""
 
     reader: Document
     reader_judge: Judge
@@ -87,7 +87,7 @@ class ObjectRules:
     def _wanted_of(
         self, reader: Mapping[str, Any], name: str, path: str, findings: Findings
     ) -> list[tuple[Schema, str]]:
-        """What the reader asks of a property of that name."""
+        """Return what the reader asks of a property of that name."""
         wanted: list[tuple[Schema, str]] = []
         if name in reader.get("properties", {}):
             wanted.append((reader["properties"][name], pointer(path, "properties", name)))
@@ -195,7 +195,7 @@ def _is_closed_object(part: Mapping[str, Any]) -> bool:
 
 
 def _of_name(part: Mapping[str, Any], name: str) -> list[Schema]:
-    """What one part of the writer's says of a property; less, where a pattern is not understood."""
+    """Return what one part of the writer's says of a property; less, where a pattern is not understood."""
     found: list[Schema] = []
     sure = True
     if name in part.get("properties", {}):

@@ -1,4 +1,4 @@
-"""What a reference within a document points at: JSON pointers, anchors, and resources with an `$id` of their own.
+"""References within a document and where they point: JSON pointers, anchors, and resources with an `$id` of their own.
 
 A schema with an `$id` is a resource: `#/…` below it begins there, not at the document's root (Core 8.2). Documents
 are read as the newest dialects do; where an older one differs (`$id` beside `$ref` says nothing there) the caller
@@ -127,7 +127,7 @@ class References:
         return len(self._resources) > 1
 
     def target(self, reference: str, within: Mapping[str, Any] | None = None) -> Schema | None:
-        """What a reference in the schema `within` points at; None where that is not in the document."""
+        """Return the schema that a reference in `within` points at; None where that is not in the document."""
         home = self._root_uri if within is None else self._homes.get(id(within), self._root_uri)
         try:
             address, fragment = urldefrag(_joined(home, reference))

@@ -1,4 +1,4 @@
-"""What one Protobuf schema reads of another, by field numbers and wire types.
+"""Compatibility of two Protobuf schemas, by field numbers and wire types.
 
 Rules: protobuf.dev, "Updating A Message Type", "Encoding" and "Reserved Fields". Compared are the first messages of
 both files and what they reach, by field number; names of messages are not on the wire and may change. Closed
@@ -250,7 +250,7 @@ def _checks_utf8(field: Any) -> bool:
 
 
 def _default(field: Any) -> Any:
-    """What an absent field is read as, so that 0 and false, text and its bytes, are one."""
+    """Return the value that an absent field is read as, so that 0 and false, text and its bytes, are one."""
     value = field.default_value
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")

@@ -22,7 +22,7 @@ class Reserved:
 
 
 def broken_reservations(old: Reserved, new: Reserved) -> Iterator[Broken]:
-    """What the new version uses though it was reserved, and what it no longer protects."""
+    """Return the reserved numbers and names that the new version uses, and those it no longer protects."""
     before, after = _Ranges(old.ranges), _Ranges(new.ranges)
     names = {name for name, _ in new.used.values()}
     for number, (name, shown) in new.used.items():

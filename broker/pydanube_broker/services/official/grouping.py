@@ -167,7 +167,7 @@ def _groups(pending: Sequence[Pending]) -> Iterator[Sequence[Pending]]:
 
 
 class _Gathering:
-    """What waits of one topic."""
+    """The messages of one topic that wait."""
 
     __slots__ = ("answering", "due", "in_flight", "pending", "waiting_bytes")
 
@@ -185,7 +185,7 @@ class _Gathering:
 
 
 class Grouping:
-    """What arrives of each topic in one turn of the loop, or while the disk is at work.
+    """The messages of each topic that arrive in one turn of the loop, or while the disk is at work.
 
     Args:
         rejected: told of every refused message: topic and error.

@@ -25,7 +25,7 @@ _REMEMBERED_BYTES: Final = 1024  # of a name that is worth remembering
 
 
 class SentMessage:
-    """What a producer sends (`StreamMessage`)."""
+    """A message as a producer sends it (`StreamMessage`)."""
 
     __slots__ = (
         "attributes",
@@ -147,7 +147,7 @@ def read_sent(data: bytes) -> SentMessage | None:
 
 
 class Answer:
-    """What an `AckRequest` says."""
+    """The content of an `AckRequest`."""
 
     __slots__ = ("offset", "request_id", "subscription_name", "topic_name")
 

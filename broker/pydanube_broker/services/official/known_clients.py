@@ -76,7 +76,7 @@ class KnownProducer:
 
     @property
     def size(self) -> int:
-        """What it takes in memory, about."""
+        """Return the bytes that it takes in memory, about."""
         return KNOWN_BYTES + getsizeof(self.name)
 
     @property
@@ -136,7 +136,7 @@ class KnownConsumer:
 
     @property
     def size(self) -> int:
-        """What it takes in memory, about."""
+        """Return the bytes that it takes in memory, about."""
         return KNOWN_BYTES + getsizeof(self.name) + sum(map(getsizeof, self.record.key_filters))
 
     @property

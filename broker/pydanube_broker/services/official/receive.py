@@ -162,7 +162,7 @@ class ReceiveStream:
 
     @property
     def right(self) -> Right | None:
-        """What it was let in for."""
+        """The right by which the stream was let in."""
         return (
             None
             if self._known is None or self.closed

@@ -1,4 +1,4 @@
-"""What is checked of every request before anything happens: that it parses, and its names."""
+"""Checks of every request before anything happens: that it parses, and its names."""
 
 from __future__ import annotations
 

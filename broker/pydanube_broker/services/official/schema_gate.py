@@ -1,4 +1,4 @@
-"""What the data plane asks of the schema registry."""
+"""The data plane's questions to the schema registry."""
 
 from __future__ import annotations
 

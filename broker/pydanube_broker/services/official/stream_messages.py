@@ -115,7 +115,7 @@ class DecodedBatches:
 
 
 class MessageFrame:
-    """What one official consumer is sent at once (a `Frame`)."""
+    """One sending to an official consumer (a `Frame`)."""
 
     __slots__ = ("_pieces", "messages", "stored_bytes")
 

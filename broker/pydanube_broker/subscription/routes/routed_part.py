@@ -120,7 +120,7 @@ def _of(columns: BatchColumns, column: Ints, indices: Ints) -> Ints:
 def pick(
     batches: Sequence[CachedBatch], plan: Plan, kept: KeptColumns, *, frame_bytes: int | None = None
 ) -> RoutedPart:
-    """What `gather` does, for a plan whose ranges are a `Picked`; ends behind the batch that fills a frame.
+    """Do as `gather` does, for a plan whose ranges are a `Picked`; ends behind the batch that fills a frame.
 
     The part's ranges are a `Picked` too, unless something is no longer in the log.
     """

@@ -1,4 +1,4 @@
-"""What each seat gets of a routed part: `who` has one byte a message, the seat it goes to.
+"""The share of each seat in a routed part: `who` has one byte a message, the seat it goes to.
 
 With numpy, which the broker always has, some nanoseconds a message; small parts and the base install do without.
 """

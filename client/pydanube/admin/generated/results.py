@@ -511,7 +511,7 @@ class PlanItem(Result):
 
 
 class ShownPlan(Result):
-    """What a change would do."""
+    """A plan as it is shown: what a change would do."""
 
     plan_id: str
     operation: str
@@ -708,7 +708,7 @@ class CreatedSubscription(Result):
 
 
 class DeletedSubscription(Result):
-    """What went with the subscription."""
+    """The result of a deletion: what went with the subscription."""
 
     call_id: str = ""
     plan_id: str = ""
@@ -970,7 +970,7 @@ class CreatedTopic(Result):
 
 
 class DeletedTopic(Result):
-    """What went with the topic."""
+    """The result of a deletion: what went with the topic."""
 
     call_id: str = ""
     plan_id: str = ""
@@ -1080,7 +1080,7 @@ class TopicMetrics(Result):
 
 
 class ReplayedRange(Result):
-    """What arrived in one concrete topic."""
+    """The messages that arrived in one concrete topic."""
 
     topic: str
     messages: int

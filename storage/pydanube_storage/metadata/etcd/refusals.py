@@ -1,4 +1,4 @@
-"""What etcd's errors mean for a caller: try another member, authenticate anew, or an error of ours with its remedy."""
+"""The meaning of etcd's errors for a caller: try another member, authenticate anew, or an error of ours with its remedy."""
 
 from __future__ import annotations
 
