@@ -23,7 +23,7 @@ LONGEST_SOCKET_PATH: Final = 100  # sockaddr_un has 108 bytes on Linux, 104 else
 
 
 def grpc_port(broker: BrokerParts, route: Route, room: Places) -> OwnServer:
-    """For producers and consumers."""
+    """Make the server for producers and consumers."""
     return OwnServer(
         port=broker.settings.server.grpc_port,
         flag="grpc-port",
@@ -47,7 +47,7 @@ def admin_port(broker: BrokerParts, route: Route, room: Places) -> OwnServer:
 
 
 def status_port(broker: BrokerParts, shown: Shown, room: Places) -> HttpPort:
-    """For metrics and probes."""
+    """Make the server for metrics and probes."""
     server, locks, tls = broker.settings.server, broker.locks, broker.tls
     locked = locks is not None and locks.required
     pages = status_app(shown, reasons_to=current_identity.get if locked else None)

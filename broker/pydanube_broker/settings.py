@@ -170,7 +170,7 @@ class Metadata(Section):
 
 
 class Journal(Section):
-    """The write-ahead log."""
+    """The journal, which is the write-ahead log."""
 
     segment_bytes: Size = Field(default=64 << 20, description="size of a journal file, from 16MiB to 1GiB")
     tail_cache_bytes: Size = Field(default=128 << 20, description="memory for the newest messages")
@@ -183,7 +183,7 @@ class Journal(Section):
 
 
 class Topics(Section):
-    """Topics in general."""
+    """Settings of topics in general."""
 
     auto_create: Switch = Field(default=True, description="producers create the topics they name")
     max_message_bytes: Size = Field(default=4_000_000, description="largest message")
@@ -250,7 +250,7 @@ class Tier(Section):
 
 
 class Admin(Section):
-    """Plans and undo."""
+    """Settings of plans and undo."""
 
     plan_ttl: ShortDuration = Field(default=600.0, description="a plan can be applied for this long")
     undo_grace: ShortDuration = Field(default=86_400.0, description="a change can be undone for this long")
@@ -291,7 +291,7 @@ class Telemetry(Section):
 
 
 class Mcp(Section):
-    """The MCP face."""
+    """Settings of the MCP face."""
 
     profile: Profile = Field(default="default", description="default or full set of tools")
     confirm: Confirm = Field(
@@ -300,7 +300,7 @@ class Mcp(Section):
 
 
 class Metrics(Section):
-    """Prometheus."""
+    """Settings of the metrics for Prometheus."""
 
     topic_series_limit: Count = Field(default=1000, description="topics with series of their own")
 

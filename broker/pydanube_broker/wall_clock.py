@@ -52,7 +52,7 @@ class WallClock:
         self.last_step_ms = 0  # by how much, forward or back
 
     def now_ms(self) -> int:
-        """See the module."""
+        """Return the time in milliseconds since 1970, without the steps of the machine's clock."""
         counter = self._counter_ms()
         wall = self._wall_ms()
         difference = wall - counter - self._offset_ms

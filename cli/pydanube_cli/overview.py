@@ -45,7 +45,7 @@ def print_overview(
 
 
 def print_group(word: str, summary: str, verbs: Mapping[str, str]) -> None:
-    """`danube GROUP --help`."""
+    """Print `danube GROUP --help`."""
     print(f"Usage: danube {word} VERB [ARGUMENTS] [OPTIONS]\n")
     if summary:
         print(f"{summary[0].upper()}{summary[1:]}.\n")

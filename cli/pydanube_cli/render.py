@@ -118,7 +118,7 @@ def cell(name: str, value: Any, item: Mapping[str, Any] | None = None) -> str:
 
 
 def human_bytes(count: int) -> str:
-    """`12 B`, `1.5 MiB`."""
+    """Return the size as a person reads it: `12 B`, `1.5 MiB`."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:

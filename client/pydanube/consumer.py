@@ -16,7 +16,7 @@ class Consumer(Receiver):
 
     @property
     def subscription(self) -> str:
-        """Its name."""
+        """The name of the subscription."""
         return self._subscription
 
     @property

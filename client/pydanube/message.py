@@ -53,11 +53,11 @@ class Lane(Protocol):
         ...
 
     async def nack(self, acks: AckGatherer, ranges: Sequence[int], delay_ms: int | None, reason: str) -> None:
-        """Give messages back."""
+        """Give messages back to the subscription."""
         ...
 
     async def extend(self, acks: AckGatherer, ranges: Sequence[int], ms: int) -> None:
-        """Move their deadline."""
+        """Move the deadline of messages."""
         ...
 
     async def terminate(self, acks: AckGatherer, ranges: Sequence[int], reason: str) -> None:
@@ -410,7 +410,7 @@ class Batch:
 
     @property
     def topic(self) -> str:
-        """The full name, `/ns/topic`."""
+        """The full name, `/namespace/topic`."""
         return self._delivered.lane.topic
 
     @property
@@ -435,7 +435,7 @@ class Batch:
 
     @property
     def attributes(self) -> list[Mapping[str, str]]:
-        """Headers of each message."""
+        """The attributes of each message."""
         delivered = self._delivered
         table = delivered.batch.attributes
         return [{}] * len(self) if table is None else [*table[delivered.low + self._low : delivered.high]]

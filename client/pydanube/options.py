@@ -279,7 +279,7 @@ class ReceiverOptions:
 
     @property
     def role(self) -> str:
-        """`consumer` or `reader`."""
+        """The role at the broker: `consumer` or `reader`."""
         return "consumer" if self.subscription else "reader"
 
 

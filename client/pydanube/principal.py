@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 
 def default_principal(environment: Mapping[str, str] = os.environ) -> str:
-    """`DANUBE_PRINCIPAL`, else `<user>@<host>`."""
+    """Return `DANUBE_PRINCIPAL`, else `<user>@<host>`."""
     claimed = environment.get("DANUBE_PRINCIPAL")
     if claimed:
         return claimed

@@ -168,7 +168,7 @@ class Producer:
 
     @property
     def topic(self) -> str:
-        """The full name, `/ns/topic`."""
+        """The full name, `/namespace/topic`."""
         return self._topic
 
     @property
@@ -569,7 +569,7 @@ class Producer:
         self._free_bytes -= size
 
     async def _room(self, count: int, size: int) -> None:
-        """Reserve, waiting in turn."""
+        """Reserve room in the window, waiting in turn."""
         if self._shut is not None or (not self._waiting and self._fits(count, size)):
             self._reserve(count, size)
             return
@@ -587,7 +587,7 @@ class Producer:
             self._pass_on()  # who waits behind it may need less, or came when it was granted and had not run yet
 
     def _release(self, batch: OutBatch) -> None:
-        """A batch was answered."""
+        """Give back the room of a batch that was answered."""
         self._taken_messages += batch.count  # set by now
         self._taken_bytes += batch.bytes
         if batch.error is not None:

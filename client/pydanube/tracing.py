@@ -56,7 +56,7 @@ class Received(Protocol):
 
 
 class Sending(Protocol):
-    """A producer."""
+    """A producer, as tracing sees it."""
 
     @property
     def topic(self) -> str: ...

@@ -20,13 +20,13 @@ class DataclassValue(Protocol):
 
 
 class ModelValue(Protocol):
-    """A pydantic model."""
+    """A value that is a pydantic model."""
 
     def model_dump(self) -> dict[str, Any]: ...
 
 
 class GeneratedValue(Protocol):
-    """A Protobuf message."""
+    """A value that is a Protobuf message."""
 
     def SerializeToString(self) -> bytes: ...
 

@@ -187,7 +187,7 @@ class MetadataPort(Protocol):
 
     @property
     def locks(self) -> LocksPort | None:
-        """None: they are off."""
+        """The locks of the broker; None where they are off."""
         ...
 
     @property

@@ -236,7 +236,7 @@ class PlanNotFound(Fatal):
 
 
 class AlreadyExists(Fatal):
-    """The name is taken."""
+    """The name of what is to be made is taken."""
 
     code = "ALREADY_EXISTS"
 
@@ -362,7 +362,7 @@ class MissingExtra(Fatal):
 
 
 class NotImplementedYet(Fatal):
-    """Not built yet."""
+    """The operation is not built yet."""
 
     code = "NOT_IMPLEMENTED"
 
@@ -488,7 +488,7 @@ class StoreOwned(Fatal):
 
 
 class Overloaded(Retryable):
-    """Too much is waiting."""
+    """Too much is waiting already; the call was not begun."""
 
     code = "OVERLOADED"
 
@@ -572,13 +572,13 @@ class PermissionDenied(Fatal):
 
 
 class Unauthenticated(Fatal):
-    """No valid credentials."""
+    """The call has no valid credentials."""
 
     code = "UNAUTHENTICATED"
 
 
 class CorruptJournal(Fatal):
-    """The journal is damaged."""
+    """The journal is damaged, and nothing was changed in it."""
 
     code = "CORRUPT_JOURNAL"
 

@@ -77,7 +77,7 @@ def frame(message: bytes) -> bytes:
 
 
 def frame_gzip(message: bytes) -> bytes:
-    """The same, packed."""
+    """Return a frame of the message, compressed by gzip."""
     packer = zlib.compressobj(wbits=_GZIP)
     packed = packer.compress(message) + packer.flush()
     return b"\1" + len(packed).to_bytes(4, "big") + packed

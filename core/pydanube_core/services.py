@@ -41,7 +41,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """One RPC."""
+    """One method of a gRPC service."""
 
     path: str  # "/danube.Discovery/TopicLookup", the :path of the HTTP/2 request
     service: str  # "danube.Discovery"

@@ -35,7 +35,7 @@ MAX_SUBSCRIBERS: Final = 256  # sessions of the 2025 protocol, as many as HTTP k
 
 
 class _Bus(InMemorySubscriptionBus):
-    """Knows how many listen."""
+    """A bus that knows how many listen."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -37,7 +37,7 @@ class Part:
 
 
 def size_of(value: Any) -> int:
-    """Bytes as JSON."""
+    """Return the bytes of a value as JSON."""
     return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
 
 

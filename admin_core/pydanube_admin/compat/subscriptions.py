@@ -16,7 +16,7 @@ MAX_UNACKED: Final = 10_000
 
 
 class Subscriptions:
-    """See the module."""
+    """The methods of SubscriptionAdmin, as the module describes them."""
 
     def __init__(self, ask: Asking) -> None:
         self._ask = ask

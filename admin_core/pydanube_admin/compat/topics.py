@@ -29,7 +29,7 @@ STRATEGIES: Final = {
 
 
 class Namespaces:
-    """The methods of NamespaceAdmin."""
+    """The methods of NamespaceAdmin on the admin port."""
 
     def __init__(self, ask: Asking) -> None:
         self._ask = ask

@@ -29,7 +29,7 @@ class TaskBook(Protocol):
     """The part of the long operations' book (`pydanube_admin.engine.tasks`) that operations may ask."""
 
     async def get(self, task_id: str) -> TaskRecord | None:
-        """One that is kept."""
+        """Return a task that is kept; None where there is none of that id."""
 
     async def kept(self) -> list[TaskRecord]:
         """Every one that is kept, the newest first."""
@@ -55,7 +55,7 @@ class PlanDesk(Protocol):
 
     @property
     def tasks(self) -> TaskBook:
-        """The long operations."""
+        """The book of long operations."""
 
     def parse(self, operation: str, arguments: Mapping[str, Any], /) -> Call:
         """Check a call by its name and arguments."""

@@ -60,7 +60,7 @@ Parser = Callable[[str, Mapping[str, Any]], Call]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminOptions:
-    """`[admin]` of the settings."""
+    """The section `[admin]` of the settings."""
 
     plan_ttl_ms: int = 600_000
     undo_grace_ms: int = 86_400_000

@@ -85,7 +85,7 @@ def radius_text(radius: Mapping[str, int | None]) -> str:
 
 
 def entry(path: str, before: Any, after: Any) -> dict[str, Any]:
-    """One difference."""
+    """Return one difference of a plan."""
     return {"path": path, "before": before, "after": after}
 
 

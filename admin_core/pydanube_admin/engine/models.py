@@ -21,7 +21,7 @@ MAX_FILTER_CHARS = 256  # a glob becomes a regular expression that is matched ag
 
 
 class Request(BaseModel):
-    """Base of all arguments."""
+    """Base class of all arguments of operations."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 

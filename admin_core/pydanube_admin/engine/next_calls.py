@@ -28,5 +28,5 @@ def known(operation: str) -> Operation:
 
 
 def every() -> list[Operation]:
-    """All operations, by name."""
+    """Return all operations, by name."""
     return [DECLARED[name] for name in sorted(DECLARED)]

@@ -94,7 +94,7 @@ class VerifiedAudit(Result):
     ),
 )
 async def query_audit(context: Context, request: QueryAuditRequest) -> Page[AuditRecord]:
-    """The newest first."""
+    """Return the records that match, the newest first."""
     await context.audit.settled()
     wanted = _Filter(context, request)
     next_offset, _ = await context.port.open_audit()

@@ -1,4 +1,4 @@
-"""Brokers."""
+"""Operations on brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking changes back."""
+"""Operations that take changes back."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class FindingItem(Result):
 
 
 class DiagnosisResult(Result):
-    """Findings, worst first."""
+    """Findings of a diagnosis, worst first."""
 
     subject: dict[str, Any]
     verdict: str  # healthy | degraded | failing | unknown

@@ -51,7 +51,7 @@ class SetFailurePolicyRequest(SubscriptionRequest):
     ] = False
 
     def given(self) -> dict[str, Any]:
-        """The fields to change."""
+        """Return the fields to change."""
         own = set(SetFailurePolicyRequest.model_fields) - set(SubscriptionRequest.model_fields) - {"keep"}
         return {name: value for name in sorted(own) if (value := getattr(self, name)) is not None}
 

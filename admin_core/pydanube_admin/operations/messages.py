@@ -49,7 +49,7 @@ class PeekRequest(Request):
 
 
 class MessageItem(Result):
-    """One stored message."""
+    """One stored message, as operations show it."""
 
     topic: str
     partition: int | None

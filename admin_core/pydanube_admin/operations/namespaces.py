@@ -1,4 +1,4 @@
-"""Namespaces and their policies."""
+"""Operations on namespaces and their policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Creating and deleting subscriptions."""
+"""Operations that create and delete subscriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Creating and deleting topics."""
+"""Operations that create and delete topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies of topics."""
+"""Operations on the policies of topics."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ RELATIONS: Final = frozenset(
 
 @cache
 def all_runbooks() -> Mapping[str, Runbook]:
-    """Every runbook, by name."""
+    """Return every runbook, by name."""
     found = {}
     for file in sorted(files(__package__).iterdir(), key=lambda file: file.name):
         if file.name.endswith(".toml"):

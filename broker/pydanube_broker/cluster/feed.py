@@ -56,7 +56,7 @@ class Feed:
         self._watch = await self._stack.enter_async_context(watch)
 
     async def aclose(self) -> None:
-        """Watch no more."""
+        """Stop watching the store."""
         await self._stack.aclose()
 
     async def until(self, revision: Revision, holds: Callable[[], bool]) -> None:

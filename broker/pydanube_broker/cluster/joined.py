@@ -119,7 +119,7 @@ class JoinedBroker:
 
     @property
     def members(self) -> Mapping[BrokerId, MemberRecord]:
-        """Who is registered now."""
+        """The brokers that are registered now."""
         return self._members
 
     def leads(self) -> bool:

@@ -115,7 +115,7 @@ class LoneBroker:
         return self.address(self._identity.broker_id) if self.leads() else None
 
     async def open(self) -> None:
-        """Nobody else assigns topics."""
+        """Do nothing: nobody else assigns topics here."""
 
     async def assign(self, topics: Sequence[TopicRecord], *, here: bool = True) -> list[Assignment]:
         """Own these topics: those that are not assigned yet get a new epoch, the others are as they were.

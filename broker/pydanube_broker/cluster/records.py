@@ -167,7 +167,7 @@ class TopicRecord:
 
     @property
     def name(self) -> str:
-        """`/namespace/name`."""
+        """The full name, `/namespace/name`."""
         return str(self.topic)
 
     @property

@@ -175,7 +175,7 @@ class RegistryIndex:
         return all(name.namespace != namespace for name in names)
 
     def subscriptions(self, topic_id: TopicId) -> list[SubscriptionRecord]:
-        """By name."""
+        """Return the topic's subscriptions, by name."""
         found = self._subscriptions.get(topic_id, _NOTHING)
         return [found[name] for name in sorted(found)]
 

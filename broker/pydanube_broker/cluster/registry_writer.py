@@ -160,7 +160,7 @@ class RegistryWriter:
         await self._feed.follow()
 
     async def aclose(self) -> None:
-        """Watch no more."""
+        """Stop watching the store."""
         await self._feed.aclose()
 
     def _reflects(self, writes: Sequence[Write], revision: Revision) -> bool:

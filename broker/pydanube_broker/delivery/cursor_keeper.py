@@ -21,7 +21,7 @@ FLUSH_S: Final = 0.1
 
 
 class KeptCursor(Protocol):
-    """A subscription's cursor."""
+    """The cursor of a subscription, as the keeper sees it."""
 
     dirty: bool
 
@@ -41,7 +41,7 @@ class CursorKeeper:
         self._failing = False  # said once, until one is written again
 
     def note(self, cursor: KeptCursor) -> None:
-        """Something was acknowledged."""
+        """Note that something was acknowledged."""
         if not cursor.dirty:
             cursor.dirty = True
             self._dirty.append(cursor)

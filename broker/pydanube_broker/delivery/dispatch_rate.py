@@ -34,6 +34,6 @@ class DispatchRate:
         return allowed
 
     def sent(self, messages: int) -> None:
-        """So many went."""
+        """Count messages that were sent."""
         if self._bucket is not None:
             self._bucket.take(messages, self._deadlines.now_ms())

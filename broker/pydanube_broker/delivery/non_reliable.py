@@ -154,7 +154,7 @@ class LivePump:
         return self.topic.commit
 
     def store_snapshot(self) -> None:
-        """Nothing is stored."""
+        """Do nothing: a non-reliable topic stores nothing."""
 
     def session_of(self, consumer_id: int) -> int:
         return 0 if (found := self._find(consumer_id)) is None else found.session
@@ -321,16 +321,16 @@ class LivePump:
         """As `nack`."""
 
     def extend(self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int) -> None:
-        """Nothing expires."""
+        """Do nothing: nothing expires here."""
 
     def taken(self, consumer_id: int, session: int, total: int, *, busy: bool) -> None:
-        """Nothing expires."""
+        """Do nothing: nothing expires here."""
 
     def given_back(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> None:
-        """Nothing was asked back."""
+        """Do nothing: nothing was asked back."""
 
     def ack_timeout_ms(self, asked_ms: int | None) -> int:
-        """0: nothing expires."""
+        """Return 0: nothing expires here."""
         return 0
 
     def terminate(self, consumer_id: int, session: int, ranges: Sequence[Range], reason: str) -> None:
@@ -369,7 +369,7 @@ class LivePump:
         self.policy = policy
 
     def write_cursor(self) -> None:
-        """There is none."""
+        """Do nothing: there is no cursor."""
 
     # -- deliver ---------------------------------------------------------------------------------------------
 

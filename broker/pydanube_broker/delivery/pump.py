@@ -125,7 +125,7 @@ class SubscriptionPump:
 
     @property
     def cursor(self) -> CursorSnapshot:
-        """The cursor now."""
+        """Return the cursor as it is now."""
         if self._core is not None and self._snapshot_stale:
             self.store_snapshot()
         return self.topic.state.cursors[self.subscription_id]

@@ -19,7 +19,7 @@ SLICE_S: Final = 0.0002
 
 
 class Pump(Protocol):
-    """Something that delivers."""
+    """A subscription's delivery, as the turns see it."""
 
     queued: bool
 

@@ -17,7 +17,7 @@ from pydanube_broker.topics.topic import Topic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """See the module."""
+    """The parts of the broker that it observes, as the module says."""
 
     registry: Registry
     journal: Journal

@@ -48,7 +48,7 @@ class Pressures:
             self._busiest = (size_bytes, name)
 
     def note(self, now_ms: int, syncs: tuple[int, ...], connections: Counter[str], cpu_s: float) -> None:
-        """The round ends."""
+        """Note the round that ends."""
         most, name = self._busiest
         opened = connections["opened"]
         self._open_now = opened - connections["ended"]

@@ -44,7 +44,7 @@ def cursor_sample(topic: Topic, pump: AnyPump, state: CursorState, oldest_ms: in
 
 
 def consumer_samples(topic: Topic, pump: AnyPump, now_ms: int) -> list[ConsumerSample]:
-    """Its attached consumers."""
+    """Return a sample of each attached consumer."""
     if not pump.links:
         return []
     statistics = pump.statistics()

@@ -316,7 +316,7 @@ class Viewer:
 
 
 def _departures(pump: AnyPump, state: CursorState, span_ms: int) -> Departures | None:
-    """Who went lately."""
+    """Return the consumers that left lately; None where none did."""
     found = [one for one in pump.departures if state.taken_at_ms - one.at_ms <= span_ms]
     if not found:
         return None

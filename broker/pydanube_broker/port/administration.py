@@ -33,7 +33,7 @@ _PROBE: Final = "probe"  # a key that is written to see whether writing works
 
 
 class AdministrationPart:
-    """Part of `BrokerPort`."""
+    """The administration's part of `BrokerPort`."""
 
     _broker: BrokerParts
     _key: AuditKey | None = None

@@ -29,7 +29,7 @@ SHOWN_ASIDE: Final = 10
 
 
 class BrokersPart:
-    """Part of `BrokerPort`."""
+    """The part of `BrokerPort` about brokers."""
 
     _broker: BrokerParts
     version: str
@@ -168,7 +168,7 @@ class BrokersPart:
         return self._broker.registry.ownership.leader()
 
     async def metrics(self) -> bytes:
-        """The text of `/metrics`."""
+        """Return the text of `/metrics`."""
         slices, broker = Slices(), self._broker
         journal = broker.journal.statistics()
         now = now_ms()

@@ -25,7 +25,7 @@ SHOWN_NAMES: Final = 20
 
 
 class DiagnosisPart(SubscriptionsPart):
-    """Part of `BrokerPort`."""
+    """The part of `BrokerPort` about diagnosis."""
 
     observation: Observation  # set by the broker when it has started
 

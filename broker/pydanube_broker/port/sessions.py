@@ -14,7 +14,7 @@ from pydanube_broker.topics.topic import Topic
 
 
 class SessionsPart:
-    """Part of `BrokerPort`."""
+    """The part of `BrokerPort` about sessions of clients."""
 
     _broker: BrokerParts
 

@@ -23,7 +23,7 @@ from pydanube_broker.topics.topic import Topic, now_ms
 
 
 class SubscriptionsPart:
-    """Part of `BrokerPort`."""
+    """The part of `BrokerPort` about subscriptions."""
 
     _broker: BrokerParts
 

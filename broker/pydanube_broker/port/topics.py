@@ -26,7 +26,7 @@ from pydanube_broker.topics.topic import Topic
 
 
 class TopicsPart:
-    """Part of `BrokerPort`."""
+    """The part of `BrokerPort` about topics."""
 
     _broker: BrokerParts
 

@@ -69,7 +69,7 @@ def is_own_user(given: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who makes one call."""
+    """The identity of whoever makes a call."""
 
     peer: Peer
     metadata: tuple[tuple[str, str | bytes], ...] = field(default=())

@@ -49,7 +49,7 @@ class Deadlines:
             self._arm(slot)
 
     def drop(self, call: Call) -> None:
-        """The call has ended."""
+        """Forget the deadline of a call that has ended."""
         calls = self._slots.get(call.due)
         if calls is not None:
             calls.discard(call)

@@ -84,7 +84,7 @@ class ServerStreamReply(Called, Protocol):
 
 
 class HotServerStream(Protocol):
-    """One open server stream."""
+    """One open server stream, as the server sees it."""
 
     def on_credit(self) -> None: ...
 

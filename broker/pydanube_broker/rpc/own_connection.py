@@ -47,7 +47,7 @@ NOTED_BYTES: Final = 4096  # what is held is told to the broker's budget when it
 
 
 class OwnConnection(asyncio.Protocol):
-    """See the module."""
+    """A server's side of one connection, as the module describes it."""
 
     def __init__(self, server: ConnectionServer) -> None:
         self.server = server

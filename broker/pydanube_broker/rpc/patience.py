@@ -109,7 +109,7 @@ def patient_http(
     here: dict[Patient, None] = {}
 
     class Patient(H11Protocol):
-        """One connection."""
+        """One HTTP connection whose patience has an end."""
 
         quiet_since = 0.0
         look: asyncio.TimerHandle | None = None
@@ -155,7 +155,7 @@ def patient_http(
 
         @property
         def working(self) -> Any:
-            """The request under way."""
+            """The request under way; None where there is none."""
             cycle = self.cycle
             return None if cycle is None or cycle.response_complete else cycle
 

@@ -69,7 +69,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldForPeers:
-    """For status and metrics."""
+    """Memory held for peers, for status and metrics."""
 
     held_bytes: int
     limit_bytes: int

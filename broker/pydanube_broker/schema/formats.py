@@ -59,7 +59,7 @@ class PayloadCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainSchema:
-    """bytes, string or number."""
+    """A schema of the types bytes, string or number: there is nothing to parse."""
 
     type: SchemaType
 

@@ -35,7 +35,7 @@ class SchemaIndex:
     # -- looking up ----------------------------------------------------------------------------------------------
 
     def subjects(self) -> list[SubjectRecord]:
-        """By name."""
+        """Return the subjects, by name."""
         return [self._subjects[name] for name in sorted(self._subjects)]
 
     def find_subject(self, subject: str) -> SubjectRecord | None:
@@ -73,7 +73,7 @@ class SchemaIndex:
         return None if name is None else self._subjects[name]
 
     def versions(self, schema_id: int) -> list[VersionRecord]:
-        """Ascending."""
+        """Return the versions of a subject, ascending."""
         found = self._versions.get(schema_id, {})
         return [found[number] for number in sorted(found)]
 

@@ -50,7 +50,7 @@ def _too_long(limit_s: float) -> str:
 
 
 def _verdict(schema: bytes, payload: bytes) -> tuple[str, dict[str, Any]] | None:
-    """In the worker."""
+    """Check a payload, in the worker process; None where it fits."""
     try:
         _check(schema).check(payload)
     except PayloadInvalid as error:

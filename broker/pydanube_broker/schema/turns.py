@@ -17,7 +17,7 @@ MAX_WAITING: Final = 1_000  # for one subject; each holds a definition of up to 
 
 
 class Turns:
-    """Single user: the loop."""
+    """Turns of calls that change one subject. Single user: the loop."""
 
     def __init__(self) -> None:
         self._locks: dict[str, tuple[anyio.Lock, list[None]]] = {}

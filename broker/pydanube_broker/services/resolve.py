@@ -19,7 +19,7 @@ _MOST_PATTERNS: Final = 1000
 
 
 class Resolve:
-    """The cold handler."""
+    """Handler of `Resolve`, which is seldom called."""
 
     def __init__(self, access: TopicAccess, registry: Registry) -> None:
         self._access = access
@@ -69,7 +69,7 @@ class Resolve:
 
 
 class Match:
-    """The cold handler."""
+    """Handler of `Match`, which is seldom called."""
 
     def __init__(self, access: TopicAccess) -> None:
         self._access = access

@@ -47,7 +47,7 @@ NEEDS: Final = {
 
 
 class SchemaRegistryService:
-    """Cold handlers."""
+    """Handlers of the schema registry's calls, which are seldom made."""
 
     def __init__(self, schemas: TopicSchemas, locks: Locks | None = None) -> None:
         self._schemas = schemas

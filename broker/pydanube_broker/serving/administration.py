@@ -31,7 +31,7 @@ MOST_KEPT: Final = 64  # failure policies of subscriptions that a topic does not
 
 
 class Administration:
-    """See the module."""
+    """The administrator's changes, as the module describes them."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

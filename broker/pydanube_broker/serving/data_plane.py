@@ -22,7 +22,7 @@ class Rejected(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPlane:
-    """See the module."""
+    """The broker as the data plane sees it; see the module."""
 
     access: TopicAccess
     ownership: Ownership

@@ -34,7 +34,7 @@ class Placed:
 
     @property
     def name(self) -> str:
-        """`/namespace/name`."""
+        """The full name, `/namespace/name`."""
         return str(self.topic)
 
 

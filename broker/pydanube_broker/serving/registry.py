@@ -197,7 +197,7 @@ class Registry:
         return {name if topic.options.parent is None else name.base for name, topic in self._topics.items()}
 
     def find(self, name: TopicName) -> Topic | None:
-        """A concrete topic."""
+        """Return the concrete topic of that name if this broker serves it."""
         return self._topics.get(name)
 
     def parts(self, name: TopicName) -> tuple[bool, Sequence[Topic]]:

@@ -56,7 +56,7 @@ class RightsWatch:
         self._failing = False
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Watch until it is cancelled."""
         changed = self._locks.book.changed
         while True:
             with anyio.move_on_after(ROUND_S):

@@ -24,7 +24,7 @@ class Picked(Sequence[Range]):
 
     @property
     def first(self) -> int:
-        """The first message's offset."""
+        """The offset of the first message."""
         chunk, mask = self.masks[0]
         return chunk.start + (mask & -mask).bit_length() - 1
 
@@ -39,7 +39,7 @@ class Picked(Sequence[Range]):
         return sum(mask.bit_count() for _, mask in self.masks)
 
     def below(self, offset: int) -> list[tuple[Chunk, int]]:
-        """Those with smaller offsets."""
+        """Return the messages with smaller offsets."""
         found: list[tuple[Chunk, int]] = []
         for chunk, mask in self.masks:
             if chunk.start >= offset:

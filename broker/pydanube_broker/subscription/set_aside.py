@@ -84,7 +84,7 @@ class SettingAside:
         return effects + self.activated(active)
 
     def answered(self, consumer: Consumer) -> None:
-        """A consumer has answered."""
+        """Note that a consumer has answered."""
         consumer.has_answered = True
         if consumer.standing is not Standing.ANSWERING:
             consumer.trials = 0

@@ -170,7 +170,7 @@ class Subscription:
 
     @property
     def generation(self) -> int:
-        """Rises with every seek."""
+        """The number of the cursor's generation; it rises with every seek."""
         return self._window.generation
 
     @property

@@ -38,7 +38,7 @@ Call = Callable[[str, dict[str, Any], bytes], Awaitable[tuple[dict[str, Any], An
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryOptions:
-    """The settings `[telemetry]`."""
+    """The section `[telemetry]` of the settings."""
 
     sample_interval_s: float
     flush_age_s: float
@@ -49,7 +49,7 @@ class TelemetryOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryStatistics:
-    """Since the broker started."""
+    """Counters since the broker started."""
 
     rounds: int
     rows: int

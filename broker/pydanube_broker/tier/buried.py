@@ -70,7 +70,7 @@ class _Buried:
 
 
 class BuriedTopics:
-    """Single user: the loop."""
+    """Deleted topics whose last messages still go to the tier. Single user: the loop."""
 
     def __init__(
         self, hub: Hub, catalog: ObjectCatalog, tombstones: Callable[[], Iterable[TopicTombstone]]

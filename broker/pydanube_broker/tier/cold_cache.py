@@ -66,6 +66,6 @@ class ColdCache:
             del self._topics[old.topic_id]
 
     def drop(self, topic_id: int) -> None:
-        """Forget a topic."""
+        """Drop all that is cached of a topic."""
         for old in list(self._topics.get(topic_id, ())):
             self._remove(old)

@@ -31,7 +31,7 @@ class ColdPart:
 
 
 class ColdLag:
-    """Single user: the loop."""
+    """The unread messages that lie in the cold tier. Single user: the loop."""
 
     def __init__(
         self,

@@ -69,7 +69,7 @@ class Failure:
 
 
 class Flusher:
-    """Single user: the loop."""
+    """The task that writes journal records as objects. Single user: the loop."""
 
     def __init__(
         self,
@@ -360,7 +360,7 @@ class Flusher:
         return True
 
     def forget(self, topic_id: int) -> None:
-        """The topic was deleted."""
+        """Forget a topic that was deleted."""
         self._flushed.pop(topic_id, None)
         self._waiting_since.pop(topic_id, None)
         self._claimed.pop(topic_id, None)

@@ -76,7 +76,7 @@ class Tending:
         return self._no_room if lately else None
 
     def committed(self, topic_id: int) -> None:
-        """One more object."""
+        """Note that a topic has one more object."""
         self._fresh[topic_id] = self._fresh.get(topic_id, 0) + 1
 
     def topic_deleted(self, topic_id: int) -> None:

@@ -415,7 +415,7 @@ class Tier:
         return f"{self.options.url.rstrip('/')}/{self.folders[topic_id]}/{name}"
 
     def wake(self) -> None:
-        """Look again at once."""
+        """Make the tier look for work at once."""
         self._look_again_s = 0.0
         self._wake.set()
 

@@ -144,7 +144,7 @@ class FragmentBuilder:
         )
 
     def finish(self) -> bytes:
-        """The whole object."""
+        """Return the whole object."""
         header = FILE_HEADER.pack(_FILE_MAGIC, VERSION, self._sections, self._broker_id, 0, 0)[:-_CRC_BYTES]
         return b"".join((header, crc32(header).to_bytes(_CRC_BYTES, "little"), *self._pieces))
 

@@ -27,7 +27,7 @@ log = logging.getLogger("pydanube.topics")
 
 
 class Hub:
-    """The journal's owner."""
+    """The topics of one journal, as the journal sees them."""
 
     def __init__(self) -> None:
         self.journal: Journal = None  # type: ignore[assignment]  # set by whoever opens the journal, before its use

@@ -94,7 +94,7 @@ class MemoryTopic(Topic):
         return Appended(part.first_sequence, part.count, base, time_ms), False
 
     def when_room(self, done: Callable[[], None]) -> None:
-        """There always is."""
+        """Answer at once: there is always room."""
         done()
 
     def when_committed(self, end_offset: int, done: Told) -> None:
@@ -113,22 +113,22 @@ class MemoryTopic(Topic):
         """Nothing stands in the way."""
 
     def trim(self, start_offset: int) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
     def recovered(self) -> None:
         """Nothing is kept, so there is nothing to recover."""
 
     def fail(self, error: ClusterError) -> None:
-        """Nobody waits."""
+        """Do nothing: nobody waits."""
 
     # -- read ------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None:
-        """Nothing is kept."""
+        """Return no batches: nothing is kept."""
         return []
 
     def plan_cold_read(self, offset: int, end: int, max_bytes: int) -> Callable[[], Sequence[CachedBatch]]:
-        """Nothing is kept."""
+        """Return work that reads nothing: nothing is kept."""
         return lambda: ()
 
     def resolve(self, position: Position) -> int:

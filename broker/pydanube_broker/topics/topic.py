@@ -46,7 +46,7 @@ class LogListener(Protocol):
     """Whoever delivers from this log."""
 
     def grew(self) -> None:
-        """The commit offset rose."""
+        """Note that the commit offset rose."""
         ...
 
 
@@ -356,7 +356,7 @@ class Topic:
         self.producer_seen = True
 
     def producer_detached(self) -> None:
-        """It has gone."""
+        """Note that a producer has disconnected."""
         self.producers_connected -= 1
         assert self.producers_connected >= 0, "more producers have gone than had come"
 
@@ -365,7 +365,7 @@ class Topic:
         self.readers += 1
 
     def reader_detached(self) -> None:
-        """It has gone."""
+        """Note that a reader has disconnected."""
         self.readers -= 1
         assert self.readers >= 0, "more readers have gone than had come"
 

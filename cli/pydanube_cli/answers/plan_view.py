@@ -22,7 +22,7 @@ def consents(operation: Operation, arguments: Mapping[str, Any], plan: Mapping[s
 
 
 def describe(operation: Operation, arguments: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
-    """The plan, on stderr."""
+    """Print the plan on stderr."""
     would = "would destroy" if plan.get("effect") == "destroy" else "would touch"
     print(f"{operation.command_line(arguments)} {would}: {_radius(plan)}", file=sys.stderr)
     if plan.get("later"):

@@ -270,7 +270,7 @@ class Worker:
 
 
 class Crew:
-    """Workers which start together."""
+    """Worker processes that start together."""
 
     def __init__(self, specs: Sequence[dict[str, Any]]) -> None:
         self.workers = [Worker(spec) for spec in specs]

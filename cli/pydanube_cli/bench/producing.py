@@ -1,4 +1,4 @@
-"""The roles that publish."""
+"""The roles of workers that publish."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ async def _lone(call: Any, seconds: float) -> float:
 
 
 async def _serve() -> None:
-    """Answer until stdin ends."""
+    """Answer calls until stdin ends."""
     import grpc
     from grpc import aio
 

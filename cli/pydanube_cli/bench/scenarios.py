@@ -88,7 +88,7 @@ def _consumers(plan: Plan, broker: RunningBroker, topic: str) -> Iterator[Crew]:
 
 
 def e2e(plan: Plan, broker: RunningBroker, topic: str) -> Run:
-    """Everything at once."""
+    """Publish and consume at the same time."""
     _create(plan, broker, topic)
     with (
         _consumers(plan, broker, topic) as consumers,

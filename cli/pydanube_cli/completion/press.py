@@ -20,7 +20,7 @@ from pydanube_cli.completion.words import FILES, FOLDERS, Wanted, load, split_li
 
 
 def complete(shell: str, words: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """The lines to print."""
+    """Return the lines to print for the shell."""
     breaks = ""
     if shell == "bash":
         line, breaks = words

@@ -81,7 +81,7 @@ class Etcd:
                 await asyncio.sleep(_LOOK_S)
 
     async def stop(self) -> None:
-        """End all."""
+        """Stop all members of etcd."""
         await asyncio.gather(*(member.end(signal.SIGTERM, patience_s=_STOP_S) for member in self.members))
 
 

@@ -117,5 +117,5 @@ def json_object(message: Any, subjects: Mapping[Any, str]) -> dict[str, Any]:
 
 
 def rfc3339(moment: datetime) -> str:
-    """UTC, milliseconds: `2026-01-31T12:00:00.000Z`."""
+    """Return the time in UTC with milliseconds: `2026-01-31T12:00:00.000Z`."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

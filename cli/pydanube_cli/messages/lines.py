@@ -115,7 +115,7 @@ def whole(pieces: Pieces, *, max_bytes: int = MAX_MESSAGE_BYTES) -> Iterator[lis
 
 
 def each(pieces: Pieces) -> Iterator[list[bytes]]:
-    """Every piece a message."""
+    """Yield each piece as a message of its own."""
     for piece in pieces:
         yield [piece]
 

@@ -80,7 +80,7 @@ class Tally:
                 )
 
     def result(self) -> dict[str, Any]:
-        """`produce --json` of docs/interface.md#4-commands."""
+        """Return the result of `produce --json` (docs/interface.md#4-commands)."""
         elapsed_s = max(time.monotonic() - self.started, 1e-9)
         body: dict[str, Any] = {
             "topic": self.topic,

@@ -16,7 +16,7 @@ CALL_S: Final = 10.0
 
 
 class Caller:
-    """Calls from asyncio."""
+    """The calls of an asyncio program."""
 
     def __init__(
         self, channel: OpsChannel, *, principal: str | None = None, timeout_s: float = CALL_S

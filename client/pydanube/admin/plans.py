@@ -85,7 +85,7 @@ async def planned(
 
 
 class SyncPlan(_Shown, Generic[ResultT]):
-    """The same without await."""
+    """A plan for programs without await."""
 
     def __init__(self, loop: Loop, plan: Plan[ResultT]) -> None:
         self._loop = loop

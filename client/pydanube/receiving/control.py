@@ -75,7 +75,7 @@ class ControlQueue:
                 answer.set_exception(copy_of(error))
 
     def nudge(self) -> None:
-        """Wake the writer."""
+        """Wake the task that writes."""
         sleeper = self._sleeper
         if sleeper is not None and not sleeper.done():
             sleeper.set_result(None)

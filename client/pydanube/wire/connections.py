@@ -44,7 +44,7 @@ class Connections:
         return len(self._transports)
 
     async def aclose(self) -> None:
-        """Close every one."""
+        """Close all connections."""
         transports = list(self._transports.values())
         self._transports.clear()
         for transport in transports:

@@ -165,7 +165,7 @@ class Call:
         return message
 
     def half_close(self) -> None:
-        """Nothing more is written."""
+        """End our side of the stream: nothing more is written."""
         if not self._over:
             self._link.http.out.finish(self._stream, None, repeats=False)
             self._link.send()
@@ -233,7 +233,7 @@ class Call:
         self._wake()
 
     def on_reset(self, code: int, why: str) -> None:
-        """The stream is gone."""
+        """End the call, whose stream is gone."""
         if not self._over:
             if not why:
                 why = f"the stream was reset: {_CODES.get(code, code)}"

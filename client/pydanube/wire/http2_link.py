@@ -102,7 +102,7 @@ def _reason(error: OSError) -> str:
 
 
 class Link(asyncio.Protocol):
-    """See the module."""
+    """The protocol of one connection, as the module describes it."""
 
     def __init__(self, url: str, loop: asyncio.AbstractEventLoop, keepalive_s: float) -> None:
         self.url = url

@@ -72,7 +72,7 @@ class Http2Stream:
 
 
 class Http2Transport:
-    """See the module."""
+    """The client's transport, as the module describes it."""
 
     def __init__(
         self,

@@ -100,7 +100,7 @@ class _Span:
 
 
 class _Rows:
-    """Rows by index, ascending."""
+    """The rows of a selection by index, ascending."""
 
     __slots__ = ("_rows", "count")
 
@@ -147,7 +147,7 @@ class Cutter:
         self._order = order
 
     def arrange(self, order: Ints) -> None:
-        """Another `order`."""
+        """Set another `order` of the rows."""
         self._order = order
         self.__dict__.pop("_arranged", None)
 
@@ -305,7 +305,7 @@ class Cutter:
 
     @cached_property
     def _lengths(self) -> Ints:
-        """Of the payloads."""
+        """Return the lengths of the payloads."""
         offsets, _ = _offsets_at(self._data, PRODUCER_PART_BYTES, self._part.count)
         lengths: Ints = offsets[1:] - offsets[:-1]
         return lengths
@@ -455,12 +455,12 @@ def slot_of(key: bytes, slots: int = KEY_SLOTS) -> int:
 
 
 def key_slots(data: Buffer, slots: int = KEY_SLOTS, *, producer_name: str = "") -> npt.NDArray[np.uint32]:
-    """`Cutter.slots` of a batch."""
+    """Return the key slots of a batch; see `Cutter.slots`."""
     return Cutter(data).slots(slots, producer_name=producer_name)
 
 
 def message_sizes(data: Buffer) -> npt.NDArray[np.int64]:
-    """`Cutter.sizes` of a batch."""
+    """Return the sizes of a batch's messages; see `Cutter.sizes`."""
     return Cutter(data).sizes()
 
 

@@ -402,7 +402,7 @@ class BatchView:
         return range(self.part.count) if at is None else self.ints(at, self.part.count, "I")
 
     def offsets(self) -> list[int] | range:
-        """Offset of each message."""
+        """Return the offset of each message."""
         deltas, base = self.offset_deltas(), self.base_offset
         if isinstance(deltas, range):
             return range(base, base + len(deltas))

@@ -61,7 +61,7 @@ def short(value: float) -> str:
 
 
 def labels_shown(chart: Chart) -> list[int]:
-    """Which labels have room."""
+    """Return which labels have room."""
     count = len(chart.labels)
     longest = max(map(len, chart.labels), default=1)
     step = max(1, ceil(count / (60 // max(6, longest))))

@@ -49,7 +49,7 @@ _unpack = frames.FRAME_HEADER.unpack_from
 
 
 class ClientConnection(Side[AnswerEvent]):
-    """See the module."""
+    """The client's side of one connection, as the module describes it."""
 
     def __init__(self, limits: Limits, *, now: float) -> None:
         greeting = PREFACE + frames.settings(

@@ -31,7 +31,7 @@ class SettingId(IntEnum):
 
 
 class ErrorCode(IntEnum):
-    """Section 7."""
+    """Error codes of RFC 9113, section 7."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1

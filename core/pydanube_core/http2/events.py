@@ -71,7 +71,7 @@ class StreamReset:
 
 @dataclass(slots=True, eq=False)
 class PingAcked:
-    """The peer is alive."""
+    """The peer has answered a PING."""
 
 
 @dataclass(slots=True, eq=False)

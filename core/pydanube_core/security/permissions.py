@@ -87,7 +87,7 @@ class Role:
     system: bool = False  # built in: neither changed nor deleted
 
     def expanded(self) -> frozenset[str]:
-        """Permissions of ours."""
+        """Return the permissions in our own words."""
         return frozenset(each for name in self.permissions for each in ORIGINAL.get(name, (name,)))
 
 

@@ -72,7 +72,7 @@ Read = Callable[[_Bytes], Any]
 
 
 class AvroFormat:
-    """The reader's version."""
+    """The reader's version of an Avro schema."""
 
     def __init__(self, definition: bytes) -> None:
         self._tree = AvroTree(definition)

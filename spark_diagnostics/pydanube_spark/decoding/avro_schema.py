@@ -45,7 +45,7 @@ _WIDE: Final = ({"int", "long"}, {"float", "double"})
 
 
 class AvroTree:
-    """One schema."""
+    """The tree of one Avro schema."""
 
     def __init__(self, definition: bytes) -> None:
         try:

@@ -36,7 +36,7 @@ class _Shape:
 
 
 class JsonFormat:
-    """The reader's version."""
+    """The reader's version of a JSON Schema."""
 
     def __init__(self, definition: bytes) -> None:
         shape = _Unfolding(json.loads(definition)).shape_of_root()

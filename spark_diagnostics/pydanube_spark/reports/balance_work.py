@@ -95,7 +95,7 @@ class BalanceWork:
 
     @property
     def files(self) -> list[tuple[str, str]]:
-        """(table, key) of each."""
+        """Return (table, key) of each file."""
         return [("brokers", key) for key in self.brokers.keys] + [("topics", key) for key in self.topics.keys]
 
     @property

@@ -89,7 +89,7 @@ def _time_ms(text: str | None, field: str, default: int) -> int:
 
 
 class TelemetrySource(DataSource):
-    """See the module."""
+    """The Spark source `danube_telemetry`, as the module describes it."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)

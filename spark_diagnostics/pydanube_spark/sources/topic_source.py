@@ -58,7 +58,7 @@ class _Live(InputPartition):
 
 
 class TopicSource(DataSource):
-    """See the module."""
+    """The Spark source and sink `danube`, as the module describes it."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)

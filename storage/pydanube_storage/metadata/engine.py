@@ -86,7 +86,7 @@ class Rows(Protocol):
     def delete(self, key: str) -> None: ...
 
     def keys_of_lease(self, lease_id: LeaseId) -> list[str]:
-        """In key order."""
+        """Return the keys of a lease, in order."""
         ...
 
     def append_events(self, events: Sequence[Event]) -> None:

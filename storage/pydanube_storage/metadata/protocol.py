@@ -110,7 +110,7 @@ class MetadataStore(Protocol):
         ...
 
     def statistics(self) -> StoreStatistics:
-        """Counters, without waiting."""
+        """Return the counters, without waiting."""
         ...
 
 

@@ -57,7 +57,7 @@ class ObjectStore(Protocol):
         ...
 
     def size(self, key: str) -> int:
-        """Bytes of an object."""
+        """Return the bytes of an object."""
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectFact]:

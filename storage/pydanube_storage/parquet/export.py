@@ -129,7 +129,7 @@ class ExportWork:
         return {"messages": export.messages, "bytes": size}, b""
 
     def abort(self, arguments: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
-        """Leave nothing behind."""
+        """Give up an export and leave nothing behind."""
         export = self._open.pop(arguments["token"], None)
         if export is not None:
             with contextlib.suppress(OSError, pa.ArrowException):

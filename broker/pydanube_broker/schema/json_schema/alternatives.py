@@ -127,7 +127,7 @@ def finite_values(document: Document, schema: Schema) -> list[Any] | None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equality of JSON values."""
+    """Return whether two JSON values are equal."""
     return value_key(one) == value_key(other)
 
 

@@ -93,7 +93,7 @@ class OfficialServices:
 
     @property
     def streams(self) -> Iterable[ReceiveStream]:
-        """Those that are open."""
+        """The receiving streams that are open."""
         return self._consumer.streams
 
     @property

@@ -94,7 +94,7 @@ class ConsumerService:
             return made
 
     def receive_messages(self, data: bytes, reply: ServerStreamReply) -> ReceiveStream:
-        """The hot server stream."""
+        """Open a receiving stream; called for every official consumer."""
         stream = ReceiveStream(data, reply, self._plane, self._book, self._decoded, self.streams.discard)
         self.streams.add(stream)
         return stream

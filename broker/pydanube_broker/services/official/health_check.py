@@ -27,7 +27,7 @@ class HealthCheckService:
         self._book = book
 
     def check(self, data: bytes, reply: UnaryReply) -> None:
-        """The hot call."""
+        """Answer a health check; called for every one that official clients send."""
         request = parse(pb.HealthCheckRequest, data)
         if request.client == _PRODUCER:
             reply.send(self._producer(request.id))

@@ -39,7 +39,7 @@ class KeptSeat(Protocol):
     """The place of a consumer that has no stream (`seat`)."""
 
     def give_up(self) -> None:
-        """Leave the subscription."""
+        """Leave the subscription for good."""
         ...
 
     def swept(self, now_s: float) -> None:

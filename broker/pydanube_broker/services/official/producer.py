@@ -81,7 +81,7 @@ class ProducerService:
         ).SerializeToString()
 
     def send_message(self, data: bytes, reply: UnaryReply) -> None:
-        """The hot call."""
+        """Store a message of an official producer; called for every one."""
         message = read_sent(data)
         if message is None:
             check_size(len(data))  # before it is parsed: attributes take thirty times their room

@@ -81,13 +81,13 @@ class Seat:
         raise AssertionError("a seat has no credit and is sent nothing")
 
     def session_changed(self, session: int, offset: int, reason: str) -> None:
-        """Nobody to tell."""
+        """Do nothing: an empty seat has nobody to tell."""
 
     def recall(self, session: int, ranges: Sequence[tuple[int, int]]) -> None:
-        """It holds nothing."""
+        """Do nothing: an empty seat holds no messages."""
 
     def activated(self) -> None:
-        """Nobody to tell."""
+        """Do nothing: an empty seat has nobody to tell."""
 
     def end(self, error: ClusterError) -> None:
         """Its consumer's stream took it, or the subscription is gone."""
@@ -95,7 +95,7 @@ class Seat:
             self._known.seat = None
 
     def give_up(self) -> None:
-        """Leave the subscription."""
+        """Leave the subscription for good."""
         if self._known.seat is self:
             self._known.seat = None
         if self._pump.links.get(self.consumer_id) is self:

@@ -36,7 +36,7 @@ class Takeovers:
         return max(0, self._last_ms + delay - now_ms)
 
     def happened(self, now_ms: int) -> None:
-        """A takeover took place."""
+        """Count a takeover that took place."""
         if self._last_ms is not None and now_ms - self._last_ms >= QUIET_MS:
             self._count = 0
         self._count += 1

@@ -77,7 +77,7 @@ class RoutedPart:
         return found
 
     def sizes(self) -> Sequence[int]:
-        """Bytes of each message."""
+        """Return the bytes of each message."""
         found = array("q")
         for columns, indices in self.pieces:
             found.frombytes(_of(columns, columns.sizes, indices).tobytes())

@@ -275,7 +275,7 @@ class ReplayedDeadLetters(Result):
 
 
 class DiagnosisResult(Result):
-    """Findings, worst first."""
+    """Findings of a diagnosis, worst first."""
 
     subject: dict[str, Any]
     verdict: str
@@ -301,7 +301,7 @@ class JournalDescription(Result):
 
 
 class MessageItem(Result):
-    """One stored message."""
+    """One stored message, as operations show it."""
 
     topic: str
     partition: int | None
