@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 
 from pydanube_broker.rpc.certificates import CertificateFiles, Certificates
-from pydanube_broker.settings import Tls
+from pydanube_broker.settings_security import Tls
 
 
 class PortCertificates:

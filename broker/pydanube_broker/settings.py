@@ -17,10 +17,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydanube_core.errors import InsecureBind, InvalidArgument
 
 from pydanube_broker.rpc.advertised import check_advertised
+from pydanube_broker.settings_security import Auth, Tls
 from pydanube_broker.settings_values import (
     MEMORY_DIR,
     Choice,
@@ -32,35 +33,21 @@ from pydanube_broker.settings_values import (
     Limit,
     Port,
     Secret,
+    Section,
     ShortDuration,
     Size,
     Switch,
     Text,
+    choice,
     format_value,
 )
 
-
-def _choice(*words: str) -> tuple[Choice, BeforeValidator, Kind]:
-    choice = Choice(*words)
-    return choice, BeforeValidator(choice), Kind.CHOICE
-
-
-PoisonPolicy = Annotated[str, *_choice("dead_letter", "block", "drop")]
-Profile = Annotated[str, *_choice("default", "full")]
-Confirm = Annotated[str, *_choice("auto", "human")]
-Encryption = Annotated[str, *_choice("AES256", "aws:kms")]
-ClientAuth = Annotated[str, *_choice("none", "optional", "required")]
-AuthMode = Annotated[str, *_choice("off", "optional", "required")]
-Level = Annotated[str, *_choice("debug", "info", "warning", "error")]
-Format = Annotated[str, *_choice("text", "json")]
-
-
-class Section(BaseModel):
-    """One `[section]` of the file."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=False, arbitrary_types_allowed=True
-    )
+PoisonPolicy = Annotated[str, *choice("dead_letter", "block", "drop")]
+Profile = Annotated[str, *choice("default", "full")]
+Confirm = Annotated[str, *choice("auto", "human")]
+Encryption = Annotated[str, *choice("AES256", "aws:kms")]
+Level = Annotated[str, *choice("debug", "info", "warning", "error")]
+Format = Annotated[str, *choice("text", "json")]
 
 
 class Server(Section):
@@ -83,44 +70,6 @@ class Server(Section):
     )
     insecure_bind: Switch = Field(
         default=False, description="allow a public host without TLS and authentication"
-    )
-
-
-class Tls(Section):
-    """TLS on all ports. Files are read again when they change."""
-
-    cert: FilePath | None = Field(
-        default=None, description="PEM file with the server's certificate chain; unset: plain text"
-    )
-    key: FilePath | None = Field(default=None, description="PEM file with its private key")
-    client_ca: FilePath | None = Field(
-        default=None,
-        description="PEM file with the authority of clients' certificates; unset: none are asked for",
-    )
-    client_auth: ClientAuth = Field(
-        default="required",
-        description="with client_ca: whether clients of the gRPC ports must show a certificate; HTTP ports ask for none",
-    )
-
-
-class Auth(Section):
-    """Who may do what (docs/security.md)."""
-
-    mode: AuthMode = Field(
-        default="off",
-        description="off: everybody may do everything; optional: the same, and who would be refused is counted; required",
-    )
-    jwt_keys: FilePath | None = Field(
-        default=None, description="file with the keys of JSON web tokens: a JWK set, or one public key in PEM"
-    )
-    issuer: Text | None = Field(
-        default=None, description="what `iss` of such a token must be; unset: anything"
-    )
-    audience: Text | None = Field(default=None, description="what `aud` must name; unset: tokens name none")
-    leeway: Duration = Field(default=60.0, description="how far the clocks of token makers may be from ours")
-    failure_delay: Duration = Field(
-        default=2.0,
-        description="longest wait of a refusal, where wrong credentials keep coming from an address",
     )
 
 

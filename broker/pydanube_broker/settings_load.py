@@ -21,13 +21,12 @@ from pydanube_core.errors import InvalidArgument
 from pydanube_broker.settings import (
     ENVIRONMENT_ONLY,
     Journal,
-    Section,
     Settings,
     Source,
     SourceKind,
     sections,
 )
-from pydanube_broker.settings_values import MEMORY_DIR, SECURITY_FILE
+from pydanube_broker.settings_values import MEMORY_DIR, SECURITY_FILE, Section
 
 # Flags that are not simply `--<key>` or exist at all; only for naming a source.
 FLAGS: Final = {

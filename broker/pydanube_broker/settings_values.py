@@ -12,8 +12,9 @@ from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.units import parse_bytes, parse_duration_s
 
@@ -104,6 +105,24 @@ def _path(value: Any) -> Path:
     return Path(_text(value)).expanduser()
 
 
+def _https_url(value: Any) -> str:
+    text = _text(value)
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if (
+        not good
+        or parts.username is not None
+        or parts.fragment
+        or not (text.isascii() and text.isprintable())
+        or " " in text
+    ):
+        raise ValueError(f"{text[:200]!r} is no URL of the form https://host[:port]/path")
+    return text
+
+
 def _data_dir(value: Any) -> Path | None:
     return None if value is None or value == MEMORY_DIR else _path(value)
 
@@ -130,7 +149,22 @@ Switch = Annotated[bool, BeforeValidator(_switch), Kind.SWITCH]
 Text = Annotated[str, BeforeValidator(_text), Kind.TEXT]
 Secret = Annotated[str, BeforeValidator(_text), Kind.SECRET]
 FilePath = Annotated[Path, BeforeValidator(_path), Kind.PATH]
+HttpsUrl = Annotated[str, BeforeValidator(_https_url), Kind.TEXT]
 DataDir = Annotated[Path | None, BeforeValidator(_data_dir), Kind.PATH]
+
+
+def choice(*words: str) -> tuple[Choice, BeforeValidator, Kind]:
+    """What annotates a field with a fixed set of words."""
+    parser = Choice(*words)
+    return parser, BeforeValidator(parser), Kind.CHOICE
+
+
+class Section(BaseModel):
+    """One `[section]` of the file."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=False, arbitrary_types_allowed=True
+    )
 
 
 def format_value(value: Any, kind: Kind) -> str | int | bool | None:

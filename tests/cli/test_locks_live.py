@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from pydanube import connect
 from pydanube.wire.ops_channel import OpsChannel
 from pydanube_broker.broker import Broker
@@ -22,6 +25,8 @@ from pydanube_cli.composition import _http_face, administered
 from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
 from pydanube_core.ops_call import call_request
 from pydanube_core.security.permissions import ORIGINAL
+
+from tests.support.key_server import key_server, public_jwk
 
 PORTS = {f"server.{port}_port": 0 for port in ("grpc", "admin", "metrics", "http")}
 REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
@@ -174,6 +179,34 @@ async def test_a_revoked_token_is_good_for_nothing_at_once(path: Path) -> None:
         assert await locked.code("app", "topics.list", {}) == "UNAUTHENTICATED"
         locked.tokens["app"] = new["token"]
         assert await locked.code("app", "topics.list", {}) == ""
+
+
+async def test_tokens_are_of_the_published_keys_and_end_with_them(path: Path) -> None:
+    first, second = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+
+    def token(key: ec.EllipticCurvePrivateKey, kid: str) -> str:
+        claims = {"sub": "app", "exp": time.time() + 600}
+        return jwt.encode(claims, key, algorithm="ES256", headers={"kid": kid})
+
+    with key_server(path / "keys") as server:
+        server.keys = [public_jwk(first, "first")]
+        more = {"auth.jwks_url": server.url, "auth.jwks_ca": str(server.ca), "auth.jwks_refresh": "100ms"}
+        async with locked_broker(path / "published", **more) as locked:
+            await give(locked, "app", "producer,consumer", "topic", "/default/app")
+            async with connect(locked.broker.broker_url, token=token(first, "first")) as client:
+                async with client.producer("app") as producer:
+                    await producer.send(b"hello")
+                async with client.reader("app") as reader:
+                    assert (await anext(reader)).payload == b"hello"
+                    server.keys = [public_jwk(second, "second")]  # the first one has leaked
+                    with pytest.raises(Unauthenticated):
+                        async with asyncio.timeout(20):
+                            await anext(reader)
+            async with (
+                connect(locked.broker.broker_url, token=token(second, "second")) as client,
+                client.reader("app") as reader,
+            ):
+                assert (await anext(reader)).payload == b"hello"
 
 
 async def test_nobody_gives_what_he_does_not_hold_and_the_last_admin_stays(path: Path) -> None:

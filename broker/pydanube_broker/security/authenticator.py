@@ -77,6 +77,8 @@ class Authenticator:
             raise Unauthenticated("the token has expired; get a new one", method=identity.method)
         if identity.method == "token" and identity.credential not in self._book.tokens:
             raise Unauthenticated("the token was revoked; ask an admin for another")
+        if identity.method == "jwt" and self._jwt is not None:
+            self._jwt.check(identity)
 
     def _identify(self, authorization: str | None, peer: Peer) -> Identity:
         if peer.local:
@@ -102,7 +104,7 @@ class Authenticator:
             return verify(token, self._book.tokens, now_ms=int(self._now_s() * 1000))
         if self._jwt is None:
             raise Unauthenticated(
-                "the token is none of this broker's, and it takes no others (auth.jwt_keys)"
+                "the token is none of this broker's, and it takes no others (auth.jwt_keys, auth.jwks_url)"
             )
         return self._jwt.verify(token)
 

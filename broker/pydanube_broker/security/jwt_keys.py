@@ -1,12 +1,13 @@
 """JSON web tokens: which keys are believed, and whose token one is (RFC 7519, 7517, 8725), verified by PyJWT.
 
-Keys come from a file or from a URL of the settings, never from a token: `jku`, `x5u`, `jwk` and `x5c` in a head are
+Keys come from a file or a URL (`published_keys`) of the settings, never from a token: `jku`, `x5u`, `jwk` and `x5c` in a head are
 refused, `kid` only chooses among the keys that are known. A key has one algorithm, by its own type; the token's head may
 name that and nothing else, so that neither `none` nor a public key used as a secret gets anybody in.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import math
@@ -26,7 +27,9 @@ MOST_KEYS: Final = 64
 MOST_CHARS: Final = 8192  # of a token
 SECRET_BYTES: Final = 32  # RFC 7518 3.2: a key of the hash's size at least
 MODULUS_BITS: Final = 2048
+MOST_MODULUS_BITS: Final = 8192  # a signature of 16 384 bits takes a millisecond to look at
 REMEMBERED: Final = 10_000  # verified tokens
+_NOT_BELIEVED: Final = "the token is signed by no key that is believed here"
 _FOREIGN_KEYS: Final = ("jku", "x5u", "jwk", "x5c", "crit", "zip")
 
 
@@ -48,6 +51,18 @@ class JwtRules:
     leeway_s: float = 60.0
 
 
+def need_extra() -> None:
+    """Raises `MissingExtra` where PyJWT is not installed."""
+    try:
+        import cryptography  # noqa: F401
+        import jwt  # noqa: F401
+    except ImportError:
+        raise MissingExtra(
+            f"tokens of this kind need more than the base installation: {install_command('security')}",
+            extra="security",
+        ) from None
+
+
 def read_keys(text: bytes, *, where: str) -> tuple[Key, ...]:
     """A JSON web key set, or one public key in PEM.
 
@@ -56,23 +71,57 @@ def read_keys(text: bytes, *, where: str) -> tuple[Key, ...]:
         MissingExtra: PyJWT is not installed.
     """
 
-    def wrong(why: str) -> InvalidArgument:
-        return InvalidArgument(f"{where}: {why}", field=where.partition(" ")[0], value=None)
+    wrong = _wrong(where)
+    need_extra()
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-    try:
-        import jwt
-        from cryptography.hazmat.primitives.serialization import load_pem_public_key
-    except ImportError:
-        raise MissingExtra(
-            f"tokens of this kind need more than the base installation: {install_command('security')}",
-            extra="security",
-        ) from None
     if text.lstrip().startswith(b"-----BEGIN"):
         try:
             public = load_pem_public_key(text)
         except ValueError as error:
             raise wrong(f"it is no public key in PEM ({error})") from None
         return (_checked("", public, wrong),)
+    keys: dict[str, Key] = {}
+    for each in _signing(text, wrong):
+        key = _read_key(each, wrong)
+        if key.kid in keys:
+            raise wrong(f"two keys have the id {key.kid!r}: give each its own kid")
+        keys[key.kid] = key
+    if len(keys) > 1 and "" in keys:
+        raise wrong("several keys, and one has no kid: give each its own")
+    return tuple(keys.values())
+
+
+def read_published_keys(text: bytes, *, where: str) -> tuple[Key, ...]:
+    """The public keys of a JSON web key set that an identity provider publishes, of the kinds that are taken here.
+
+    What is of another kind, or has no id, is passed over: it is for others. A secret is: who publishes it has none.
+
+    Raises:
+        InvalidArgument: it is none, no key in it is of use, or two have one id.
+    """
+    wrong = _wrong(where)
+    keys: dict[str, Key] = {}
+    for each in _signing(text, wrong):
+        try:
+            key = _read_key(each, wrong)
+        except InvalidArgument:
+            continue
+        if key.kid in keys:
+            raise wrong(f"two keys have the id {key.kid!r}")
+        if key.kid and key.algorithm != "HS256":
+            keys[key.kid] = key
+    if not keys:
+        raise wrong("no key in it is public, has a kid, and is for RS256, ES256 or EdDSA")
+    return tuple(keys.values())
+
+
+def _wrong(where: str) -> Callable[[str], InvalidArgument]:
+    return lambda why: InvalidArgument(f"{where}: {why}", field=where.partition(" ")[0], value=None)
+
+
+def _signing(text: bytes, wrong: Callable[[str], InvalidArgument]) -> list[dict[str, Any]]:
+    """The keys for signatures of a JSON web key set."""
     try:
         found = json.loads(text)["keys"]
         assert isinstance(found, list)
@@ -80,26 +129,26 @@ def read_keys(text: bytes, *, where: str) -> tuple[Key, ...]:
         raise wrong('it is no key set: write {"keys": [...]} (RFC 7517), or one public key in PEM') from None
     if not 0 < len(found) <= MOST_KEYS:
         raise wrong(f"it has {len(found)} keys; 1 to {MOST_KEYS} are taken")
-    keys: dict[str, Key] = {}
-    for each in found:
-        if not isinstance(each, dict) or each.get("use", "sig") != "sig":
-            continue
-        kid = each.get("kid", "")
-        if not isinstance(kid, str) or kid in keys:
-            raise wrong(f"two keys have the id {kid!r}, or it is no text: give each its own kid")
-        try:
-            material = jwt.PyJWK(each, algorithm=_algorithm_of(each)).key
-        except (jwt.PyJWTError, ValueError, TypeError, KeyError):
-            raise wrong(f"the key {kid!r} is none of {', '.join(ALGORITHMS)}") from None
-        key = _checked(kid, material, wrong)
-        if each.get("alg", key.algorithm) != key.algorithm:
-            raise wrong(f"the key {kid!r} is for {key.algorithm}, and says {each['alg']!r}")
-        keys[kid] = key
-    if not keys:
+    signing = [each for each in found if isinstance(each, dict) and each.get("use", "sig") == "sig"]
+    if not signing:
         raise wrong("no key in it is for signatures")
-    if len(keys) > 1 and "" in keys:
-        raise wrong("several keys, and one has no kid: give each its own")
-    return tuple(keys.values())
+    return signing
+
+
+def _read_key(each: dict[str, Any], wrong: Callable[[str], InvalidArgument]) -> Key:
+    import jwt
+
+    kid = each.get("kid", "")
+    if not isinstance(kid, str):
+        raise wrong(f"the id {str(kid)[:100]!r} of a key is no text")
+    try:
+        material = jwt.PyJWK(each, algorithm=_algorithm_of(each)).key
+    except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+        raise wrong(f"the key {kid!r} is none of {', '.join(ALGORITHMS)}") from None
+    key = _checked(kid, material, wrong)
+    if each.get("alg", key.algorithm) != key.algorithm:
+        raise wrong(f"the key {kid!r} is for {key.algorithm}, and says {each['alg']!r}")
+    return key
 
 
 def _algorithm_of(key: Mapping[str, Any]) -> str:
@@ -118,9 +167,9 @@ def _checked(kid: str, material: Any, wrong: Callable[[str], InvalidArgument]) -
                 )
             return Key(kid, "HS256", material)
         case rsa.RSAPublicKey():
-            if material.key_size < MODULUS_BITS:
+            if not MODULUS_BITS <= material.key_size <= MOST_MODULUS_BITS:
                 raise wrong(
-                    f"the key {kid!r} has {material.key_size} bits; {MODULUS_BITS} at least are taken"
+                    f"the key {kid!r} has {material.key_size} bits; {MODULUS_BITS} to {MOST_MODULUS_BITS} are taken"
                 )
             return Key(kid, "RS256", material)
         case ec.EllipticCurvePublicKey() if isinstance(material.curve, ec.SECP256R1):
@@ -132,7 +181,14 @@ def _checked(kid: str, material: Any, wrong: Callable[[str], InvalidArgument]) -
 
 
 class JwtVerifier:
-    """Verifies tokens by the keys of the moment. Tokens that were verified are remembered until the keys change."""
+    """Verifies tokens by the keys of the moment. Tokens that were verified are remembered until the keys change.
+
+    Args:
+        keys: of the file; they go before published ones of the same id.
+
+    Attributes:
+        wanted: set when a token names a key that is not here: time to ask for new ones.
+    """
 
     def __init__(
         self, keys: tuple[Key, ...], rules: JwtRules, now_s: Callable[[], float] = time.time
@@ -140,12 +196,30 @@ class JwtVerifier:
         self._rules = rules
         self._now_s = now_s
         self._known: OrderedDict[bytes, Identity] = OrderedDict()
-        self.unknown_kid = False  # somebody named a key that is not here: time to ask for new ones
-        self.use(keys)
-
-    def use(self, keys: tuple[Key, ...]) -> None:
+        self._own = keys
         self._keys = {key.kid: key for key in keys}
+        self.wanted = asyncio.Event()
+
+    def publish(self, keys: tuple[Key, ...]) -> bool:
+        """Believe these beside those of the file, and no other. Returns whether that changed anything."""
+        there = {key.kid: key for key in (*keys, *self._own)}
+        if there == self._keys:
+            return False
+        former = self._keys  # what stays is the same object: streams that it let in go on
+        self._keys = {kid: former[kid] if former.get(kid) == key else key for kid, key in there.items()}
         self._known.clear()
+        return True
+
+    @property
+    def own_ids(self) -> frozenset[str]:
+        """Of the keys of the file."""
+        return frozenset(key.kid for key in self._own)
+
+    def check(self, identity: Identity) -> None:
+        """Raises `Unauthenticated` where the key that signed a token is not believed any more."""
+        proof = identity.proof
+        if not isinstance(proof, Key) or self._keys.get(proof.kid) is not proof:
+            raise Unauthenticated(_NOT_BELIEVED)
 
     def verify(self, text: str) -> Identity:
         """Raises `Unauthenticated`, with one sentence for all that is wrong with a signature."""
@@ -173,7 +247,7 @@ class JwtVerifier:
             raise Unauthenticated("the token brings keys of its own, which are not believed")
         key = self._key(head.get("kid"))
         if key is None or head.get("alg") != key.algorithm:
-            raise Unauthenticated("the token is signed by no key that is believed here")
+            raise Unauthenticated(_NOT_BELIEVED)
         rules = self._rules
         try:
             claims = jwt.decode(
@@ -196,20 +270,19 @@ class JwtVerifier:
         except jwt.InvalidAudienceError:
             raise Unauthenticated("the token is for another audience than auth.audience") from None
         except jwt.PyJWTError:
-            raise Unauthenticated("the token is signed by no key that is believed here") from None
-        return self._identity(claims)
+            raise Unauthenticated(_NOT_BELIEVED) from None
+        return self._identity(claims, key)
 
     def _key(self, kid: Any) -> Key | None:
         if kid is None:
             return next(iter(self._keys.values())) if len(self._keys) == 1 else None
         found = self._keys.get(kid) if isinstance(kid, str) else None
-        if found is None and "" in self._keys:
-            return self._keys[""]  # a set of one, whose owner gave it no id
         if found is None:
-            self.unknown_kid = True
+            self.wanted.set()
+            return self._keys.get("")  # the one of the file, whose owner gave it no id
         return found
 
-    def _identity(self, claims: Mapping[str, Any]) -> Identity:
+    def _identity(self, claims: Mapping[str, Any], key: Key) -> Identity:
         now, leeway = self._now_s(), self._rules.leeway_s
         end, begin = claims["exp"], claims.get("nbf", 0)
         if not all(_is_time(each) for each in (end, begin)):
@@ -231,6 +304,7 @@ class JwtVerifier:
             method="jwt",
             credential=str(claims.get("jti", ""))[:256],
             expires_at_s=end + leeway,
+            proof=key,
         )
 
 

@@ -11,6 +11,7 @@ from pydanube_core.security.permissions import CLUSTER, LOOK_UP, Grants, Resourc
 
 from pydanube_broker.security.authenticator import Authenticator
 from pydanube_broker.security.book import SecurityBook
+from pydanube_broker.security.published_keys import PublishedKeys
 
 MOST_COUNTED: Final = 1000  # permissions that are counted apart
 
@@ -21,9 +22,13 @@ class Locks:
     Args:
         book: roles, bindings, tokens.
         authenticator: who calls; it also says whether refusals are meant (`required`) or counted (`optional`).
+        published: keys of tokens from a URL; None: there is none.
     """
 
-    def __init__(self, book: SecurityBook, authenticator: Authenticator) -> None:
+    def __init__(
+        self, book: SecurityBook, authenticator: Authenticator, published: PublishedKeys | None = None
+    ) -> None:
+        self.published = published
         self.book = book
         self.authenticator = authenticator
         self.required = authenticator.required

@@ -11,13 +11,14 @@ from pydanube_broker.admin_state import AdminState
 from pydanube_broker.security.authenticator import Authenticator
 from pydanube_broker.security.book import SecurityBook
 from pydanube_broker.security.failed_logins import FailedLogins
-from pydanube_broker.security.jwt_keys import JwtRules, JwtVerifier, read_keys
+from pydanube_broker.security.jwt_keys import JwtRules, JwtVerifier, need_extra, read_keys
 from pydanube_broker.security.locks import Locks
+from pydanube_broker.security.published_keys import KeySource, PublishedKeys
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pydanube_broker.settings import Auth
+    from pydanube_broker.settings_security import Auth
 
 
 async def open_locks(settings: Auth, state: AdminState, refused: Counter[str]) -> Locks | None:
@@ -28,23 +29,35 @@ async def open_locks(settings: Auth, state: AdminState, refused: Counter[str]) -
     book = SecurityBook(state)
     await book.load()
     failed = FailedLogins(settings.failure_delay)
-    return Locks(
-        book, Authenticator(book, jwt, required=settings.mode == "required", refused=refused, failed=failed)
-    )
+    keeper = Authenticator(book, jwt, required=settings.mode == "required", refused=refused, failed=failed)
+    published = None
+    if jwt is not None and settings.jwks_url is not None:
+        source = KeySource(url=settings.jwks_url, ca=settings.jwks_ca, refresh_s=settings.jwks_refresh)
+        published = PublishedKeys(source, jwt, book.changed)
+        await published.read()  # a start does not depend on it
+    return Locks(book, keeper, published)
 
 
 def web_tokens(settings: Auth) -> JwtVerifier | None:
     """None: there are none. Raises `InvalidArgument` where their keys cannot be used."""
-    if settings.mode == "off" or settings.jwt_keys is None:
+    if settings.mode == "off" or (settings.jwt_keys is None and settings.jwks_url is None):
         return None
+    need_extra()
+    if settings.jwks_ca is not None:
+        _read(settings.jwks_ca, "auth.jwks_ca")
+    own = (
+        ()
+        if settings.jwt_keys is None
+        else read_keys(_read(settings.jwt_keys, "auth.jwt_keys"), where="auth.jwt_keys")
+    )
     rules = JwtRules(issuer=settings.issuer, audience=settings.audience, leeway_s=settings.leeway)
-    return JwtVerifier(read_keys(_read(settings.jwt_keys), where="auth.jwt_keys"), rules)
+    return JwtVerifier(own, rules)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, name: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise InvalidArgument(
-            f"auth.jwt_keys: cannot read {path}: {error.strerror}", field="auth.jwt_keys", value=str(path)
+            f"{name}: cannot read {path}: {error.strerror}", field=name, value=str(path)
         ) from None

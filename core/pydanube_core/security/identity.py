@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pydanube_core.security.permissions import Principal
@@ -17,6 +17,7 @@ class Identity:
         method: `token`, `jwt`, `certificate`, `socket`, or `none` for whoever showed nothing.
         credential: what was shown: a token's id, a JWT's `jti`, a certificate's serial; never the secret.
         expires_at_s: unix time after which it proves nothing any more; None: never.
+        proof: what the broker knew it by, where that can be taken back: the key that signed a token.
         everything: it may do everything: the operator on the machine.
     """
 
@@ -25,6 +26,7 @@ class Identity:
     credential: str = ""
     expires_at_s: float | None = None
     everything: bool = False
+    proof: object = field(default=None, compare=False, repr=False)
 
 
 ANONYMOUS: Final = Identity(principal=Principal("anonymous", "anonymous"), method="none")

@@ -1,0 +1,186 @@
+"""Keys of tokens from an identity provider's URL: a real https server that rotates, fails and lies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from pydanube_broker.security import published_keys
+from pydanube_broker.security.jwt_keys import JwtRules, JwtVerifier, read_keys
+from pydanube_broker.security.published_keys import KeySource, PublishedKeys
+from pydanube_broker.settings_load import load_settings
+from pydanube_core.errors import InvalidArgument, Unauthenticated
+
+from tests.support.key_server import KeyServer, key_server, public_jwk
+
+pytestmark = pytest.mark.anyio
+
+FIRST, SECOND = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+RULES = JwtRules(issuer=None, audience=None)
+SECRET = b"s" * 32
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[KeyServer]:
+    with key_server(tmp_path) as served:
+        served.keys = [public_jwk(FIRST, "a")]
+        yield served
+
+
+def reader(server: KeyServer, *own: Any, ca: Path | None = None) -> tuple[PublishedKeys, JwtVerifier]:
+    keys = read_keys(json.dumps({"keys": own}).encode(), where="auth.jwt_keys") if own else ()
+    verifier = JwtVerifier(keys, RULES)
+    source = KeySource(url=server.url, ca=ca or server.ca, refresh_s=3600)
+    return PublishedKeys(source, verifier, asyncio.Event()), verifier
+
+
+def token(key: Any, kid: str, algorithm: str = "ES256") -> str:
+    return jwt.encode(
+        {"sub": "ann", "exp": time.time() + 600}, key, algorithm=algorithm, headers={"kid": kid}
+    )
+
+
+async def test_keys_come_and_go_as_they_are_published(server: KeyServer) -> None:
+    published, verifier = reader(server)
+    await published.read()
+    first = verifier.verify(token(FIRST, "a"))
+    server.keys = [public_jwk(FIRST, "a"), public_jwk(SECOND, "b")]
+    await published.read()
+    verifier.check(first)  # another key came; this one stayed
+    verifier.check(verifier.verify(token(SECOND, "b")))
+    server.keys = [public_jwk(SECOND, "b")]
+    await published.read()
+    with pytest.raises(Unauthenticated):
+        verifier.verify(token(FIRST, "a"))
+    with pytest.raises(Unauthenticated):  # what it let in ends, too
+        verifier.check(first)
+
+
+async def test_another_key_of_the_same_id_ends_what_the_former_let_in(server: KeyServer) -> None:
+    published, verifier = reader(server)
+    await published.read()
+    first = verifier.verify(token(FIRST, "a"))
+    server.keys = [public_jwk(SECOND, "a")]
+    await published.read()
+    with pytest.raises(Unauthenticated):
+        verifier.check(first)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"status": 500}, "500"),
+        ({"status": 302, "location": "https://localhost/elsewhere"}, "redirects are not followed"),
+        ({"body": b"{"}, "no key set"),
+        ({"body": b"[" * 100_000}, "no key set"),
+        ({"body": b'{"keys": []}'}, "0 keys"),
+        ({"keys": [public_jwk(FIRST, str(number)) for number in range(65)]}, "65 keys"),
+        ({"keys": [public_jwk(FIRST, "a"), public_jwk(RSA, "a")]}, "two keys"),
+        ({"body": b'{"keys": [' + b" " * (256 << 10) + b"]}"}, "more than"),
+    ],
+)
+async def test_the_last_good_keys_stay_whatever_the_answer_is(
+    server: KeyServer, wrong: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    published, verifier = reader(server)
+    await published.read()
+    for name, value in wrong.items():
+        setattr(server, name, value)
+    await published.read()
+    await published.read()
+    verifier.verify(token(FIRST, "a"))
+    told = [each for each in caplog.records if each.message == "published_keys_not_read"]
+    assert [words in each.error for each in told] == [True]  # type: ignore[attr-defined]
+    assert set(server.asked) == {"/keys"}
+
+
+async def test_a_server_that_is_not_trusted_gives_no_keys(server: KeyServer, tmp_path: Path) -> None:
+    with key_server(tmp_path / "other") as other:
+        published, verifier = reader(server, ca=other.ca)
+        await published.read()
+    with pytest.raises(Unauthenticated):
+        verifier.verify(token(FIRST, "a"))
+    assert server.asked == {}
+
+
+async def test_a_server_that_takes_its_time_is_given_up(
+    server: KeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(published_keys, "MOST_S", 0.5)
+    published, verifier = reader(server)
+    server.body = json.dumps({"keys": server.keys}).encode() + b" " * 1000
+    server.drip.set()
+    await published.read()
+    with pytest.raises(Unauthenticated):
+        verifier.verify(token(FIRST, "a"))
+    # the thread that waited is not left behind with it
+    assert await asyncio.to_thread(server.gone.wait, 30)
+
+
+async def test_a_secret_and_a_public_key_never_share_an_id(server: KeyServer) -> None:
+    secret = {"kty": "oct", "k": "c3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3M", "kid": "a"}
+    published, verifier = reader(server, secret)
+    await published.read()
+    verifier.verify(token(SECRET, "a", "HS256"))
+    with pytest.raises(Unauthenticated):
+        verifier.verify(token(FIRST, "a"))
+    # a secret that is published is none, nor is a key without an id or of another kind of use
+    server.keys = [{**secret, "kid": "b"}, {"kty": "EC"}, public_jwk(RSA, ""), public_jwk(RSA, "e", use="enc"),
+                   public_jwk(FIRST, "c")]  # fmt: skip
+    await published.read()
+    verifier.verify(token(FIRST, "c"))
+    for text in (token(SECRET, "b", "HS256"), token(RSA, "", "RS256"), token(RSA, "e", "RS256")):
+        with pytest.raises(Unauthenticated):
+            verifier.verify(text)
+
+
+async def test_an_unknown_key_is_asked_for_soon_and_seldom(
+    server: KeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    turn = asyncio.Event()
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await turn.wait()
+        turn.clear()
+
+    published, verifier = reader(server)
+    await published.read()
+    monkeypatch.setattr(published_keys.asyncio, "sleep", pause)
+    task = asyncio.ensure_future(published.run())
+    server.keys = [public_jwk(SECOND, "b")]
+    for number in range(200):
+        with pytest.raises(Unauthenticated):
+            verifier.verify(token(SECOND, f"made up {number}"))
+    assert server.asked == {"/keys": 1}
+    turn.set()  # ten seconds have passed
+    async with asyncio.timeout(60):
+        while server.asked != {"/keys": 2} or len(pauses) < 2:
+            await asyncio.wait([task], timeout=0.02)
+    verifier.verify(token(SECOND, "b"))
+    assert pauses == [published_keys.SOONEST_S] * 2
+    task.cancel()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://idp.example.org/keys",
+        "file:///etc/passwd",
+        "https://",
+        "https://u:p@idp/keys",
+        "https://idp/#x",
+    ],
+)
+def test_the_url_is_https_and_nothing_else(url: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"auth\.jwks_url"):
+        load_settings(None, {}, {"auth.jwks_url": url})
