@@ -189,6 +189,7 @@ class AdminCore:
         if self._port is None:
             parse_call(name, arguments)
             raise Unavailable("the broker is still starting; try again in a moment", retry_after_ms=500)
+        self._port.quotas.request(current_identity.get())
         await self._tidy_up()
         context = Context(
             port=self._port,

@@ -158,7 +158,9 @@ class Broker(BrokerParts):
         )
         self.registry = Registry(self.hub, self.engine, store, settings)
         self.admin_state = AdminState(store)
-        self.locks = await open_locks(settings.auth, self.admin_state, self.metrics.security_refused)
+        self.locks = await open_locks(
+            settings.auth, self.admin_state, self.metrics.security_refused, self.registry.quotas.connection
+        )
         self.access = TopicAccess(self.registry, self.health, settings, self.data_changes, self.locks)
         self.metrics.validations = self.registry.schemas.counters.validations
         self.metrics.validation_failures = self.registry.schemas.counters.failures
@@ -403,6 +405,7 @@ class Broker(BrokerParts):
             self._forget_deleted,
             self.unused.delete,
             self._look_at_certificates,
+            self.look_at_quotas,
         )
         failing: set[int] = set()
         while True:

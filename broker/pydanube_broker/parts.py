@@ -28,6 +28,7 @@ from pydanube_broker.serving.moves import Moves
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
 from pydanube_broker.settings import Settings
+from pydanube_broker.slices import Slices
 from pydanube_broker.telemetry import TelemetryWriter
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.hub import Hub
@@ -124,6 +125,21 @@ class BrokerParts:
             if first is None or offset < first:
                 return None
         return self.journal.time_at_offset(topic.topic_id, offset)
+
+    async def look_at_quotas(self) -> None:
+        """Take what other brokers have changed of quotas, and see what is stored."""
+        await self.registry.quotas.look()
+        await self.registry.quotas.measure(self._stored_bytes)
+
+    async def _stored_bytes(self, namespace: str) -> int:
+        """What this broker's topics of a namespace have stored."""
+        slices, total = Slices(), 0
+        for topic in self.registry.topics:
+            if topic.options.topic.namespace == namespace:
+                total += self.journal.stored_bytes(topic.topic_id, topic.state.needed_offset)
+                total += self.tier.object_bytes.get(topic.topic_id, 0)
+            await slices()
+        return total
 
     def rejected(self, topic: str, error: ClusterError, messages: int = 1) -> None:
         """Count a refused publish, and the messages it held."""

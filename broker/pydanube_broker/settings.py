@@ -32,6 +32,8 @@ from pydanube_broker.settings_values import (
     Kind,
     Limit,
     Port,
+    QuotaOfNamespace,
+    QuotaOfPrincipal,
     Secret,
     Section,
     ShortDuration,
@@ -138,19 +140,24 @@ class Topics(Section):
     max_message_bytes: Size = Field(default=4_000_000, description="largest message")
 
 
+class Quota(Section):
+    """What each namespace, and each principal, may take that has no quota of its own (docs/security.md#tenants)."""
+
+    namespace: QuotaOfNamespace | None = Field(
+        default=None, description="as topics=100, bytes_in_per_s=10MiB"
+    )
+    principal: QuotaOfPrincipal | None = Field(default=None, description="as connections=50, producers=20")
+
+
 class Policies(Section):
     """Limits of topics for which neither the topic nor its namespace sets one; 0 means no limit."""
 
     max_producers_per_topic: Limit = Field(default=0, description="producers connected to a topic")
     max_subscriptions_per_topic: Limit = Field(default=0, description="subscriptions of a topic")
     max_consumers_per_topic: Limit = Field(default=0, description="consumers connected to a topic")
-    max_consumers_per_subscription: Limit = Field(
-        default=0, description="consumers connected to a subscription"
-    )
+    max_consumers_per_subscription: Limit = Field(default=0, description="consumers of a subscription")
     max_publish_rate: Limit = Field(default=0, description="messages per second and topic")
-    max_subscription_dispatch_rate: Limit = Field(
-        default=0, description="messages per second and subscription"
-    )
+    max_subscription_dispatch_rate: Limit = Field(default=0, description="messages/s and subscription")
     max_message_size: Limit = Field(default=0, description="bytes; topics.max_message_bytes holds as well")
 
 
@@ -323,6 +330,7 @@ class Settings(BaseModel):
     journal: Journal = Journal()
     topics: Topics = Topics()
     policies: Policies = Policies()
+    quota: Quota = Quota()
     delivery: Delivery = Delivery()
     tier: Tier = Tier()
     admin: Admin = Admin()

@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.quotas import Kind as QuotaKind
+from pydanube_core.quotas import parse_quota
 from pydanube_core.units import parse_bytes, parse_duration_s
 
 MEMORY_DIR: Final = ":memory:"
@@ -99,6 +101,18 @@ def _text(value: Any) -> str:
     return value.strip()
 
 
+def _quota(kind: QuotaKind) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        text = _text(value)
+        try:
+            parse_quota(kind, text)
+        except InvalidArgument as error:
+            raise ValueError(error.message) from None
+        return text
+
+    return parse
+
+
 def _path(value: Any) -> Path:
     if isinstance(value, Path):
         return value
@@ -147,6 +161,8 @@ Count = Annotated[int, BeforeValidator(_whole(1, 2**31 - 1)), Kind.COUNT]
 Limit = Annotated[int, BeforeValidator(_whole(0, 2**32 - 1)), Kind.COUNT]
 Switch = Annotated[bool, BeforeValidator(_switch), Kind.SWITCH]
 Text = Annotated[str, BeforeValidator(_text), Kind.TEXT]
+QuotaOfNamespace = Annotated[str, BeforeValidator(_quota("namespace")), Kind.TEXT]
+QuotaOfPrincipal = Annotated[str, BeforeValidator(_quota("principal")), Kind.TEXT]
 Secret = Annotated[str, BeforeValidator(_text), Kind.SECRET]
 FilePath = Annotated[Path, BeforeValidator(_path), Kind.PATH]
 HttpsUrl = Annotated[str, BeforeValidator(_https_url), Kind.TEXT]

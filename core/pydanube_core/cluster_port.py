@@ -40,6 +40,7 @@ from pydanube_core.facts import (
     TopicFacts,
     TrafficFacts,
 )
+from pydanube_core.quotas import QuotasPort
 from pydanube_core.schema_facts import SchemasPort
 from pydanube_core.security.locks_port import LocksPort
 
@@ -188,6 +189,11 @@ class MetadataPort(Protocol):
     @property
     def locks(self) -> LocksPort | None:
         """The locks of the broker; None where they are off."""
+        ...
+
+    @property
+    def quotas(self) -> QuotasPort:
+        """What tenants may take, as this broker holds it against them."""
         ...
 
     @property

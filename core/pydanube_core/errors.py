@@ -505,6 +505,12 @@ class LimitReached(Retryable):
     code = "LIMIT_REACHED"
 
 
+class QuotaExceeded(Retryable):
+    """A namespace or a principal has taken all that its quota allows."""
+
+    code = "QUOTA_EXCEEDED"
+
+
 class DiskFull(Retryable):
     """The disk has no room; nothing was stored."""
 
@@ -659,6 +665,7 @@ _TABLE: Final[tuple[tuple[type[ClusterError], GrpcStatus, int], ...]] = (
     (Overloaded, GrpcStatus.RESOURCE_EXHAUSTED, 3),
     (RateLimited, GrpcStatus.RESOURCE_EXHAUSTED, 3),
     (LimitReached, GrpcStatus.RESOURCE_EXHAUSTED, 3),
+    (QuotaExceeded, GrpcStatus.RESOURCE_EXHAUSTED, 3),
     (DiskFull, GrpcStatus.INTERNAL, 3),
     (DeadlineExceeded, GrpcStatus.DEADLINE_EXCEEDED, 3),
     (Conflict, GrpcStatus.ABORTED, 3),

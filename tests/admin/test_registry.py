@@ -106,6 +106,8 @@ def test_the_operations_and_their_tools() -> None:
         "tokens.create": "create_token",
         "tokens.rotate": "rotate_token",
         "tokens.revoke": "revoke_token",
+        "quotas.list": "list_quotas",
+        "quotas.set": "set_quota",
         "operations.find": "find_operations",
         "operations.read": "read_operation",
     }

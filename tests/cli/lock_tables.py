@@ -76,6 +76,8 @@ plans.list                        known
 plans.show                        known
 producers.disconnect              producers:disconnect
 producers.list                    producers:read
+quotas.list                       quotas:read
+quotas.set                        quotas:change
 reports.balance                   reports:run
 reports.lag                       reports:run
 roles.create                      roles:create

@@ -63,13 +63,18 @@ class GrantBook:
 
 
 async def grant_book(context: Context) -> GrantBook:
-    roles = {each.name: each for each in [decode_role(item) for item in await _values(context, ROLES)]}
-    bindings = {each.id: each for each in [decode_binding(item) for item in await _values(context, BINDINGS)]}
-    tokens = {each.token_id: each for each in [decode_token(item) for item in await _values(context, TOKENS)]}
+    roles = {each.name: each for each in [decode_role(item) for item in await state_values(context, ROLES)]}
+    bindings = {
+        each.id: each for each in [decode_binding(item) for item in await state_values(context, BINDINGS)]
+    }
+    tokens = {
+        each.token_id: each for each in [decode_token(item) for item in await state_values(context, TOKENS)]
+    }
     return GrantBook({**roles, **{role.name: role for role in BUILT_IN}}, bindings, tokens)
 
 
-async def _values(context: Context, prefix: str) -> list[bytes]:
+async def state_values(context: Context, prefix: str) -> list[bytes]:
+    """Every value below a key of the metadata store."""
     found: list[bytes] = []
     after: str | None = None
     while True:

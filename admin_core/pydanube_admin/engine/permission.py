@@ -30,6 +30,8 @@ NO_QUESTION: Final = FREE | OF_ANOTHER | OWN
 ON_THE_MACHINE: Final = frozenset({"objects.export"})
 #: lists of which everybody who may see some of it sees that: what their handlers show goes by `Sight`
 CUT: Final = frozenset({"topics.list", "namespaces.list", "subscriptions.list", "subscriptions.lag"})
+#: whoever may do everything in a namespace does not set what it may take
+ON_CLUSTER: Final = frozenset({"quotas.set"})
 #: arguments that name a topic which the operation writes
 WRITTEN: Final = {"topics.replay": "to", "subscriptions.set_failure_policy": "dead_letter_topic"}
 
@@ -92,6 +94,9 @@ class Sight:
 def needs(call: Call) -> Iterator[tuple[str, Resource]]:
     """Each permission with what it is needed on. A name that is none is refused by the operation itself."""
     operation, arguments = call.operation, call.arguments
+    if operation.name in ON_CLUSTER:
+        yield operation.permission, CLUSTER
+        return
     resource = _resource(arguments.get("topic"), arguments.get("namespace"))
     yield operation.permission, resource
     if resource.namespace == SYSTEM_NAMESPACE:

@@ -138,6 +138,18 @@ class RegistryIndex:
         wanted = self._topics if namespace is None else (n for n in self._topics if n.namespace == namespace)
         return [self._topics[name] for name in sorted(wanted)]
 
+    def count_topics(self, namespace: str) -> int:
+        """How many topics with a log a namespace has. O(topics)."""
+        return sum(name.namespace == namespace for name in self._topics)
+
+    def count_subscriptions(self, namespace: str) -> int:
+        """How many subscriptions the topics of a namespace have, those of each partition by themselves. O(topics)."""
+        return sum(
+            len(self._subscriptions.get(topic.topic_id, _NOTHING))
+            for name, topic in self._topics.items()
+            if name.namespace == namespace
+        )
+
     def partitioned(self, name: TopicName) -> PartitionedRecord | None:
         return self._partitioned.get(name)
 

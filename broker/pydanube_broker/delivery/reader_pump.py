@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from pydanube_core.errors import ClusterError, Internal
 
@@ -11,10 +11,20 @@ from pydanube_broker.delivery.frame_builder import FrameBuilder
 from pydanube_broker.delivery.turns import Turns
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch
-from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.topics.topic import Topic
 
 FRAME_BYTES: Final = 256 * 1024  # stored bytes of one frame, unless a single batch is larger
+
+
+class ReaderLink(Protocol):
+    """The way to one plain reader."""
+
+    @property
+    def writable(self) -> bool: ...
+
+    def deliver(self, frame: FrameBuilder) -> None:
+        """Send a frame."""
+        ...
 
 
 class ReaderPump:
@@ -29,7 +39,7 @@ class ReaderPump:
     def __init__(
         self,
         topic: Topic,
-        reply: StreamReply,
+        link: ReaderLink,
         *,
         position: int,
         stop: int | None,
@@ -42,7 +52,7 @@ class ReaderPump:
         self.queued = False
         self.position = position
         self._topic = topic
-        self._reply = reply
+        self._link = link
         self._stop = stop
         self._session = session
         self._turns = turns
@@ -80,7 +90,7 @@ class ReaderPump:
             self._topic.reader_detached()
 
     def step(self) -> bool:
-        if self._closed or self._reading or not self._reply.writable:
+        if self._closed or self._reading or not self._link.writable:
             return False
         topic, stop = self._topic, self._stop
         if topic.closed is not None:
@@ -143,7 +153,7 @@ class ReaderPump:
         if frame.messages:
             self.delivered += frame.messages
             self._topic.sent(frame.messages, frame.stored_bytes)
-            self._reply.send(frame.encode())
+            self._link.deliver(frame)
 
     def _give_up(self, error: ClusterError) -> None:
         self.close()

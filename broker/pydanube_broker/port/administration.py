@@ -23,6 +23,7 @@ from pydanube_broker.audit_key import load_audit_key
 from pydanube_broker.outcome import outcome_of
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.security.locks import Locks
+from pydanube_broker.tenants.quotas import Quotas
 from pydanube_broker.topics.stored_messages import append_durably, messages_between
 from pydanube_broker.topics.topic import Topic
 
@@ -82,6 +83,10 @@ class AdministrationPart:
     @property
     def locks(self) -> Locks | None:
         return self._broker.locks
+
+    @property
+    def quotas(self) -> Quotas:
+        return self._broker.registry.quotas
 
     # -- audit -----------------------------------------------------------------------------------------------
 

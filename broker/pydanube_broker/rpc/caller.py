@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -80,6 +80,10 @@ class Keeper(Protocol):
 
     def identify(self, authorization: str | None, peer: Peer) -> Identity:
         """Raises `Unauthenticated`."""
+        ...
+
+    def opened(self, identity: Identity) -> Callable[[], None]:
+        """A connection is his from now on, until what is given back is called. Raises `QuotaExceeded`."""
         ...
 
     def wait_s(self, peer: Peer) -> float:

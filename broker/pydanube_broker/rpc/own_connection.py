@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from pydanube_core.errors import ClusterError, QuotaExceeded
 from pydanube_core.grpc_wire import Status, Unpacker, WireError, timeout_s
 from pydanube_core.http2 import (
     ConnectionEnded,
@@ -26,7 +27,7 @@ from pydanube_core.http2 import (
 )
 from pydanube_core.http2.codes import ErrorCode
 
-from pydanube_broker.rpc.caller import Peer, address_of, is_own_user
+from pydanube_broker.rpc.caller import Keeper, Peer, address_of, is_own_user
 from pydanube_broker.rpc.calls import Call, UnidentifiedCall
 from pydanube_broker.rpc.peer_memory import Holding
 from pydanube_broker.rpc.routing import CallHead
@@ -71,6 +72,7 @@ class OwnConnection(asyncio.Protocol):
         self._held = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting_bytes = 0  # in the transport, when last looked at
+        self._ended: Callable[[], None] | None = None  # of its principal's count
 
     # -- of the transport --------------------------------------------------------------------------------------
 
@@ -135,7 +137,11 @@ class OwnConnection(asyncio.Protocol):
             head = event.head.note = CallHead(event.head, self.server.methods, self.server.nothing)
         method, stream = head.method, event.stream
         keeper = self.server.keeper
-        unknown = None if keeper is None or method.open else head.unidentified(keeper, self.peer)
+        unknown: ClusterError | None = None
+        if keeper is not None and not method.open:
+            unknown = head.unidentified(keeper, self.peer)
+            if unknown is None and self._ended is None:
+                unknown = self._counted(keeper, head)
         try:
             call: Call = (
                 method.call(self, stream, method, head)
@@ -159,6 +165,15 @@ class OwnConnection(asyncio.Protocol):
             call.on_data(event.data, event.start, event.end, ended=True)
         if wait is not None and not call.over:  # most calls that are whole are answered by now
             self.deadlines.add(call, self.now, wait)
+
+    def _counted(self, keeper: Keeper, head: CallHead) -> ClusterError | None:
+        """Count the connection as its first caller's; an error where he has too many."""
+        assert head.identity is not None, "whoever calls is known"
+        try:
+            self._ended = keeper.opened(head.identity)
+        except QuotaExceeded as error:
+            return error
+        return None
 
     def _wait_s(self) -> float:
         keeper = self.server.keeper
@@ -191,6 +206,8 @@ class OwnConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        if self._ended is not None:
+            self._ended()
         self.server.memory.note(self.holding, 0)
         for stream in tuple(self.http.streams.values()):
             self._gone(stream)

@@ -26,7 +26,12 @@ log = logging.getLogger("pydanube.security")
 
 
 class Authenticator:
-    """See the module. `refused` counts who was refused, or would have been, by what was shown."""
+    """See the module.
+
+    Args:
+        refused: counts who was refused, or would have been, by what was shown.
+        connections: `opened`: counts a connection of whoever is known; what it gives back is called at its end.
+    """
 
     def __init__(
         self,
@@ -36,12 +41,14 @@ class Authenticator:
         required: bool,
         refused: Counter[str],
         failed: FailedLogins,
+        connections: Callable[[Identity], Callable[[], None]] = lambda identity: lambda: None,
         now_s: Callable[[], float] = time.time,
     ) -> None:
         self.required = required
         self.refused = refused
         #: told of failed logins that are worth a record: address, how many came from there
         self.on_failed: Callable[[str, int], None] = lambda address, count: None
+        self.opened = connections
         self._failed = failed
         self._book = book
         self._jwt = jwt

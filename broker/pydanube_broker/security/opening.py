@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.security.identity import Identity
 
 from pydanube_broker.admin_state import AdminState
 from pydanube_broker.security.authenticator import Authenticator
@@ -21,15 +23,33 @@ if TYPE_CHECKING:
     from pydanube_broker.settings_security import Auth
 
 
-async def open_locks(settings: Auth, state: AdminState, refused: Counter[str]) -> Locks | None:
-    """None: they are off. `refused` counts. Raises `InvalidArgument` where the keys of tokens cannot be used."""
+async def open_locks(
+    settings: Auth,
+    state: AdminState,
+    refused: Counter[str],
+    connections: Callable[[Identity], Callable[[], None]],
+) -> Locks | None:
+    """None: they are off.
+
+    Args:
+        refused, connections: see `Authenticator`.
+
+    Raises:
+        InvalidArgument: the keys of tokens cannot be used.
+    """
     if settings.mode == "off":
         return None
     jwt = web_tokens(settings)
     book = SecurityBook(state)
     await book.load()
-    failed = FailedLogins(settings.failure_delay)
-    keeper = Authenticator(book, jwt, required=settings.mode == "required", refused=refused, failed=failed)
+    keeper = Authenticator(
+        book,
+        jwt,
+        required=settings.mode == "required",
+        refused=refused,
+        failed=FailedLogins(settings.failure_delay),
+        connections=connections,
+    )
     published = None
     if jwt is not None and settings.jwks_url is not None:
         source = KeySource(url=settings.jwks_url, ca=settings.jwks_ca, refresh_s=settings.jwks_refresh)

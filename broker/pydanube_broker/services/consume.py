@@ -23,6 +23,7 @@ from pydanube_broker.serving.rights_watch import Right
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.subscription.routes.key_filters import check_filter_sizes, check_key_filters
 from pydanube_broker.subscription.terms import ConsumerTerms
+from pydanube_broker.tenants.pace import Pace
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic, now_ms
 
@@ -58,6 +59,7 @@ class ConsumeStream:
         self._pump: AnyPump | None = None
         self._reader: ReaderPump | LiveReader | None = None
         self._opened = False
+        self._pace = Pace()
         self._unread = 0
         self.closed = False
 
@@ -273,6 +275,7 @@ class ConsumeStream:
         consumer_name = request.consumer_name or f"consumer-{self.consumer_id}"
         session = pump.join(self, consumer_name, terms)
         self._name = consumer_name
+        self._pace = Pace(self._plane.access.share(self._reply, topic), topic.name, self._flowing)
         self._topic, self._pump, self._opened = topic, pump, True
         self._reply.send(
             pb.ConsumeResponse(
@@ -322,6 +325,7 @@ class ConsumeStream:
                 )
             ).SerializeToString()
         )
+        self._pace = Pace(self._plane.access.share(self._reply, topic), topic.name, self._flowing)
         self._topic, self._opened = topic, True
         if isinstance(topic, MemoryTopic):
             if stop is not None:
@@ -332,7 +336,7 @@ class ConsumeStream:
             return
         self._reader = ReaderPump(
             topic,
-            self._reply,
+            self,
             position=position,
             stop=stop,
             session=session,
@@ -347,13 +351,14 @@ class ConsumeStream:
 
     @property
     def writable(self) -> bool:
-        return self._reply.writable
+        return self._reply.writable and not self._pace.slowed
 
     def frame(self, session: int) -> FrameBuilder:
         return FrameBuilder(session)
 
     def deliver(self, frame: FrameBuilder) -> None:
         self._reply.send(frame.encode())
+        self._pace.took_out(frame.messages, frame.stored_bytes)
 
     def session_changed(self, session: int, offset: int, reason: str) -> None:
         if self._opened:
@@ -423,6 +428,10 @@ class ConsumeStream:
         if self._unread >= MAX_UNREAD_ANSWERS:
             self._reply.resume_reading()
         self._unread = 0
+        self._flowing()
+
+    def _flowing(self) -> None:
+        """Messages may be sent again."""
         if self._pump is not None:
             self._pump.flowing(self.consumer_id)
         elif self._reader is not None:

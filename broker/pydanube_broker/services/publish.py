@@ -28,6 +28,7 @@ from pydanube_broker.schema.guard import SchemaGuard
 from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.rights_watch import Right
 from pydanube_broker.serving.topic_access import Action
+from pydanube_broker.tenants.pace import Pace
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.producers import Appended, ProducerSession
 from pydanube_broker.topics.topic import ProducerLeft, Topic, now_ms
@@ -51,6 +52,7 @@ class PublishStream:
         "_half_closed",
         "_held",
         "_open",
+        "_pace",
         "_plane",
         "_reply",
         "_session",
@@ -66,6 +68,7 @@ class PublishStream:
         self._gone = gone
         self._topic: Topic | None = None
         self._session: ProducerSession | None = None
+        self._pace = Pace()
         self._open = False
         self._waiting = 0
         self._waiting_bytes = 0
@@ -160,8 +163,11 @@ class PublishStream:
     def _opened(
         self, topic: Topic, session: ProducerSession, mode: AccessMode, schema: tuple[int, int]
     ) -> None:
+        share = self._plane.access.share(self._reply, topic)
+        share.check_producer()
         topic.gate.attach(self, session.name, mode, topic.producers_connected)
-        self._topic, self._session = topic, session
+        share.producers(1)
+        self._topic, self._session, self._pace = topic, session, Pace(share, topic.name, self._read_on)
         session.connections += 1
         topic.producer_attached()
         self._reply.send(
@@ -236,6 +242,7 @@ class PublishStream:
     def _append(self, topic: Topic, data: memoryview, part: ProducerPart) -> None:
         """Give out offsets to a batch that was found good, and answer once they are committed."""
         try:
+            self._pace.check_in()
             appended, duplicate = topic.append(data, part)
         except Overloaded:
             # The disk is behind by one segment of zeros: a moment, in which nothing more is read from this client.
@@ -265,6 +272,10 @@ class PublishStream:
         self._waiting_bytes += size
         if self._waiting_bytes > WAITING_BYTES:
             self._reply.pause_reading()
+        if not duplicate:
+            self._pace.took_in(part.count, size)
+            if self._pace.slowed:
+                self._reply.pause_reading()
         # A duplicate of which only the sequence is remembered was appended before now, and is perhaps not durable yet.
         end = (
             topic.state.next_offset if appended.base_offset is None else appended.base_offset + appended.count
@@ -333,6 +344,7 @@ class PublishStream:
             and self._delayed is None
             and not self._checking
             and not self._deaf
+            and not self._pace.slowed
         ):
             self._reply.resume_reading()
 
@@ -390,6 +402,7 @@ class PublishStream:
         if self._session is not None and self._topic is not None:
             self._session.connections -= 1
             self._topic.producer_detached()
+            self._pace.producers(-1)
             self._topic.producer_left = ProducerLeft(
                 at_ms=now_ms(), name=self._session.name, abrupt=not self._goodbye
             )

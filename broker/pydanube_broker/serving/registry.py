@@ -28,6 +28,7 @@ from pydanube_core.refusals import audit_is_kept, system_is_closed
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import MetadataStore
 
+from pydanube_broker.admin_state import AdminState
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.joined import Seen
@@ -49,6 +50,7 @@ from pydanube_broker.serving.policies import Policies
 from pydanube_broker.serving.unknown_topic import unknown_topic
 from pydanube_broker.settings import EMBEDDED, Settings
 from pydanube_broker.subscription.members import SubscriptionType
+from pydanube_broker.tenants.quotas import Quotas
 from pydanube_broker.topics.agreement import (
     LossAccepted,
     check_epoch,
@@ -76,6 +78,10 @@ class Registry:
             self.catalog,
         )
         self.policies = Policies(self.catalog.index, settings)
+        self.quotas = Quotas(
+            AdminState(store),
+            {"namespace": settings.quota.namespace or "", "principal": settings.quota.principal or ""},
+        )
         self.ownership = Ownership(
             self.catalog,
             self.schemas,
@@ -111,6 +117,7 @@ class Registry:
             CorruptMetadata, CorruptJournal: they are not of one broker, or not of one moment.
         """
         await self.schemas.registry.load()
+        await self.quotas.look()
         async with self.ownership.opened(self._store, me, self._check_agreement, changed, seen):
             self.deleted.place_cursors()
             for record in self.catalog.index.topics():
@@ -260,7 +267,17 @@ class Registry:
                 value=durability,
             )
         settings = TopicSettings(dispatch_strategy=strategy, durability=level, **(options or {}))
-        return await self._make(name, settings, partitions=partitions, must_be_new=must_be_new, here=here)
+        async with self.quotas.making(
+            "topics",
+            name.namespace,
+            0 if self._exists(name) else max(1, partitions),
+            lambda: self.catalog.index.count_topics(name.namespace),
+        ):
+            return await self._make(name, settings, partitions=partitions, must_be_new=must_be_new, here=here)
+
+    def _exists(self, name: TopicName) -> bool:
+        index = self.catalog.index
+        return index.find_topic(name) is not None or index.partitioned(name) is not None
 
     async def audit_topic(self) -> Topic:
         """This broker's audit, made where there is none: of several, each has its own."""
@@ -406,10 +423,14 @@ class Registry:
                 what="subscriptions",
                 topic=topic.name,
             )
-            await topic.prepare(start)
-            record, created = await self.catalog.ensure_subscription(
-                topic.options.topic_id, name, type=wanted.value, start_offset=topic.resolve(start)
-            )
+            namespace = topic.options.topic.namespace
+            async with self.quotas.making(
+                "subscriptions", namespace, 1, lambda: self.catalog.index.count_subscriptions(namespace)
+            ):
+                await topic.prepare(start)
+                record, created = await self.catalog.ensure_subscription(
+                    topic.options.topic_id, name, type=wanted.value, start_offset=topic.resolve(start)
+                )
             pump = topic.subscriptions.get(name)
             if pump is None:
                 if topic.closed is not None:

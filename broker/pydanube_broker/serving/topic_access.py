@@ -28,6 +28,7 @@ from pydanube_broker.serving.placed import Placed, Placement
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.unused_topics import UNUSED_TTL
 from pydanube_broker.settings import Settings
+from pydanube_broker.tenants.quotas import Share
 from pydanube_broker.topics.topic import Topic, now_ms
 
 
@@ -181,6 +182,15 @@ class TopicAccess:
         if not found[1]:
             raise self._registry.not_found(name)
         return found
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is any quota."""
+        return self._registry.quotas.on
+
+    def share(self, called: Called, topic: Topic) -> Share:
+        """What a session on the topic takes from, by whoever opened it."""
+        return self._registry.quotas.share(topic.options.topic.namespace, called.identity)
 
     async def know_schema(self, subject: str) -> None:
         """See that a subject which another broker has just registered is known here."""

@@ -33,6 +33,7 @@ from pydanube_broker.services.official.known_clients import (
     ProducerRecord,
 )
 from pydanube_broker.services.official.seat import RESTART_S, keep_seat
+from pydanube_broker.tenants.quotas import Share
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.topic import Topic
 
@@ -113,42 +114,46 @@ class ClientBook:
 
     # -- writing down ----------------------------------------------------------------------------------------
 
-    async def remember_producer(self, topic: Topic, name: str, mode: AccessMode) -> KnownProducer:
+    async def remember_producer(
+        self, topic: Topic, name: str, mode: AccessMode, share: Share
+    ) -> KnownProducer:
         """The producer of that name, admitted by the topic's gate, its id on stable storage.
 
         Raises:
-            ProducerFenced, LimitReached: it may not come.
+            ProducerFenced, LimitReached, QuotaExceeded: it may not come.
         """
         number = producer_id(topic.name, name)
         known = self.producer(number)
         if known is None or not known.recorded:
             if known is None:
                 topic.gate.check_producer(name, mode, topic.producers_connected)
+                share.check_producer()
             key = keys.producer_client_key(TopicId(topic.topic_id), number)
             await self._write(
                 key, ProducerRecord(name=name), self._forget_one(self._producers_of.get(topic.topic_id, {}))
             )
             if topic.closed is not None:
                 raise topic.closed
-            known = self.attach_producer(topic, name, mode)
+            known = self.attach_producer(topic, name, mode, share)
             known.recorded = True
         known.admit(mode)
         self._producers_of[topic.topic_id].move_to_end(number)
         known.touch()
         return known
 
-    def attach_producer(self, topic: Topic, name: str, mode: AccessMode) -> KnownProducer:
+    def attach_producer(self, topic: Topic, name: str, mode: AccessMode, share: Share) -> KnownProducer:
         """The producer of that name, admitted by the topic's gate; nothing is written down for it, and it is
         forgotten with its last sign of life.
 
         Raises:
-            ProducerFenced, LimitReached: it may not come, and is not known afterwards.
+            ProducerFenced, LimitReached, QuotaExceeded: it may not come, and is not known afterwards.
         """
         number = producer_id(topic.name, name)
         known = self.producer(number)
         if known is None:
+            share.check_producer()
             self._forget_one(self._producers_of.get(topic.topic_id, {}))
-            known = KnownProducer(producer_id=number, topic=topic, name=name)
+            known = KnownProducer(producer_id=number, topic=topic, name=name, share=share)
             known.admit(mode)
             self._put_producer(known)
         return known

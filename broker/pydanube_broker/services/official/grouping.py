@@ -58,10 +58,11 @@ assert MAX_COPY_BYTES + DELIVERY_OVERHEAD_BYTES < FRAME_LIMIT_BYTES
 class Pending:
     """A message that waits for its commit."""
 
-    __slots__ = ("message", "reply", "size")
+    __slots__ = ("message", "not_before", "reply", "size")
 
-    def __init__(self, message: SentMessage, size: int, reply: UnaryReply) -> None:
+    def __init__(self, message: SentMessage, size: int, reply: UnaryReply, not_before: float = 0.0) -> None:
         self.message = message
+        self.not_before = not_before  # the loop's time at which it is answered at the earliest: a quota
         self.size = size  # of the request
         self.reply = reply
 
@@ -279,7 +280,11 @@ class Grouping:
             self._waiting_bytes -= pending.size
             if error is None:
                 # On stable storage by now: the message and everything before it in its topic (`Topic.committed`).
-                pending.reply.send(request_id_only(pending.message.request_id))
+                answer = request_id_only(pending.message.request_id)
+                if pending.not_before:
+                    self._loop.call_at(pending.not_before, pending.reply.send, answer)
+                else:
+                    pending.reply.send(answer)
             else:
                 self._rejected(topic.name, error)
                 pending.reply.fail(error)

@@ -12,6 +12,7 @@ from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.services.official.takeover import Takeovers
 from pydanube_broker.subscription.members import SubscriptionType
+from pydanube_broker.tenants.quotas import Share
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.topic import Topic
 
@@ -73,6 +74,7 @@ class KnownProducer:
     admitted: AccessMode | None = None  # by the topic's gate
     fenced: ClusterError | None = None  # an exclusive producer has the topic for itself
     recorded: bool = False  # its id is on stable storage
+    share: Share | None = None  # what it counts in as a producer
 
     @property
     def size(self) -> int:
@@ -90,6 +92,8 @@ class KnownProducer:
         if not self.here:
             self.here = True
             self.topic.producer_attached()
+            if self.share is not None:
+                self.share.producers(1)
 
     def admit(self, mode: AccessMode) -> None:
         """Let it in as the topic's gate allows, beside or instead of others.
@@ -118,6 +122,8 @@ class KnownProducer:
         if self.here:
             self.here = False
             self.topic.producer_detached()
+            if self.share is not None:
+                self.share.producers(-1)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

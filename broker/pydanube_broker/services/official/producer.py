@@ -7,6 +7,7 @@ broker Rust, Go and Python go on with their old id, and would hand any other ans
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable
 from typing import Final
@@ -46,6 +47,7 @@ class ProducerService:
         self._book = book
         self._schemas = schemas
         self._grouping = Grouping(plane.rejected)
+        self._loop = asyncio.get_running_loop()
 
     async def create_producer(self, data: bytes) -> bytes:
         """The cold call; a name that exists on the topic gets its id again, and concurrent creations are one."""
@@ -73,7 +75,8 @@ class ProducerService:
         if schema is not None:
             await self._schemas.bind(topic, schema)
         mode = enum_value(MODES, request.producer_access_mode, field="producer_access_mode")
-        known = await self._book.remember_producer(topic, request.producer_name, AccessMode(mode))
+        share = self._plane.access.share(COLD_CALL, topic)
+        known = await self._book.remember_producer(topic, request.producer_name, AccessMode(mode), share)
         return pb.ProducerResponse(
             request_id=request.request_id,
             producer_id=known.producer_id,
@@ -104,7 +107,7 @@ class ProducerService:
             check_message(message, len(data), topic)
             checking = self._schemas.check(topic, message)
             known.touch()
-            pending = Pending(message, len(data), reply)
+            pending = Pending(message, len(data), reply, self._not_before(topic, reply, len(data)))
             if checking is None:
                 self._grouping.add(topic, pending)
             else:
@@ -112,6 +115,15 @@ class ProducerService:
         except ClusterError as error:
             self._plane.rejected(topic.name, error)
             raise
+
+    def _not_before(self, topic: Topic, reply: UnaryReply, size: int) -> float:
+        """When the message is answered at the earliest: these clients wait for it. Raises `QuotaExceeded`."""
+        if not self._plane.access.limited:
+            return 0.0
+        share = self._plane.access.share(reply, topic)
+        share.check_in()
+        wait_ms = share.took_in(topic.name, 1, size)
+        return self._loop.time() + wait_ms / 1000 if wait_ms else 0.0
 
     async def _add_checked(self, checking: Awaitable[None], topic: Topic, pending: Pending) -> None:
         """Queue a message whose payload takes longer to look at than the loop may wait."""
@@ -145,4 +157,5 @@ class ProducerService:
                 retry_after_ms=200,
             )
         check_name(message.producer_name, field="producer_name")
-        return self._book.attach_producer(topic, message.producer_name, AccessMode.SHARED)
+        share = self._plane.access.share(called, topic)
+        return self._book.attach_producer(topic, message.producer_name, AccessMode.SHARED, share)

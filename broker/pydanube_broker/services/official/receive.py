@@ -45,6 +45,7 @@ from pydanube_broker.serving.rights_watch import Right
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.subscription.effects import SessionReason
 from pydanube_broker.subscription.terms import ConsumerTerms
+from pydanube_broker.tenants.pace import Pace
 from pydanube_broker.topics.topic import now_ms
 
 log = logging.getLogger("pydanube.official")
@@ -77,6 +78,7 @@ class ReceiveStream:
         self.said_goodbye = True
         self.queued = False
         self.closed = False
+        self._pace = Pace()
         self._reply = reply
         self._plane = plane
         self._book = book
@@ -157,6 +159,7 @@ class ReceiveStream:
         if former is not None:  # of the topic's former life; the client has come anew by itself
             former.told_close()
         known.touch()
+        self._pace = Pace(self._plane.access.share(self._reply, known.topic), known.topic.name, self._flowing)
         self._pump = pump
         self._reply.begin()
 
@@ -195,7 +198,7 @@ class ReceiveStream:
 
     @property
     def writable(self) -> bool:
-        return not self._frames and self._reply.writable
+        return not self._frames and not self._pace.slowed and self._reply.writable
 
     def frame(self, session: int) -> MessageFrame:
         return MessageFrame()
@@ -205,6 +208,7 @@ class ReceiveStream:
         assert known is not None, "only attached consumers are delivered to"
         self._frames.append(frame.encode(known.topic, self._decoded, self._plane.ownership.me.broker_url))
         self._owe(frame.stored_bytes)
+        self._pace.took_out(frame.messages, frame.stored_bytes)
         if len(self._frames) == 1 and self._feed():
             self._plane.engine.turns.wake(self)
 
@@ -243,7 +247,7 @@ class ReceiveStream:
         self._owe(-self._owed)
 
     def _flowing(self) -> None:
-        if self._pump is not None and self._reply.writable:
+        if self._pump is not None and self.writable:
             self._pump.flowing(self.consumer_id)
 
     def session_changed(self, session: int, offset: int, reason: str) -> None:

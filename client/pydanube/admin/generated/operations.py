@@ -24,6 +24,7 @@ from pydanube.admin.generated.results import (
     ChangedCompatibility,
     ChangedFailurePolicy,
     ChangedNamespace,
+    ChangedQuota,
     ChangedRole,
     ChangedTopicPolicies,
     ChangedTopicSchema,
@@ -62,6 +63,7 @@ from pydanube.admin.generated.results import (
     PlanItem,
     ProducerItem,
     PublishedMessage,
+    QuotaListItem,
     ReadResult,
     Registration,
     ReplayedDeadLetters,
@@ -727,6 +729,110 @@ class ProducersOperations:
     ) -> Page[ProducerItem]:
         """List connected producers."""
         return await self._caller.call("producers.list", locals(), Page[ProducerItem])
+
+
+class QuotasOperations:
+    """`admin.quotas`"""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def list(
+        self,
+        *,
+        limit: int | None = None,
+        page: str | None = None,
+        filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
+    ) -> Page[QuotaListItem]:
+        """List quotas of namespaces and principals, with what is used of them and how often they were felt."""
+        return await self._caller.call("quotas.list", locals(), Page[QuotaListItem])
+
+    async def set(
+        self,
+        *,
+        limits: Mapping[
+            Literal[
+                "topics",
+                "subscriptions",
+                "stored_bytes",
+                "connections",
+                "requests_per_s",
+                "producers",
+                "messages_in_per_s",
+                "bytes_in_per_s",
+                "messages_out_per_s",
+                "bytes_out_per_s",
+            ],
+            int | None,
+        ]
+        | None = None,
+        warnings: Mapping[
+            Literal[
+                "topics",
+                "subscriptions",
+                "stored_bytes",
+                "connections",
+                "requests_per_s",
+                "producers",
+                "messages_in_per_s",
+                "bytes_in_per_s",
+                "messages_out_per_s",
+                "bytes_out_per_s",
+            ],
+            int | None,
+        ]
+        | None = None,
+        namespace: str | None = None,
+        principal: str | None = None,
+        principal_type: Literal["user", "service_account"] | None = None,
+        plan_token: str | None = None,
+    ) -> ChangedQuota:
+        """Limit what a namespace or a principal takes, live at once. What is not named stays; null takes it away."""
+        return await self._caller.call("quotas.set", locals(), ChangedQuota)
+
+    async def plan_set(
+        self,
+        *,
+        limits: Mapping[
+            Literal[
+                "topics",
+                "subscriptions",
+                "stored_bytes",
+                "connections",
+                "requests_per_s",
+                "producers",
+                "messages_in_per_s",
+                "bytes_in_per_s",
+                "messages_out_per_s",
+                "bytes_out_per_s",
+            ],
+            int | None,
+        ]
+        | None = None,
+        warnings: Mapping[
+            Literal[
+                "topics",
+                "subscriptions",
+                "stored_bytes",
+                "connections",
+                "requests_per_s",
+                "producers",
+                "messages_in_per_s",
+                "bytes_in_per_s",
+                "messages_out_per_s",
+                "bytes_out_per_s",
+            ],
+            int | None,
+        ]
+        | None = None,
+        namespace: str | None = None,
+        principal: str | None = None,
+        principal_type: Literal["user", "service_account"] | None = None,
+    ) -> Plan[ChangedQuota]:
+        """What `set` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "quotas.set", locals(), ChangedQuota)
 
 
 class ReportsOperations:
@@ -1403,6 +1509,7 @@ class Admin:
         self.operations = OperationsOperations(caller)
         self.plans = PlansOperations(caller)
         self.producers = ProducersOperations(caller)
+        self.quotas = QuotasOperations(caller)
         self.reports = ReportsOperations(caller)
         self.roles = RolesOperations(caller)
         self.schemas = SchemasOperations(caller)

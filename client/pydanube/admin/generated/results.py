@@ -536,6 +536,35 @@ class ProducerItem(Result):
     exclusive: bool
 
 
+class Felt(Result):
+    """How often a quota was felt at the broker that answers, since it started."""
+
+    quota: str
+    what: str
+    times: int
+    waited_ms: int
+
+
+class QuotaListItem(Result):
+    kind: str
+    name: str
+    limits: dict[str, int]
+    warnings: dict[str, int]
+    own: bool
+    used: dict[str, int]
+    felt: list[Felt]
+
+
+class ChangedQuota(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    kind: str
+    name: str
+    limits: dict[str, int]
+    warnings: dict[str, int]
+
+
 class ReportResult(Result):
     """A report over the telemetry in the object store; docs/spark.md has the fields of its rows."""
 

@@ -23,6 +23,7 @@ from pydanube.admin.generated.operations import (
     OperationsOperations,
     PlansOperations,
     ProducersOperations,
+    QuotasOperations,
     ReportsOperations,
     RolesOperations,
     SchemasOperations,
@@ -181,6 +182,14 @@ class SyncProducersOperations(InLoop[ProducersOperations]):
     list = Blocking(ProducersOperations.list)
 
 
+class SyncQuotasOperations(InLoop[QuotasOperations]):
+    """`admin.quotas`"""
+
+    list = Blocking(QuotasOperations.list)
+    set = Blocking(QuotasOperations.set)
+    plan_set = BlockingPlan(QuotasOperations.plan_set)
+
+
 class SyncReportsOperations(InLoop[ReportsOperations]):
     """`admin.reports`"""
 
@@ -310,6 +319,7 @@ class SyncAdmin:
         self.operations = SyncOperationsOperations(loop, admin.operations)
         self.plans = SyncPlansOperations(loop, admin.plans)
         self.producers = SyncProducersOperations(loop, admin.producers)
+        self.quotas = SyncQuotasOperations(loop, admin.quotas)
         self.reports = SyncReportsOperations(loop, admin.reports)
         self.roles = SyncRolesOperations(loop, admin.roles)
         self.schemas = SyncSchemasOperations(loop, admin.schemas)

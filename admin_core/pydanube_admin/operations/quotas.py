@@ -1,0 +1,238 @@
+"""Quotas: how much a namespace, or a principal, may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.names import check_namespace
+from pydanube_core.quotas import QUOTAS, Kind, Quota, check_quota, quota_key
+from pydanube_core.refusals import changed_since
+from pydanube_core.security.permissions import Principal
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, changes
+from pydanube_admin.engine.grant_book import PrincipalType, state_values, write_grant
+from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.paging import glob, one_by_one, page_of
+
+QuotaName = Literal[
+    "topics",
+    "subscriptions",
+    "stored_bytes",
+    "connections",
+    "requests_per_s",
+    "producers",
+    "messages_in_per_s",
+    "bytes_in_per_s",
+    "messages_out_per_s",
+    "bytes_out_per_s",
+]
+# A map, as policies are: the names say what there is to say.
+Amounts = dict[QuotaName, Annotated[int, Field(ge=0)] | None]
+
+
+class ListQuotasRequest(SortedListRequest):
+    pass
+
+
+class QuotaItem(Result):
+    kind: str  # namespace, principal
+    name: str  # of a principal with its type; empty: whoever has none of its own
+    limits: dict[str, int]
+    warnings: dict[str, int]
+
+
+class Felt(Result):
+    """How often a quota was felt at the broker that answers, since it started."""
+
+    quota: str
+    what: str  # slowed, refused, warned
+    times: int
+    waited_ms: int
+
+
+class QuotaListItem(QuotaItem):
+    own: bool  # False: what holds is that of everybody, or of the settings
+    used: dict[str, int]  # at the broker that answers
+    felt: list[Felt]
+
+
+class SetQuotaRequest(Request):
+    limits: Annotated[
+        Amounts | None,
+        Field(description="What holds; 0: no limit, null: not set here. …_per_s are rates, at each broker"),
+    ] = None
+    warnings: Annotated[
+        Amounts | None, Field(description="The same, and it is only told: in the list, and by diagnosis")
+    ] = None
+    namespace: Annotated[
+        str | None,
+        Field(max_length=128, description="Of this namespace; a star: each that has none of its own"),
+    ] = None
+    principal: Annotated[
+        str | None,
+        Field(max_length=256, description="Of this principal; a star: each that has none of its own"),
+    ] = None
+    principal_type: PrincipalType = "user"
+
+
+class ChangedQuota(QuotaItem, Change):
+    pass
+
+
+@operation(
+    "quotas.list",
+    effect=Effect.READ,
+    title="List quotas",
+    summary="List quotas of namespaces and principals, with what is used of them and how often they were felt.",
+    examples=(Example(arguments={}, note="every quota"),),
+)
+async def list_quotas(context: Context, request: ListQuotasRequest) -> Page[QuotaListItem]:
+    matches = glob(request.filter)
+    own = {(each.kind, each.name): each for each in await _quotas(context)}
+    uses = {(each.kind, each.name): each for each in context.port.quotas.uses()}
+    felt = {key for key, use in uses.items() if use.slowed or use.refused or use.warned}
+
+    def item(key: tuple[Kind, str]) -> QuotaListItem:
+        use, holds = uses.get(key), own.get(key) or context.port.quotas.of(*key)
+        told = {} if use is None else {"slowed": use.slowed, "refused": use.refused, "warned": use.warned}
+        return QuotaListItem(
+            kind=key[0],
+            name=key[1],
+            limits=dict(holds.limits),
+            warnings=dict(holds.warnings),
+            own=key in own,
+            used={} if use is None else dict(use.used),
+            felt=[
+                Felt(quota=quota, what=what, times=times, waited_ms=waited_ms)
+                for what, found in told.items()
+                for quota, (times, waited_ms) in sorted(found.items())
+            ],
+        )
+
+    return await page_of(
+        context,
+        QuotaListItem,
+        [key for key in {*own, *felt} if matches(key[1])],
+        one_by_one(item),
+        key=lambda key: key,
+        operation="quotas.list",
+        request=request,
+    )
+
+
+async def forecast_set_quota(context: Context, request: SetQuotaRequest) -> Forecast:
+    kind, name = _whose(request)
+    before, after = await _before_and_after(context, request)
+    path = f"quotas/{kind}/{name or '*'}"
+    return Forecast(
+        diff=[
+            *changes(f"{path}/limits", before.limits, _given(request.limits)),
+            *changes(f"{path}/warnings", before.warnings, _given(request.warnings)),
+        ],
+        blast_radius=blast_radius(),
+        image={"limits": dict(before.limits), "warnings": dict(before.warnings)},
+        basis=[before.to_bytes().decode(), after.to_bytes().decode()],
+    )
+
+
+async def undo_set_quota(
+    context: Context,
+    request: SetQuotaRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> Undo:
+    now, _ = await _before_and_after(context, request)
+    back: dict[str, dict[str, int | None]] = {}
+    for part, found, given in (
+        ("limits", now.limits, _given(request.limits)),
+        ("warnings", now.warnings, _given(request.warnings)),
+    ):
+        former = {key: image[part].get(key) for key in given}
+        if {key: found.get(key) for key in given} not in (given, former):
+            raise changed_since(f"a quota of {now.label}")
+        back[part] = former
+    again = request.model_copy(update=back)
+    return Undo(act=partial(set_quota, context, again), forecast=await forecast_set_quota(context, again))
+
+
+@operation(
+    "quotas.set",
+    effect=Effect.CHANGE,
+    title="Set a quota",
+    tool="set_quota",
+    permission="quotas:change",
+    summary="Limit what a namespace or a principal takes, live at once. What is not named stays; null takes it away.",
+    forecast=forecast_set_quota,
+    undo=undo_set_quota,
+    examples=(
+        Example(
+            arguments={"namespace": "shop", "limits": {"topics": 100, "bytes_in_per_s": 10_000_000}},
+            note="at most 100 topics and 10 MB a second",
+        ),
+        Example(
+            arguments={"principal": "ann", "limits": {"connections": 50}, "warnings": {"connections": 40}},
+            note="told from the 41st on, refused from the 51st",
+        ),
+    ),
+)
+async def set_quota(context: Context, request: SetQuotaRequest) -> ChangedQuota:
+    _, made = await _before_and_after(context, request)
+    empty = not made.limits and not made.warnings
+    await write_grant(context, quota_key(made.kind, made.name), None if empty else made.to_bytes())
+    await context.port.quotas.look()
+    return ChangedQuota(
+        kind=made.kind, name=made.name, limits=dict(made.limits), warnings=dict(made.warnings)
+    )
+
+
+async def _before_and_after(context: Context, request: SetQuotaRequest) -> tuple[Quota, Quota]:
+    kind, name = _whose(request)
+    for part, given in (("limits", _given(request.limits)), ("warnings", _given(request.warnings))):
+        check_quota(kind, {key: value or 0 for key, value in given.items()}, field=part)
+    if not request.limits and not request.warnings:
+        raise InvalidArgument(
+            "nothing is set: give limits or warnings, as --limits '{\"topics\": 100}'",
+            field="limits",
+            value={},
+        )
+    found = await context.port.read_state(quota_key(kind, name))
+    before = Quota(kind=kind, name=name) if found is None else Quota.from_bytes(found.value)
+    return before, Quota(
+        kind=kind,
+        name=name,
+        limits=_changed(before.limits, _given(request.limits)),
+        warnings=_changed(before.warnings, _given(request.warnings)),
+    )
+
+
+def _changed(before: Mapping[str, int], given: Mapping[str, int | None]) -> dict[str, int]:
+    after: dict[str, int | None] = {**before, **given}
+    return {key: value for key, value in sorted(after.items()) if value is not None}
+
+
+def _given(amounts: Amounts | None) -> dict[str, int | None]:
+    return {str(key): value for key, value in (amounts or {}).items()}
+
+
+def _whose(request: SetQuotaRequest) -> tuple[Kind, str]:
+    """The kind, and the name under which it is kept: empty stands for each that has none of its own."""
+    if (request.namespace is None) == (request.principal is None):
+        raise InvalidArgument(
+            "say whose quota it is: a namespace, or a principal", field="namespace", value=request.namespace
+        )
+    if request.namespace is not None:
+        return "namespace", "" if request.namespace == "*" else check_namespace(request.namespace)
+    assert request.principal is not None, "one of both is there"
+    principal = Principal(request.principal, request.principal_type)
+    return "principal", "" if request.principal == "*" else str(principal)
+
+
+async def _quotas(context: Context) -> list[Quota]:
+    return [Quota.from_bytes(value) for value in await state_values(context, QUOTAS)]

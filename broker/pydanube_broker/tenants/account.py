@@ -1,0 +1,166 @@
+"""What one namespace, or one principal, takes of this broker, held against its quota. Pure: time comes in.
+
+Rates are taken afterwards: a batch is stored, or sent, whole, and who brought it waits until the debt is paid. So nothing
+is refused for coming at once, order is kept, and who shares the account waits by turns; the rate holds on the average.
+Only where the debt is beyond `LONGEST_DEBT_MS`, since many came at once, the next is refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from pydanube_core.errors import QuotaExceeded
+from pydanube_core.quotas import RATES, Kind, Quota, QuotaUse
+
+from pydanube_broker.topics.rate_limit import TokenBucket
+
+LONGEST_DEBT_MS: Final = 10_000
+
+
+@dataclass(slots=True)
+class Told:
+    """How often one quota was felt, and when last (milliseconds, monotonic)."""
+
+    times: int = 0
+    waited_ms: int = 0
+    last_ms: int = 0
+
+
+class Account:
+    """See the module. Changes of its quota count from the next call."""
+
+    __slots__ = (
+        "__weakref__",
+        "_hard",
+        "_soft",
+        "counts",
+        "kind",
+        "name",
+        "quota",
+        "refused",
+        "slowed",
+        "warned",
+    )
+
+    def __init__(self, kind: Kind, name: str) -> None:
+        self.kind: Kind = kind
+        self.name = name
+        self.quota = Quota(kind=kind, name=name)
+        self.counts: Counter[str] = Counter()  # connections, producers, stored_bytes: as they are now
+        self.slowed: dict[str, Told] = {}  # by quota
+        self.refused: dict[str, Told] = {}
+        self.warned: dict[str, Told] = {}
+        self._hard: dict[str, TokenBucket] = {}
+        self._soft: dict[str, TokenBucket] = {}
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind} {self.name}"
+
+    def idle(self, now_ms: int) -> bool:
+        """Whether nothing counts that would be forgotten with it."""
+        return not any(self.counts.values()) and not any(
+            bucket.wait_ms(0, now_ms) for bucket in self._hard.values()
+        )
+
+    def use(self) -> QuotaUse:
+        """What it takes, and what it has felt."""
+        slowed, refused, warned = (
+            {key: (told.times, told.waited_ms) for key, told in found.items()}
+            for found in (self.slowed, self.refused, self.warned)
+        )
+        used = {key: number for key, number in self.counts.items() if number}
+        return QuotaUse(
+            kind=self.kind, name=self.name, used=used, slowed=slowed, refused=refused, warned=warned
+        )
+
+    def set_quota(self, quota: Quota, now_ms: int) -> None:
+        """Another quota from now on; debts stay."""
+        self.quota = quota
+        for buckets, wanted in ((self._hard, quota.limits), (self._soft, quota.warnings)):
+            rates = {key: rate for key, rate in wanted.items() if rate and key in RATES}
+            for key in set(buckets) - set(rates):
+                del buckets[key]
+            for key, rate in rates.items():
+                if key in buckets:
+                    buckets[key].set_rate(rate, now_ms)
+                else:
+                    buckets[key] = TokenBucket(rate, now_ms)
+
+    # -- rates ---------------------------------------------------------------------------------------------------
+
+    def take(self, key: str, count: int, now_ms: int) -> int:
+        """Count what has come, or gone; how long, in ms, whoever brought it waits now."""
+        self._watch(key, count, now_ms)
+        bucket = self._hard.get(key)
+        if bucket is None:
+            return 0
+        bucket.take(count, now_ms)
+        wait_ms = bucket.wait_ms(0, now_ms)
+        if wait_ms:
+            _note(self.slowed, key, now_ms, wait_ms)
+        return wait_ms
+
+    def check_debt(self, key: str, now_ms: int) -> None:
+        """Raise `QuotaExceeded` where so much waits already that no more is taken."""
+        bucket = self._hard.get(key)
+        debt_ms = 0 if bucket is None else bucket.wait_ms(0, now_ms)
+        if debt_ms > LONGEST_DEBT_MS:
+            raise self._exceeded(key, debt_ms - LONGEST_DEBT_MS, now_ms)
+
+    def take_one(self, key: str, now_ms: int) -> None:
+        """Count one, where the answer to too many is an error. Raises `QuotaExceeded`; then nothing was counted."""
+        self._watch(key, 1, now_ms)
+        bucket = self._hard.get(key)
+        if bucket is not None:
+            if wait_ms := bucket.wait_ms(1, now_ms):
+                raise self._exceeded(key, wait_ms, now_ms)
+            bucket.take(1, now_ms)
+
+    def _watch(self, key: str, count: int, now_ms: int) -> None:
+        """Count for a warning: it is due where more comes than the rate, and nobody pays for it."""
+        soft = self._soft.get(key)
+        if soft is not None:
+            soft.take(count, now_ms)
+            if soft.wait_ms(0, now_ms):
+                _note(self.warned, key, now_ms)
+                self._soft[key] = TokenBucket(soft.rate_per_s, now_ms)
+
+    # -- numbers -------------------------------------------------------------------------------------------------
+
+    def check_room(self, key: str, present: int, now_ms: int, *, more: int = 1) -> None:
+        """Raise `QuotaExceeded` where so many more would be too many."""
+        warning = self.quota.warnings.get(key)
+        if warning and present + more > warning:
+            _note(self.warned, key, now_ms)
+        limit = self.quota.limits.get(key)
+        if limit and present + more > limit:
+            _note(self.refused, key, now_ms)
+            raise QuotaExceeded(
+                f"{self.label} has {present} of {limit} {key.replace('_', ' ')}: free some, or ask an admin for a larger "
+                "quota (`danube quotas set`)",
+                field=key,
+                value=present,
+                limit=limit,
+                quota=self.label,
+                retry_after_ms=1000,
+            )
+
+    def _exceeded(self, key: str, wait_ms: int, now_ms: int) -> QuotaExceeded:
+        _note(self.refused, key, now_ms)
+        return QuotaExceeded(
+            f"{self.label} has taken more than its quota of {self.quota.limits[key]} {key}: try again in {wait_ms} ms",
+            field=key,
+            limit=self.quota.limits[key],
+            quota=self.label,
+            retry_after_ms=wait_ms,
+        )
+
+
+def _note(told: dict[str, Told], key: str, now_ms: int, waited_ms: int = 0) -> None:
+    found = told.setdefault(key, Told())
+    found.times += 1
+    found.waited_ms += waited_ms
+    found.last_ms = now_ms

@@ -1,0 +1,55 @@
+"""A session that waits while what it takes from is used up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from pydanube_broker.tenants.quotas import Share
+
+
+class Pace:
+    """See the module.
+
+    Args:
+        share: what the session takes from; None: nothing, it has no topic yet.
+        topic: by whose name diagnosis knows it.
+        go_on: called when what was waited for is paid.
+    """
+
+    __slots__ = ("_go_on", "_share", "_topic", "slowed")
+
+    def __init__(self, share: Share | None = None, topic: str = "", go_on: Callable[[], None] = lambda: None):
+        self.slowed = False
+        self._share = share
+        self._topic = topic
+        self._go_on = go_on
+
+    def check_in(self) -> None:
+        """Raise `QuotaExceeded` where nothing more may be published now."""
+        if self._share is not None and self._share.on:
+            self._share.check_in()
+
+    def took_in(self, messages: int, size: int) -> None:
+        """Count what was published."""
+        if self._share is not None and self._share.on:
+            self._wait(self._share.took_in(self._topic, messages, size))
+
+    def took_out(self, messages: int, size: int) -> None:
+        """Count what was delivered."""
+        if self._share is not None and self._share.on:
+            self._wait(self._share.took_out(self._topic, messages, size))
+
+    def producers(self, change: int) -> None:
+        """Producers have come, or gone."""
+        if self._share is not None:
+            self._share.producers(change)
+
+    def _wait(self, wait_ms: int) -> None:
+        if wait_ms and not self.slowed:
+            self.slowed = True
+            asyncio.get_running_loop().call_later(wait_ms / 1000, self._paid)
+
+    def _paid(self) -> None:
+        self.slowed = False
+        self._go_on()

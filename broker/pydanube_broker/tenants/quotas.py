@@ -1,0 +1,250 @@
+"""The quotas of the cluster as this broker holds them against its sessions.
+
+They are read like roles and bindings: at the start, when one changes, and every few seconds for what other brokers change.
+A rate holds at each broker; topics, subscriptions and stored bytes are those of the cluster as this broker knows them.
+While there is no quota at all a batch costs one comparison.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+from weakref import WeakValueDictionary
+
+from pydanube_core.errors import ClusterError
+from pydanube_core.names import SYSTEM_NAMESPACE
+from pydanube_core.quotas import QUOTAS, Kind, Quota, QuotaUse, parse_quota
+from pydanube_core.security.identity import Identity
+from pydanube_core.security.records import VERSION
+
+from pydanube_broker.admin_state import AdminState
+from pydanube_broker.tenants.account import Account
+
+log = logging.getLogger("pydanube.tenants")
+
+PAGE: Final = 1000
+MOST_ACCOUNTS: Final = 10_000  # held; beyond it those go of which nothing counts
+MOST_SLOWED: Final = 1_000  # topics of which it is remembered what slowed them down
+KINDS: Final[tuple[Kind, ...]] = ("namespace", "principal")
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class Quotas:
+    """See the module. Single user: the loop.
+
+    Args:
+        defaults: `[quota]`: kind → what holds for whoever has no quota of his own.
+    """
+
+    def __init__(
+        self,
+        state: AdminState,
+        defaults: Mapping[Kind, str],
+        *,
+        clock: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        self.on = False  # there is a quota
+        self.slowed: dict[str, dict[str, int]] = {}  # topic → "namespace shop: bytes_in_per_s" → when last
+        self.clock = clock
+        self._state = state
+        self._defaults: dict[Kind, Quota] = {
+            kind: Quota(kind=kind, name="", limits=parse_quota(kind, text)) for kind, text in defaults.items()
+        }
+        self._own: dict[tuple[str, str], Quota] = {}
+        # Sessions hold theirs; that a debt is not forgotten with its session, the last ones are held here.
+        self._accounts: WeakValueDictionary[tuple[Kind, str], Account] = WeakValueDictionary()
+        self._held: dict[tuple[Kind, str], Account] = {}
+        self._shares: WeakValueDictionary[tuple[str, str], Share] = WeakValueDictionary()
+        self._version: bytes | None = b"never read"
+
+    # -- which there are -----------------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """Read them again if something was changed."""
+        found = await self._state.read(VERSION)
+        version = None if found is None else found.value
+        if version == self._version:
+            return
+        own: dict[tuple[str, str], Quota] = {}
+        after: str | None = None
+        while True:
+            page = await self._state.list(QUOTAS, after=after, limit=PAGE, descending=False)
+            for item in page:
+                try:
+                    quota = Quota.from_bytes(item.value)
+                except (ValueError, KeyError, TypeError, ClusterError):
+                    log.error("quota_damaged", extra={"event": "quota_damaged", "key": item.key})
+                    continue
+                own[quota.kind, quota.name] = quota
+            if len(page) < PAGE:
+                break
+            after = page[-1].key
+        self._own, self._version = own, version
+        self.on = bool(own) or any(each.limits for each in self._defaults.values())
+        now_ms = self.clock()
+        for account in self.accounts():
+            account.set_quota(self.of(account.kind, account.name), now_ms)
+
+    def of(self, kind: Kind, name: str) -> Quota:
+        """What holds: its own, else that of everybody, else that of the settings."""
+        own = self._own.get((kind, name)) or self._own.get((kind, ""))
+        return own or self._defaults.get(kind) or Quota(kind=kind, name=name)
+
+    def uses(self) -> Sequence[QuotaUse]:
+        """What every account takes that has sessions at this broker, or had them of late."""
+        return [account.use() for account in self.accounts()]
+
+    def account(self, kind: Kind, name: str) -> Account:
+        """Of a namespace, or of a principal."""
+        found = self._accounts.get((kind, name))
+        if found is None:
+            now_ms = self.clock()
+            if len(self._held) >= MOST_ACCOUNTS:
+                self._held = {key: each for key, each in self._held.items() if not each.idle(now_ms)}
+            found = self._accounts[kind, name] = self._held[kind, name] = Account(kind, name)
+            found.set_quota(self.of(kind, name), now_ms)
+        return found
+
+    def accounts(self) -> Sequence[Account]:
+        """All that are known."""
+        return list(self._accounts.values())
+
+    def of_principal(self, identity: Identity | None) -> Account | None:
+        """None for whoever nobody knows, and for the operator on the machine."""
+        if identity is None or identity.method == "none" or identity.everything:
+            return None
+        return self.account("principal", str(identity.principal))
+
+    # -- what is taken -------------------------------------------------------------------------------------------
+
+    def share(self, namespace: str, identity: Identity | None) -> Share:
+        """What a session on a topic of that namespace takes from."""
+        principal = self.of_principal(identity)
+        key = (namespace, "" if principal is None else principal.name)
+        found = self._shares.get(key)
+        if found is None:
+            accounts = [] if namespace == SYSTEM_NAMESPACE else [self.account("namespace", namespace)]
+            accounts += [] if principal is None else [principal]
+            found = self._shares[key] = Share(self, tuple(accounts))
+        return found
+
+    def connection(self, identity: Identity) -> Callable[[], None]:
+        """Count a connection of whoever has shown who he is; what is given back is called when it has ended.
+
+        Raises:
+            QuotaExceeded: it is one too many.
+        """
+        account = self.of_principal(identity)
+        if account is None:
+            return _nothing
+        account.check_room("connections", account.counts["connections"], self.clock())
+        account.counts["connections"] += 1
+
+        def ended() -> None:
+            account.counts["connections"] -= 1
+
+        return ended
+
+    def request(self, identity: Identity | None) -> None:
+        """Count a call of an operation. Raises `QuotaExceeded`."""
+        if self.on and (account := self.of_principal(identity)) is not None:
+            account.take_one("requests_per_s", self.clock())
+
+    @asynccontextmanager
+    async def making(
+        self, key: str, namespace: str, number: int, present: Callable[[], int]
+    ) -> AsyncIterator[None]:
+        """While topics or subscriptions are made: those that others are making count, too.
+
+        Raises:
+            QuotaExceeded: they would be too many; nothing has begun.
+        """
+        if not self.on or namespace == SYSTEM_NAMESPACE:
+            yield
+            return
+        account = self.account("namespace", namespace)
+        if account.quota.limits.get(key) or account.quota.warnings.get(key):
+            account.check_room(key, present() + account.counts[key], self.clock(), more=number)
+        account.counts[key] += number
+        try:
+            yield
+        finally:
+            account.counts[key] -= number
+
+    async def measure(self, stored: Callable[[str], Awaitable[int]]) -> None:
+        """See how much is stored of each namespace that has a quota of it."""
+        for account in self.accounts():
+            quota = account.quota
+            if quota.limits.get("stored_bytes") or quota.warnings.get("stored_bytes"):
+                account.counts["stored_bytes"] = await stored(account.name)
+
+    def note_slowed(self, topic: str, account: Account, key: str) -> None:
+        """Remember, for diagnosis, what a topic's traffic waits for."""
+        if topic not in self.slowed and len(self.slowed) >= MOST_SLOWED:
+            del self.slowed[next(iter(self.slowed))]
+        self.slowed.setdefault(topic, {})[f"{account.label}: {key}"] = self.clock()
+
+
+class Share:
+    """What the sessions of one principal in one namespace take from."""
+
+    __slots__ = ("__weakref__", "_quotas", "accounts")
+
+    def __init__(self, quotas: Quotas, accounts: tuple[Account, ...]) -> None:
+        self._quotas = quotas
+        self.accounts = accounts
+
+    @property
+    def on(self) -> bool:
+        """Whether there is any quota: nothing else is asked where there is none."""
+        return self._quotas.on
+
+    def check_in(self) -> None:
+        """Raise `QuotaExceeded` where nothing more may be published now."""
+        now_ms = self._quotas.clock()
+        for account in self.accounts:
+            account.check_debt("messages_in_per_s", now_ms)
+            account.check_debt("bytes_in_per_s", now_ms)
+            account.check_room("stored_bytes", account.counts["stored_bytes"], now_ms, more=0)
+
+    def took_in(self, topic: str, messages: int, size: int) -> int:
+        """Count what was published; how long, in ms, its producer waits now."""
+        for account in self.accounts:
+            if "stored_bytes" in account.quota.limits:  # until it is measured again
+                account.counts["stored_bytes"] += size
+        return self._took(topic, "messages_in_per_s", messages, "bytes_in_per_s", size)
+
+    def took_out(self, topic: str, messages: int, size: int) -> int:
+        """Count what was delivered; how long, in ms, its consumer waits now."""
+        return self._took(topic, "messages_out_per_s", messages, "bytes_out_per_s", size)
+
+    def _took(self, topic: str, by_number: str, messages: int, by_size: str, size: int) -> int:
+        now_ms, longest = self._quotas.clock(), 0
+        for account in self.accounts:
+            for key, count in ((by_number, messages), (by_size, size)):
+                wait_ms = account.take(key, count, now_ms)
+                if wait_ms:
+                    self._quotas.note_slowed(topic, account, key)
+                    longest = max(longest, wait_ms)
+        return longest
+
+    def check_producer(self) -> None:
+        """Raise `QuotaExceeded` where one more producer would be too many."""
+        now_ms = self._quotas.clock()
+        for account in self.accounts:
+            account.check_room("producers", account.counts["producers"], now_ms)
+
+    def producers(self, change: int) -> None:
+        """Producers have come, or gone."""
+        for account in self.accounts:
+            account.counts["producers"] += change
+
+
+def _nothing() -> None:
+    """Nobody counts it."""

@@ -1,0 +1,150 @@
+"""Quotas: how much of a broker a namespace, or a principal, may take. Pure.
+
+A quota has limits, which hold, and warnings, which are only told. What is a number at one moment (`topics`) is refused
+beyond its limit; what is a rate (`…_per_s`) is slowed down to it. 0 is no limit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
+
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.security.identity import Identity
+from pydanube_core.units import parse_bytes
+
+QUOTAS: Final = "security/quotas/"  # keys of the metadata store: one of ours for each namespace and principal
+
+Kind = Literal["namespace", "principal"]
+
+OF_BOTH: Final = (
+    "producers",
+    "messages_in_per_s",
+    "bytes_in_per_s",
+    "messages_out_per_s",
+    "bytes_out_per_s",
+)
+#: what each kind may be given: a topic has no owner but its namespace, a connection none but its principal
+QUOTA_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "namespace": ("topics", "subscriptions", "stored_bytes", *OF_BOTH),
+    "principal": ("connections", "requests_per_s", *OF_BOTH),
+}
+RATES: Final = frozenset(
+    {"messages_in_per_s", "bytes_in_per_s", "messages_out_per_s", "bytes_out_per_s", "requests_per_s"}
+)
+MOST: Final = (1 << 53) - 1  # what JSON carries without loss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What one namespace, or one principal, may take.
+
+    Attributes:
+        name: the namespace; the principal with its type, `user:ann`. Empty: whoever has no quota of his own.
+        limits: name of the quota → what holds; warnings: the same, and it is only told.
+    """
+
+    kind: Kind
+    name: str
+    limits: Mapping[str, int] = field(default_factory=dict)
+    warnings: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_quota(self.kind, self.limits, field="limits")
+        check_quota(self.kind, self.warnings, field="warnings")
+
+    @property
+    def label(self) -> str:
+        """How errors and findings call it."""
+        return f"{self.kind} {self.name}" if self.name else f"every {self.kind}"
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(
+            {
+                "kind": self.kind, "name": self.name, "limits": dict(self.limits),
+                "warnings": dict(self.warnings),
+            },
+            separators=(",", ":"),
+            ensure_ascii=False,
+        ).encode()  # fmt: skip
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Quota:
+        """Raises `ValueError`, `KeyError`, `TypeError`, `InvalidArgument` for what is none."""
+        return cls(**json.loads(data))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaUse:
+    """What one account takes at a broker, and how often its quota was felt: quota → (times, waited ms)."""
+
+    kind: Kind
+    name: str
+    used: Mapping[str, int]
+    slowed: Mapping[str, tuple[int, int]]
+    refused: Mapping[str, tuple[int, int]]
+    warned: Mapping[str, tuple[int, int]]
+
+
+class QuotasPort(Protocol):
+    """Quotas as the admin core asks for them."""
+
+    def request(self, identity: Identity | None) -> None:
+        """Count a call of an operation. Raises `QuotaExceeded`."""
+        ...
+
+    async def look(self) -> None:
+        """Read them again, where they were changed."""
+        ...
+
+    def of(self, kind: Kind, name: str) -> Quota:
+        """What holds: its own, else that of everybody, else that of the settings."""
+        ...
+
+    def uses(self) -> Sequence[QuotaUse]:
+        """What every account takes that has sessions at this broker, or had them of late."""
+        ...
+
+
+def quota_key(kind: str, name: str) -> str:
+    return f"{QUOTAS}{kind}/{name}"
+
+
+def check_quota(kind: str, given: Mapping[str, Any], *, field: str) -> None:
+    """Raise `InvalidArgument` for what is no quota of that kind, or no count."""
+    known = QUOTA_KEYS[kind]
+    for key, value in given.items():
+        if key not in known:
+            raise InvalidArgument(
+                f"a {kind} has no quota {key!r}; use {', '.join(known)}", field=f"{field}.{key}", value=value
+            )
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST:
+            raise InvalidArgument(
+                f"{key}: {value!r} is not a count; give 0 (no limit) or more",
+                field=f"{field}.{key}",
+                value=value,
+            )
+
+
+def parse_quota(kind: Kind, text: str) -> dict[str, int]:
+    """The limits of a setting: `topics=100, bytes_in_per_s=10MiB`.
+
+    Raises:
+        InvalidArgument: names what is wrong.
+    """
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        if not part.strip():
+            continue
+        key, equals, value = (each.strip() for each in part.partition("="))
+        if not equals:
+            raise InvalidArgument(
+                f"{part.strip()!r}: write name=number, as {QUOTA_KEYS[kind][0]}=100",
+                field=kind,
+                value=part.strip(),
+            )
+        found[key] = parse_bytes(value, field=key)
+    check_quota(kind, found, field=kind)
+    return found
