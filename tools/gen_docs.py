@@ -126,7 +126,7 @@ A broker looks at itself every `diagnosis.sample_interval` and says what is wron
 A finding names its rule, its subject, a severity (`info`, `warning`, `critical`), a confidence, the evidence (the
 numbers that decided), what it is not (`ruled_out`, each with the number that speaks against it), what could not be
 seen (`unobservable`), and the next calls. The worst come first: by severity, then the broker itself, then the subject with
-most messages waiting or refused; of one subject, causes come before effects. What others wrote (keys, reasons) stands under `untrusted`. The verdict is `failing` with a critical finding, `degraded` with a
+most messages waiting or refused; of one subject, causes come before effects. What others wrote (keys, reasons, over MCP also names of consumers and producers) stands under `untrusted`. The verdict is `failing` with a critical finding, `degraded` with a
 warning, `unknown` if too little could be seen, else `healthy`. A finding of `info` does not change it.
 
 Findings about one subject use the facts of the moment and what was seen in the last `diagnosis.window`; counts named

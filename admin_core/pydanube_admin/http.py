@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, MutableMapping
-from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import anyio
 from pydanube_core.errors import ClusterError, InvalidArgument, MissingExtra, Overloaded, PermissionDenied
 from pydanube_core.extras import install_command
+from pydanube_core.http_hosts import host_name, is_loopback
 
 from pydanube_admin.jsonrpc import JsonRpc
 from pydanube_admin.openrpc import openrpc_document
@@ -153,10 +151,10 @@ class HttpFace:
     def _admit(self, scope: Scope, headers: dict[str, str]) -> str:
         """The path, if the request may go on. Host and Origin come first: a foreign page learns nothing else."""
         host = headers.get("host", "")
-        if not self._is_allowed(_host_name(f"//{host}")):
+        if not self._is_allowed(host_name(f"//{host}")):
             raise _HttpError(403, _foreign("Host", host))
         origin = headers.get("origin")
-        if origin is not None and not self._is_allowed(_host_name(origin)):
+        if origin is not None and not self._is_allowed(host_name(origin)):
             raise _HttpError(403, _foreign("Origin", origin))
         path: str = scope["path"]
         if path not in self._paths:
@@ -190,30 +188,7 @@ class HttpFace:
     def _is_allowed(self, name: str | None) -> bool:
         if name is None:
             return False
-        return _is_loopback(name) or name in self._allowed_hosts or "*" in self._allowed_hosts
-
-
-@lru_cache(256)
-def _host_name(url: str) -> str | None:
-    """The host of `scheme://host:port` or `//host:port`; None if it has none, or more than that."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # raises for a port that is none
-    except ValueError:
-        return None
-    if parts.username is not None or parts.path or parts.query or parts.fragment or not parts.hostname:
-        return None
-    return parts.hostname.lower() if parts.scheme in ("", "http", "https") else None
-
-
-@lru_cache(256)
-def _is_loopback(name: str) -> bool:
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+        return is_loopback(name) or name in self._allowed_hosts or "*" in self._allowed_hosts
 
 
 def _foreign(header: str, value: str) -> PermissionDenied:

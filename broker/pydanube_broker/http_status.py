@@ -7,7 +7,9 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
+from pydanube_core.errors import PermissionDenied
 from pydanube_core.facts import BrokerFacts, Reason
+from pydanube_core.http_hosts import host_name, is_loopback
 from pydanube_core.security.identity import Identity
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -39,8 +41,15 @@ PROBES: Final = frozenset({"/healthz", "/readyz"})
 PAGES: Final = {"/status": "brokers:read", "/metrics": "brokers:read"}
 
 
-def status_app(shown: Shown, *, reasons_to: Callable[[], Identity | None] | None = None) -> Starlette:
-    """The pages. `reasons_to`: who asks; whoever is not known sees whether the broker is ready, and not why."""
+def status_app(
+    shown: Shown, *, reasons_to: Callable[[], Identity | None] | None = None, only_here: bool = False
+) -> Starlette:
+    """The pages.
+
+    Args:
+        reasons_to: who asks; whoever is not known sees whether the broker is ready, and not why.
+        only_here: refuse requests whose Host is not this machine: a page in a browser asks by another name.
+    """
 
     async def healthz(request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -68,4 +77,24 @@ def status_app(shown: Shown, *, reasons_to: Callable[[], Identity | None] | None
         "/status": status,
         "/metrics": metrics,
     }
-    return Starlette(routes=[Route(path, page, methods=["GET"]) for path, page in pages.items()])
+    routes = [
+        Route(path, _called_here(page) if only_here else page, methods=["GET"])
+        for path, page in pages.items()
+    ]
+    return Starlette(routes=routes)
+
+
+def _called_here(page: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    async def guarded(request: Request) -> Response:
+        host = request.headers.get("host", "")
+        name = host_name(f"//{host}")
+        if name is not None and is_loopback(name):
+            return await page(request)
+        error = PermissionDenied(
+            f"Host {host[:100]!r} is not this machine; use http://127.0.0.1 or http://localhost",
+            field="host",
+            value=host[:100],
+        )
+        return _PrettyJson({"error": error.to_dict()}, status_code=403)
+
+    return guarded

@@ -6,6 +6,7 @@ import logging
 import os
 from typing import Any, Final
 
+from pydanube_core.http_hosts import is_loopback
 from pydanube_core.security.identity import current_identity
 
 from pydanube_broker.http_status import PAGES, PROBES, Shown, status_app
@@ -50,7 +51,9 @@ def status_port(broker: BrokerParts, shown: Shown, room: Places) -> HttpPort:
     """Make the server for metrics and probes."""
     server, locks, tls = broker.settings.server, broker.locks, broker.tls
     locked = locks is not None and locks.required
-    pages = status_app(shown, reasons_to=current_identity.get if locked else None)
+    # With tokens or at a public address, who asks comes by any name.
+    only_here = is_loopback(server.host) and not locked
+    pages = status_app(shown, reasons_to=current_identity.get if locked else None, only_here=only_here)
     return HttpPort(
         pages if locks is None else IdentifiedApp(pages, locks, needs=PAGES, open=PROBES),
         listen(server.host, server.metrics_port, flag="metrics-port"),

@@ -10,7 +10,6 @@ environment is an argument here, so that tests and `config show` need not touch 
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,6 +18,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydanube_core.errors import InsecureBind, InvalidArgument
+from pydanube_core.http_hosts import is_loopback
 
 from pydanube_broker.rpc.advertised import check_advertised
 from pydanube_broker.settings_security import Auth, Tls
@@ -416,16 +416,6 @@ class Settings(BaseModel):
                 field="server.host",
                 value=self.server.host,
             )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address; an unknown name counts as public."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def sections() -> dict[str, type[Section]]:

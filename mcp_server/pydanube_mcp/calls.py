@@ -102,7 +102,7 @@ class Caller:
     ) -> Outcome:
         question = Question(plan=plan, cluster=self.cluster)
         if self.context is None or not can_ask(self.context):
-            raise self._for_a_person(plan, token)
+            raise self._for_a_person(plan)
         if self._takes_tasks() and OPERATIONS[plan["operation"]].long_running:
             return waiting_view(question, token, applied=operation.name == _APPLY)
         if not waits(self.context):
@@ -119,7 +119,7 @@ class Caller:
         answer: Answer,
     ) -> Outcome:
         if answer is not Answer.YES:
-            raise refusal(question, answer, by_a_person(token))
+            raise refusal(question, answer, by_a_person(question.plan))
         own = {key: value for key, value in arguments.items() if key != "plan_token"}
         return await self._do(operation, own | {"plan_token": token})
 
@@ -163,13 +163,14 @@ class Caller:
     async def _send(self, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return await self.client.call(operation, arguments, principal=self.principal)
 
-    def _for_a_person(self, plan: Mapping[str, Any], token: str) -> PermissionDenied:
+    def _for_a_person(self, plan: Mapping[str, Any]) -> PermissionDenied:
         """With --confirm human and a client that cannot ask: the command for a person to run."""
         return PermissionDenied(
             f"{plan['operation']} destroys, and this server was started with --confirm human: your client cannot ask a "
-            "person, so nothing was changed. Show the plan in details to your user, who can run the command in next",
+            "person, so nothing was changed. Show the plan in details to your user, who can run the command in next on a "
+            "terminal, or do it in the console; both show the plan and ask",
             plan=dict(plan),
-            next=[by_a_person(token)],
+            next=[by_a_person(plan)],
         )
 
 
@@ -180,7 +181,11 @@ def _takes_long(operation: Operation, arguments: Mapping[str, Any]) -> bool:
     return operation.long_running
 
 
-def by_a_person(token: str) -> dict[str, Any]:
-    """The step that is none for a model: the command that applies a plan."""
-    step = OPERATIONS[_APPLY].next_call({"plan_token": token}, "a person runs this, who has read the plan")
+def by_a_person(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """The step that is none for a model: the command that plans the same, shows the plan and asks at the terminal.
+
+    It holds no token: whoever runs it does so with rights of his own.
+    """
+    operation = OPERATIONS[plan["operation"]]
+    step = operation.next_call(plan["arguments"], "a person runs this on a terminal, where its plan is shown")
     return step | {"tool": None}

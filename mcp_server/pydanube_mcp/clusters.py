@@ -55,10 +55,11 @@ class Clusters:
         principal: str | None,
         read_only: bool = False,
         entry: OpsEntry | None = None,
+        client: type[OpsClient] = OpsClient,
     ) -> None:
         assert connections, "a server speaks for at least one cluster"
         self._clients = {
-            name: OpsClient(
+            name: client(
                 url, timeout_s=timeout_s, principal=principal, face="mcp", read_only=read_only, entry=entry
             )
             for name, url in connections.items()

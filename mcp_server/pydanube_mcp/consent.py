@@ -4,7 +4,8 @@ Nothing that destroys is done without one of the two, and every refusal says how
 
     the client shows forms       the person types the name of what goes; a token alone is not enough
     it does not, --confirm auto  the plan's token, which only whoever made the plan can use, once
-    it does not, --confirm human nobody over MCP; the error holds the command for a person to run
+    it does not, --confirm human nobody over MCP; the error holds the command for a person to run, and no key:
+                                 tokens that leave the server are sealed (`sealed_tokens`)
 
 A client of the 2026 protocol gets the question as the answer to its call and repeats the call with what was said; the
 plan's token travels in the state that the SDK seals to the call, its arguments and its age. One of the 2025 protocol

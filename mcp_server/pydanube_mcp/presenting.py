@@ -13,7 +13,7 @@ from pydanube_admin.engine.operation import Operation
 from pydanube_admin.engine.spelling import shown
 from pydanube_core.errors import ClusterError, InvalidArgument
 
-from pydanube_mcp.fencing import fenced, is_plain
+from pydanube_mcp.fencing import all_plain, fenced
 from pydanube_mcp.profiles import CLUSTER, Profile, reachable
 from pydanube_mcp.sizing import PART, REST, in_parts
 
@@ -81,7 +81,7 @@ def _rest(asked: Asked, number: int, of: int) -> dict[str, Any]:
     arguments = {**asked.arguments, PART: number + 1}
     if asked.cluster is not None:
         arguments = {CLUSTER: asked.cluster} | arguments
-    if len(text := json.dumps(arguments)) > 300 or not is_plain(text.translate(_PUNCTUATION)):
+    if len(json.dumps(arguments)) > 300 or not all_plain(arguments):
         arguments = {PART: number + 1}
     step = {
         "tool": operation.tool,
@@ -89,9 +89,6 @@ def _rest(asked: Asked, number: int, of: int) -> dict[str, Any]:
         "why": "the same call, for the part after this one",
     }
     return rest | {"next": [step]}
-
-
-_PUNCTUATION: Final = str.maketrans("", "", '{}" ')
 
 
 def error_result(error: ClusterError, asked: Asked) -> CallToolResult:

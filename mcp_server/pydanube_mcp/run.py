@@ -18,16 +18,18 @@ from pydanube_admin.remote import OpsClient
 from starlette.applications import Starlette
 
 from pydanube_mcp.refusals import PlainRefusals
+from pydanube_mcp.room import RoomForSessions
 from pydanube_mcp.server import DanubeServer, ServerArguments, build_server
 
-# Sessions are of the 2025 protocol only: each holds its streams, about 100 kB. The next one is refused with 503.
+# Sessions are of the 2025 protocol only: each holds its streams, about 100 kB. The next one takes the place of the one
+# that has been idle longest; only if every one has a stream open or a call under way is it refused with 503.
 MAX_SESSIONS: Final = 256
 SESSION_IDLE_S: Final = 600.0
 
 
 def mcp_app(server: DanubeServer) -> AsgiApp:
     """The ASGI application of streamable HTTP, for `HttpFace(mcp=…)`, whose guard must stand in front of it."""
-    return PlainRefusals(_starlette(server))
+    return _in_front_of(_starlette(server))
 
 
 @asynccontextmanager
@@ -35,7 +37,11 @@ async def serving(server: DanubeServer) -> AsyncIterator[AsgiApp]:
     """The same, with `server` and its sessions open until the end of the block: nobody has to run its lifespan."""
     app = _starlette(server)
     async with server, app.router.lifespan_context(app):
-        yield PlainRefusals(app)
+        yield _in_front_of(app)
+
+
+def _in_front_of(app: AsgiApp) -> AsgiApp:
+    return RoomForSessions(PlainRefusals(app))
 
 
 def _starlette(server: DanubeServer) -> Starlette:

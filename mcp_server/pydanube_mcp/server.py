@@ -47,7 +47,7 @@ from mcp.types import (
 from pydantic import AnyUrl
 from pydanube.addresses import DEFAULT_ADMIN_URL
 from pydanube_admin.openrpc import package_version
-from pydanube_admin.remote import OpsEntry
+from pydanube_admin.remote import OpsClient, OpsEntry
 from pydanube_core.errors import ClusterError
 
 from pydanube_mcp.alerts import MAX_CUES, MAX_LISTENERS, AlertWatch
@@ -68,6 +68,7 @@ from pydanube_mcp.resources import (
     resource_list,
     template_list,
 )
+from pydanube_mcp.sealed_tokens import SealedClient
 from pydanube_mcp.skills import Skills
 from pydanube_mcp.stdin_lines import StdinLines
 from pydanube_mcp.tasks import OtherTools, Tasks, TaskView, hand_over
@@ -319,7 +320,8 @@ def build_server(
         connections: admin URLs by cluster name, or one admin URL. With more than one, every tool takes `cluster`.
         profile: which tools are listed.
         read_only: lists no tool that changes anything, and refuses one that is called; the admin core refuses it again.
-        confirm: whether a plan's token is enough where the client cannot ask a person.
+        confirm: whether a plan's token is enough where the client cannot ask a person. Human: it is not, and the tokens
+            that are shown open nothing elsewhere.
         conformance: serve what the public conformance suite looks for as well.
         timeout_s: for each call.
         principal: who calls, unless an HTTP request says otherwise. None: the environment's user.
@@ -329,7 +331,15 @@ def build_server(
         InvalidArgument: not an admin URL.
     """
     by_name = {"default": connections} if isinstance(connections, str) else dict(connections)
-    clusters = Clusters(by_name, timeout_s=timeout_s, principal=principal, read_only=read_only, entry=entry)
+    confirm = Confirm(confirm)
+    clusters = Clusters(
+        by_name,
+        timeout_s=timeout_s,
+        principal=principal,
+        read_only=read_only,
+        entry=entry,
+        client=SealedClient if confirm is Confirm.HUMAN else OpsClient,
+    )
     suite = jobs = None
     if conformance:
         from pydanube_mcp.conformance import fixtures
@@ -337,7 +347,7 @@ def build_server(
         suite = fixtures()
         jobs = suite.Jobs()
     server = DanubeServer(
-        clusters, profile=Profile(profile), read_only=read_only, confirm=Confirm(confirm), others=jobs
+        clusters, profile=Profile(profile), read_only=read_only, confirm=confirm, others=jobs
     )
     if suite is not None:
         suite.mount_all(server, jobs)

@@ -287,6 +287,17 @@ def test_metrics_have_the_documented_names(broker: BrokerProcess) -> None:
     assert web("GET", f"{broker.metrics}/healthz").status_code == 200
 
 
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost@evil.example", ""])
+@pytest.mark.parametrize("page", ["metrics", "status", "readyz"])
+def test_a_foreign_page_in_a_browser_reads_nothing_of_the_broker(
+    broker: BrokerProcess, page: str, host: str
+) -> None:
+    refused = web("GET", f"{broker.metrics}/{page}", headers={"host": host})
+    assert refused.status_code == 403
+    assert refused.json()["error"]["details"]["field"] == "host"
+    assert web("GET", f"{broker.metrics}/{page}", headers={"host": "localhost:9040"}).status_code == 200
+
+
 def test_status_is_the_broker_s_status(broker: BrokerProcess) -> None:
     status = web("GET", f"{broker.metrics}/status").json()
     assert status["pid"] == broker.pid

@@ -145,7 +145,7 @@ async def test_every_runbook_is_a_prompt_that_names_tools_that_exist(admin_url: 
                 called = set(re.findall(r"Call ([a-z_]+)\(", text))
                 assert called
                 assert called <= set(TOOLS), name
-                assert not re.search(r"\{(topic|subscription|subject|namespace)\}", text), text
+                assert not re.search(r"[{}]", text), text
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from mcp.types import CallToolResult, ElicitRequestParams, ElicitResult
 from pydanube_admin import OPERATIONS, Effect
 from pydanube_admin.http import http_server
 from pydanube_admin.remote import OpsClient
+from pydanube_core.errors import PlanMismatch
 from pydanube_mcp import build_server, http_face
 
 from tests.admin.real_broker import Administered, administered
@@ -192,12 +193,27 @@ async def test_a_person_only_takes_no_token_from_a_model(ops: OpsClient, mode: s
             for error in (refused, again):
                 assert error["code"] == "PERMISSION_DENIED"
                 step = error["next"][0]
-                assert (step["tool"], step["operation"]) == (None, "plans.apply")
-                assert step["command"].startswith("danube plans apply ")
+                assert (step["tool"], step["operation"]) == (None, "topics.delete")
+                assert step["command"] == "danube topics delete orders"
+                assert "plan_token" not in json.dumps(error)
+            # What the model holds opens nothing elsewhere.
+            with pytest.raises(PlanMismatch):
+                await ops.call("plans.apply", {"plan_token": plan["plan_token"]})
+            with pytest.raises(PlanMismatch):
+                await ops.call("topics.delete", {"topic": "orders", "plan_token": plan["plan_token"]})
             assert await done(ops) == {}
-            # The command's call, made by the person on another face.
-            await ops.call("plans.apply", step["arguments"])
+            # The command's calls, made by the person on another face.
+            own = await ops.call(step["operation"], step["arguments"] | {"plan_only": True})
+            await ops.call(step["operation"], step["arguments"] | {"plan_token": own["plan_token"]})
             assert await done(ops) == {"topics.delete": 1}
+            # What does not destroy needs no person: its plan is applied with the sealed token.
+            harmless = structured(
+                await client.call_tool(
+                    "plan_operation", {"operation": "topics.create", "arguments": {"topic": "new"}}
+                )
+            )
+            applied = await client.call_tool("apply_plan", {"plan_token": harmless["plan_token"]})
+            assert not applied.is_error
         person = Person(agrees)
         await ops.call("topics.create", {"topic": "more"})
         async with connected("memory", ops.admin_url, mode, person, confirm="human") as client:
@@ -205,6 +221,18 @@ async def test_a_person_only_takes_no_token_from_a_model(ops: OpsClient, mode: s
             assert not result.is_error
             assert len(person.asked) == 1
             assert "/default/more" in person.asked[0] or "more" in person.asked[0]
+            # Planned first, the sealed token is good for the question, and for what follows from a yes.
+            await ops.call("topics.create", {"topic": "again"})
+            plan = structured(
+                await client.call_tool(
+                    "plan_operation", {"operation": "topics.delete", "arguments": {"topic": "again"}}
+                )
+            )
+            with pytest.raises(PlanMismatch):
+                await ops.call("plans.apply", {"plan_token": plan["plan_token"]})
+            applied = await client.call_tool("apply_plan", {"plan_token": plan["plan_token"]})
+            assert not applied.is_error
+            assert len(person.asked) == 2
 
 
 async def test_a_client_that_breaks_off_the_question_has_not_agreed(ops: OpsClient) -> None:
@@ -215,7 +243,8 @@ async def test_a_client_that_breaks_off_the_question_has_not_agreed(ops: OpsClie
         async with connected("memory", ops.admin_url, "legacy", breaks) as client:  # type: ignore[arg-type]
             error = structured(await client.call_tool("delete_topic", {"topic": "orders"}))["error"]
     assert error["code"] == "PERMISSION_DENIED"
-    assert error["next"][0]["command"].startswith("danube plans apply ")
+    assert error["next"][0]["command"] == "danube topics delete orders"
+    assert "plan_token" not in json.dumps(error)
     assert await done(ops) == {}
 
 

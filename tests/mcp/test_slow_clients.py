@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import anyio
 import httpx
@@ -79,18 +80,33 @@ async def test_headers_that_never_end_keep_nobody_waiting(port: int) -> None:
             each.close()
 
 
-async def test_more_sessions_than_are_kept_are_refused_and_room_comes_back(port: int) -> None:
+async def test_a_new_session_takes_the_place_of_the_one_idle_longest(port: int) -> None:
     url = f"http://127.0.0.1:{port}/mcp"
+    listing = b'{"jsonrpc":"2.0","id":2,"method":"tools/list"}'
     async with httpx.AsyncClient(trust_env=False, timeout=20) as web:
         opened = [await web.post(url, content=HELLO, headers=HEADERS) for _ in range(4)]
-        assert [each.status_code for each in opened] == [200] * 4
-        assert (await web.post(url, content=HELLO, headers=HEADERS)).status_code == 503
-        gone = {"mcp-session-id": opened[0].headers["mcp-session-id"]}
+        sessions = [HEADERS | {"mcp-session-id": each.headers["mcp-session-id"]} for each in opened]
+        assert (await web.post(url, content=listing, headers=sessions[0])).status_code == 200
+        newest = await web.post(url, content=HELLO, headers=HEADERS)
+        assert newest.status_code == 200
+        asked = [(await web.post(url, content=listing, headers=each)).status_code for each in sessions]
+        assert asked == [200, 404, 200, 200], "the first was used last"
+        gone = {"mcp-session-id": newest.headers["mcp-session-id"]}
         assert (await web.delete(url, headers=HEADERS | gone)).status_code == 200
         assert (await web.post(url, content=HELLO, headers=HEADERS)).status_code == 200
         unknown = HEADERS | {"mcp-session-id": "0" * 32}
-        listing = b'{"jsonrpc":"2.0","id":2,"method":"tools/list"}'
         assert (await web.post(url, content=listing, headers=unknown)).status_code == 404
+
+
+async def test_sessions_with_a_stream_open_are_not_ended_for_a_new_one(port: int) -> None:
+    url = f"http://127.0.0.1:{port}/mcp"
+    async with httpx.AsyncClient(trust_env=False, timeout=20) as web, AsyncExitStack() as streams:
+        for _ in range(4):
+            opened = await web.post(url, content=HELLO, headers=HEADERS)
+            stays = HEADERS | {"mcp-session-id": opened.headers["mcp-session-id"]}
+            stream = await streams.enter_async_context(web.stream("GET", url, headers=stays))
+            assert stream.status_code == 200
+        assert (await web.post(url, content=HELLO, headers=HEADERS)).status_code == 503
 
 
 async def test_a_body_that_is_too_large_is_refused_declared_or_not(port: int) -> None:

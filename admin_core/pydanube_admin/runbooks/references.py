@@ -69,3 +69,8 @@ def fill_arguments(arguments: Mapping[str, Any], known: Mapping[str, Any]) -> di
         elif all(find(path, known) not in (MISSING, None) for path in _REFERENCE.findall(value)):
             filled[name] = fill(value, known)
     return filled
+
+
+def named(text: str) -> str:
+    """The text, to be read: a reference that leads nowhere yet as what it will be, `{item.topic}` as `<topic>`."""
+    return _REFERENCE.sub(lambda match: f"<{match[1].rpartition('.')[2]}>", text)

@@ -6,30 +6,33 @@ from collections.abc import Mapping
 
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.registry import OPERATIONS
-from pydanube_admin.runbooks.references import fill, fill_arguments
-from pydanube_admin.runbooks.runbook import Runbook, Step
+from pydanube_admin.runbooks.references import fill, fill_arguments, named
+from pydanube_admin.runbooks.runbook import Check, Runbook, Step
 
 
 def text(runbook: Runbook, values: Mapping[str, str], *, by_tools: bool = False) -> str:
     """The steps with the values put in; calls as MCP tools or as commands."""
+    numbers = {step.id: number for number, step in enumerate(runbook.steps, 1)}
     lines = [fill(runbook.title, values), "", fill(runbook.summary, values), ""]
     for number, step in enumerate(runbook.steps, 1):
         lines.append(f"{number}. {fill(step.title, values)}")
-        lines += [f"   {line}" for line in _details(step, values, by_tools=by_tools)]
-    return "\n".join(lines) + "\n"
+        lines += [f"   {line}" for line in _details(step, values, numbers, by_tools=by_tools)]
+    return named("\n".join(lines) + "\n")
 
 
-def _details(step: Step, values: Mapping[str, str], *, by_tools: bool) -> list[str]:
+def _details(
+    step: Step, values: Mapping[str, str], numbers: Mapping[str, int], *, by_tools: bool
+) -> list[str]:
     lines = [fill(step.why, values)] if step.why else []
     conditions = [f"{name} is {value}" for name, value in step.when.items()]
     if conditions:
         lines.append(f"Only if {' and '.join(conditions)}.")
     if step.each is not None:
-        lines.append(f"For each of {step.each} (at most {step.most}).")
+        of, _, field = step.each.partition(".")
+        lines.append(f"For each of the {field} of step {numbers[of]} (at most {step.most}).")
     calls = [(step.operation, step.arguments)] if step.operation else []
     for name, arguments in [*calls, *step.suggests]:
         operation = OPERATIONS[name]
-        # A reference that only a run resolves stays readable: `{item.subscription}`.
         given = {key: fill(str(value), values) for key, value in arguments.items()}
         open_parameters = {
             key for key in given if fill_arguments({key: arguments[key]}, values) or "." in given[key]
@@ -42,4 +45,11 @@ def _details(step: Step, values: Mapping[str, str], *, by_tools: bool) -> list[s
             lines.append(f"$ {operation.command_line(given)}")
         if operation.effect is not Effect.READ:
             lines.append("This changes the cluster: show its plan and ask before it is applied.")
-    return lines + [f"Look for: {fill(check.attention, values)}" for check in step.checks if check.attention]
+    return lines + [f"Look for: {_attention(check, values)}" for check in step.checks if check.attention]
+
+
+def _attention(check: Check, values: Mapping[str, str]) -> str:
+    """What a check warns of; the value that it would quote is named by its field, with those it may be."""
+    field = check.path.rpartition(".")[2]
+    bad = f" ({' or '.join(check.value)})" if check.relation == "none_of" else ""
+    return fill(check.attention, {**values, "value": f"<{field}>{bad}"})

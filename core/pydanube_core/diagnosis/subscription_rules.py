@@ -64,7 +64,7 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         return "consumers come and go: the last one is only gone for now"
     left = view.departure
     if left is not None and left.abrupt:
-        return f"the last consumer did not leave: the connection of {left.name!r} broke"
+        return "the last consumer did not leave: its connection broke"
     since_s = _seconds(view, None if left is None else left.at_ms)
     age_s = view.lag.age.age_s
     # A job that reads everything and comes back later is no fault until its mail is older than the patience.
@@ -91,6 +91,7 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             "unread_when_it_left": None if left is None else left.unread,
             "never_seen": never,
         },
+        untrusted={} if left is None else {"consumer": left.name},
         unobservable=("whether a consumer is meant to run: the broker does not know your deployments",),
         next=(
             NextCall(

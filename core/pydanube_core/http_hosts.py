@@ -1,0 +1,35 @@
+"""Names by which a port is called: whether the address in a Host or Origin header is this machine.
+
+A web page in somebody's browser may reach a port of their machine by a name of its own that leads there, and read what
+the port answers. The name it called is in the headers, and no page can change it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+
+@lru_cache(256)
+def host_name(url: str) -> str | None:
+    """The host of `scheme://host:port` or `//host:port`; None if it has none, or more than that."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises for a port that is none
+    except ValueError:
+        return None
+    if parts.username is not None or parts.path or parts.query or parts.fragment or not parts.hostname:
+        return None
+    return parts.hostname.lower() if parts.scheme in ("", "http", "https") else None
+
+
+@lru_cache(256)
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address; an unknown name counts as public."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
