@@ -67,7 +67,7 @@ Terms after `/` stand side by side, and a row must hold to all of them.
 
 | term | rows that stay |
 |---|---|
-| `orders` | with that text in any column |
+| `orders` | with that text in any column but ages and rates |
 | `/^ord.*9/` | with the regular expression |
 | `~odrs` | with these letters in this order |
 | `!orders` | without it; `!` goes before any term |

@@ -14,12 +14,17 @@ import pytest
 from pydanube_core.errors import PermissionDenied, Unavailable
 from pydanube_tui.cluster import Cluster, Options, State
 from pydanube_tui.console import Console
+from pydanube_tui.grid import SEEN
+from pydanube_tui.page import Cell, Item
 from pydanube_tui.pictures import picture
 from pydanube_tui.source import Caller, Feed
 from pydanube_tui.tail import Tail
+from pydanube_tui.view import Situation
 from pydanube_tui.views import VIEWS, place
 from pytest_textual_snapshot import SVGImageExtension
 from syrupy.assertion import SnapshotAssertion
+from textual import events
+from textual.pilot import Pilot
 
 from tests.tui.recording import ROUNDS, Played, words_of
 
@@ -122,6 +127,28 @@ class Otherwise:
             items = [_numbered(answer["items"], number) for number in range(first, first + 1000)]
             return {**answer, "items": items, "next_page": None if first == 9000 else str(first + 1000)}
         return answer
+
+
+async def test_a_key_among_ten_thousand_rows_makes_the_cells_that_are_in_sight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+    cell = Situation.cell
+
+    def counted(self: Situation, item: Item, at: int) -> Cell:
+        made.append(at)
+        return cell(self, item, at)
+
+    async with screened("topics", LARGE, caller=Otherwise("many")) as app:
+        assert len(app.grid.rows) == 10_000
+        assert all(row.folded for row in app.page.rows)
+        monkeypatch.setattr(Situation, "cell", counted)
+        columns, lines = len(app.grid.columns), app.grid.size.height
+        for key, most in (("down", 2), ("end", lines), ("/", lines), ("7", lines), ("M", lines)):
+            made.clear()
+            app._driver.send_message(events.Key(key, key if len(key) == 1 else None))  # type: ignore[union-attr]
+            await Pilot(app).pause()
+            assert len(made) <= most * columns + SEEN, key
 
 
 def _numbered(items: list[dict[str, Any]], number: int) -> dict[str, Any]:

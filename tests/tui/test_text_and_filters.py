@@ -7,8 +7,8 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_tui.filters import FilterError, ordered, parse
-from pydanube_tui.page import Cell, Column, Row
+from pydanube_tui.filters import FilterError, RowsInSight, ordered, parse
+from pydanube_tui.page import Cell, Column, Page, Row
 from pydanube_tui.text import clean, count, fit, size, span, sparkline, width
 from rich.cells import cell_len
 
@@ -114,7 +114,20 @@ def test_a_sparkline_shows_what_is_not_known_as_a_gap() -> None:
 )
 def test_filters_leave_the_rows_they_name(text: str, left: list[int]) -> None:
     chosen = parse(text, COLUMNS)
-    assert [at for at, each in enumerate(ROWS) if chosen(each)] == left
+    assert [ROWS.index(each) for each in chosen.of(ROWS)] == left
+
+
+@given(text=st.lists(st.sampled_from([*"ord/~!:>19k$ ", "status:", "lag:", "~or", "/^.d"]), max_size=12))
+def test_a_filter_that_is_typed_on_leaves_what_it_leaves_when_typed_at_once(text: list[str]) -> None:
+    page, typed = Page(columns=COLUMNS, rows=ROWS), RowsInSight()
+    for end in range(1, len(text) + 1):
+        try:
+            chosen = parse("".join(text[:end]), COLUMNS)
+        except FilterError:
+            continue
+        assert list(typed.of(page, ("topic", False), chosen)) == chosen.of(
+            ordered(ROWS, COLUMNS, "topic", False)
+        )
 
 
 @pytest.mark.parametrize(
@@ -137,9 +150,9 @@ def test_a_json_path_looks_into_the_value_of_a_message(text: str, left: list[int
     )
     rows = [Row(key=each, cells=(), item={"untrusted": {"text": each}}) for each in payloads]
     chosen = parse(text, COLUMNS)
-    assert [at for at, each in enumerate(rows) if chosen(each)] == left
+    assert [rows.index(each) for each in chosen.of(rows)] == left
     of_a_row = Row(key="x", cells=(), item={"total": 11, "lines": []})
-    assert parse("$.total:>10", COLUMNS)(of_a_row)
+    assert parse("$.total:>10", COLUMNS).of([of_a_row])
 
 
 @pytest.mark.parametrize(
@@ -158,6 +171,6 @@ def test_a_filter_that_cannot_be_read_says_why(text: str, says: str) -> None:
 
 
 def test_what_is_not_known_is_sorted_last_either_way() -> None:
-    assert [each.key for each in ordered(ROWS, COLUMNS, "lag", falling=False)][-1] == "/shop/unknown"
-    falling = [each.key for each in ordered(ROWS, COLUMNS, "lag", falling=True)]
+    assert [each.key for each in ordered(ROWS, COLUMNS, "lag", False)][-1] == "/shop/unknown"
+    falling = [each.key for each in ordered(ROWS, COLUMNS, "lag", True)]
     assert falling == ["/default/orders", "/shop/clicks-9", "/default/order-log", "/shop/unknown"]

@@ -26,10 +26,10 @@ from pydanube_tui.actions import Action, by_key
 from pydanube_tui.bars import Top, footer, header
 from pydanube_tui.cluster import Cluster, Options, Standing, State
 from pydanube_tui.dialogs import Choice, Choosing, Reading
-from pydanube_tui.filters import Filter, ordered
-from pydanube_tui.grid import Grid
+from pydanube_tui.filters import Filter, RowsInSight
+from pydanube_tui.grid import MANY, Grid
 from pydanube_tui.memory import Memory
-from pydanube_tui.page import Column, Line, Page, Row, Target, Tone
+from pydanube_tui.page import Column, Line, Page, Target, Tone
 from pydanube_tui.source import Caller, Feed
 from pydanube_tui.tail import Tail
 from pydanube_tui.text import count, to_ascii
@@ -40,6 +40,7 @@ from pydanube_tui.views.messages import FORMS
 
 HISTORY: Final = 100
 LIVE_S: Final = 0.25  # between two looks at a tail
+FOLDED: Final = 200  # rows that are made ready for filters in one go
 
 
 class Board(App[None]):
@@ -81,7 +82,8 @@ class Board(App[None]):
         self.marked: set[str] = set()
         self.feed: Feed | Tail | None = None
         self.form = FORMS[0]  # of payloads
-        self._kept: dict[str, tuple[Any, Row]] = {}
+        self.situation = self._situation()
+        self._in_sight = RowsInSight()
         self.wake = asyncio.Event()  # ask now
         self.settled = asyncio.Event()  # an answer, or that there is none, is on the screen
         self.prompting = ""
@@ -136,7 +138,8 @@ class Board(App[None]):
     @property
     def view(self) -> View:
         """The view we are in."""
-        return VIEWS[self.target.view]
+        view = VIEWS[self.target.view]
+        return view.instead(self.target.arguments) or view
 
     @property
     def now_ms(self) -> int:
@@ -178,7 +181,7 @@ class Board(App[None]):
     def open_view(self, *, fresh: bool) -> None:
         """Show the view we are at, from its first answer on."""
         self.keys_here = by_key(self.options.actions, self.target.view)
-        self.filter, self.page, self._kept = None, Page(empty="loading …"), {}
+        self.filter, self.page, self.situation = None, Page(empty="loading …"), self._situation()
         self.marked.clear()
         self.workers.cancel_group(self, "tail")
         self.feed = self._feed()
@@ -208,32 +211,40 @@ class Board(App[None]):
                 if self.standing.state is State.REFUSED:
                     self.page = Page(head=(((f" {error}", Tone.BAD),), ()), empty="")
             else:
-                self._make()
+                self._make(feed)
                 self.standing.answered(self.page.as_of_ms or self.now_ms)
             self.draw(fresh=first)
             first = False
             pace_s = LIVE_S if isinstance(feed, Tail) else self.refresh_s
             self.settled.set()
             self.wake.clear()
+            await self._fold()
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if self.paused else self.standing.wait_s(pace_s)):
                     await self.wake.wait()
 
     # -- drawing -----------------------------------------------------------------------------------------------
 
-    def _make(self) -> None:
-        """The page of the answers."""
-        assert self.feed is not None
-        situation = Situation(
-            arguments={**self.target.arguments, "form": self.form},
-            answers=self.feed.answers,
-            now_ms=self.now_ms,
-            width=self.size.width,
-            height=self.size.height,
-            series=self.feed.series,
-            kept=self._kept,
+    def _situation(self) -> Situation:
+        """That of the view we are at, before its first answer."""
+        return Situation(
+            view=self.view, arguments=dict(self.target.arguments), answers={}, now_ms=self.now_ms
         )
+
+    def _make(self, feed: Feed | Tail) -> None:
+        """The page of the answers."""
+        situation = self.situation
+        situation.answers, situation.series, situation.now_ms = feed.answers, feed.series, self.now_ms
+        situation.width, situation.height, situation.form = self.size.width, self.size.height, self.form
         self.page = self.view.page(situation)
+
+    async def _fold(self) -> None:
+        """Make ready what a filter looks at, a few rows at a time: no key waits for it."""
+        rows = self.page.rows
+        for number, row in enumerate(rows if len(rows) > MANY else ()):
+            if number % FOLDED == 0:
+                await asyncio.sleep(0)
+            row.folded  # noqa: B018 - kept by the row
 
     def columns_of(self, page: Page) -> Sequence[Column]:
         """The columns that are wanted of a page, in their order."""
@@ -245,15 +256,9 @@ class Board(App[None]):
 
     def draw(self, *, fresh: bool = False) -> None:
         """Filter, sort, and hand over to the grid."""
-        rows: Sequence[Row] = self.page.rows
         sort = self.sorted_by(self.page)
-        if self.filter is not None:
-            rows = [row for row in rows if not row.heading and self.filter(row)]
-        if sort is not None:
-            rows = ordered(
-                [row for row in rows if not row.heading], self.page.columns, sort[0], falling=sort[1]
-            )
-        self.marked &= {row.key for row in self.page.rows} if self.marked else set()
+        rows = self._in_sight.of(self.page, sort, self.filter)
+        self.marked &= self.situation.rows.keys()
         grid = self.grid
         grid.sorted_by, grid.marked = sort, self.marked
         grid.stale = self.standing.stale(self.now_ms, self.refresh_s)

@@ -398,6 +398,7 @@ class Console(Doing):
 
     def _next_form(self) -> None:
         self.form = FORMS[(FORMS.index(self.form) + 1) % len(FORMS)]
+        self.situation.rows.clear()  # their texts are others
         self.wake.set()
 
     def _pause(self) -> None:

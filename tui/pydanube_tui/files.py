@@ -33,7 +33,7 @@ def as_csv(shown: Sequence[Column], columns: Sequence[Column], rows: Sequence[Ro
     writer = csv.writer(out)
     writer.writerow([column.name for column in shown])
     for row in rows:
-        cells = [(columns[n], row.cells[n]) for n in at]
+        cells = [(columns[n], row.cell(n)) for n in at]
         writer.writerow([_harmless(cell.value if column.unit else cell.text) for column, cell in cells])
     return out.getvalue()
 

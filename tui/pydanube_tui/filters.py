@@ -16,9 +16,10 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final
 
-from pydanube_tui.page import Column, Row
+from pydanube_tui.page import Column, Page, Row
 from pydanube_tui.payloads import value_of
 
 Test = Callable[[Row], bool]
@@ -38,6 +39,9 @@ _TIMES: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86
 _FIELD: Final = re.compile(r"([A-Za-z_]+):(>=|<=|>|<|=)?(.*)", re.DOTALL)
 _PATH: Final = re.compile(r"\$((?:\.[\w-]+|\[\d+\])+):(>=|<=|>|<|=)?(.*)", re.DOTALL)
 _STEP: Final = re.compile(r"\.([\w-]+)|\[(\d+)\]")
+_GROWS: Final = re.compile(
+    r"~[^:]*|[^!/~$:][^:]*|[A-Za-z_]+:[^<>=:]*"
+)  # terms of which more letters leave fewer rows
 _NUMBER: Final = re.compile(r"(-?\d+(?:\.\d+)?)([A-Za-z]*)")
 MAX_CHARS: Final = 200  # of a pattern that is held against every row
 
@@ -53,8 +57,43 @@ class Filter:
     text: str
     tests: tuple[Test, ...]
 
-    def __call__(self, row: Row) -> bool:
-        return all(test(row) for test in self.tests)
+    def of(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows that hold to all terms, in their order."""
+        found = [row for row in rows if not row.heading]
+        for test in self.tests:
+            found = [row for row in found if test(row)]
+        return found
+
+    def narrows(self, other: Filter) -> bool:
+        """Whether what stays is among what stayed of the other: its last term, a text or a fuzzy one, was typed on."""
+        *before, last = _words(other.text)
+        *now, grown = _words(self.text)
+        same_kind = (":" in last) == (":" in grown) and _GROWS.fullmatch(last) and _GROWS.fullmatch(grown)
+        return now == before and grown.startswith(last) and bool(same_kind)
+
+
+class RowsInSight:
+    """The rows of a page in the filter, in their order. A key of the filter looks at no more rows than it must."""
+
+    def __init__(self) -> None:
+        self._page = Page()
+        self._sort: tuple[str, bool] | None = None
+        self._ordered: Sequence[Row] = ()
+        self._narrowed: tuple[Filter, Sequence[Row]] | None = None
+
+    def of(self, page: Page, sort: tuple[str, bool] | None, filter: Filter | None) -> Sequence[Row]:
+        """The rows. Headings stand only where nothing is sorted or left out."""
+        if page is not self._page or sort != self._sort:
+            self._page, self._sort, self._narrowed = page, sort, None
+            self._ordered = page.rows if sort is None else ordered(page.rows, page.columns, *sort)
+        if filter is None:
+            self._narrowed = None
+            return self._ordered
+        known = self._narrowed
+        if known is None or known[0] is not filter:
+            among = known[1] if known is not None and filter.narrows(known[0]) else self._ordered
+            known = self._narrowed = (filter, filter.of(among))
+        return known[1]
 
 
 def parse(text: str, columns: Sequence[Column]) -> Filter:
@@ -87,7 +126,7 @@ def _term(word: str, columns: Sequence[Column]) -> Test:
     if found is not None:
         return _of_column(found[1], found[2] or "", found[3], columns)
     folded = word.casefold()
-    return lambda row: any(folded in cell.text.casefold() for cell in row.cells)
+    return lambda row: folded in row.folded
 
 
 def _pattern(text: str) -> Test:
@@ -95,15 +134,13 @@ def _pattern(text: str) -> Test:
         pattern = re.compile(text, re.IGNORECASE)
     except re.error as error:
         raise FilterError(f"/{text}/ is no pattern: {error}") from None
-    return lambda row: any(pattern.search(cell.text[:500]) for cell in row.cells)
+    return lambda row: any(pattern.search(text[:500]) for text in row.folded.split("\n"))
 
 
 def _fuzzy(letters: str) -> Test:
-    def holds(text: str) -> bool:
-        rest = iter(text)
-        return all(letter in rest for letter in letters)
-
-    return lambda row: any(holds(cell.text.casefold()) for cell in row.cells)
+    """Each letter is sought from where the one before was found, within one cell."""
+    pattern = re.compile("".join(f"[^\n{re.escape(each)}]*{re.escape(each)}" for each in letters))
+    return lambda row: pattern.search(row.folded) is not None
 
 
 def _of_column(name: str, relation: str, wanted: str, columns: Sequence[Column]) -> Test:
@@ -113,8 +150,8 @@ def _of_column(name: str, relation: str, wanted: str, columns: Sequence[Column])
         return _compare(at, relation, _number(wanted, column))
     folded = wanted.casefold()
     if relation == "=":
-        return lambda row: row.cells[at].text.casefold() == folded
-    return lambda row: folded in row.cells[at].text.casefold()
+        return lambda row: row.cell(at).text.casefold() == folded
+    return lambda row: folded in row.cell(at).text.casefold()
 
 
 def _column(name: str, columns: Sequence[Column]) -> int:
@@ -139,7 +176,7 @@ def _number(text: str, column: Column) -> float:
 
 
 def _compare(at: int, relation: str, bound: float) -> Test:
-    return lambda row: _holds(row.cells[at].value, relation, bound)
+    return lambda row: _holds(row.value(at), relation, bound)
 
 
 def _holds(value: object, relation: str, bound: float) -> bool:
@@ -172,16 +209,15 @@ def _at(row: Row, steps: Sequence[str | int]) -> Any:
     return value
 
 
-def ordered(rows: Sequence[Row], columns: Sequence[Column], by: str, *, falling: bool) -> list[Row]:
+def ordered(rows: Sequence[Row], columns: Sequence[Column], by: str, falling: bool) -> list[Row]:
     """The rows by a column, what is not known last; rows of the same value keep their order."""
     at = next((index for index, column in enumerate(columns) if column.name == by), None)
+    rows = [row for row in rows if not row.heading]
     if at is None:
-        return list(rows)
-    known = [row for row in rows if row.cells[at].value is not None]
-    unknown = [row for row in rows if row.cells[at].value is None]
-    numbers = all(isinstance(row.cells[at].value, int | float) for row in known)
-    if numbers:
-        known.sort(key=lambda row: row.cells[at].value, reverse=falling)  # type: ignore[arg-type,return-value]
-    else:
-        known.sort(key=lambda row: str(row.cells[at].value).casefold(), reverse=falling)
-    return known + unknown
+        return rows
+    valued = [(row.value(at), row) for row in rows]
+    known = [pair for pair in valued if pair[0] is not None]
+    if not all(isinstance(value, int | float) for value, _ in known):
+        known = [(str(value).casefold(), row) for value, row in known]
+    known.sort(key=itemgetter(0), reverse=falling)
+    return [row for _, row in known] + [row for value, row in valued if value is None]

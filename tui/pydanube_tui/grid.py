@@ -12,7 +12,7 @@ from typing import Final
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -24,6 +24,7 @@ from pydanube_tui.themes import Look
 GAP: Final = 2  # cells between columns
 SIDE: Final = 2  # cells before the first: the mark
 SEEN: Final = 200  # rows, for the width of columns that do not grow with all of them
+MANY: Final = 1000  # rows: of more only those that are new are measured, and no column becomes narrower
 READABLE: Final = 28  # cells of a name, for which columns that can be done without make room
 
 
@@ -53,9 +54,7 @@ class Grid(ScrollView, can_focus=True):
         self.cursor = 0
         self._at: list[int] = []  # of each shown column, its place in a row's cells
         self._widths: list[int] = []
-        self._measured: Sequence[Row] = ()
-        self._needs: dict[int, int] = {}  # of columns that grow, the widest text
-        self._before: dict[str, Row] = {}
+        self._measured: dict[str, tuple[Page, int]] = {}  # of columns that grow, the widest text of a page
 
     # -- what is shown ---------------------------------------------------------------------------------------
 
@@ -86,9 +85,8 @@ class Grid(ScrollView, can_focus=True):
         """
         before = self.selected
         line_before = len(self.page.head) + self.cursor - self._offset
-        self._before = (
-            {} if fresh else {row.key: row for row in self.rows} if self.page is not page else self._before
-        )
+        if fresh:
+            self._measured = {}
         self.page, self.rows = page, rows
         self._arrange(columns)
         self.virtual_size = Size(self.size.width, len(page.head) + 1 + max(1, len(rows)))
@@ -143,7 +141,7 @@ class Grid(ScrollView, can_focus=True):
         for column in shown:  # what is left goes to texts that are cut
             if not column.grows and (spare := min(column.most - wide[column.name], room - needed())) > 0:
                 seen = (
-                    row.cells[places[column.name]].text for row in self.page.rows[:SEEN] if not row.heading
+                    row.cell(places[column.name]).text for row in self.page.rows[:SEEN] if not row.heading
                 )
                 wide[column.name] += max(0, min(spare, max(map(needs, seen), default=0) - wide[column.name]))
         self.columns = shown
@@ -153,14 +151,15 @@ class Grid(ScrollView, can_focus=True):
     def _natural(self, column: Column, at: int) -> int:
         if not column.grows:
             return max(column.least, min(column.most, width(column.title)))
-        if (
-            self._measured is not self.page.rows
-        ):  # of all rows: columns stay as they are while a filter is typed
-            self._measured, self._needs = self.page.rows, {}
-        if at not in self._needs:
-            texts = (row.cells[at].text for row in self.page.rows if not row.heading)
-            self._needs[at] = max(map(needs, texts), default=0) + 1
-        return min(column.most, max(column.least, width(column.title), self._needs[at]))
+        page = self.page  # all its rows: columns stay as they are while a filter is typed
+        measured, widest = self._measured.get(column.name, (Page(), 0))
+        if measured is not page:
+            many = len(page.rows) > MANY and measured.rows
+            rows = [row for row in page.rows if page.before.get(row.key) is not row] if many else page.rows
+            texts = (row.cell(at).text for row in rows if not row.heading)
+            widest = max(widest if many else 0, max(map(needs, texts), default=0) + 1)
+            self._measured[column.name] = page, widest
+        return min(column.most, max(column.least, width(column.title), widest))
 
     # -- moving ----------------------------------------------------------------------------------------------
 
@@ -173,7 +172,9 @@ class Grid(ScrollView, can_focus=True):
 
     def go_to(self, at: int, step: int = 1) -> None:
         """Put the cursor on a row, or the next that can be selected, and bring it into sight."""
+        self._repaint(self.cursor)
         self.cursor = self._nearest(at, step)
+        self._repaint(self.cursor)
         line = len(self.page.head) + self.cursor
         height = self.size.height - 1  # the titles stay
         if self.cursor == self._nearest(0, 1):
@@ -182,7 +183,11 @@ class Grid(ScrollView, can_focus=True):
             self.scroll_to(y=line, animate=False, immediate=True)
         elif line >= self._offset + height:
             self.scroll_to(y=line - height + 1, animate=False, immediate=True)
-        self.refresh()
+
+    def _repaint(self, at: int) -> None:
+        """One row's line of the screen."""
+        y = len(self.page.head) + 1 + at - self._offset
+        self.refresh(Region(0, y, self.size.width, 1))
 
     @property
     def page_rows(self) -> int:
@@ -273,7 +278,7 @@ class Grid(ScrollView, can_focus=True):
         row = self.rows[at]
         plain = self.look.tones[Tone.PLAIN]
         if row.heading:
-            text = f" ── {row.cells[0].text} "
+            text = f" ── {row.cell(0).text} "
             return Strip(
                 [
                     Segment(self._fit(text, self.size.width - 1), self.look.tones[Tone.ACCENT]),
@@ -284,9 +289,9 @@ class Grid(ScrollView, can_focus=True):
         marked = row.key in self.marked
         mark = "●" if marked else "▶" if at == self.cursor else " "
         segments = [Segment(self._fit(mark, SIDE), self._tone(Tone.ACCENT) + over)]
-        before = self._before.get(row.key)
+        before = self.page.before.get(row.key)
         for place, column, cells in zip(self._at, self.columns, self._widths, strict=True):
-            cell = row.cells[place]
+            cell = row.cell(place)
             style = (self._tone(Tone.ACCENT if marked else cell.tone)) + over
             segments.append(Segment(self._fit(cell.text, cells, right=column.right), style))
             segments.append(Segment(self._fit(_change(column, row, before, place), GAP), style))
@@ -297,7 +302,7 @@ def _change(column: Column, row: Row, before: Row | None, place: int) -> str:
     """The mark of a number that is another than at the refresh before."""
     if not column.marks or before is None or before is row:
         return ""
-    old, new = before.cells[place].value, row.cells[place].value
+    old, new = before.value(place), row.value(place)
     if not isinstance(old, int | float) or not isinstance(new, int | float) or old == new:
         return ""
     return "↑" if new > old else "↓"

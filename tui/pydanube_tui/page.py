@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
+Item = Mapping[str, Any]
 Sortable = float | str | None
 
 
@@ -58,7 +59,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column.
+    """A column. `columns` has short ways to write one.
 
     Attributes:
         name: of the field, as in filters (`lag:>1k`) and the remembered order.
@@ -67,6 +68,9 @@ class Column:
         grows: shares the room that is left.
         drop: columns of a higher number leave first where there is too little room; 0 never does.
         unit: how a filter reads its numbers: "count", "bytes", "seconds", or "" for text.
+        cell: what it shows of an item, in a situation; None where the rows bring their cells.
+        value: what a row is sorted by, where that is had for less than the cell.
+        moves: the cell changes while the item does not: an age, a rate.
     """
 
     name: str
@@ -79,17 +83,64 @@ class Column:
     drop: int = 0
     unit: str = ""
     marks: bool = False  # a change since the refresh before is marked
+    cell: Callable[[Item, Any], Cell] | None = None
+    value: Callable[[Item], Sortable] | None = None
+    moves: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A row. `key` names it through refreshes; `item` is what `y` shows and actions take their arguments from."""
+    """A row. `key` names it through refreshes; `item` is what `y` shows and actions take their arguments from.
 
-    key: str
-    cells: tuple[Cell, ...]
-    item: Mapping[str, Any] = field(default_factory=dict)
-    enter: Target | Call | None = None
-    heading: bool = False  # a title between rows: never selected
+    The cells of a long list are made of its item when they are drawn: ten thousand rows cost what is in sight.
+    """
+
+    __slots__ = ("_cells", "_enter", "_folded", "_maker", "heading", "item", "key")
+
+    def __init__(
+        self,
+        *,
+        key: str,
+        item: Item | None = None,
+        cells: tuple[Cell, ...] = (),
+        enter: Target | Call | None = None,
+        heading: bool = False,
+        maker: Maker | None = None,
+    ) -> None:
+        self.key = key
+        self.item: Item = item or {}
+        self.heading = heading  # a title between rows: never selected
+        self._cells, self._enter, self._maker = cells, enter, maker
+        self._folded: str | None = None
+
+    def cell(self, at: int) -> Cell:
+        """The cell of a column, by its place among those of the page."""
+        return self._cells[at] if self._maker is None else self._maker.cell(self.item, at)
+
+    def value(self, at: int) -> Sortable:
+        """What it is sorted by."""
+        return self._cells[at].value if self._maker is None else self._maker.value(self.item, at)
+
+    @property
+    def enter(self) -> Target | Call | None:
+        """Where Enter goes."""
+        return self._enter if self._maker is None else self._maker.enter(self.item)
+
+    @property
+    def folded(self) -> str:
+        """The texts of its cells, a line each, in small letters: for filters. Ages and rates are not among them."""
+        if self._folded is None:
+            cells = self._cells if self._maker is None else self._maker.still(self.item)
+            self._folded = "\n".join([cell.text.replace("\n", " ") for cell in cells]).casefold()
+        return self._folded
+
+
+class Maker(Protocol):
+    """Makes the cells of a list's rows of their items."""
+
+    def cell(self, item: Item, at: int) -> Cell: ...
+    def value(self, item: Item, at: int) -> Sortable: ...
+    def enter(self, item: Item) -> Target | Call | None: ...
+    def still(self, item: Item) -> Iterable[Cell]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +151,9 @@ class Page:
     columns: Sequence[Column] = ()
     rows: Sequence[Row] = ()
     empty: str = "nothing here"  # said in place of rows
+    before: Mapping[str, Row] = field(default_factory=dict)  # of the page before, by their keys
     as_of_ms: int | None = None  # of the oldest answer
     sort: tuple[str, bool] | None = None  # column and whether falling; None: as the rows come
-    title: str = ""  # in place of the view's, in the crumbs
 
 
 def line(*spans: Span | str) -> Line:
@@ -110,7 +161,6 @@ def line(*spans: Span | str) -> Line:
     return tuple((each, Tone.PLAIN) if isinstance(each, str) else each for each in spans)
 
 
-def headings(title: str, columns: int) -> Row:
+def headings(title: str) -> Row:
     """A row that begins a group."""
-    cells = (Cell(title, Tone.STRONG), *[Cell("")] * (columns - 1))
-    return Row(key=f"# {title}", cells=cells, heading=True)
+    return Row(key=f"# {title}", cells=(Cell(title, Tone.STRONG),), heading=True)

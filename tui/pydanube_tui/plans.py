@@ -17,10 +17,9 @@ from textual.widgets import Button, Input, Static
 from pydanube_tui.actions import Action
 from pydanube_tui.dialogs import Dialog, Field
 from pydanube_tui.page import Line, Tone, line
-from pydanube_tui.text import clean
+from pydanube_tui.text import clean, shown
 from pydanube_tui.themes import Look
 from pydanube_tui.views.records import plan_lines, radius_text
-from pydanube_tui.views.wording import shown
 
 MOST_TOGETHER: Final = 100  # rows that are planned together
 DIFFERENCES: Final = 12  # of a plan that are shown

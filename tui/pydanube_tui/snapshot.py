@@ -52,7 +52,11 @@ def page_json(app: Console) -> dict[str, object]:
         "head": ["".join(text for text, _ in spans).rstrip() for spans in app.page.head],
         "columns": [column.name for column in grid.page.columns],
         "rows": [
-            {"key": row.key, "cells": [cell.text for cell in row.cells], "item": dict(row.item)}
+            {
+                "key": row.key,
+                "cells": [row.cell(at).text for at in range(len(grid.page.columns))],
+                "item": dict(row.item),
+            }
             for row in grid.rows
             if not row.heading
         ],

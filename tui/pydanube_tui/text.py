@@ -7,10 +7,10 @@ control character, and nothing is read as markup.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from rich.cells import cell_len, set_cell_size
 
@@ -188,3 +188,18 @@ def gauge(part: float | None, cells: int = 10) -> str:
         return "─" * cells
     filled = round(max(0.0, min(1.0, part)) * cells)
     return "█" * filled + "─" * (cells - filled)
+
+
+def shown(value: Any) -> str:
+    """A value of an answer in a few words."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}" if abs(value) < 1e6 else f"{value:.0f}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={shown(each)}" for name, each in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(shown(each) for each in value) or "none"
+    return str(value)

@@ -1,8 +1,8 @@
-"""What a view is: the operations it asks, and the pure function that makes a page of their answers."""
+"""What a view is: the operations it asks, and the pure functions that make a page of their answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -10,9 +10,11 @@ from typing import Any, Final
 
 from pydanube_core.errors import ClusterError
 
-from pydanube_tui.page import Column, Page, Row
+from pydanube_tui.page import Call, Cell, Column, Item, Line, Page, Row, Sortable, Target
+from pydanube_tui.text import milliseconds
 
 Answer = Mapping[str, Any] | ClusterError
+Arguments = Mapping[str, Any]
 Moments = Sequence[tuple[int, float]]  # (milliseconds, value), oldest first
 SAMPLES: Final = 30  # of each series a view keeps
 
@@ -30,29 +32,45 @@ class Ask:
     """One operation that a view asks at each refresh. Where it is `optional` the view does without its answer."""
 
     operation: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Arguments = field(default_factory=dict)
     extent: Extent = Extent.ONE
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
-    """What a page is made of."""
+def given(arguments: Arguments, *names: str) -> dict[str, Any]:
+    """Those of the arguments that were given."""
+    return {name: arguments[name] for name in names if arguments.get(name)}
 
-    arguments: Mapping[str, Any]
+
+def listed(
+    operation: str, *takes: str, extent: Extent = Extent.ALL, **fixed: Any
+) -> Callable[[Arguments], dict[str, Ask]]:
+    """What asks for one list; the arguments `takes` are the view's."""
+    return lambda arguments: {
+        "list": Ask(operation=operation, arguments={**fixed, **given(arguments, *takes)}, extent=extent)
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class Situation:
+    """What the pages of one opened view are made of; the application brings it up to date at each refresh."""
+
+    view: View
+    arguments: Arguments
     answers: Mapping[str, Answer]
     now_ms: int
     width: int = 80
     height: int = 24
     series: Mapping[str, Moments] = field(default_factory=dict)
-    kept: MutableMapping[str, tuple[Any, Row]] = field(default_factory=dict)  # rows of the page before
+    rows: dict[str, Row] = field(default_factory=dict)  # of the page before
+    form: str = ""  # in which payloads are shown
 
     def of(self, name: str) -> Mapping[str, Any]:
         """An answer; empty where there is none."""
         found = self.answers.get(name)
         return found if isinstance(found, Mapping) else {}
 
-    def items(self, name: str) -> Sequence[Mapping[str, Any]]:
+    def items(self, name: str = "list") -> Sequence[Item]:
         """The items of a list."""
         return self.of(name).get("items", ())  # type: ignore[no-any-return]
 
@@ -67,9 +85,8 @@ class Situation:
 
     def rates(self, name: str) -> list[float | None]:
         """A counter a second, between each two moments; None where it began anew."""
-        moments = self.series.get(name, ())
         found: list[float | None] = []
-        for (before_ms, before), (after_ms, after) in pairwise(moments):
+        for (before_ms, before), (after_ms, after) in pairwise(self.series.get(name, ())):
             usable = after >= before and after_ms > before_ms
             found.append((after - before) * 1000 / (after_ms - before_ms) if usable else None)
         return found
@@ -79,18 +96,26 @@ class Situation:
         found = self.rates(name)
         return found[-1] if found else None
 
-    def row(self, key: str, item: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Row]) -> Row:
-        """The row of an item; that of the page before where the very same item made it."""
-        known = self.kept.get(key)
-        if known is not None and known[0] is item:
-            return known[1]
-        made = make(item)
-        self.kept[key] = (item, made)
-        return made
+    # -- the maker of the rows -----------------------------------------------------------------------------------
 
+    def cell(self, item: Item, at: int) -> Cell:
+        """What a column shows of an item."""
+        cell = self.view.columns[at].cell
+        assert cell is not None, self.view.columns[at].name
+        return cell(item, self)
 
-def _none(_: Mapping[str, Answer]) -> Mapping[str, float]:
-    return {}
+    def value(self, item: Item, at: int) -> Sortable:
+        """What a row is sorted by."""
+        value = self.view.columns[at].value
+        return self.cell(item, at).value if value is None else value(item)
+
+    def still(self, item: Item) -> Iterable[Cell]:
+        """The cells that change with their item alone."""
+        return [self.cell(item, at) for at, column in enumerate(self.view.columns) if not column.moves]
+
+    def enter(self, item: Item) -> Target | Call | None:
+        """Where Enter goes."""
+        return self.view.enter(item)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,22 +124,59 @@ class View:
 
     Attributes:
         summary: what it is for; help and the documentation show it.
-        takes: names of its arguments, in the order they are typed after `:`; those of `may` can be left out.
-        asks: arguments -> name -> what to ask.
-        measures: answers -> name -> a number to keep the last `SAMPLES` of.
-        columns: those of its pages, for the letters that sort.
         twin: the command that tells the same, without a screen.
+        asks: arguments -> name -> what to ask.
+        columns: of its rows, which are made of `items`: `key` names each, `enter` says where it leads.
+        rows: in place of `items` where rows of several kinds stand together, with cells of their own.
+        takes: names of its arguments, in the order they are typed after `:`; those of `may` can be left out.
+        measures: answers -> name -> a number to keep the last `SAMPLES` of.
+        dated: the answers whose time is the page's, the first that has one.
+        instead: another view for some arguments, under the same name.
     """
 
     name: str
     title: str
     summary: str
-    asks: Callable[[Mapping[str, Any]], Mapping[str, Ask]]
-    page: Callable[[Situation], Page]
     twin: str
+    asks: Callable[[Arguments], Mapping[str, Ask]]
     columns: Sequence[Column] = ()
+    items: Callable[[Situation], Iterable[Item]] = Situation.items
+    key: Callable[[Item], str] = lambda item: str(item["key"])
+    enter: Callable[[Item], Target | Call | None] = lambda _: None
+    rows: Callable[[Situation], Iterable[Row]] | None = None
+    head: Callable[[Situation], Sequence[Line]] = lambda _: ()
+    empty: str = "nothing here"  # said in place of rows
+    sort: tuple[str, bool] | None = None  # column and whether falling; None: as the rows come
+    dated: tuple[str, ...] = ("list",)
     aliases: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     may: tuple[str, ...] = ()
-    measures: Callable[[Mapping[str, Answer]], Mapping[str, float]] = _none
+    measures: Callable[[Mapping[str, Answer]], Mapping[str, float]] = lambda _: {}
     live: bool = False  # rows come from a reader of messages, not from answers
+    instead: Callable[[Arguments], View | None] = lambda _: None
+
+    def page(self, situation: Situation) -> Page:
+        """The page of the answers."""
+        times = (milliseconds(situation.of(name).get("as_of")) for name in self.dated)
+        rows = self._made(situation) if self.rows is None else list(self.rows(situation))
+        before, situation.rows = situation.rows, {row.key: row for row in rows}
+        return Page(
+            head=self.head(situation),
+            columns=self.columns,
+            rows=rows,
+            before=before,
+            empty=self.empty,
+            as_of_ms=next((time for time in times if time is not None), None),
+            sort=self.sort,
+        )
+
+    def _made(self, situation: Situation) -> list[Row]:
+        """A row for each item; that of the page before where the item is the same."""
+        before, rows = situation.rows, []
+        for item in self.items(situation):
+            key = self.key(item)
+            row = before.get(key)
+            if row is None or (row.item is not item and row.item != item):
+                row = Row(key=key, item=item, maker=situation)
+            rows.append(row)
+        return rows

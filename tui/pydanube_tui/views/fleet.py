@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from pydanube_admin.registry import OPERATIONS
 
-from pydanube_tui.page import Call, Cell, Column, Line, Page, Row, Target, Tone, line
-from pydanube_tui.text import ago, count, milliseconds
-from pydanube_tui.view import Ask, Extent, Situation, View
-from pydanube_tui.views.listing import Item, Listing, number, since, told, view_of, words
-from pydanube_tui.views.wording import shown
+from pydanube_tui.columns import moving, number, since, told, words
+from pydanube_tui.page import Call, Cell, Item, Line, Target, Tone, line
+from pydanube_tui.text import ago, count, milliseconds, shown
+from pydanube_tui.view import Arguments, Ask, Extent, Situation, View, given, listed
+
+_BALANCE: Final = "cluster.balance"
 
 
 def _state(item: Item) -> Cell:
     fine = item["state"] == "active" and item.get("ready", True)
     word = item["state"] if fine or item["state"] != "active" else "not ready"
     return Cell(f"{'✓' if fine else '▼'} {word}", Tone.GOOD if fine else Tone.WARN, word)
-
-
-_BALANCE: Final = "cluster.balance"
 
 
 def _balance(situation: Situation) -> Sequence[Line]:
@@ -41,178 +39,136 @@ def _balance(situation: Situation) -> Sequence[Line]:
     return [*lines, line()]
 
 
-BROKERS: Final = view_of(
-    Listing(
-        operation="brokers.list",
-        shapes=(
-            words("broker", "broker", "broker_id", key="N", least=20, most=24, tone=Tone.STRONG),
-            told("state", "state", _state, key="S", least=11, most=11),
-            told(
-                "leads",
-                "",
-                lambda item: Cell("leader" if item.get("is_leader") else "", Tone.ACCENT),
-                least=6,
-                most=6,
-            ),
-            number("topics", "topics", key="T", least=7, most=7),
-            number("up", "up", "uptime_s", key="U", unit="seconds", least=7, most=7),
-            number(
-                "in",
-                "in B/s",
-                lambda item: (item.get("load") or {}).get("in_bytes_s"),
-                unit="bytes",
-                least=7,
-                most=7,
-                drop=2,
-            ),
-            number(
-                "out",
-                "out B/s",
-                lambda item: (item.get("load") or {}).get("out_bytes_s"),
-                unit="bytes",
-                least=7,
-                most=7,
-                drop=2,
-            ),
-            words("version", "version", key="V", least=8, most=12, drop=3),
-            words("zone", "zone", key="Z", least=6, most=12, drop=5),
-            words(
-                "address",
-                "address",
-                lambda item: (item.get("listen") or item).get("grpc"),
-                least=22,
-                most=40,
-                drop=4,
-            ),
-        ),
-        key=lambda item: str(item["broker_id"]),
-        empty="no broker answers",
-        enter=lambda item: Call(operation="brokers.describe", arguments={"broker_id": item["broker_id"]}),
-        head=_balance,
-        beside={"balance": Ask(operation=_BALANCE, optional=True)} if _BALANCE in OPERATIONS else None,
-    ),
+def _asks_brokers(arguments: Arguments) -> Mapping[str, Ask]:
+    asked = listed("brokers.list")(arguments)
+    return {**asked, "balance": Ask(operation=_BALANCE, optional=True)} if _BALANCE in OPERATIONS else asked
+
+
+BROKERS: Final = View(
     name="brokers",
     title="Brokers",
     summary="Members, their state and load, and how evenly it lies; the proposal of the load manager.",
     twin="danube brokers list --json",
+    asks=_asks_brokers,
+    columns=(
+        words("broker", "N 20-24", "broker_id", tone=Tone.STRONG),
+        told("state", "S 11", _state),
+        told(
+            "leads", "6", lambda item: Cell("leader" if item.get("is_leader") else "", Tone.ACCENT), title=""
+        ),
+        number("topics", "T 7"),
+        number("up", "U 7 seconds", "uptime_s"),
+        number(
+            "in", "7 bytes drop=2", lambda item: (item.get("load") or {}).get("in_bytes_s"), title="in B/s"
+        ),
+        number(
+            "out", "7 bytes drop=2", lambda item: (item.get("load") or {}).get("out_bytes_s"), title="out B/s"
+        ),
+        words("version", "V 8-12 drop=3"),
+        words("zone", "Z 6-12 drop=5"),
+        words("address", "22-40 drop=4", lambda item: (item.get("listen") or item).get("grpc")),
+    ),
+    key=lambda item: str(item["broker_id"]),
+    enter=lambda item: Call(operation="brokers.describe", arguments={"broker_id": item["broker_id"]}),
+    head=_balance,
+    empty="no broker answers",
     aliases=("broker", "balance"),
 )
 
-NAMESPACES: Final = view_of(
-    Listing(
-        operation="namespaces.list",
-        shapes=(
-            words("namespace", "namespace", key="N", least=20, most=60, grows=True, tone=Tone.STRONG),
-            number("topics", "topics", key="T", least=7, most=7),
-            words("policies", "policies", key="P", least=20, most=80, grows=True),
-            since("made", "made", "created_at", key="A"),
-        ),
-        key=lambda item: str(item["namespace"]),
-        empty="no namespaces",
-        enter=lambda item: Target(view="topics", arguments={"namespace": item["namespace"]}),
-        sort=("namespace", False),
-    ),
+NAMESPACES: Final = View(
     name="namespaces",
     title="Namespaces",
     summary="Namespaces with their policies; Enter shows a namespace's topics.",
     twin="danube namespaces list --json",
+    asks=listed("namespaces.list"),
+    columns=(
+        words("namespace", "N 20-60 grows", tone=Tone.STRONG),
+        number("topics", "T 7"),
+        words("policies", "P 20-80 grows"),
+        since("made", "A", "created_at"),
+    ),
+    key=lambda item: str(item["namespace"]),
+    enter=lambda item: Target(view="topics", arguments={"namespace": item["namespace"]}),
+    empty="no namespaces",
+    sort=("namespace", False),
     aliases=("ns",),
 )
 
-_CLIENT_COLUMNS: Final = (
-    Column(name="kind", title="kind", key="K", least=8, most=8),
-    Column(name="name", title="name", key="N", least=14, most=40, grows=True),
-    Column(name="topic", title="topic", key="T", least=14, most=50, grows=True),
-    Column(name="subscription", title="subscription", key="B", least=12, most=30, grows=True),
-    Column(name="holds", title="holds", key="H", least=6, most=6, right=True, unit="count", marks=True),
-    Column(name="state", title="state", key="S", least=14, most=14),
-    Column(name="since", title="since", key="A", least=6, most=6, right=True, unit="seconds", drop=1),
-    Column(name="id", title="id", least=12, most=22, drop=2),
-)
+
+def _name(item: Item) -> str:
+    return str(item.get("consumer") or item["producer"])
 
 
-def _clients(situation: Situation) -> Page:
-    rows = [_consumer(item, situation.now_ms) for item in situation.items("consumers")]
-    rows += [_producer(item) for item in situation.items("producers")]
-    as_of = milliseconds(situation.of("consumers").get("as_of"))
-    return Page(columns=_CLIENT_COLUMNS, rows=rows, empty="nobody is connected", as_of_ms=as_of)
+def _kind(item: Item) -> str:
+    return "consumer" if "consumer" in item else "producer"
 
 
-def _consumer(item: Item, now_ms: int) -> Row:
-    answering = item["standing"] == "answering"
-    state = (
-        "answering"
-        if answering and item["active"]
-        else "waits"
-        if answering
-        else item["standing"].replace("_", " ")
-    )
-    mark, tone = ("✓", Tone.GOOD) if answering else ("▼", Tone.WARN)
-    connected = milliseconds(item.get("connected_at"))
-    cells = (
-        Cell("consumer", Tone.DIM, "consumer"),
-        Cell(item["consumer"], Tone.STRONG, item["consumer"]),
-        Cell(item["topic"], Tone.PLAIN, item["topic"]),
-        Cell(item["subscription"], Tone.PLAIN, item["subscription"]),
-        Cell(count(item["in_flight"]), Tone.PLAIN, item["in_flight"]),
-        Cell(f"{mark} {state}", tone, state),
-        Cell(
-            ago(item.get("connected_at"), now_ms),
-            Tone.DIM,
-            None if connected is None else (now_ms - connected) / 1000,
-        ),
-        Cell(item["id"], Tone.DIM),
-    )
-    place = {"topic": item["topic"], "subscription": item["subscription"]}
-    return Row(
-        key=f"consumer {item['id']}",
-        cells=cells,
-        item=item,
-        enter=Target(view="subscription", arguments=place),
-    )
+def _holds(item: Item) -> Cell:
+    held = item.get("in_flight")
+    return Cell("" if held is None else count(held), Tone.PLAIN, held)
 
 
-def _producer(item: Item) -> Row:
-    cells = (
-        Cell("producer", Tone.DIM, "producer"),
-        Cell(item["producer"], Tone.STRONG, item["producer"]),
-        Cell(item["topic"], Tone.PLAIN, item["topic"]),
-        Cell(""),
-        Cell("", value=None),
-        Cell("exclusive" if item["exclusive"] else "", Tone.DIM),
-        Cell("", value=None),
-        Cell(item["id"], Tone.DIM),
-    )
-    enter = Target(view="topic", arguments={"topic": item["topic"]})
-    return Row(key=f"producer {item['id']}", cells=cells, item=item, enter=enter)
+def _standing(item: Item) -> Cell:
+    if _kind(item) == "producer":
+        return Cell("exclusive" if item["exclusive"] else "", Tone.DIM)
+    if item["standing"] != "answering":
+        state = item["standing"].replace("_", " ")
+        return Cell(f"▼ {state}", Tone.WARN, state)
+    state = "answering" if item["active"] else "waits"
+    return Cell(f"✓ {state}", Tone.GOOD, state)
 
 
-def _asks_clients(arguments: Mapping[str, Any]) -> Mapping[str, Ask]:
-    wanted = {"topic": arguments["topic"]} if arguments.get("topic") else {}
+def _connected(item: Item, situation: Situation) -> Cell:
+    then = milliseconds(item.get("connected_at"))
+    if _kind(item) == "producer":
+        return Cell("")
+    age_s = None if then is None else (situation.now_ms - then) / 1000
+    return Cell(ago(item.get("connected_at"), situation.now_ms), Tone.DIM, age_s)
+
+
+def _asks_clients(arguments: Arguments) -> Mapping[str, Ask]:
+    wanted = given(arguments, "topic")
     return {
-        "consumers": Ask(operation="consumers.list", arguments=wanted, extent=Extent.ALL),
-        "producers": Ask(operation="producers.list", arguments=wanted, extent=Extent.ALL),
+        name: Ask(operation=f"{name}.list", arguments=wanted, extent=Extent.ALL)
+        for name in ("consumers", "producers")
     }
+
+
+def _place_of_client(item: Item) -> Target:
+    place = {"topic": item["topic"]}
+    if _kind(item) == "producer":
+        return Target(view="topic", arguments=place)
+    return Target(view="subscription", arguments={**place, "subscription": item["subscription"]})
 
 
 CLIENTS: Final = View(
     name="clients",
     title="Clients",
     summary="Consumers with what each holds, and producers.",
-    asks=_asks_clients,
-    page=_clients,
-    columns=_CLIENT_COLUMNS,
     twin="danube consumers list --json; danube producers list --json",
+    asks=_asks_clients,
+    columns=(
+        words("kind", "K 8", _kind, tone=Tone.DIM),
+        words("name", "N 14-40 grows", _name, tone=Tone.STRONG),
+        words("topic", "T 14-50 grows"),
+        words("subscription", "B 12-30 grows", lambda item: item.get("subscription", "")),
+        told("holds", "H 6 right count marks", _holds),
+        told("state", "S 14", _standing),
+        moving("since", "A 6 right seconds drop=1", _connected),
+        words("id", "12-22 drop=2", tone=Tone.DIM),
+    ),
+    items=lambda situation: [*situation.items("consumers"), *situation.items("producers")],
+    key=lambda item: f"{_kind(item)} {item['id']}",
+    enter=_place_of_client,
+    empty="nobody is connected",
+    dated=("consumers",),
     aliases=("consumers", "producers"),
     may=("topic",),
 )
 
 _LEVELS: Final = {
-    "error": Tone.BAD,
-    "critical": Tone.BAD,
-    "warning": Tone.WARN,
-    "info": Tone.PLAIN,
-    "debug": Tone.DIM,
+    **{"error": Tone.BAD, "critical": Tone.BAD, "warning": Tone.WARN},
+    **{"info": Tone.PLAIN, "debug": Tone.DIM},
 }
 
 
@@ -222,39 +178,24 @@ def _text(item: Item) -> str:
     return text.split(f" {item['event']} ", 1)[-1] if item.get("event") else text
 
 
-LOGS: Final = view_of(
-    Listing(
-        operation="brokers.logs",
-        arguments={"lines": 500},
-        extent=Extent.ONE,
-        shapes=(
-            words(
-                "time",
-                "time",
-                lambda item: item["time"][:23].replace("T", " "),
-                key="T",
-                least=23,
-                most=23,
-                tone=Tone.DIM,
-            ),
-            told(
-                "level",
-                "level",
-                lambda item: Cell(item["level"], _LEVELS.get(item["level"], Tone.PLAIN), item["level"]),
-                key="L",
-                least=8,
-                most=8,
-            ),
-            words("event", "event", key="E", least=16, most=30, tone=Tone.STRONG),
-            words("text", "text", _text, least=20, most=400, grows=True),
-        ),
-        key=lambda item: f"{item['time']} {item.get('event')} {item['untrusted'].get('text', '')}",
-        empty="the broker has logged nothing",
-        sort=("time", True),
-    ),
+def _level(item: Item) -> Cell:
+    return Cell(item["level"], _LEVELS.get(item["level"], Tone.PLAIN), item["level"])
+
+
+LOGS: Final = View(
     name="logs",
     title="Logs",
     summary="The broker's last lines, the newest first.",
     twin="danube brokers logs --json",
+    asks=listed("brokers.logs", extent=Extent.ONE, lines=500),
+    columns=(
+        words("time", "T 23", lambda item: item["time"][:23].replace("T", " "), tone=Tone.DIM),
+        told("level", "L 8", _level),
+        words("event", "E 16-30", tone=Tone.STRONG),
+        words("text", "20-400 grows", _text),
+    ),
+    key=lambda item: f"{item['time']} {item.get('event')} {item['untrusted'].get('text', '')}",
+    empty="the broker has logged nothing",
+    sort=("time", True),
     aliases=("log",),
 )

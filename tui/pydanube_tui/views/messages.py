@@ -3,91 +3,47 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
-from pydanube_tui.page import Cell, Column, Line, Page, Row, Target, Tone, line
+from pydanube_tui.columns import column, told, words
+from pydanube_tui.page import Cell, Item, Line, Target, Tone, line
 from pydanube_tui.payloads import payload_of, value_of
-from pydanube_tui.text import count, size
-from pydanube_tui.view import Ask, Extent, Situation, View
+from pydanube_tui.text import count, shown, size
+from pydanube_tui.view import Situation, View
 from pydanube_tui.views import topics
-from pydanube_tui.views.wording import shown
 
 FORMS: Final = ("decoded", "raw", "hex")
 SHOWN_CHARS: Final = 400  # of a payload in its row
-_COLUMNS: Final = (
-    Column(name="offset", title="offset", key="N", least=9, most=14, right=True, unit="count"),
-    Column(name="partition", title="part", key="P", least=4, most=4, right=True, drop=4, unit="count"),
-    Column(name="time", title="stored", key="T", least=12, most=12, drop=3),
-    Column(name="key", title="key", key="K", least=8, most=24, drop=2),
-    Column(name="attributes", title="attributes", key="A", least=10, most=30, drop=5),
-    Column(name="size", title="size", key="S", least=6, most=6, right=True, unit="bytes", drop=1),
-    Column(name="payload", title="payload", least=20, most=400, grows=True),
-)
 
 
-def asks(arguments: Mapping[str, Any]) -> Mapping[str, Ask]:
-    """Without a topic: those there are. With one, messages come from a reader."""
-    return {} if "topic" in arguments else {"topics": Ask(operation="topics.list", extent=Extent.ALL)}
-
-
-def page(situation: Situation) -> Page:
-    """The ring, the newest last."""
-    if "topic" not in situation.arguments:
-        chosen = topics.page_list(situation)
-        rows = [
-            Row(
-                key=row.key,
-                cells=row.cells,
-                item=row.item,
-                enter=Target(view="messages", arguments={"topic": row.key}),
-            )
-            for row in chosen.rows
-        ]
-        head = [line((" choose a topic; Enter reads it", Tone.DIM)), line()]
-        return Page(
-            head=head, columns=chosen.columns, rows=rows, empty=chosen.empty, as_of_ms=chosen.as_of_ms
-        )
-    form = str(situation.arguments.get("form", FORMS[0]))
+def _head(situation: Situation) -> list[Line]:
     facts = situation.of("messages")
-    rows = [
-        situation.row(f"{form} {item['partition']} {item['offset']}", item, lambda each: _row(each, form))
-        for item in situation.items("messages")
-    ]
-    return Page(
-        head=[_head(facts, form), line()],
-        columns=_COLUMNS,
-        rows=rows,
-        empty="no messages yet; they will come by themselves",
-    )
-
-
-def _head(facts: Mapping[str, Any], form: str) -> Line:
     following = facts.get("following")
-    return line(
+    first = line(
         (" ● following" if following else " ○ standing, f follows", Tone.GOOD if following else Tone.WARN),
         f"   {count(facts.get('received', 0))} read",
-        (f"   {form}   its own reader, no subscription is touched", Tone.DIM),
+        (f"   {situation.form}   its own reader, no subscription is touched", Tone.DIM),
     )
+    return [first, line()]
 
 
-def _row(item: Mapping[str, Any], form: str) -> Row:
-    untrusted = item["untrusted"]
+def _partition(item: Item) -> Cell:
     partition = item["partition"]
-    attributes = ", ".join(f"{name}={value}" for name, value in untrusted["attributes"].items())
-    cells = (
-        Cell(str(item["offset"]), Tone.STRONG, item["offset"]),
-        Cell("–" if partition is None else str(partition), Tone.DIM, partition),
-        Cell(item["append_time"][11:23], Tone.DIM, item["append_time"]),
-        Cell(untrusted["key"] or "", Tone.ACCENT, untrusted["key"] or ""),
-        Cell(attributes[:SHOWN_CHARS], Tone.DIM, attributes),
-        Cell(size(item["payload_bytes"]), Tone.DIM, item["payload_bytes"]),
-        Cell(_payload(item, form)),
-    )
-    return Row(key=f"{partition} {item['offset']}", cells=cells, item=item)
+    return Cell("–" if partition is None else str(partition), Tone.DIM, partition)
 
 
-def _payload(item: Mapping[str, Any], form: str) -> str:
+def _key(item: Item) -> str:
+    return item["untrusted"]["key"] or ""
+
+
+def _attributes(item: Item) -> str:
+    return ", ".join(f"{name}={value}" for name, value in item["untrusted"]["attributes"].items())[
+        :SHOWN_CHARS
+    ]
+
+
+def _payload(item: Item, form: str) -> str:
     if form == "hex":
         return payload_of(item)[: SHOWN_CHARS // 3].hex(" ")
     if form == "decoded" and (value := value_of(item)) is not None:
@@ -99,7 +55,7 @@ def _payload(item: Mapping[str, Any], form: str) -> str:
     return payload_of(item)[:SHOWN_CHARS].decode("utf-8", "replace")
 
 
-def message_lines(item: Mapping[str, Any], form: str) -> list[Line]:
+def message_lines(item: Item, form: str) -> list[Line]:
     """One message whole: where it stands, what it carries, its payload in the form that is chosen."""
     untrusted = item["untrusted"]
     where = (
@@ -151,11 +107,46 @@ VIEW: Final = View(
     name="messages",
     title="Messages",
     summary="A topic's messages as they come, by a reader that touches no subscription: follow, jump, decoded, raw or hex.",
-    asks=asks,
-    page=page,
-    columns=_COLUMNS,
     twin="danube consume TOPIC --json",
+    asks=lambda _: {},
+    columns=(
+        told(
+            "offset",
+            "N 9-14 right count",
+            lambda item: Cell(str(item["offset"]), Tone.STRONG, item["offset"]),
+        ),
+        told("partition", "P 4 right drop=4 count", _partition, title="part"),
+        told(
+            "time",
+            "T 12 drop=3",
+            lambda item: Cell(item["append_time"][11:23], Tone.DIM, item["append_time"]),
+            title="stored",
+        ),
+        words("key", "K 8-24 drop=2", _key, tone=Tone.ACCENT),
+        words("attributes", "A 10-30 drop=5", _attributes, tone=Tone.DIM),
+        told(
+            "size",
+            "S 6 right bytes drop=1",
+            lambda item: Cell(size(item["payload_bytes"]), Tone.DIM, item["payload_bytes"]),
+        ),
+        column("payload", "20-400 grows", cell=lambda item, situation: Cell(_payload(item, situation.form))),
+    ),
+    items=lambda situation: situation.items("messages"),
+    key=lambda item: f"{item['partition']} {item['offset']}",
+    head=_head,
+    empty="no messages yet; they will come by themselves",
+    dated=(),
     aliases=("m", "tail"),
     may=("topic", "from"),
     live=True,
+    instead=lambda arguments: None if "topic" in arguments else _CHOICE,
+)
+_CHOICE: Final[View] = replace(  # without a topic: those there are
+    topics.LIST,
+    name=VIEW.name,
+    title=VIEW.title,
+    summary=VIEW.summary,
+    enter=lambda item: Target(view="messages", arguments={"topic": item["topic"]}),
+    head=lambda _: [line((" choose a topic; Enter reads it", Tone.DIM)), line()],
+    sort=None,
 )

@@ -8,8 +8,9 @@ from typing import Any, Final
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.registry import OPERATIONS
 
-from pydanube_tui.page import Cell, Column, Line, Page, Row, Target, Tone, headings, line
-from pydanube_tui.text import ago, count, gauge, milliseconds, rate, size, span, sparkline
+from pydanube_tui.columns import column
+from pydanube_tui.page import Cell, Line, Row, Target, Tone, headings, line
+from pydanube_tui.text import ago, count, gauge, rate, size, span, sparkline
 from pydanube_tui.view import Answer, Ask, Extent, Situation, View
 from pydanube_tui.views.subscriptions import Behind, grouped
 from pydanube_tui.views.wording import (
@@ -22,12 +23,6 @@ from pydanube_tui.views.wording import (
     together,
 )
 
-_COLUMNS: Final = (
-    Column(name="state", title="state", least=16, most=16),
-    Column(name="subject", title="what", least=14, most=40, grows=True),
-    Column(name="says", title="how it is", least=20, most=110, grows=True),
-    Column(name="since", title="since", least=6, most=6, right=True, drop=1, unit="seconds"),
-)
 _SLOWEST: Final = 5
 _CHANGES: Final = 5
 _FINDINGS: Final = 50
@@ -51,17 +46,6 @@ def measures(answers: Mapping[str, Answer]) -> Mapping[str, float]:
     return {
         name: float(metrics[name]) for name in ("messages_in", "messages_out", "bytes_in", "lag_messages")
     }
-
-
-def page(situation: Situation) -> Page:
-    rows = [*_needs(situation), *_slowest(situation), *_changes(situation)]
-    return Page(
-        head=_head(situation),
-        columns=_COLUMNS,
-        rows=rows,
-        empty="all is well: no finding, nobody behind, no change",
-        as_of_ms=milliseconds(situation.of("diagnosis").get("as_of")),
-    )
 
 
 def _head(situation: Situation) -> list[Line]:
@@ -154,7 +138,7 @@ def _needs(situation: Situation) -> Iterator[Row]:
     }
     if not findings and not opened:
         return
-    yield headings("needs you", len(_COLUMNS))
+    yield headings("needs you")
     for finding, count_ in findings:
         subject = subject_text(finding["subject"])
         alert = opened.get((finding["rule"], subject))
@@ -193,14 +177,14 @@ def _finding_row(
 def _slowest(situation: Situation) -> Iterator[Row]:
     error = situation.error("lag")
     if error is not None:
-        yield headings(f"slowest subscriptions: {error}", len(_COLUMNS))
+        yield headings(f"slowest subscriptions: {error}")
         return
     behind = sorted(grouped(situation.items("lag")), key=Behind.urgency, reverse=True)
     behind = [each for each in behind if each.lag_messages][:_SLOWEST]
     if not behind:
         return
     cut = situation.of("lag").get("next_page")
-    yield headings(f"slowest subscriptions{' of the first 200 looked at' if cut else ''}", len(_COLUMNS))
+    yield headings(f"slowest subscriptions{' of the first 200 looked at' if cut else ''}")
     for each in behind:
         says = f"{count(each.lag_messages)} unread, oldest {span(each.age_s)}"
         if each.eta_s is not None:
@@ -213,10 +197,7 @@ def _slowest(situation: Situation) -> Iterator[Row]:
             Cell(says),
             Cell(ago(each.since, situation.now_ms) if each.since else "", Tone.DIM),
         )
-        enter = Target(
-            view="subscription", arguments={"topic": each.topic, "subscription": each.subscription}
-        )
-        yield Row(key=f"behind {each.key}", cells=cells, item=each.item(), enter=enter)
+        yield Row(key=f"behind {each.key}", cells=cells, item=each.item, enter=each.target)
 
 
 def is_change(record: Mapping[str, Any]) -> bool:
@@ -230,7 +211,7 @@ def _changes(situation: Situation) -> Iterator[Row]:
     changes = [record for record in situation.items("audit") if is_change(record)][:_CHANGES]
     if not changes:
         return
-    yield headings("recent changes", len(_COLUMNS))
+    yield headings("recent changes")
     for record in changes:
         arguments = record["arguments"]
         subject = subject_text(arguments.get("arguments") or arguments) if arguments else ""
@@ -248,10 +229,18 @@ VIEW: Final = View(
     name="overview",
     title="Overview",
     summary="Is it well? Verdict, what needs a person, rates, disk, the slowest subscriptions, recent changes.",
-    asks=asks,
-    page=page,
-    measures=measures,
-    columns=_COLUMNS,
     twin="danube diagnose cluster --json",
+    asks=asks,
+    measures=measures,
+    columns=(
+        column("state", "16"),
+        column("subject", "14-40 grows", title="what"),
+        column("says", "20-110 grows", title="how it is"),
+        column("since", "6 right drop=1 seconds"),
+    ),
+    rows=lambda situation: [*_needs(situation), *_slowest(situation), *_changes(situation)],
+    head=_head,
+    empty="all is well: no finding, nobody behind, no change",
+    dated=("diagnosis",),
     aliases=("home", "o"),
 )

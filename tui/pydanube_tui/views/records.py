@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from pydanube_tui.page import Cell, Column, Line, Page, Row, Target, Tone, line
-from pydanube_tui.text import clock, count, size
-from pydanube_tui.view import Ask, Extent, Situation, View
-from pydanube_tui.views.listing import Item, Listing, since, told, view_of, words
+from pydanube_tui.columns import since, told, words
+from pydanube_tui.page import Cell, Item, Line, Target, Tone, line
+from pydanube_tui.text import clock, count, shown, size
+from pydanube_tui.view import Ask, Extent, Situation, View, listed
 from pydanube_tui.views.overview import is_change
-from pydanube_tui.views.wording import decision_cell, next_of, severity_cell, shown, subject_text
+from pydanube_tui.views.wording import decision_cell, next_of, severity_cell, subject_text
 
 _PLAN_STATES: Final = {"open": ("○", Tone.ACCENT), "used": ("✓", Tone.GOOD), "expired": ("▼", Tone.DIM)}
 _EFFECTS: Final = {"destroy": Tone.BAD, "change": Tone.WARN, "create": Tone.GOOD}
@@ -21,125 +21,85 @@ def _plan_state(item: Item) -> Cell:
     return Cell(f"{glyph} {item['state']}", tone, item["state"])
 
 
-PLANS: Final = view_of(
-    Listing(
-        operation="plans.list",
-        shapes=(
-            told("state", "state", _plan_state, key="S", least=11, most=11),
-            words("operation", "operation", key="N", least=20, most=34, tone=Tone.STRONG),
-            told(
-                "effect",
-                "effect",
-                lambda item: Cell(item["effect"], _EFFECTS.get(item["effect"], Tone.PLAIN), item["effect"]),
-                key="E",
-                least=8,
-                most=8,
-            ),
-            words(
-                "undo",
-                "undo",
-                lambda item: "can be undone" if item["reversible"] else "for good",
-                key="U",
-                least=13,
-                most=13,
-                drop=2,
-            ),
-            words("by", "by", "principal", key="B", least=12, most=30, grows=True),
-            since("made", "made", "created_at", key="A"),
-            words(
-                "expires",
-                "expires",
-                lambda item: clock(item["expires_at"]),
-                least=19,
-                most=19,
-                drop=1,
-                tone=Tone.DIM,
-            ),
-            words("id", "plan", "plan_id", least=25, most=25, drop=3, tone=Tone.DIM),
-        ),
-        key=lambda item: str(item["plan_id"]),
-        empty="no plans; one is made by every change that is shown before it is done",
-        enter=lambda item: Target(view="plan", arguments={"plan_id": item["plan_id"]}),
-        sort=("made", False),
-    ),
+def _effect(item: Item) -> Cell:
+    return Cell(item["effect"], _EFFECTS.get(item["effect"], Tone.PLAIN), item["effect"])
+
+
+PLANS: Final = View(
     name="plans",
     title="Plans",
     summary="Changes that were shown and not yet done, and what became of them.",
     twin="danube plans list --json",
+    asks=listed("plans.list"),
+    columns=(
+        told("state", "S 11", _plan_state),
+        words("operation", "N 20-34", tone=Tone.STRONG),
+        told("effect", "E 8", _effect),
+        words("undo", "U 13 drop=2", lambda item: "can be undone" if item["reversible"] else "for good"),
+        words("by", "B 12-30 grows", "principal"),
+        since("made", "A", "created_at"),
+        words("expires", "19 drop=1", lambda item: clock(item["expires_at"]), tone=Tone.DIM),
+        words("id", "25 drop=3", "plan_id", title="plan", tone=Tone.DIM),
+    ),
+    key=lambda item: str(item["plan_id"]),
+    enter=lambda item: Target(view="plan", arguments={"plan_id": item["plan_id"]}),
+    empty="no plans; one is made by every change that is shown before it is done",
+    sort=("made", False),
     aliases=("p",),
 )
-
-_DIFF_COLUMNS: Final = (
-    Column(name="path", title="what", key="N", least=20, most=60, grows=True),
-    Column(name="before", title="before", key="B", least=16, most=60, grows=True),
-    Column(name="after", title="after", key="A", least=16, most=60, grows=True),
-)
-
-
-def diff_rows(diff: Sequence[Item]) -> list[Row]:
-    """A plan's differences."""
-    rows = []
-    for number, each in enumerate(diff):
-        before, after = shown(each.get("before")), shown(each.get("after"))
-        cells = (
-            Cell(each["path"], Tone.STRONG, each["path"]),
-            Cell(before, Tone.BAD if before != "–" else Tone.DIM, before),
-            Cell(after, Tone.GOOD if after != "–" else Tone.DIM, after),
-        )
-        rows.append(Row(key=f"{number} {each['path']}", cells=cells, item=each))
-    return rows
 
 
 def radius_text(radius: Mapping[str, int]) -> str:
     """Who feels a plan, and what goes at once."""
-    told = [
+    told_of = [
         f"{size(value)}B" if name == "bytes" else f"{count(value)} {name}"
         for name, value in radius.items()
         if value
     ]
-    return ", ".join(told) or "nothing goes"
+    return ", ".join(told_of) or "nothing goes"
 
 
 def plan_lines(plan: Item) -> list[Line]:
     """A plan told in lines."""
     tone = _EFFECTS.get(plan["effect"], Tone.PLAIN)
     arguments = {name: value for name, value in plan["arguments"].items() if value is not None}
+    undo = ("can be undone for a while", Tone.PLAIN) if plan["reversible"] else ("for good", Tone.WARN)
     lines = [
         line((f" {plan['operation']} ", Tone.STRONG), (f" {plan['effect']}", tone), f"   {shown(arguments)}"),
         line((" goes       ", Tone.DIM), (radius_text(plan["blast_radius"]), tone)),
-        line(
-            (" undo       ", Tone.DIM),
-            "can be undone for a while" if plan["reversible"] else ("for good", Tone.WARN),
-        ),
+        line((" undo       ", Tone.DIM), undo),
     ]
     if plan.get("later"):
         lines.append(line((" later      ", Tone.DIM), (str(plan["later"]), Tone.WARN)))
     return lines
 
 
-def _plan_page(situation: Situation) -> Page:
+def _plan_head(situation: Situation) -> list[Line]:
     plan = situation.of("plan")
-    head = [
-        *plan_lines(plan),
-        line(
-            (" state      ", Tone.DIM),
-            f"{plan['state']}, by {plan['principal']}, expires {clock(plan['expires_at'])}",
-        ),
-        line(),
-    ]
-    return Page(
-        head=head, columns=_DIFF_COLUMNS, rows=diff_rows(plan["diff"]), empty="it would change nothing"
-    )
+    stands = f"{plan['state']}, by {plan['principal']}, expires {clock(plan['expires_at'])}"
+    return [*plan_lines(plan), line((" state      ", Tone.DIM), stands), line()]
+
+
+def _side(item: Item, name: str, tone: Tone) -> Cell:
+    text = shown(item.get(name))
+    return Cell(text, tone if text != "–" else Tone.DIM, text)
 
 
 PLAN: Final = View(
     name="plan",
     title="Plan",
     summary="One plan: what would change, who feels it, whether it can be undone.",
-    asks=lambda arguments: {"plan": Ask(operation="plans.show", arguments={"plan_id": arguments["plan_id"]})},
-    page=_plan_page,
-    columns=_DIFF_COLUMNS,
     twin="danube plans show PLAN --json",
+    asks=lambda arguments: {"plan": Ask(operation="plans.show", arguments={"plan_id": arguments["plan_id"]})},
+    columns=(
+        words("path", "N 20-60 grows", title="what", tone=Tone.STRONG),
+        told("before", "B 16-60 grows", lambda item: _side(item, "before", Tone.BAD)),
+        told("after", "A 16-60 grows", lambda item: _side(item, "after", Tone.GOOD)),
+    ),
+    items=lambda situation: situation.of("plan")["diff"],
+    key=lambda item: f"{item['path']} {item.get('before')} {item.get('after')}",
+    head=_plan_head,
+    empty="it would change nothing",
     takes=("plan_id",),
 )
 
@@ -150,125 +110,87 @@ def _subject(item: Item) -> str:
     return shown({name: value for name, value in inner.items() if name not in ("plan_token", "plan_only")})
 
 
-AUDIT: Final = view_of(
-    Listing(
-        operation="audit.query",
-        extent=Extent.NEWS,
-        takes=(),
-        shapes=(
-            words(
-                "time", "time", lambda item: clock(item["time"]), key="T", least=19, most=19, tone=Tone.DIM
-            ),
-            told("outcome", "outcome", decision_cell, key="S", least=16, most=22),
-            words("operation", "operation", key="N", least=22, most=34, tone=Tone.STRONG),
-            words("of", "of what", _subject, least=16, most=90, grows=True),
-            words("by", "by", "principal", key="B", least=12, most=28, drop=1),
-            words("face", "face", key="F", least=7, most=9, drop=2, tone=Tone.DIM),
-        ),
-        key=lambda item: str(item["seq"]),
-        empty="no change among the last thousand records; :audit reads shows all of them",
-        enter=lambda item: Target(view="change", arguments={"call_id": item["call_id"]}),
-        wanted=lambda item, arguments: bool(arguments.get("reads")) or is_change(item),
-    ),
+def _audited(situation: Situation) -> Sequence[Item]:
+    records = situation.items()
+    return records if situation.arguments.get("reads") else [each for each in records if is_change(each)]
+
+
+AUDIT: Final = View(
     name="audit",
     title="Audit",
     summary="Who changed what, with what outcome; u takes the change back. `:audit reads` shows reads too.",
     twin="danube audit query --json",
+    asks=listed("audit.query", extent=Extent.NEWS),
+    columns=(
+        words("time", "T 19", lambda item: clock(item["time"]), tone=Tone.DIM),
+        told("outcome", "S 16-22", decision_cell),
+        words("operation", "N 22-34", tone=Tone.STRONG),
+        words("of", "16-90 grows", _subject, title="of what"),
+        words("by", "B 12-28 drop=1", "principal"),
+        words("face", "F 7-9 drop=2", tone=Tone.DIM),
+    ),
+    items=_audited,
+    key=lambda item: str(item["seq"]),
+    enter=lambda item: Target(view="change", arguments={"call_id": item["call_id"]}),
+    empty="no change among the last thousand records; :audit reads shows all of them",
     aliases=("events", "changes"),
     may=("reads",),
 )
 
-_CHANGE_COLUMNS: Final = (
-    Column(name="field", title="field", key="N", least=14, most=24),
-    Column(name="value", title="value", key="V", least=30, most=400, grows=True),
-)
 
-
-def _change_page(situation: Situation) -> Page:
-    records = list(situation.items("records"))
-    rows = []
-    for record in reversed(records):
+def _fields(situation: Situation) -> Iterator[Item]:
+    """The fields of the call's records, the first record first."""
+    for record in reversed(situation.items("records")):
         for name, value in record.items():
             if value not in (None, {}, ""):
-                cells = (Cell(name, Tone.DIM, name), Cell(shown(value), Tone.PLAIN, shown(value)))
-                rows.append(Row(key=f"{record['seq']} {name}", cells=cells, item=record))
-    title = records[0]["operation"] if records else ""
-    return Page(columns=_CHANGE_COLUMNS, rows=rows, empty="no record of this call any more", title=title)
+                yield {**record, "field": name, "value": value}
 
 
 CHANGE: Final = View(
     name="change",
     title="Change",
     summary="The records of one call: its arguments, the plan, before and after, and its place in the chain.",
+    twin="danube audit query --call-id CALL --json",
     asks=lambda arguments: {
         "records": Ask(operation="audit.query", arguments={"call_id": arguments["call_id"], "limit": 10})
     },
-    page=_change_page,
-    columns=_CHANGE_COLUMNS,
-    twin="danube audit query --call-id CALL --json",
+    columns=(words("field", "N 14-24", tone=Tone.DIM), words("value", "V 30-400 grows")),
+    items=_fields,
+    key=lambda item: f"{item['seq']} {item['field']}",
+    empty="no record of this call any more",
+    dated=(),
     takes=("call_id",),
 )
 
 
 def _alert_head(situation: Situation) -> Sequence[Line]:
-    opened = [item for item in situation.items("list") if item["closed_at"] is None]
+    opened = [item for item in situation.items() if item["closed_at"] is None]
     said = (f" {len(opened)} open", Tone.WARN) if opened else (" ✓ none open", Tone.GOOD)
-    return [line(said, (f"   {len(situation.items('list')) - len(opened)} closed lately", Tone.DIM)), line()]
+    return [line(said, (f"   {len(situation.items()) - len(opened)} closed lately", Tone.DIM)), line()]
 
 
-ALERTS: Final = view_of(
-    Listing(
-        operation="alerts.list",
-        arguments={"include_closed": True},
-        shapes=(
-            told(
-                "state",
-                "state",
-                lambda item: (
-                    Cell("○ closed", Tone.DIM, "2") if item["closed_at"] else Cell("● open", Tone.BAD, "1")
-                ),
-                key="S",
-                least=8,
-                most=8,
-            ),
-            told(
-                "severity",
-                "severity",
-                lambda item: severity_cell(item["severity"]),
-                key="V",
-                least=10,
-                most=10,
-            ),
-            words("rule", "rule", key="N", least=18, most=24, tone=Tone.STRONG),
-            words(
-                "subject",
-                "subject",
-                lambda item: subject_text(item["subject"]),
-                key="B",
-                least=16,
-                most=50,
-                grows=True,
-            ),
-            words(
-                "says",
-                "what",
-                lambda item: item["finding"]["summary"],
-                least=20,
-                most=120,
-                grows=True,
-                drop=2,
-            ),
-            since("since", "since", "opened_at", key="A"),
-        ),
-        key=lambda item: str(item["alert_id"]),
-        empty="no alert has opened",
-        enter=lambda item: next_of(item["finding"], "alerts"),
-        sort=("state", False),
-        head=_alert_head,
-    ),
+def _alert_state(item: Item) -> Cell:
+    return Cell("○ closed", Tone.DIM, "2") if item["closed_at"] else Cell("● open", Tone.BAD, "1")
+
+
+ALERTS: Final = View(
     name="alerts",
     title="Alerts",
     summary="What has been wrong for a while: open ones first; Enter carries out the finding's next call.",
     twin="danube alerts list --json",
+    asks=listed("alerts.list", include_closed=True),
+    columns=(
+        told("state", "S 8", _alert_state),
+        told("severity", "V 10", lambda item: severity_cell(item["severity"])),
+        words("rule", "N 18-24", tone=Tone.STRONG),
+        words("subject", "B 16-50 grows", lambda item: subject_text(item["subject"])),
+        words("says", "20-120 grows drop=2", lambda item: item["finding"]["summary"], title="what"),
+        since("since", "A", "opened_at"),
+    ),
+    key=lambda item: str(item["alert_id"]),
+    enter=lambda item: next_of(item["finding"], "alerts"),
+    head=_alert_head,
+    empty="no alert has opened",
+    sort=("state", False),
     aliases=("a",),
 )

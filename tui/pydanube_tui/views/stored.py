@@ -3,284 +3,252 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
 
-from pydanube_tui.page import Cell, Column, Line, Page, Row, Target, Tone, line
+from pydanube_tui.columns import number, since, told, words
+from pydanube_tui.page import Cell, Item, Line, Target, Tone, line
 from pydanube_tui.payloads import payload_of
-from pydanube_tui.text import clock, count, size
-from pydanube_tui.view import Ask, Extent, Situation, View
-from pydanube_tui.views.listing import Item, Listing, number, since, view_of, words
-from pydanube_tui.views.subscriptions import grouped
-from pydanube_tui.views.wording import shown
-
-_JOURNAL_COLUMNS: Final = (
-    Column(name="what", title="what", key="N", least=24, most=40),
-    Column(name="details", title="details", key="D", least=30, most=200, grows=True),
-)
+from pydanube_tui.text import clock, count, shown, size
+from pydanube_tui.view import Arguments, Ask, Extent, Situation, View, given, listed
+from pydanube_tui.views.subscriptions import behind, grouped
 
 
-def _journal(situation: Situation) -> Page:
-    journal, status = situation.of("journal"), situation.of("status")
-    tier = status.get("tier") or {}
+def _journal_head(situation: Situation) -> list[Line]:
+    journal = situation.of("journal")
+    tier = situation.of("status").get("tier") or {}
+    writes = ("   ✗ READ ONLY", Tone.BAD) if journal["read_only"] else ("   ✓ takes writes", Tone.GOOD)
+    addresses = f"durable up to {journal['durable_lsn']}, next {journal['next_lsn']}"
     head = [
-        line(
-            (f" {size(journal['bytes'])}B in {journal['segments']} segments", Tone.STRONG),
-            *([("   ✗ READ ONLY", Tone.BAD)] if journal["read_only"] else [("   ✓ takes writes", Tone.GOOD)]),
-        ),
-        line(
-            (" addresses  ", Tone.DIM), f"durable up to {journal['durable_lsn']}, next {journal['next_lsn']}"
-        ),
+        line((f" {size(journal['bytes'])}B in {journal['segments']} segments", Tone.STRONG), writes),
+        line((" addresses  ", Tone.DIM), addresses),
     ]
     if tier.get("enabled"):
         errors = (f"   {tier['errors']} errors", Tone.BAD) if tier.get("errors") else ("", Tone.DIM)
-        told = f"{tier['objects_written']} objects written, {size(tier['bytes_out'])}B, {size(tier['backlog_bytes'])}B wait"
+        wait = f"{size(tier['bytes_out'])}B, {size(tier['backlog_bytes'])}B wait"
         head += [
-            line((" tier       ", Tone.DIM), told, errors),
+            line((" tier       ", Tone.DIM), f"{tier['objects_written']} objects written, {wait}", errors),
             line((" at         ", Tone.DIM), (str(tier.get("url")), Tone.DIM)),
         ]
         head += [
             line((" stalled    ", Tone.DIM), (shown(reason), Tone.BAD)) for reason in tier.get("reasons", ())
         ]
-    rows = [
-        _fact(f"held by {shown(each.get('topic') or each.get('reason') or number)}", each, Tone.WARN)
-        for number, each in enumerate(journal["held_by"])
-    ]
-    rows += [_fact(f"segment {number}", each, Tone.PLAIN) for number, each in enumerate(journal["sealed"])]
-    return Page(
-        head=[*head, line()],
-        columns=_JOURNAL_COLUMNS,
-        rows=rows,
-        empty="no sealed segment: nothing waits to go",
-    )
+    return [*head, line()]
 
 
-def _fact(name: str, facts: Item, tone: Tone) -> Row:
-    details = " · ".join(f"{key} {shown(value)}" for key, value in facts.items())
-    enter = (
-        Target(view="objects", arguments={"topic": facts["topic"]})
-        if isinstance(facts.get("topic"), str)
-        else None
-    )
-    return Row(
-        key=name, cells=(Cell(name, tone, name), Cell(details, Tone.PLAIN, details)), item=facts, enter=enter
-    )
+def _journal_items(situation: Situation) -> Iterator[Item]:
+    """What holds segments, then the segments, each with a name."""
+    journal = situation.of("journal")
+    for at, each in enumerate(journal["held_by"]):
+        yield {**each, "what": f"held by {shown(each.get('topic') or each.get('reason') or at)}"}
+    for at, each in enumerate(journal["sealed"]):
+        yield {**each, "what": f"segment {at}"}
+
+
+def _what(item: Item) -> Cell:
+    return Cell(item["what"], Tone.WARN if item["what"].startswith("held") else Tone.PLAIN, item["what"])
+
+
+def _objects_of(item: Item) -> Target | None:
+    topic = item.get("topic")
+    return Target(view="objects", arguments={"topic": topic}) if isinstance(topic, str) else None
 
 
 JOURNAL: Final = View(
     name="journal",
     title="Journal",
     summary="Segments of the journal, what has gone to the tier, and what holds up their deletion.",
-    asks=lambda _: {"journal": Ask(operation="journal.describe"), "status": Ask(operation="brokers.status")},
-    page=_journal,
-    columns=_JOURNAL_COLUMNS,
     twin="danube journal describe --json",
+    asks=lambda _: {"journal": Ask(operation="journal.describe"), "status": Ask(operation="brokers.status")},
+    columns=(
+        told("what", "N 24-40", _what),
+        words(
+            "details",
+            "D 30-200 grows",
+            lambda item: " · ".join(f"{key} {shown(value)}" for key, value in item.items() if key != "what"),
+        ),
+    ),
+    items=_journal_items,
+    key=lambda item: str(item["what"]),
+    enter=_objects_of,
+    head=_journal_head,
+    empty="no sealed segment: nothing waits to go",
     aliases=("segments", "wal"),
 )
 
-OBJECTS: Final = view_of(
-    Listing(
-        operation="objects.list",
-        takes=("topic",),
-        shapes=(
-            words("from", "from", "start_offset", key="F", least=12, most=14, right=True),
-            words("to", "to", "end_offset", least=12, most=14, right=True),
-            number("messages", "messages", key="M", least=8, most=8),
-            number("bytes", "bytes", key="B", least=7, most=7, unit="bytes"),
-            words(
-                "oldest",
-                "oldest",
-                lambda item: clock(item["min_append_time"]),
-                key="A",
-                least=19,
-                most=19,
-                drop=1,
-            ),
-            words("newest", "newest", lambda item: clock(item["max_append_time"]), least=19, most=19, drop=2),
-            words("path", "path", key="P", least=20, most=160, grows=True, tone=Tone.DIM),
-        ),
-        key=lambda item: str(item["path"]),
-        empty="nothing of it is in the cold tier yet",
-    ),
+OBJECTS: Final = View(
     name="objects",
     title="Objects",
     summary="What the cold tier has of a topic: objects by their offsets.",
     twin="danube objects list TOPIC --json",
+    asks=listed("objects.list", "topic"),
+    columns=(
+        words("from", "F 12-14 right", "start_offset"),
+        words("to", "12-14 right", "end_offset"),
+        number("messages", "M 8"),
+        number("bytes", "B 7 bytes"),
+        words("oldest", "A 19 drop=1", lambda item: clock(item["min_append_time"])),
+        words("newest", "19 drop=2", lambda item: clock(item["max_append_time"])),
+        words("path", "P 20-160 grows", tone=Tone.DIM),
+    ),
+    key=lambda item: str(item["path"]),
+    empty="nothing of it is in the cold tier yet",
     takes=("topic",),
 )
 
-SCHEMAS: Final = view_of(
-    Listing(
-        operation="schemas.list",
-        shapes=(
-            words("subject", "subject", key="N", least=20, most=60, grows=True, tone=Tone.STRONG),
-            words("type", "type", "schema_type", key="T", least=12, most=12),
-            number("versions", "version", "latest_version", key="V", least=7, most=7),
-            words(
-                "mode",
-                "compatibility",
-                lambda item: item["compatibility_mode"] + (" transitive" if item["transitive"] else ""),
-                key="C",
-                least=13,
-                most=24,
-            ),
-            words("topics", "topics", key="O", least=12, most=60, grows=True),
-        ),
-        key=lambda item: str(item["subject"]),
-        empty="no schemas; danube schemas register makes one",
-        enter=lambda item: Target(view="schema", arguments={"subject": item["subject"]}),
-        sort=("subject", False),
-    ),
+
+def _mode(item: Item) -> str:
+    return str(item["compatibility_mode"]) + (" transitive" if item["transitive"] else "")
+
+
+SCHEMAS: Final = View(
     name="schemas",
     title="Schemas",
     summary="Subjects with their newest version and compatibility.",
     twin="danube schemas list --json",
+    asks=listed("schemas.list"),
+    columns=(
+        words("subject", "N 20-60 grows", tone=Tone.STRONG),
+        words("type", "T 12", "schema_type"),
+        number("versions", "V 7", "latest_version", title="version"),
+        words("mode", "C 13-24", _mode, title="compatibility"),
+        words("topics", "O 12-60 grows"),
+    ),
+    key=lambda item: str(item["subject"]),
+    enter=lambda item: Target(view="schema", arguments={"subject": item["subject"]}),
+    empty="no schemas; danube schemas register makes one",
+    sort=("subject", False),
 )
 
 
 def _schema_head(situation: Situation) -> Sequence[Line]:
     schema = situation.of("newest")
     text = str((schema.get("untrusted") or {}).get("schema_definition", ""))
-    lines = text.splitlines()[: max(3, situation.height // 3)]
-    head = [
-        line(
-            (f" {schema.get('schema_type', '')} ", Tone.STRONG),
-            f"version {schema.get('version', '–')}",
-            (f"   {schema.get('compatibility_mode', '')}", Tone.DIM),
-        )
+    first = line(
+        (f" {schema.get('schema_type', '')} ", Tone.STRONG),
+        f"version {schema.get('version', '–')}",
+        (f"   {schema.get('compatibility_mode', '')}", Tone.DIM),
+    )
+    return [
+        first,
+        *(line(f"   {each}") for each in text.splitlines()[: max(3, situation.height // 3)]),
+        line(),
     ]
-    return [*head, *(line(f"   {each}") for each in lines), line()]
 
 
-def _asks_schema(arguments: Mapping[str, Any]) -> Mapping[str, Ask]:
-    named = {"subject": arguments["subject"]}
-    return {
-        "list": Ask(operation="schemas.versions", arguments=named, extent=Extent.ALL),
-        "newest": Ask(operation="schemas.get", arguments=named, optional=True),
-    }
-
-
-_VERSIONS: Final = Listing(
-    operation="schemas.versions",
-    takes=("subject",),
-    shapes=(
-        number("version", "version", key="V", least=7, most=7),
-        words("type", "type", "schema_type", least=12, most=12),
-        since("made", "made", "created_at", key="A"),
-        words("by", "by", lambda item: item["untrusted"].get("created_by") or "–", least=12, most=24, drop=1),
-        words(
-            "description",
-            "description",
-            lambda item: item["untrusted"].get("description") or "",
-            least=16,
-            most=80,
-            grows=True,
-        ),
-        words("fingerprint", "fingerprint", key="F", least=16, most=70, drop=2, tone=Tone.DIM),
-    ),
-    key=lambda item: str(item["version"]),
-    empty="no version is left",
-    sort=("version", True),
-    head=_schema_head,
-)
 SCHEMA: Final = View(
     name="schema",
     title="Schema",
     summary="Versions of a subject; d shows how the selected one differs from the one before, x tries a new one.",
-    asks=_asks_schema,
-    page=_VERSIONS.page,
-    columns=_VERSIONS.columns,
     twin="danube schemas versions SUBJECT --json",
+    asks=lambda arguments: {
+        **listed("schemas.versions", "subject")(arguments),
+        "newest": Ask(operation="schemas.get", arguments=given(arguments, "subject"), optional=True),
+    },
+    columns=(
+        number("version", "V 7"),
+        words("type", "12", "schema_type"),
+        since("made", "A", "created_at"),
+        words("by", "12-24 drop=1", lambda item: item["untrusted"].get("created_by") or "–"),
+        words("description", "16-80 grows", lambda item: item["untrusted"].get("description") or ""),
+        words("fingerprint", "F 16-70 drop=2", tone=Tone.DIM),
+    ),
+    key=lambda item: str(item["version"]),
+    head=_schema_head,
+    empty="no version is left",
+    sort=("version", True),
     takes=("subject",),
 )
 
-_DEAD_COLUMNS: Final = (
-    Column(name="offset", title="offset", key="N", least=8, most=14, right=True, unit="count"),
-    Column(name="reason", title="reason", key="R", least=16, most=60, grows=True),
-    Column(name="attempts", title="tries", key="A", least=5, most=5, right=True, unit="count"),
-    Column(name="time", title="when", key="T", least=19, most=19, drop=2),
-    Column(name="from", title="from", key="F", least=16, most=40, drop=1),
-    Column(name="key", title="key", key="K", least=8, most=24, drop=3),
-    Column(name="payload", title="payload", least=16, most=120, grows=True),
-)
+
+def _reason(item: Item) -> Cell:
+    reason = item["untrusted"].get("reason")
+    return Cell(str(reason or "–"), Tone.WARN, str(reason or ""))
 
 
-def _asks_dead(arguments: Mapping[str, Any]) -> Mapping[str, Ask]:
-    if "subscription" in arguments:
-        named = {"topic": arguments["topic"], "subscription": arguments["subscription"]}
-        return {"list": Ask(operation="dead_letters.list", arguments={**named, "limit": 100})}
-    named = {"topic": arguments["topic"]} if "topic" in arguments else {}
-    return {"lag": Ask(operation="subscriptions.lag", arguments=named, extent=Extent.ALL)}
+def _tries(item: Item) -> Cell:
+    tries = str(item["untrusted"].get("delivery_attempt") or "–")
+    return Cell(tries, Tone.PLAIN, float(tries) if tries.isdecimal() else None)
 
 
-def _dead(situation: Situation) -> Page:
-    if "subscription" not in situation.arguments:
-        return _dead_of_all(situation)
-    items = situation.items("list")
-    reasons = Counter(str(item["untrusted"].get("reason") or "no reason given") for item in items)
-    head = [line((f" {number:>6} × ", Tone.STRONG), reason) for reason, number in reasons.most_common(5)]
-    more = situation.of("list").get("next_page")
-    head.append(line((" of the first hundred" if more else "", Tone.DIM)))
-    rows = []
-    for item in items:
-        untrusted = item["untrusted"]
-        attempts = str(untrusted.get("delivery_attempt") or "–")
-        cells = (
-            Cell(str(item["offset"]), Tone.STRONG, item["offset"]),
-            Cell(str(untrusted.get("reason") or "–"), Tone.WARN, str(untrusted.get("reason") or "")),
-            Cell(attempts, Tone.PLAIN, float(attempts) if attempts.isdecimal() else None),
-            Cell(clock(item["append_time"]), Tone.DIM, item["append_time"]),
-            Cell(
-                f"{item['original_topic']} {item['original_offset']}", Tone.DIM, str(item["original_topic"])
-            ),
-            Cell(str(untrusted.get("key") or ""), Tone.PLAIN, str(untrusted.get("key") or "")),
-            Cell(payload_of(item).decode("utf-8", "replace")),
-        )
-        rows.append(Row(key=str(item["offset"]), cells=cells, item={**item, **situation.arguments}))
-    return Page(head=head, columns=_DEAD_COLUMNS, rows=rows, empty="no dead letters", sort=("offset", False))
+def _letters(situation: Situation) -> Iterator[Item]:
+    """The letters, with the place they are of: actions take their arguments from it."""
+    return ({**item, **situation.arguments} for item in situation.items())
 
 
-def _dead_of_all(situation: Situation) -> Page:
-    """Which subscriptions have any."""
-    rows = []
-    for each in grouped(situation.items("lag")):
-        dead = int(each.total("dead_lettered") or 0)
-        if dead:
-            place = {"topic": each.topic, "subscription": each.subscription}
-            cells = (
-                Cell(count(dead), Tone.WARN, dead),
-                Cell(f"{each.topic} › {each.subscription}", Tone.STRONG, each.key),
-                *[Cell("")] * (len(_DEAD_COLUMNS) - 2),
-            )
-            rows.append(
-                Row(
-                    key=each.key,
-                    cells=cells,
-                    item=each.item(),
-                    enter=Target(view="dead-letters", arguments=place),
-                )
-            )
-    columns = (
-        Column(name="offset", title="letters", key="N", least=8, most=8, right=True, unit="count"),
-        Column(name="reason", title="subscription", key="R", least=20, most=90, grows=True),
-        *_DEAD_COLUMNS[2:2],
-    )
-    return Page(
-        columns=columns,
-        rows=rows,
-        empty="no subscription has given up a message since the broker started",
-        sort=("offset", True),
-    )
+def _reasons(situation: Situation) -> list[Line]:
+    reasons = Counter(str(item["untrusted"].get("reason") or "no reason given") for item in situation.items())
+    more = " of the first hundred" if situation.of("list").get("next_page") else ""
+    most = [line((f" {times:>6} × ", Tone.STRONG), reason) for reason, times in reasons.most_common(5)]
+    return [*most, line((more, Tone.DIM))]
+
+
+def _dead(item: Item) -> Cell:
+    dead = int(behind(item).total("dead_lettered") or 0)
+    return Cell(count(dead), Tone.WARN, dead)
+
+
+def _asks_all(arguments: Arguments) -> Mapping[str, Ask]:
+    lag = Ask(operation="subscriptions.lag", arguments=given(arguments, "topic"), extent=Extent.ALL)
+    return {"lag": lag}
 
 
 DEAD_LETTERS: Final = View(
     name="dead-letters",
     title="Dead letters",
     summary="Messages that were given up, with their reasons; a puts the marked ones back where they came from.",
-    asks=_asks_dead,
-    page=_dead,
-    columns=_DEAD_COLUMNS,
     twin="danube dead-letters list TOPIC SUBSCRIPTION --json",
+    asks=listed("dead_letters.list", "topic", "subscription", extent=Extent.ONE, limit=100),
+    columns=(
+        told(
+            "offset",
+            "N 8-14 right count",
+            lambda item: Cell(str(item["offset"]), Tone.STRONG, item["offset"]),
+        ),
+        told("reason", "R 16-60 grows", _reason),
+        told("attempts", "A 5 right count", _tries, title="tries"),
+        words("time", "T 19 drop=2", lambda item: clock(item["append_time"]), title="when", tone=Tone.DIM),
+        words(
+            "from",
+            "F 16-40 drop=1",
+            lambda item: f"{item['original_topic']} {item['original_offset']}",
+            tone=Tone.DIM,
+        ),
+        words("key", "K 8-24 drop=3", lambda item: item["untrusted"].get("key") or ""),
+        words("payload", "16-120 grows", lambda item: payload_of(item).decode("utf-8", "replace")),
+    ),
+    items=_letters,
+    key=lambda item: str(item["offset"]),
+    head=_reasons,
+    empty="no dead letters",
+    sort=("offset", False),
+    dated=(),
     aliases=("dead", "dlq"),
     may=("topic", "subscription"),
+    instead=lambda arguments: None if "subscription" in arguments else _ALL_DEAD,
+)
+_ALL_DEAD: Final[View] = replace(  # which subscriptions have any
+    DEAD_LETTERS,
+    asks=_asks_all,
+    columns=(
+        told("offset", "N 8 right count", _dead, title="letters"),
+        words(
+            "reason",
+            "R 20-90 grows",
+            lambda item: f"{item['topic']} › {item['subscription']}",
+            title="subscription",
+            tone=Tone.STRONG,
+        ),
+    ),
+    items=lambda situation: [
+        each.item for each in grouped(situation.items("lag")) if each.total("dead_lettered")
+    ],
+    key=lambda item: f"{item['topic']} {item['subscription']}",
+    enter=lambda item: Target(
+        view="dead-letters", arguments={"topic": item["topic"], "subscription": item["subscription"]}
+    ),
+    head=lambda _: (),
+    empty="no subscription has given up a message since the broker started",
+    sort=("offset", True),
 )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from pydanube_tui.page import Cell, Column, Line, Page, Row, Target, Tone, line
-from pydanube_tui.text import count, milliseconds, rate, size, span, sparkline
-from pydanube_tui.view import Answer, Ask, Extent, Situation, View
-from pydanube_tui.views.wording import STATUS, finding_lines, shown, status_cell
-
-Item = Mapping[str, Any]
+from pydanube_tui.columns import column, moving, told, words
+from pydanube_tui.page import Cell, Column, Item, Line, Row, Target, Tone, line
+from pydanube_tui.text import count, rate, shown, size, span, sparkline
+from pydanube_tui.view import Answer, Arguments, Ask, Extent, Situation, View, listed
+from pydanube_tui.views.wording import STATUS, finding_lines, rank, status_cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +21,9 @@ class Behind:
 
     @property
     def _worst(self) -> Item:
-        return max(
-            self.parts, key=lambda part: (STATUS.get(part["status"], ("", "", 2))[2], part["lag_messages"])
-        )
+        if len(self.parts) == 1:
+            return self.parts[0]
+        return max(self.parts, key=lambda part: (rank(part["status"]), part["lag_messages"]))
 
     @property
     def topic(self) -> str:
@@ -75,23 +74,30 @@ class Behind:
 
     def urgency(self) -> tuple[int, float, int]:
         """The more, the sooner somebody should look."""
-        rank = STATUS.get(self.status, ("", "", 2))[2]
-        return (rank, self.age_s or 0.0, self.lag_messages)
+        return (rank(self.status), self.age_s or 0.0, self.lag_messages)
 
     def total(self, name: str) -> float | None:
         """A field summed; None where a partition's is not known."""
         values = [part.get(name) for part in self.parts]
         return None if None in values else sum(value for value in values if value is not None)
 
-    def item(self) -> dict[str, Any]:
+    @property
+    def item(self) -> Item:
         """As `y` shows it: the item itself, or its partitions."""
         if len(self.parts) == 1:
-            return dict(self.parts[0])
-        return {
-            "topic": self.topic,
-            "subscription": self.subscription,
-            "parts": [dict(p) for p in self.parts],
-        }
+            return self.parts[0]
+        return {"topic": self.topic, "subscription": self.subscription, "parts": list(self.parts)}
+
+    @property
+    def target(self) -> Target:
+        """Its own view."""
+        place = {"topic": self.topic, "subscription": self.subscription}
+        return Target(view="subscription", arguments=place)
+
+
+def behind(item: Item) -> Behind:
+    """Of a row's item."""
+    return Behind(parts=tuple(item.get("parts", (item,))))
 
 
 def _most(parts: Iterable[Item], name: str) -> float | None:
@@ -106,86 +112,96 @@ def grouped(items: Iterable[Item]) -> list[Behind]:
     return [Behind(parts=tuple(parts)) for parts in found.values()]
 
 
-_COLUMNS: Final = (
-    Column(name="status", title="status", key="S", least=16, most=16),
-    Column(name="topic", title="topic", key="N", least=14, most=60, grows=True),
-    Column(name="subscription", title="subscription", key="B", least=10, most=40, grows=True),
-    Column(name="lag", title="lag", key="L", least=6, most=6, right=True, unit="count", marks=True),
-    Column(name="age", title="oldest", key="A", least=6, most=6, right=True, unit="seconds"),
-    Column(name="eta", title="eta", key="E", least=6, most=6, right=True, drop=3, unit="seconds"),
-    Column(name="consumers", title="cons", key="C", least=4, most=4, right=True, drop=2, unit="count"),
-    Column(name="history", title="lag so far", least=30, most=30, drop=6),
-    Column(name="in", title="in/s", key="I", least=7, most=7, right=True, drop=5, unit="count"),
-    Column(name="out", title="out/s", key="O", least=7, most=7, right=True, drop=5, unit="count"),
-    Column(name="headroom", title="headroom", key="H", least=8, most=8, right=True, drop=4, unit="seconds"),
-    Column(name="flight", title="flight", key="F", least=6, most=6, right=True, drop=8, unit="count"),
-    Column(name="type", title="type", key="Y", least=10, most=10, drop=9),
-    Column(name="blocked", title="blocked by", least=12, most=30, drop=7),
-)
-
-
-def asks_list(arguments: Mapping[str, Any]) -> Mapping[str, Ask]:
-    wanted = {"topic": arguments["topic"]} if arguments.get("topic") else {}
-    return {"lag": Ask(operation="subscriptions.lag", arguments=wanted, extent=Extent.ALL)}
-
-
-def measures_list(answers: Mapping[str, Answer]) -> Mapping[str, float]:
-    lag = answers.get("lag")
+def measures(answers: Mapping[str, Answer]) -> Mapping[str, float]:
+    lag = answers.get("list")
     items = lag["items"] if isinstance(lag, Mapping) else ()
     return {each.key: float(each.lag_messages) for each in grouped(items)}
 
 
-def page_list(situation: Situation) -> Page:
-    return Page(
-        columns=_COLUMNS,
-        rows=[_row(each, situation) for each in grouped(situation.items("lag"))],
-        empty="no subscriptions; one is made by a consumer, or by danube subscriptions create",
-        as_of_ms=milliseconds(situation.of("lag").get("as_of")),
-        sort=("status", True),
-    )
+def _of(name: str, lies: str, cell: Callable[[Behind], Cell], title: str | None = None) -> Column:
+    return told(name, lies, lambda item: cell(behind(item)), title=title)
 
 
-def _row(each: Behind, situation: Situation) -> Row:
-    consumers, headroom = int(each.total("consumers") or 0), each.headroom_s
-    in_rate, out_rate = each.total("produce_rate"), each.total("consume_rate")
-    tone = STATUS.get(each.status, ("", Tone.PLAIN, 0))[1]
-    age, eta = each.age_s, each.eta_s
-    name = each.topic if len(each.parts) == 1 else f"{each.topic} ({len(each.parts)})"
-    flight = each.total("in_flight")
-    cells = (
-        status_cell(each.status),
-        Cell(name, Tone.PLAIN, each.topic),
-        Cell(each.subscription, Tone.STRONG, each.subscription),
-        Cell(count(each.lag_messages), tone if each.lag_messages else Tone.DIM, each.lag_messages),
-        Cell(span(age), Tone.PLAIN if each.lag_messages else Tone.DIM, age),
-        Cell(span(eta), Tone.DIM, eta),
-        Cell(str(consumers), Tone.WARN if not consumers and each.lag_messages else Tone.PLAIN, consumers),
-        Cell(sparkline(situation.values(each.key)), tone),
-        Cell(rate(in_rate)[:-2] or "–", Tone.DIM, in_rate),
-        Cell(rate(out_rate)[:-2] or "–", Tone.DIM, out_rate),
-        Cell(span(headroom), Tone.BAD if headroom is not None and headroom < 3600 else Tone.DIM, headroom),
-        Cell(count(flight), Tone.DIM, flight),
-        Cell(str(each.parts[0]["type"]).replace("_", "-"), Tone.DIM, str(each.parts[0]["type"])),
-        Cell(each.blocked_by or "", Tone.WARN),
-    )
-    enter = Target(view="subscription", arguments={"topic": each.topic, "subscription": each.subscription})
-    return Row(key=each.key, cells=cells, item=each.item(), enter=enter)
+def _tone(each: Behind) -> Tone:
+    return STATUS.get(each.status, ("", Tone.PLAIN, 0))[1]
 
 
-_PART_COLUMNS: Final = (
-    Column(name="part", title="partition", key="N", least=9, most=9),
-    Column(name="status", title="status", key="S", least=16, most=16, drop=1),
-    Column(name="lag", title="lag", key="L", least=6, most=6, right=True, unit="count", marks=True),
-    Column(name="share", title="share", key="H", least=10, most=10, drop=2),
-    Column(name="age", title="oldest", key="A", least=6, most=6, right=True, unit="seconds"),
-    Column(name="next", title="unread from", least=11, most=12, right=True, drop=4, unit="count"),
-    Column(name="head", title="end", least=8, most=12, right=True, drop=5, unit="count"),
-    Column(name="flight", title="flight", key="F", least=6, most=6, right=True, unit="count"),
-    Column(name="consumer", title="consumers, and what each holds", least=16, most=60, grows=True),
+def _lag(each: Behind) -> Cell:
+    return Cell(count(each.lag_messages), _tone(each) if each.lag_messages else Tone.DIM, each.lag_messages)
+
+
+def _consumers(each: Behind) -> Cell:
+    consumers = int(each.total("consumers") or 0)
+    return Cell(str(consumers), Tone.WARN if not consumers and each.lag_messages else Tone.PLAIN, consumers)
+
+
+def _per_s(each: Behind, name: str) -> Cell:
+    value = each.total(name)
+    return Cell(rate(value)[:-2] or "–", Tone.DIM, value)
+
+
+def _headroom(each: Behind) -> Cell:
+    left = each.headroom_s
+    return Cell(span(left), Tone.BAD if left is not None and left < 3600 else Tone.DIM, left)
+
+
+def _topic(each: Behind) -> Cell:
+    parts = f" ({len(each.parts)})" if len(each.parts) > 1 else ""
+    return Cell(each.topic + parts, Tone.PLAIN, each.topic)
+
+
+def _history(item: Item, situation: Situation) -> Cell:
+    each = behind(item)
+    return Cell(sparkline(situation.values(each.key)), _tone(each))
+
+
+LIST: Final = View(
+    name="subscriptions",
+    title="Subscriptions",
+    summary="How far every subscription is behind: status, messages, age of the oldest, eta, headroom, history.",
+    twin="danube subscriptions lag --json",
+    asks=listed("subscriptions.lag", "topic"),
+    measures=measures,
+    columns=(
+        _of("status", "S 16", lambda each: status_cell(each.status)),
+        _of("topic", "N 14-60 grows", _topic),
+        words("subscription", "B 10-40 grows", tone=Tone.STRONG),
+        _of("lag", "L 6 right count marks", _lag),
+        _of(
+            "age",
+            "A 6 right seconds",
+            lambda each: Cell(span(each.age_s), Tone.PLAIN if each.lag_messages else Tone.DIM, each.age_s),
+            "oldest",
+        ),
+        _of("eta", "E 6 right drop=3 seconds", lambda each: Cell(span(each.eta_s), Tone.DIM, each.eta_s)),
+        _of("consumers", "C 4 right drop=2 count", _consumers, "cons"),
+        moving("history", "30 drop=6", _history, title="lag so far"),
+        _of("in", "I 7 right drop=5 count", lambda each: _per_s(each, "produce_rate"), "in/s"),
+        _of("out", "O 7 right drop=5 count", lambda each: _per_s(each, "consume_rate"), "out/s"),
+        _of("headroom", "H 8 right drop=4 seconds", _headroom),
+        _of(
+            "flight",
+            "F 6 right drop=8 count",
+            lambda each: Cell(count(each.total("in_flight")), Tone.DIM, each.total("in_flight")),
+        ),
+        _of(
+            "type",
+            "Y 10 drop=9",
+            lambda each: Cell(each.parts[0]["type"].replace("_", "-"), Tone.DIM, each.parts[0]["type"]),
+        ),
+        _of("blocked", "12-30 drop=7", lambda each: Cell(each.blocked_by or "", Tone.WARN), "blocked by"),
+    ),
+    items=lambda situation: [each.item for each in grouped(situation.items())],
+    key=lambda item: f"{item['topic']} {item['subscription']}",
+    enter=lambda item: behind(item).target,
+    empty="no subscriptions; one is made by a consumer, or by danube subscriptions create",
+    sort=("status", True),
+    aliases=("subs", "lag", "s"),
+    may=("topic",),
 )
 
 
-def asks_one(arguments: Mapping[str, Any]) -> Mapping[str, Ask]:
+def _asks_one(arguments: Arguments) -> Mapping[str, Ask]:
     named = {"topic": arguments["topic"], "subscription": arguments["subscription"]}
     return {
         "subscription": Ask(operation="subscriptions.describe", arguments=named),
@@ -195,144 +211,116 @@ def asks_one(arguments: Mapping[str, Any]) -> Mapping[str, Ask]:
     }
 
 
-def page_one(situation: Situation) -> Page:
-    described = situation.of("subscription")
-    lag = {part["partition"]: part for part in situation.items("lag")}
-    behind = grouped(situation.items("lag"))
-    total = max(1, described.get("lag_messages", 0))
-    rows = [
-        _part_row(part, lag.get(part["partition"]), total, described) for part in described.get("parts", ())
-    ]
-    return Page(
-        head=_one_head(situation, behind[0] if behind else None),
-        columns=_PART_COLUMNS,
-        rows=rows,
-        as_of_ms=milliseconds(situation.of("diagnosis").get("as_of") or situation.of("lag").get("as_of")),
-        title=f"{described.get('topic', '')} › {described.get('subscription', '')}",
-    )
-
-
-def _one_head(situation: Situation, behind: Behind | None) -> list[Line]:
+def _head_of_one(situation: Situation) -> list[Line]:
     described = situation.of("subscription")
     lines: list[Line] = []
-    if behind is not None:
-        status = status_cell(behind.status)
-        lines.append(
-            line(
-                (f" {status.text.upper()} ", status.tone),
-                (f"  {behind.lag_messages:,} unread", Tone.STRONG),
-                f"   oldest {span(behind.age_s)}   eta {_or_reason(behind, 'eta_s')}"
-                f"   headroom {_or_reason(behind, 'retention_headroom_s')}",
-            )
-        )
-        lost = behind.total("lost_messages")
-        told = [
-            f"{described.get('consumers', 0)} consumers",
-            f"{count(behind.total('in_flight'))} in flight",
-            f"in {rate(behind.total('produce_rate'))}",
-            f"out {rate(behind.total('consume_rate'))}",
-            f"{count(behind.total('redelivered'))} redelivered",
-            f"{count(behind.total('dead_lettered'))} dead letters",
-        ]
-        if behind.total("lag_bytes") is not None:
-            told.append(f"{size(behind.total('lag_bytes'))}B unread")
-        lines.append(line((f" {described.get('type', '')}   ", Tone.DIM), " · ".join(told)))
-        if lost:
-            lines.append(line((f" ✗ {count(lost)} messages went before they were read", Tone.BAD)))
-        if behind.blocked_by:
-            lines.append(line((" blocked by ", Tone.DIM), (behind.blocked_by, Tone.WARN)))
-        evidence = behind.parts[0].get("evidence", {})
-        lines.append(
-            line(
-                (" evidence   ", Tone.DIM),
-                (" · ".join(f"{k} {shown(v)}" for k, v in evidence.items()), Tone.DIM),
-            )
-        )
-    lines += _chart_lines(situation)
-    policy = described.get("failure_policy") or {}
+    for each in grouped(situation.items("lag"))[:1]:
+        lines += _standing(each, described)
+    lines += _chart(situation)
+    policy = described.get("failure_policy")
     if policy:
-        lines.append(
-            line(
-                (" failures   ", Tone.DIM),
-                f"{policy['max_redelivery_count']} redeliveries, {policy['backoff_strategy']} from "
-                f"{span(policy['base_redelivery_delay_ms'] / 1000)}, then {policy['poison_policy']}"
-                + (f" to {policy['dead_letter_topic']}" if policy["dead_letter_topic"] else ""),
-            )
-        )
+        delay = span(policy["base_redelivery_delay_ms"] / 1000)
+        to = f" to {policy['dead_letter_topic']}" if policy["dead_letter_topic"] else ""
+        tries = f"{policy['max_redelivery_count']} redeliveries, {policy['backoff_strategy']} from {delay}"
+        lines.append(line((" failures   ", Tone.DIM), f"{tries}, then {policy['poison_policy']}{to}"))
     lines += finding_lines(situation.of("diagnosis").get("findings", ()), (situation.height, situation.width))
     return [*lines, line()]
 
 
-def _or_reason(behind: Behind, name: str) -> str:
-    value = behind.eta_s if name == "eta_s" else behind.headroom_s
+def _standing(each: Behind, described: Item) -> Iterator[Line]:
+    status = status_cell(each.status)
+    yield line(
+        (f" {status.text.upper()} ", status.tone),
+        (f"  {each.lag_messages:,} unread", Tone.STRONG),
+        f"   oldest {span(each.age_s)}   eta {_or_reason(each, 'eta_s', each.eta_s)}"
+        f"   headroom {_or_reason(each, 'retention_headroom_s', each.headroom_s)}",
+    )
+    told_of = [
+        f"{described.get('consumers', 0)} consumers",
+        f"{count(each.total('in_flight'))} in flight",
+        f"in {rate(each.total('produce_rate'))}",
+        f"out {rate(each.total('consume_rate'))}",
+        f"{count(each.total('redelivered'))} redelivered",
+        f"{count(each.total('dead_lettered'))} dead letters",
+    ]
+    if each.total("lag_bytes") is not None:
+        told_of.append(f"{size(each.total('lag_bytes'))}B unread")
+    yield line((f" {described.get('type', '')}   ", Tone.DIM), " · ".join(told_of))
+    lost = each.total("lost_messages")
+    if lost:
+        yield line((f" ✗ {count(lost)} messages went before they were read", Tone.BAD))
+    if each.blocked_by:
+        yield line((" blocked by ", Tone.DIM), (each.blocked_by, Tone.WARN))
+    evidence = " · ".join(
+        f"{name} {shown(value)}" for name, value in each.parts[0].get("evidence", {}).items()
+    )
+    yield line((" evidence   ", Tone.DIM), (evidence, Tone.DIM))
+
+
+def _or_reason(each: Behind, name: str, value: float | None) -> str:
     if value is not None:
         return span(value)
-    reason = next((part.get(f"{name}_reason") for part in behind.parts if part.get(f"{name}_reason")), None)
+    reason = next((part[f"{name}_reason"] for part in each.parts if part.get(f"{name}_reason")), None)
     return f"– ({str(reason).replace('_', ' ')})" if reason else "–"
 
 
-def _chart_lines(situation: Situation) -> list[Line]:
+def _chart(situation: Situation) -> Iterator[Line]:
     chart = situation.of("chart")
     if not chart.get("subscriptions"):
-        return []
-    one = chart["subscriptions"][0]
-    spans = chart.get("age_s") or [0]
-    over = f"over {span(spans[0])}"
-    return [
-        line(
-            (" lag        ", Tone.DIM),
-            (f"{sparkline(one['lag_messages'], 31):<31}", Tone.WARN),
-            (f"  {over}", Tone.DIM),
-        ),
-        line((" acks/s     ", Tone.DIM), (f"{sparkline(one['acknowledge_rate'], 31):<31}", Tone.GOOD)),
-    ]
+        return
+    one, over = chart["subscriptions"][0], span((chart.get("age_s") or [0])[0])
+    lag, acks = (f"{sparkline(one[name], 31):<31}" for name in ("lag_messages", "acknowledge_rate"))
+    yield line((" lag        ", Tone.DIM), (lag, Tone.WARN), (f"  over {over}", Tone.DIM))
+    yield line((" acks/s     ", Tone.DIM), (acks, Tone.GOOD))
 
 
-def _part_row(part: Item, lag: Item | None, total: int, described: Item) -> Row:
-    behind = part["lag_messages"]
-    status = status_cell(lag["status"]) if lag else Cell("")
-    age = lag.get("oldest_unread_age_s") if lag else None
-    consumers: Sequence[Item] = part.get("consumers", ())
-    held = "; ".join(
-        f"{each.get('consumer') or each.get('name') or each.get('id')}: {count(each.get('in_flight'))} held"
-        for each in consumers
-    )
-    share = behind / total
-    name = "–" if part["partition"] is None else str(part["partition"])
-    cells = (
-        Cell(name, Tone.PLAIN, -1 if part["partition"] is None else part["partition"]),
-        status,
-        Cell(count(behind), Tone.STRONG if behind else Tone.DIM, behind),
-        Cell("█" * max(1, round(share * 10)) if behind else "", status.tone, share),
-        Cell(span(age), Tone.PLAIN, age),
-        Cell(str(part["next_unacked"]), Tone.DIM, part["next_unacked"]),
-        Cell(str(part["next_offset"]), Tone.DIM, part["next_offset"]),
-        Cell(count(part["in_flight"]), Tone.PLAIN, part["in_flight"]),
-        Cell(held or "nobody", Tone.PLAIN if held else Tone.DIM),
-    )
-    item = {**part, "topic": described["topic"], "subscription": described["subscription"]}
-    return Row(key=str(part["partition"]), cells=cells, item=item)
+def _parts(situation: Situation) -> Iterator[Row]:
+    described = situation.of("subscription")
+    lag = {part["partition"]: part for part in situation.items("lag")}
+    total = max(1, described.get("lag_messages", 0))
+    for part in described.get("parts", ()):
+        number, unread = part["partition"], part["lag_messages"]
+        known = lag.get(number, {})
+        status = status_cell(known["status"]) if known else Cell("")
+        age = known.get("oldest_unread_age_s")
+        held = "; ".join(
+            f"{each.get('consumer') or each.get('name') or each.get('id')}: {count(each.get('in_flight'))} held"
+            for each in part.get("consumers", ())
+        )
+        cells = (
+            Cell("–" if number is None else str(number), Tone.PLAIN, -1 if number is None else number),
+            status,
+            Cell(count(unread), Tone.STRONG if unread else Tone.DIM, unread),
+            Cell("█" * max(1, round(unread / total * 10)) if unread else "", status.tone, unread / total),
+            Cell(span(age), Tone.PLAIN, age),
+            Cell(str(part["next_unacked"]), Tone.DIM, part["next_unacked"]),
+            Cell(str(part["next_offset"]), Tone.DIM, part["next_offset"]),
+            Cell(count(part["in_flight"]), Tone.PLAIN, part["in_flight"]),
+            Cell(held or "nobody", Tone.PLAIN if held else Tone.DIM),
+        )
+        item = {**part, "topic": described["topic"], "subscription": described["subscription"]}
+        yield Row(key=str(number), cells=cells, item=item)
 
 
-LIST: Final = View(
-    name="subscriptions",
-    title="Subscriptions",
-    summary="How far every subscription is behind: status, messages, age of the oldest, eta, headroom, history.",
-    asks=asks_list,
-    page=page_list,
-    measures=measures_list,
-    columns=_COLUMNS,
-    twin="danube subscriptions lag --json",
-    aliases=("subs", "lag", "s"),
-    may=("topic",),
-)
 ONE: Final = View(
     name="subscription",
     title="Subscription",
     summary="One subscription: skew by partition, consumers with what each holds, evidence, diagnosis, actions.",
-    asks=asks_one,
-    page=page_one,
-    columns=_PART_COLUMNS,
     twin="danube subscriptions describe TOPIC SUBSCRIPTION --json",
+    asks=_asks_one,
+    columns=(
+        column("part", "N 9", title="partition"),
+        column("status", "S 16 drop=1"),
+        column("lag", "L 6 right count marks"),
+        column("share", "H 10 drop=2"),
+        column("age", "A 6 right seconds", title="oldest"),
+        column("next", "11-12 right drop=4 count", title="unread from"),
+        column("head", "8-12 right drop=5 count", title="end"),
+        column("flight", "F 6 right count"),
+        column("consumer", "16-60 grows", title="consumers, and what each holds"),
+    ),
+    rows=_parts,
+    head=_head_of_one,
+    dated=("diagnosis", "lag"),
     takes=("topic", "subscription"),
 )

@@ -7,6 +7,7 @@ from textwrap import wrap
 from typing import Any, Final
 
 from pydanube_tui.page import Call, Cell, Line, Target, Tone, line
+from pydanube_tui.text import shown
 
 # Status of a subscription -> (glyph, tone, how much it needs somebody).
 STATUS: Final[dict[str, tuple[str, Tone, int]]] = {
@@ -57,10 +58,15 @@ _VIEWS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 }
 
 
+def rank(status: str) -> int:
+    """How much a subscription's status needs somebody."""
+    return STATUS.get(status, ("", Tone.DIM, 2))[2]
+
+
 def status_cell(status: str) -> Cell:
     """A subscription's status."""
-    glyph, tone, rank = STATUS.get(status, ("○", Tone.DIM, 2))
-    return Cell(f"{glyph} {status.lower().replace('_', ' ')}", tone, rank)
+    glyph, tone, _ = STATUS.get(status, ("○", Tone.DIM, 2))
+    return Cell(f"{glyph} {status.lower().replace('_', ' ')}", tone, rank(status))
 
 
 def severity_cell(severity: str) -> Cell:
@@ -145,18 +151,3 @@ def finding_lines(findings: Iterable[Mapping[str, Any]], room: tuple[int, int]) 
     if len(told) > most:
         lines.append(line((f"   and {len(told) - most} more: danube diagnose has all", Tone.DIM)))
     return lines
-
-
-def shown(value: Any) -> str:
-    """A value of an answer in a few words."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:g}" if abs(value) < 1e6 else f"{value:.0f}"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}={shown(each)}" for name, each in value.items()) or "none"
-    if isinstance(value, list | tuple):
-        return ", ".join(shown(each) for each in value) or "none"
-    return str(value)
