@@ -271,7 +271,8 @@ async def test_nothing_of_the_header_is_lost_on_a_narrow_screen(cluster: Adminis
         assert "read-only" in str(top.render())
 
 
-async def test_a_tick_finds_no_screen_after_the_end(cluster: Administered) -> None:
+@pytest.mark.parametrize("gone", ["Grid", "#top", "#bottom"])
+async def test_a_tick_finds_no_screen_after_the_end(cluster: Administered, gone: str) -> None:
     async with opened(cluster, "topics") as (app, _):
-        await app.grid.remove()
+        await app.screen.query(gone).remove()
         app._tick()

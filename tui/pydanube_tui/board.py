@@ -318,7 +318,8 @@ class Board(App[None]):
         self._set("#bottom", self._barred(footer(wanted, counts, self.size.width)))
 
     def _set(self, id: str, text: Text) -> None:
-        self.screen_stack[0].query_one(id, Static).update(text)
+        for bar in self.screen_stack[0].query(id).results(Static):  # none while the screen is taken down
+            bar.update(text, layout=False)
 
     def _barred(self, spans: Line) -> Text:
         drawn = Text(no_wrap=True, end="")
