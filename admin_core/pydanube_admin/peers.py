@@ -25,6 +25,7 @@ from pydanube_core.errors import (
     ClusterError,
     InvalidArgument,
     InvalidName,
+    NoOwner,
     NotOwner,
     PermissionDenied,
     Unavailable,
@@ -37,8 +38,11 @@ ASK: Final = "peers."  # before the name of a method that is asked of another br
 ASKED: Final = ("topic_facts", "lag_index", "lag_facts", "status")
 DEADLINE_S: Final = 5.0
 FORWARD_S: Final = 600.0
+_AGAIN_S: Final = 0.05  # an owner that was just chosen opens the topic within moments
 # Made from the metadata and what each owner says; else a call goes to where its topic is.
-_ANYWHERE: Final = frozenset({"topics.create", "topics.list", "topics.describe", "subscriptions.lag"})
+_ANYWHERE: Final = frozenset(
+    {"topics.create", "topics.list", "topics.describe", "topics.move", "topics.unload", "subscriptions.lag"}
+)
 
 _not_seen: ContextVar[dict[str, str] | None] = ContextVar("not_seen", default=None)
 
@@ -65,9 +69,15 @@ class Peers:
         """
         if call.forwarded or call.operation in _ANYWHERE:
             return None
+        own = self._port.life.partition("/")[0]
+        if call.operation.startswith("brokers.") and (broker := await self._named(call.arguments)):
+            return (
+                None
+                if broker.broker_id == own
+                else await self._at(broker, call, f"broker {broker.broker_id}")
+            )
         topic = _topic_in(call.arguments)
         owners = {} if topic is None else _by_id(await self._port.owners(topic))
-        own = self._port.life.partition("/")[0]
         if not owners.keys() - {own}:
             return None
         if len(owners) > 1:
@@ -76,26 +86,33 @@ class Peers:
                 topic=topic,
             )
         (owner,) = owners.values()
+        return await self._at(owner, call, f"topic {topic}")
+
+    async def _at(self, broker: BrokerAddress, call: Any, what: str) -> bytes:
+        """Have a call carried out at another broker."""
         if self._port.locks is not None:
             raise NotOwner(
-                f"{topic} is at broker {owner.broker_id}, and with the locks on brokers do not speak for callers yet: ask it, "
-                f"with --admin {owner.admin_url}",
-                topic=topic,
-                broker_id=owner.broker_id,
-                admin_url=owner.admin_url,
+                f"{what} is at {broker.admin_url}, and with the locks on brokers do not speak for callers yet: ask it, "
+                f"with --admin {broker.admin_url}",
+                broker_id=broker.broker_id,
+                admin_url=broker.admin_url,
             )
         call.forwarded = True
         try:
-            return await self._channel(owner).call(call, timeout_s=FORWARD_S)
+            return await self._channel(broker).call(call, timeout_s=FORWARD_S)
         except Unavailable as error:
-            if error.details.get("url") != owner.admin_url:  # the owner's own words
+            if error.details.get("url") != broker.admin_url:  # its own words
                 raise
             raise Unavailable(
-                f"{topic} is at broker {owner.broker_id}, which does not answer at {owner.admin_url}",
-                topic=topic,
-                broker_id=owner.broker_id,
+                f"{what} is at broker {broker.broker_id}, which does not answer at {broker.admin_url}",
+                broker_id=broker.broker_id,
                 retry_after_ms=1000,
             ) from error
+
+    async def _named(self, arguments: bytes) -> BrokerAddress | None:
+        """The broker that a call names, where it is registered."""
+        broker_id = _given(arguments).get("broker_id")
+        return next((each for each in await self._port.members() if each.broker_id == broker_id), None)
 
     async def ask(self, owner: BrokerAddress, method: str, arguments: Mapping[str, Any]) -> Any:
         """Return the answer of a method of another broker's port. Raises any `ClusterError`."""
@@ -160,10 +177,19 @@ class WidePort:
         return [_joined(found[topic]) for topic in topics if topic in found]
 
     async def topic(self, topic: str) -> Sequence[TopicFacts]:
-        """As of the owner. Raises `NotOwner` for another broker's, and says where that does not answer."""
+        """As of the owner, which may have been told of it a moment ago.
+
+        Raises:
+            NotOwner: it does not answer, or not of this topic.
+        """
         try:
             return await self._port.topic(topic)
-        except NotOwner as error:
+        except (NotOwner, NoOwner) as error:
+            with anyio.move_on_after(DEADLINE_S):
+                while not (_not_seen.get() or {}):
+                    if found := await self.topic_facts([topic]):
+                        return found[0]
+                    await anyio.sleep(_AGAIN_S)
             unseen = _not_seen.get() or {}
             if not unseen:
                 raise
@@ -295,12 +321,20 @@ def _by_id(owners: Sequence[BrokerAddress | None]) -> dict[str, BrokerAddress]:
 
 def _topic_in(arguments: bytes) -> str | None:
     """The topic that a call names; None of what is none, which whoever parses it will say."""
+    topic = _given(arguments).get("topic")
+    try:
+        return str(TopicName.parse(topic)) if isinstance(topic, str) else None
+    except (InvalidName, InvalidArgument):
+        return None
+
+
+def _given(arguments: bytes) -> dict[str, Any]:
+    """The arguments of a call; nothing of what whoever parses it will refuse."""
     try:
         given = json.loads(arguments or b"{}")
-        topic = given.get("topic") if isinstance(given, dict) else None
-        return str(TopicName.parse(topic)) if isinstance(topic, str) else None
-    except (ValueError, RecursionError, InvalidName, InvalidArgument):
-        return None
+    except (ValueError, RecursionError):
+        return {}
+    return given if isinstance(given, dict) else {}
 
 
 @cache

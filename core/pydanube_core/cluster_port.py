@@ -216,8 +216,19 @@ class MetadataPort(Protocol):
         """Return who owns the topic, of a partitioned one each partition; None: nobody yet. Empty for an unknown one."""
         ...
 
-    async def move_targets(self) -> Sequence[str]:
-        """Brokers to which this one's topics may be moved, those with the fewest first; none for a broker alone."""
+    async def takers(self) -> Sequence[str]:
+        """Brokers that take topics, those with the fewest first; none where a broker is alone."""
+        ...
+
+    async def move_topic(self, topic: str, to_broker: str | None = None) -> Mapping[str, str]:
+        """Begin to hand a topic over, each partition for itself: concrete topic → the broker it goes to.
+
+        `to_broker`: None for the one with the fewest topics, each moved one counted.
+
+        Raises:
+            LastBroker: there is no other broker that takes topics. InvalidArgument: that one does not. Conflict: it is
+            moving already, or there.
+        """
         ...
 
     async def leader(self) -> BrokerAddress | None:
@@ -234,17 +245,6 @@ class TopicPort(Protocol):
 
     async def delete_topic(self, topic: str, *, grace: Grace | None = None) -> None:
         """With a grace the topic can come back; without, its messages go at once."""
-        ...
-
-    async def move_topic(self, topic: str, to_broker: str | None = None) -> Mapping[str, str]:
-        """Begin to hand a topic over, each partition for itself: concrete topic → the broker it goes to.
-
-        `to_broker`: None for the one of `move_targets` that has the fewest topics.
-
-        Raises:
-            LastBroker: there is no other broker that takes topics. InvalidArgument: that one does not, or the topic stores
-            nothing. Conflict: it is moving already.
-        """
         ...
 
     async def truncate_topic(self, topic: str, offsets: Mapping[str, int]) -> None:

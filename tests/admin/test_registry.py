@@ -70,6 +70,7 @@ def test_the_operations_and_their_tools() -> None:
         "audit.verify": "verify_audit",
         "topics.truncate": "truncate_topic",
         "topics.unload": "unload_topic",
+        "topics.move": "move_topic",
         "topics.metrics": "get_topic_metrics",
         "subscriptions.describe": "describe_subscription",
         "dead_letters.list": "list_dead_letters",

@@ -121,6 +121,7 @@ topics.get_policies               topics:read
 topics.get_schema_config          topics:read
 topics.list                       topics:read
 topics.metrics                    topics:read
+topics.move                       topics:change
 topics.replay                     topics:replay
 topics.set_policies               topics:change
 topics.set_validation_policy      schemas:change

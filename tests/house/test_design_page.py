@@ -7,22 +7,20 @@ from collections.abc import Mapping
 
 import pytest
 from pydanube_admin import OPERATIONS
-from pydanube_cli.main import COMMANDS
 from pydanube_core.services import SERVICES
 
 from tests.support.pages import ROOT
 
 PAGE = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-SEVERAL = "topics.move" in OPERATIONS
+REPLICATION = any("replica" in name.lower() for name in SERVICES)
 
 # What the page may call planned, by the words of its sentence, and whether it exists meanwhile.
 PLANNED: Mapping[str, bool] = {
     "marks what does not exist yet": False,  # the page's word for it, explained
-    "`replicated`": SEVERAL,
-    "several": SEVERAL,
-    "broker-to-broker traffic": any("replica" in name.lower() for name in SERVICES),
+    "`replicated`": REPLICATION,
+    "in-sync set and replicas": REPLICATION,
+    "broker-to-broker traffic": REPLICATION,
     "Latest-per-key compaction": "latest_per_key" in str(OPERATIONS["topics.set_policies"].input_schema),
-    "planned parts will use": SEVERAL and "tui" in COMMANDS,
 }
 
 

@@ -75,6 +75,7 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "topics.delete": {"topic": "clicks"},
     "topics.truncate": {"topic": "orders", "before": "offset:2"},
     "topics.unload": {"topic": "orders"},
+    "topics.move": {"topic": "orders"},
     "topics.replay": {"topic": "orders", "from": "earliest", "to": "copy"},
     "topics.set_policies": {"topic": "orders", "policies": {"max_publish_rate": 3}},
     "topics.configure_schema": {"topic": "clicks", "schema_subject": "orders-value"},

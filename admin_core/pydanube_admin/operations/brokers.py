@@ -160,11 +160,11 @@ async def broker_status(context: Context, request: BrokerStatusRequest) -> Broke
 
 
 async def _this(context: Context, broker_id: str | None) -> BrokerFacts:
-    """The broker that is asked for: there is one."""
+    """The broker that is asked for, which is this one: a call about another was carried out there."""
     facts = await context.port.status()
     if broker_id not in (None, facts.broker_id):
         raise InvalidArgument(
-            f"there is no broker {broker_id!r}; this cluster has one, {facts.broker_id}",
+            f"there is no broker {broker_id!r} that is registered now; this one is {facts.broker_id}",
             field="broker_id",
             value=broker_id,
         ).followed_by(next_call("brokers.list", {}, "shows the brokers there are"))
@@ -331,9 +331,9 @@ async def broker_metrics(context: Context, request: BrokerRequest) -> BrokerMetr
 
 async def forecast_unload(context: Context, request: BrokerChangeRequest) -> Forecast:
     facts = await _this(context, request.broker_id)
-    if not await context.port.move_targets():
+    if not set(await context.port.takers()) - {facts.broker_id}:
         raise LastBroker(
-            f"the broker {facts.broker_id} is the only one: its topics have nowhere to go",
+            f"the topics of broker {facts.broker_id} have nowhere to go: no other broker takes any",
             field="broker_id",
             value=facts.broker_id,
         )

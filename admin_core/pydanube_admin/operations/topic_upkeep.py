@@ -1,11 +1,11 @@
-"""Cutting a topic, unloading it, and its counters."""
+"""Cutting a topic, and its counters."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from pydantic import Field
-from pydanube_core.errors import InvalidArgument, LastBroker
+from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
 from pydanube_core.refusals import audit_is_kept
@@ -31,15 +31,6 @@ class TruncatedTopic(Change):
     topic: str
     start_offsets: dict[str, int]  # concrete topic → its first offset now
     messages: int  # that went
-
-
-class UnloadTopicRequest(Request):
-    topic: TopicArgument
-
-
-class UnloadedTopic(Change):
-    topic: str
-    moves: dict[str, str]  # concrete topic → the broker it goes to
 
 
 class TopicMetricsRequest(Request):
@@ -106,37 +97,6 @@ async def truncate_topic(context: Context, request: TruncateTopicRequest) -> Tru
         start_offsets=places,
         messages=sum(places[log.topic] - log.start_offset for log in topic.logs),
     )
-
-
-async def forecast_unload(context: Context, request: UnloadTopicRequest) -> Forecast:
-    topic = await find_topic(context, request.topic)
-    targets = await context.port.move_targets()
-    if not targets:
-        raise LastBroker(
-            f"{topic.own.topic} has nowhere to go: this broker is the only one",
-            field="topic",
-            value=topic.own.topic,
-        )
-    status = await context.port.status()
-    return Forecast(
-        diff=[entry(f"topics{log.topic}/owner", status.broker_id, targets[0]) for log in topic.logs],
-        blast_radius=blast_radius(topics=1),
-    )
-
-
-@operation(
-    "topics.unload",
-    effect=Effect.CHANGE,
-    title="Unload a topic",
-    permission="topics:change",
-    summary="Move a topic to another broker; a lone broker answers LAST_BROKER.",
-    forecast=forecast_unload,
-    examples=(Example(arguments={"topic": "orders"}, note="to the least loaded"),),
-)
-async def unload_topic(context: Context, request: UnloadTopicRequest) -> UnloadedTopic:
-    """It begins to be handed over: who publishes or consumes meanwhile waits for a moment, and nothing is lost."""
-    topic = await find_topic(context, request.topic)
-    return UnloadedTopic(topic=topic.own.topic, moves=dict(await context.port.move_topic(topic.own.topic)))
 
 
 @operation(

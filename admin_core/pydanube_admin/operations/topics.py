@@ -154,7 +154,8 @@ async def find_topic(context: Context, text: str) -> Topic:
     found = await context.port.topic_facts([name])
     if not found:
         with suppress(TopicNotFound):
-            await context.port.topic(name)  # on its way: the error for that
+            found = [await context.port.topic(name)]  # on its way: the error for that
+    if not found:
         raise await _not_found(context, name)
     own, *parts = found[0]
     return Topic(own=own, parts=tuple(sorted(parts, key=_partition)))

@@ -93,6 +93,13 @@ class Assignment:
             self.stage is Stage.MOVING and self.move is not None and self.move.ready is None
         )
 
+    @property
+    def heads_for(self) -> BrokerId:
+        """Whose it will be, if all goes well."""
+        if self.move is None or self.stage is Stage.ASSIGNED:
+            return self.broker_id
+        return BrokerId(int(self.move.target))
+
     @classmethod
     def of(cls, key: str, value: bytes) -> Assignment:
         """An assignment as the store has it."""

@@ -100,6 +100,9 @@ class JoinedBroker:
         self._mine: dict[TopicId, Assignment] = {}
         self.moving: set[TopicId] = set()  # those whose owner is about to be another
         self._load: Counter[BrokerId] = Counter()
+        self._heading: Counter[BrokerId] = (
+            Counter()
+        )  # as `_load`, with what is on its way counted where it goes
         self._members: dict[BrokerId, MemberRecord] = {}
         self._gone: dict[BrokerId, MemberRecord] = {}  # where those were last that are not registered now
         self._assignments = Feed(store, keys.ASSIGNMENTS, read=self._read_places, take=self._take_place)
@@ -135,8 +138,33 @@ class JoinedBroker:
 
     def alive(self) -> dict[BrokerId, Incarnation]:
         """Who may be given a topic, those with the fewest topics first."""
-        active = sorted(self._active(), key=lambda broker: self._load[broker])
+        active = sorted(self._active(), key=lambda broker: self._heading[broker])
         return {broker: Incarnation(self._members[broker].incarnation) for broker in active}
+
+    def spread(self, topics: Sequence[TopicId]) -> dict[TopicId, BrokerId]:
+        """For each topic the broker that it would go to if all of them moved: the one with the fewest, theirs counted.
+
+        Those that no other broker could take are left out.
+        """
+        load, active = self._heading.copy(), self._active()
+        found: dict[TopicId, BrokerId] = {}
+        for topic_id in topics:
+            place = self._places.get(topic_id)
+            others = [broker for broker in active if place is None or broker != place.broker_id]
+            if others:
+                found[topic_id] = min(others, key=lambda broker: (load[broker], broker))
+                load[found[topic_id]] += 1
+        return found
+
+    async def give(self, topic: TopicRecord, to: BrokerId) -> None:
+        """Assign a topic that stores nothing to another broker; who had it sees that and lets go.
+
+        Raises:
+            Conflict: it was deleted meanwhile, or assigned by somebody else. StoreUnavailable.
+        """
+        incarnation = Incarnation(self._members[to].incarnation)
+        assigner = Assigner(self._store, aside=self.catalog.aside)
+        self._note(await assigner.assign(topic, to, incarnation=incarnation, take_over=True))
 
     def leader(self) -> BrokerAddress | None:
         """Who leads, as last seen; None while nobody does."""
@@ -196,7 +224,7 @@ class JoinedBroker:
     async def _assign_first(
         self, topics: Sequence[TopicRecord], assigner: Assigner, *, here: bool = False
     ) -> None:
-        load = self._load.copy()
+        load = self._heading.copy()
         chosen: dict[BrokerId, list[TopicRecord]] = {}
         candidates = self._active()
         for topic in topics:
@@ -224,9 +252,11 @@ class JoinedBroker:
         self.moving.discard(topic_id)
         if former is not None:
             self._load[former.broker_id] -= 1
+            self._heading[former.heads_for] -= 1
         if made is not None:
             self._places[topic_id] = made
             self._load[made.broker_id] += 1
+            self._heading[made.heads_for] += 1
             if made.stage is not Stage.SERVING:
                 self.moving.add(topic_id)
             if made.broker_id == self._me and made.is_served:
@@ -326,7 +356,7 @@ class JoinedBroker:
             for topic in orphans:
                 alive = self._active()
                 if alive and self._is_lacking(topic):
-                    to = choose_owner(alive, self._load, self._draw)
+                    to = choose_owner(alive, self._heading, self._draw)
                     incarnation = Incarnation(self._members[to].incarnation)
                     with suppress(Conflict):  # deleted, or its owner is back
                         made = await assigner.assign(topic, to, incarnation=incarnation, take_over=True)

@@ -97,16 +97,18 @@ class BrokersPart:
         message = f"{len(aside)} pieces of metadata are set aside, so that the rest is served. {first}"
         return (Reason(code="METADATA_SET_ASIDE", message=message),) if aside else ()
 
-    async def move_targets(self) -> Sequence[str]:
-        return [str(broker) for broker in self._broker.moves.targets()]
+    async def takers(self) -> Sequence[str]:
+        return [str(broker) for broker in self._broker.moves.takers()]
 
     async def move_topic(self, topic: str, to_broker: str | None = None) -> Mapping[str, str]:
-        name = TopicName.parse(topic)
-        records = [found.options for found in self._broker.registry.parts(name)[1]]
+        name, index = TopicName.parse(topic), self._broker.registry.catalog.index
+        record = index.find_topic(name)
+        records = list(index.partitions(name)) if record is None else [record]
         if not records:
             raise self._broker.registry.not_found(name)
         target = None if to_broker is None else broker_number(to_broker)
-        return {record.name: str(await self._broker.moves.begin(record, target)) for record in records}
+        begun = await self._broker.moves.begin(records, target)
+        return {part: str(broker) for part, broker in begun.items()}
 
     async def unload(self) -> None:
         await self._broker.moves.drain()

@@ -127,7 +127,7 @@ class PublishStream:
                         value=str(request.topic_id),
                         outcome="unknown",
                     )
-                session = topic.state.producers.resume(
+                session = topic.resume_producer(
                     request.producer_id, request.producer_epoch, request.producer_token
                 )
                 self._opened(topic, session, mode, schema)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -99,57 +100,76 @@ class Moves:
                     "moves_not_looked_after", extra={"event": "moves_not_looked_after", "code": error.code}
                 )
 
-    def targets(self) -> list[BrokerId]:
-        """Brokers to which topics of this one may be moved, those with the fewest topics first."""
+    def takers(self) -> list[BrokerId]:
+        """Brokers that take topics, those with the fewest first; none where this broker is alone."""
         office = self._registry.ownership.office
-        if not isinstance(office, JoinedBroker):
-            return []
-        return [broker for broker in office.alive() if str(broker) != self._registry.ownership.me.broker_id]
+        return list(office.alive()) if isinstance(office, JoinedBroker) else []
 
-    async def begin(self, record: TopicRecord, target: BrokerId | None = None) -> BrokerId:
-        """Have a topic handed over, to the broker with the fewest topics if to none in particular.
+    def targets(self) -> list[BrokerId]:
+        """Those to which topics of this one may be moved."""
+        return [broker for broker in self.takers() if str(broker) != self._registry.ownership.me.broker_id]
+
+    async def begin(
+        self, records: Sequence[TopicRecord], target: BrokerId | None = None
+    ) -> dict[str, BrokerId]:
+        """Have topics handed over, each to the broker with the fewest topics if to none in particular; at any broker.
 
         Returns:
-            Where it goes, once that is noted: it goes there by itself.
+            Where each goes, by name, once that is noted: it goes there by itself. Those that are there are left out.
 
         Raises:
             LastBroker: no other broker takes topics.
-            InvalidArgument: that broker does not, or the topic cannot be moved.
-            Conflict: it is moving already, or it is there.
+            InvalidArgument: that broker does not, or one of the topics cannot be moved.
+            Conflict: one is moving already, or all are there.
         """
         office = self._registry.ownership.office
-        place = office.place(record.topic_id)
-        alive = list(office.alive()) if isinstance(office, JoinedBroker) else []
-        others = [broker for broker in alive if place is None or broker != place.broker_id]
-        if not others:
-            raise self._last_broker(record.name)
-        target = others[0] if target is None else target
-        if target not in alive:
+        moves = self._check(records, target)
+        assert isinstance(office, JoinedBroker)
+        for record, to in moves:
+            if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
+                await office.give(record, to)
+                continue
+            key = keys.assignment_key(record.topic_id)
+            item = await self._store.get(key)
+            if item is None:
+                raise Conflict(f"topic {record.name} has no owner yet", topic=record.name)
+            change = begin(Assignment.of(key, item.value), item.mod_revision, to, at_ms=now_ms())
+            writes, guards = transaction(change, Witnesses())
+            await self._store.transact(writes, guards=guards)
+        return {record.name: to for record, to in moves}
+
+    def _check(
+        self, records: Sequence[TopicRecord], target: BrokerId | None
+    ) -> list[tuple[TopicRecord, BrokerId]]:
+        """Which of them go where. Raises as `begin`, before anything is changed."""
+        office = self._registry.ownership.office
+        for record in records:
+            if record.topic.is_audit:
+                raise InvalidArgument(
+                    f"{record.name} is the audit of one broker, and stays with it",
+                    field="topic",
+                    value=record.name,
+                )
+        spread = office.spread([r.topic_id for r in records]) if isinstance(office, JoinedBroker) else {}
+        if len(spread) < len(records):
+            raise self._last_broker(records[0].name)
+        if target is None:
+            return [(record, spread[record.topic_id]) for record in records]
+        if target not in self.takers():
             raise InvalidArgument(
-                f"broker {target} takes no topics; {', '.join(map(str, others))} would",
+                f"broker {target} takes no topics; {', '.join(map(str, self.takers()))} would",
                 field="to_broker",
                 value=str(target),
             )
-        if record.topic.is_audit:
-            raise InvalidArgument(
-                f"{record.name} is the audit of one broker, and stays with it",
-                field="topic",
-                value=record.name,
-            )
-        if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
-            raise InvalidArgument(
-                f"topic {record.name} is non-reliable: it stores nothing to hand over, and moving it is not built yet",
-                field="topic",
-                value=record.name,
-            )
-        key = keys.assignment_key(record.topic_id)
-        item = await self._store.get(key)
-        if item is None:
-            raise Conflict(f"topic {record.name} has no owner yet", topic=record.name)
-        change = begin(Assignment.of(key, item.value), item.mod_revision, target, at_ms=now_ms())
-        writes, guards = transaction(change, Witnesses())
-        await self._store.transact(writes, guards=guards)
-        return target
+        places = [office.place(record.topic_id) for record in records]
+        away = [
+            record
+            for record, place in zip(records, places, strict=True)
+            if place is None or place.broker_id != target
+        ]
+        if not away:
+            raise Conflict(f"{records[0].name} is with broker {target} already", topic=records[0].name)
+        return [(record, target) for record in away]
 
     def _last_broker(self, what: str) -> LastBroker:
         return LastBroker(
@@ -181,9 +201,10 @@ class Moves:
         while True:
             await self._draining.wait()
             leaving = [topic.options for topic in self._registry.topics if self._can_leave(topic.options)]
+            places = office.spread([record.topic_id for record in leaving[:_LEAVING_AT_ONCE]])
             for record in leaving[:_LEAVING_AT_ONCE]:
-                with suppress(ClusterError):  # the next look tries it again
-                    await self.begin(record)
+                with suppress(ClusterError, KeyError):  # the next look tries it again
+                    await self.begin([record], places[record.topic_id])
             if not leaving and not self._registry.ownership.held and not shown:
                 with suppress(ClusterError):
                     await office.show(BrokerState.DRAINED, "unload")
@@ -192,12 +213,7 @@ class Moves:
             await anyio.sleep(_LOOK_S)
 
     def _can_leave(self, record: TopicRecord) -> bool:
-        is_stored = record.dispatch_strategy is not DispatchStrategy.NON_RELIABLE
-        return (
-            is_stored
-            and not record.topic.is_audit
-            and not self._registry.ownership.is_moving(record.topic_id)
-        )
+        return not record.topic.is_audit and not self._registry.ownership.is_moving(record.topic_id)
 
     # -- Doors -----------------------------------------------------------------------------------------------
 

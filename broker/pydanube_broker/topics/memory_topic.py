@@ -2,7 +2,8 @@
 
 It has the surface of `Topic`, so that publish and consume streams need not know which of the two they are on. A
 receipt says `memory`: the batch was handed to the queues, and that is all. Offsets begin at 0 with each life of the
-broker; producers' ids do not, so that a session of an earlier life is never taken for one of this.
+broker; producers' ids do not, so that two sessions never have one id. A producer that opened its session in another life
+of the broker, or at the broker that had the topic before, goes on with it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pydanube_broker.journal import CachedBatch, Kind
 from pydanube_broker.outcome import Told
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.log_state import LogState
-from pydanube_broker.topics.producers import Appended
+from pydanube_broker.topics.producers import Appended, ProducerSession
 from pydanube_broker.topics.topic import Topic, TopicHub, now_ms
 from pydanube_broker.wall_clock import append_time
 
@@ -92,6 +93,10 @@ class MemoryTopic(Topic):
         for reader in tuple(self.live_readers):
             self.dropped_by_readers += reader.offer(batch)
         return Appended(part.first_sequence, part.count, base, time_ms), False
+
+    def resume_producer(self, producer_id: int, epoch: int, token: int) -> ProducerSession:
+        """Nothing is stored, so that nothing can be there twice: a session of another life or broker goes on."""
+        return self.state.producers.take_in(producer_id, epoch, token)
 
     def when_room(self, done: Callable[[], None]) -> None:
         """Answer at once: there is always room."""

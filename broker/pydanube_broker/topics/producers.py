@@ -58,6 +58,7 @@ class ProducerSession:
     connections: int = 0
     # Monotonic; None while somebody is connected, and until it is looked at
     idle_since_s: float | None = None
+    begins_anywhere: bool = False  # with whatever comes first: what came before is not known here
     promised: Opening | None = None  # the newest that was prepared and has not taken over yet
     recent: deque[Appended] = field(default_factory=lambda: deque(maxlen=RECENT))
 
@@ -169,6 +170,20 @@ class Producers:
         self.changes += 1  # a head keeps their order
         return session
 
+    def take_in(self, producer_id: int, epoch: int, token: int) -> ProducerSession:
+        """As `resume`; one that another life or broker opened goes on here. For topics whose sessions outlive nothing.
+
+        Raises:
+            ProducerFenced.
+        """
+        session = self._sessions.get(producer_id)
+        if session is None and token:
+            next_id = self.next_id
+            session = self.add(producer_id, epoch, "", token)
+            session.begins_anywhere = True
+            self.next_id = next_id  # what a client says does not decide which ids others get
+        return self.resume(producer_id, epoch, token)
+
     def _known(self, producer_id: int, epoch: int) -> ProducerSession:
         session = self._sessions.get(producer_id)
         if session is None or epoch > session.epoch:
@@ -194,7 +209,8 @@ class Producers:
         session = self._sessions.get(producer_id)
         if session is None or session.epoch != epoch:
             session = self._known(producer_id, epoch)
-        if first_sequence == session.next_sequence:
+        if first_sequence == session.next_sequence or session.begins_anywhere:
+            session.begins_anywhere = False
             return None
         for appended in session.recent:
             if appended.first_sequence == first_sequence and appended.count == count:

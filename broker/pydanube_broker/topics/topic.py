@@ -35,7 +35,7 @@ from pydanube_broker.topics.log_state import (
     encode_session_body,
     encode_trim_body,
 )
-from pydanube_broker.topics.producers import Appended, Opening
+from pydanube_broker.topics.producers import Appended, Opening, ProducerSession
 from pydanube_broker.wall_clock import WallClock, append_time
 
 #: called with batches, with nothing, or with an error
@@ -291,6 +291,10 @@ class Topic:
     async def settled(self) -> None:
         """Wait until everything appended so far is as durable as promised. Raises what stands in the way."""
         await outcome_of(lambda told: self.when_safe(self.position, told))
+
+    def resume_producer(self, producer_id: int, epoch: int, token: int) -> ProducerSession:
+        """The session of an earlier connection. Raises `ProducerUnknown`, `ProducerFenced`."""
+        return self.state.producers.resume(producer_id, epoch, token)
 
     async def open_producer(self, name: str, *, exclusive: bool = False) -> Opening:
         """Prepare a session, safe when it is returned: a new id, or an exclusive name's id in its next epoch.

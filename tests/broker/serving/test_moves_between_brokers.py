@@ -30,7 +30,7 @@ async def move(cluster: SeveralBrokers, name: str, target: Broker) -> None:
     await until(lambda: asked.registry.catalog.index.find_topic(topic) is not None)
     record = asked.registry.catalog.index.find_topic(topic)
     assert record is not None
-    await asked.moves.begin(record, broker_id(target))
+    await asked.moves.begin([record], broker_id(target))
     await until(lambda: target.registry.find(topic) is not None)
 
 

@@ -54,6 +54,7 @@ from pydanube.admin.generated.results import (
     LagItem,
     Leader,
     MovedCursor,
+    MovedTopic,
     NamespaceItem,
     NamespacePoliciesResult,
     NewToken,
@@ -88,7 +89,6 @@ from pydanube.admin.generated.results import (
     TopicSchemaResult,
     TruncatedTopic,
     UndoneChange,
-    UnloadedTopic,
     Verdict,
     VerifiedAudit,
     VerifiedObjects,
@@ -1390,6 +1390,16 @@ class TopicsOperations:
         """Show counters of one topic: messages and bytes in and out, lag, refusals."""
         return await self._caller.call("topics.metrics", locals(), TopicMetrics)
 
+    async def move(
+        self, topic: str, *, to_broker: str | None = None, plan_token: str | None = None
+    ) -> MovedTopic:
+        """Move a topic to another broker, a named one or the one with the fewest topics."""
+        return await self._caller.call("topics.move", locals(), MovedTopic)
+
+    async def plan_move(self, topic: str, *, to_broker: str | None = None) -> Plan[MovedTopic]:
+        """What `move` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "topics.move", locals(), MovedTopic)
+
     async def replay(
         self, topic: str, *, from_: str, to: str, until: str | None = None, plan_token: str | None = None
     ) -> ReplayedTopic:
@@ -1480,13 +1490,13 @@ class TopicsOperations:
         """What `truncate` would change; nothing changes until it is applied."""
         return await planned(self._caller, "topics.truncate", locals(), TruncatedTopic)
 
-    async def unload(self, topic: str, *, plan_token: str | None = None) -> UnloadedTopic:
+    async def unload(self, topic: str, *, plan_token: str | None = None) -> MovedTopic:
         """Move a topic to another broker; a lone broker answers LAST_BROKER."""
-        return await self._caller.call("topics.unload", locals(), UnloadedTopic)
+        return await self._caller.call("topics.unload", locals(), MovedTopic)
 
-    async def plan_unload(self, topic: str) -> Plan[UnloadedTopic]:
+    async def plan_unload(self, topic: str) -> Plan[MovedTopic]:
         """What `unload` would change; nothing changes until it is applied."""
-        return await planned(self._caller, "topics.unload", locals(), UnloadedTopic)
+        return await planned(self._caller, "topics.unload", locals(), MovedTopic)
 
 
 class Admin:

@@ -1108,6 +1108,14 @@ class TopicMetrics(Result):
     topic: str
 
 
+class MovedTopic(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    moves: dict[str, str]
+
+
 class ReplayedRange(Result):
     """The messages that arrived in one concrete topic."""
 
@@ -1143,11 +1151,3 @@ class TruncatedTopic(Result):
     topic: str
     start_offsets: dict[str, int]
     messages: int
-
-
-class UnloadedTopic(Result):
-    call_id: str = ""
-    plan_id: str = ""
-    undo_until: str | None = None
-    topic: str
-    moves: dict[str, str]

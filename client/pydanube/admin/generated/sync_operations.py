@@ -287,6 +287,8 @@ class SyncTopicsOperations(InLoop[TopicsOperations]):
     get_schema_config = Blocking(TopicsOperations.get_schema_config)
     list = Blocking(TopicsOperations.list)
     metrics = Blocking(TopicsOperations.metrics)
+    move = Blocking(TopicsOperations.move)
+    plan_move = BlockingPlan(TopicsOperations.plan_move)
     replay = Blocking(TopicsOperations.replay)
     plan_replay = BlockingPlan(TopicsOperations.plan_replay)
     set_policies = Blocking(TopicsOperations.set_policies)

@@ -1,0 +1,144 @@
+"""Topics go to other brokers: to a named one, or to the one with the fewest.
+
+Begun at any broker. What a move needs is asked before its owner stops anything, and the target reads what is handed over
+before that, too: a move that cannot be carried out leaves the topic where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from pydantic import Field
+from pydanube_core.errors import Conflict, InvalidArgument, LastBroker, Unavailable
+from pydanube_core.facts import TopicFacts
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
+from pydanube_admin.engine.models import Change, Request, TopicArgument
+from pydanube_admin.engine.next_calls import next_call
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.operations.topics import Topic, find_topic
+
+
+class MoveTopicRequest(Request):
+    topic: TopicArgument
+    to_broker: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=32,
+            description="Id of the broker that takes it; without it, the one with the fewest topics",
+        ),
+    ] = None
+
+
+class UnloadTopicRequest(Request):
+    topic: TopicArgument
+
+
+class MovedTopic(Change):
+    topic: str
+    moves: dict[str, str]  # concrete topic → the broker it goes to
+
+
+async def forecast_move(context: Context, request: MoveTopicRequest) -> Forecast:
+    topic = await find_topic(context, request.topic)
+    moves = await _moves(context, topic, request.to_broker)
+    return Forecast(
+        diff=[
+            entry(f"topics{log.topic}/owner", log.owner, moves[log.topic])
+            for log in topic.logs
+            if log.topic in moves
+        ],
+        blast_radius=blast_radius(
+            topics=1, subscriptions=len(topic.subscriptions), consumers=topic.consumers
+        ),
+    )
+
+
+async def _moves(context: Context, topic: Topic, to_broker: str | None) -> Mapping[str, str]:
+    """Where each log would go, by what is known now."""
+    takers = await context.port.takers()
+    if not any(set(takers) - {log.owner} for log in topic.logs):
+        raise LastBroker(
+            f"{topic.own.topic} has nowhere to go: no other broker takes topics",
+            field="topic",
+            value=topic.own.topic,
+        )
+    if to_broker is not None and to_broker not in takers:
+        raise InvalidArgument(
+            f"broker {to_broker} takes no topics; {', '.join(takers)} would",
+            field="to_broker",
+            value=to_broker,
+        ).followed_by(next_call("brokers.list", {}, "shows the brokers there are, and their states"))
+    found = {log.topic: target for log in topic.logs if (target := _target(log, takers, to_broker))}
+    if not found:
+        raise Conflict(f"{topic.own.topic} is with broker {to_broker} already", topic=topic.own.topic)
+    if to_broker is not None:
+        await _check_store(context, to_broker)
+    return found
+
+
+def _target(log: TopicFacts, takers: Sequence[str], to_broker: str | None) -> str | None:
+    if to_broker is not None:
+        return None if log.owner == to_broker else to_broker
+    return next((broker for broker in takers if broker != log.owner), None)
+
+
+async def _check_store(context: Context, broker_id: str) -> None:
+    """The target reads the hand-over from the store: one that says it cannot is not asked."""
+    for facts in await context.port.statuses():
+        if facts.broker_id != broker_id:
+            continue
+        for reason in facts.reasons:
+            if reason.code.startswith("TIER_STORE") or reason.code == "TIER_NOT_SHARED":
+                raise Unavailable(
+                    f"broker {broker_id} cannot read what is handed over: {reason.message}",
+                    broker_id=broker_id,
+                    retry_after_ms=1000,
+                )
+        return
+    raise Unavailable(
+        f"broker {broker_id} is registered and does not answer", broker_id=broker_id, retry_after_ms=1000
+    ).followed_by(next_call("brokers.list", {}, "shows who answers"))
+
+
+@operation(
+    "topics.move",
+    effect=Effect.CHANGE,
+    title="Move a topic",
+    permission="topics:change",
+    summary="Move a topic to another broker, a named one or the one with the fewest topics.",
+    forecast=forecast_move,
+    examples=(
+        Example(
+            arguments={"topic": "orders", "to_broker": "10203040506070809"}, note="to the one that is named"
+        ),
+    ),
+)
+async def move_topic(context: Context, request: MoveTopicRequest) -> MovedTopic:
+    """It begins to be handed over: who publishes or consumes meanwhile waits for a moment, and nothing is lost."""
+    topic = await find_topic(context, request.topic)
+    await _moves(context, topic, request.to_broker)
+    moves = await context.port.move_topic(topic.own.topic, request.to_broker)
+    return MovedTopic(topic=topic.own.topic, moves=dict(moves))
+
+
+async def forecast_unload(context: Context, request: UnloadTopicRequest) -> Forecast:
+    return await forecast_move(context, MoveTopicRequest(topic=request.topic))
+
+
+@operation(
+    "topics.unload",
+    effect=Effect.CHANGE,
+    title="Unload a topic",
+    permission="topics:change",
+    summary="Move a topic to another broker; a lone broker answers LAST_BROKER.",
+    forecast=forecast_unload,
+    examples=(Example(arguments={"topic": "orders"}, note="to the one with the fewest topics"),),
+)
+async def unload_topic(context: Context, request: UnloadTopicRequest) -> MovedTopic:
+    """As `topics.move` without a target."""
+    return await move_topic(context, MoveTopicRequest(topic=request.topic))
