@@ -17,7 +17,8 @@ from pydanube_core.errors import ClusterError
 from pydanube_core.names import TopicName
 
 from tests.support.etcd import EtcdMembers
-from tests.support.several_brokers import SeveralBrokers, several_brokers, until
+from tests.support.several_brokers import SeveralBrokers, several_brokers
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 TOPICS = [f"/default/t{n}" for n in range(9)]

@@ -26,8 +26,8 @@ from pydanube_core.names import AUDIT_TOPIC, TopicName
 from pydanube_core.services import METHODS
 
 from tests.admin.real_broker import Administered, administered
-from tests.broker.delivery.waiting import until
 from tests.broker.official.raw_client import NON_RELIABLE, RELIABLE, RawClient
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 

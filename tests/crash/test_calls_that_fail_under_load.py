@@ -22,10 +22,11 @@ from anyio import to_thread
 from pydanube import ClusterError, connect
 from pydanube_admin.remote import OpsClient
 
-from tests.crash.test_changes_on_a_full_disk import reasons, wait_until
+from tests.crash.test_changes_on_a_full_disk import reasons
 from tests.support.broker_process import BrokerProcess
 from tests.support.history import History
 from tests.support.load import PATIENCE, Load, read_topic
+from tests.support.waiting import wait_until
 
 ORDERS = "/default/orders"
 WRITES, SYNCS, OPENS = 1, 2, 4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pydanube_admin.remote import call_sync
 from pydanube_core.errors import ClusterError
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import wait_until
 
 Make = Callable[..., BrokerProcess]
 DEADLINE_S = 120.0
@@ -29,13 +29,6 @@ def reasons(broker: BrokerProcess) -> list[str]:
     except urllib.error.HTTPError as error:
         body = json.load(error)
     return [reason["code"] for reason in body["reasons"]]
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.1)
 
 
 def fill(path: Path) -> None:

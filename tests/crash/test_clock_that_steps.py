@@ -17,18 +17,12 @@ from pydanube_admin.remote import call_sync
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.stepped_clock import Clock
+from tests.support.waiting import wait_until
 
 pytest.importorskip("pyarrow")
 
 YEAR_S = 365 * 86_400
 DEADLINE_S = 120.0
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.1)
 
 
 @pytest.mark.long

@@ -9,8 +9,9 @@ from typing import Any
 
 from pydanube_admin.remote import call_sync
 
-from tests.crash.test_changes_on_a_full_disk import fill, reasons, wait_until
+from tests.crash.test_changes_on_a_full_disk import fill, reasons
 from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import wait_until
 
 Make = Callable[..., BrokerProcess]
 

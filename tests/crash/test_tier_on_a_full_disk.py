@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from pydanube_admin.remote import call_sync
 from pydanube_core.errors import DiskFull
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import wait_until
 
 pytest.importorskip("pyarrow")
 
@@ -20,13 +20,6 @@ Make = Callable[..., BrokerProcess]
 MIB = 1 << 20
 GUARD = 16 * MIB
 DEADLINE_S = 120.0
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def free(folder: Path) -> int:

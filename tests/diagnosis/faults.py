@@ -34,8 +34,8 @@ from tests.diagnosis.injector import (
     producer_stopped,
     publish_throttled,
     schema_rejections,
-    until,
 )
+from tests.support.waiting import until
 
 # -- subscriptions -----------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from pydanube_admin.remote import OpsClient
 
 from tests.broker.official.raw_client import RawClient
 from tests.support.broker_process import client_environment
+from tests.support.waiting import until
 
 __all__ = ["FAST", "Expected", "Fault", "Found", "World", "diagnosed"]
 
@@ -96,15 +97,6 @@ class Found:
     @property
     def right(self) -> bool:
         return not self.evidence_wrong
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another task or process does."""
-    async with asyncio.timeout(120):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.02)
 
 
 class Program:

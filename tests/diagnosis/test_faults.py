@@ -31,11 +31,11 @@ from tests.diagnosis.injector import (
     poison_message,
     publish_throttled,
     schema_rejections,
-    until,
     world_of,
 )
 from tests.support.broker_process import BrokerProcess, broker_process_fixture
 from tests.support.s3_server import BUCKET, running_s3_server, s3_environment
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 Make = Callable[..., BrokerProcess]

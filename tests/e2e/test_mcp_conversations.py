@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from mcp.types import ElicitRequestParams, ElicitResult
 
 from tests.support.broker_process import BrokerProcess, client_environment, danube_command
 from tests.support.task_client import TakesTasks, ask_task
+from tests.support.waiting import until
 
 # Long: each starts a broker and several clients, half a minute in all.
 pytestmark = [pytest.mark.anyio, pytest.mark.long, pytest.mark.timeout(900)]
@@ -137,13 +138,6 @@ async def test_diagnose_plan_apply_verify_and_delete_refused_consented_undone(
 
 
 # -- a long task, killed in the middle -------------------------------------------------------------------------------
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        await anyio.sleep(0.05)
 
 
 async def patiently(client: Client, task_id: str) -> dict[str, Any]:

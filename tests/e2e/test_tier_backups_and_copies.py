@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,11 @@ import httpx
 import pytest
 
 from tests.support.broker_process import BrokerDied
+from tests.support.waiting import wait_until
 
 pytest.importorskip("pyarrow")
 
 Make = Callable[..., Any]
-
-
-def until(condition: Callable[[], bool], deadline_s: float = 60.0) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.1)
 
 
 def settings(store: Path, **more: str) -> dict[str, str]:
@@ -46,7 +39,7 @@ def tiered(broker: Any) -> int:
 def publish(broker: Any, first: int, count: int = 100) -> list[bytes]:
     lines = [b"line %06d" % i for i in range(first, first + count)]
     broker.command("produce", "logs", stdin=b"\n".join(lines) + b"\n")
-    until(lambda: tiered(broker) == first + count)
+    wait_until(lambda: tiered(broker) == first + count)
     return lines
 
 
@@ -123,7 +116,7 @@ def test_a_copy_of_the_directory_is_refused_by_name_and_the_running_original_kee
     # told that the original is gone, the copy takes the store: the original notices, and writes there no more
     copy = make_broker(data_dir=copied, environment=settings(store, DANUBE_TIER__TAKE_OVER="1"))
     copy.start()
-    until(lambda: any(each["code"] == "TIER_STORE_OWNED" for each in original.status()["reasons"]))
+    wait_until(lambda: any(each["code"] == "TIER_STORE_OWNED" for each in original.status()["reasons"]))
     original.command("produce", "logs", "-m", "of the original")
     assert original.status()["ready"]
     assert there <= objects(store)
@@ -148,8 +141,8 @@ def test_a_store_that_is_empty_all_of_a_sudden_is_said_and_not_written_to(
     assert objects(store) == set()
     shutil.rmtree(store)
     away.rename(store)
-    until(lambda: not broker.status()["reasons"])  # by itself
-    until(lambda: tiered(broker) == 101)
+    wait_until(lambda: not broker.status()["reasons"])  # by itself
+    wait_until(lambda: tiered(broker) == 101)
     assert read(broker) == sent
 
 

@@ -7,13 +7,14 @@ import subprocess
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.broker_process import BrokerProcess, client_environment, danube_command
+from tests.support.waiting import wait_until
 
 pytest.importorskip("pyarrow")
 
@@ -63,13 +64,6 @@ def status(broker: BrokerProcess, path: str = "/status") -> dict[str, Any]:
     return found
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
-
-
 def all_tiered(broker: BrokerProcess, *, segments: int = 2) -> bool:
     now = status(broker)
     tier = now["tier"]
@@ -92,7 +86,7 @@ def objects(broker: BrokerProcess) -> list[Path]:
 def test_every_reader_finds_the_same_messages_wherever_they_are(broker: BrokerProcess) -> None:
     cold = lines_of(1, 6000)
     assert produce(broker, cold)
-    until(lambda: all_tiered(broker))
+    wait_until(lambda: all_tiered(broker))
     assert objects(broker)
     hot = lines_of(2, 500)
     assert produce(broker, hot)
@@ -146,7 +140,7 @@ def test_killed_at_every_step_nothing_is_lost_or_doubled(tmp_path: Path) -> None
         sent.append(lines_of(len(sent), 1500))
         assert produce(broker, sent[-1])
         acknowledged.append(len(sent) - 1)
-        until(lambda: all_tiered(broker))
+        wait_until(lambda: all_tiered(broker))
         got = consume(broker, "--exit")
         assert broker.lives >= 5, "four steps are the broker's own"
     times = Counter(got)
@@ -163,7 +157,7 @@ def test_a_damaged_and_a_missing_object_are_errors_of_the_reader_and_nobody_else
     broker: BrokerProcess,
 ) -> None:
     assert produce(broker, lines_of(1, 6000))
-    until(lambda: all_tiered(broker))
+    wait_until(lambda: all_tiered(broker))
     first = objects(broker)[0]
     whole = first.read_bytes()
     first.write_bytes(whole[:100] + bytes([whole[100] ^ 255]) + whole[101:])
@@ -188,13 +182,13 @@ def test_a_store_that_is_away_degrades_and_is_caught_up_with(tmp_path: Path) -> 
     with BrokerProcess(tmp_path, environment={**SETTINGS, "DANUBE_TIER__URL": str(blocked)}) as broker:
         lines = lines_of(1, 3000)
         assert produce(broker, lines)
-        until(lambda: bool(status(broker)["tier"]["errors"]))
+        wait_until(lambda: bool(status(broker)["tier"]["errors"]))
         assert status(broker, "/readyz") == {"ready": True, "reasons": []}
         degraded = status(broker)
         assert degraded["ready"]
         assert [reason["code"] for reason in degraded["reasons"]] == ["TIER_STORE_UNAVAILABLE"]
         assert str(blocked) in degraded["reasons"][0]["message"]
         blocked.unlink()
-        until(lambda: all_tiered(broker))
+        wait_until(lambda: all_tiered(broker))
         assert status(broker)["reasons"] == []
         assert consume(broker, "--exit") == lines

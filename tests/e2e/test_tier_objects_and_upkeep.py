@@ -19,10 +19,10 @@ from tests.e2e.test_tier_crashes_and_reads import (
     lines_of,
     objects,
     produce,
-    until,
 )
 from tests.support.broker_process import BrokerProcess
 from tests.support.s3_server import BUCKET, running_s3_server, s3_environment
+from tests.support.waiting import wait_until
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -42,7 +42,9 @@ def fill(broker: BrokerProcess, runs: int) -> list[bytes]:
     for run in range(runs):
         sent += lines_of(run, 300)
         assert produce(broker, lines_of(run, 300))
-        until(lambda so_far=run: all_tiered(broker, segments=99) and len(objects_listed(broker)) > so_far)
+        wait_until(
+            lambda so_far=run: all_tiered(broker, segments=99) and len(objects_listed(broker)) > so_far
+        )
     return sent
 
 
@@ -117,6 +119,6 @@ def test_a_topic_tiers_to_a_real_s3_server_and_back(tmp_path: Path) -> None:
         with BrokerProcess(tmp_path / "broker", environment=environment) as broker:
             lines = lines_of(1, 4000)
             assert produce(broker, lines)
-            until(lambda: all_tiered(broker))
+            wait_until(lambda: all_tiered(broker))
             assert list(server.folder.rglob("*.parquet"))
             assert consume(broker, "--exit") == lines

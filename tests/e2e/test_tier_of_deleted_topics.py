@@ -11,8 +11,8 @@ import pytest
 from pydanube import connect
 from pydanube_admin.remote import call_sync
 
-from tests.e2e.test_tier_crashes_and_reads import until
 from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import wait_until
 
 pytest.importorskip("pyarrow")
 
@@ -57,7 +57,7 @@ def test_a_deleted_topic_lets_go_of_the_journal_within_its_grace_and_comes_back_
                 broker.start()
             for _ in range(12):
                 anyio.run(_publish, broker, "busy", [b"x" * 1000] * 500)
-            until(lambda: segments() < 16)
+            wait_until(lambda: segments() < 16)
         for topic, call_id in deleted:
             ask("changes.undo", call_id=call_id)
             described = ask("topics.describe", topic=topic)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import httpx
 import pytest
 
 from tests.support.broker_process import BrokerProcess, client_environment, danube_command
+from tests.support.waiting import wait_until
 
 pq = pytest.importorskip("pyarrow.parquet")
 
@@ -38,20 +37,15 @@ def call(broker: BrokerProcess, method: str, **params: Any) -> dict[str, Any]:
     return found
 
 
-def until(condition: Callable[[], bool], deadline_s: float = 90.0) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.1)
-
-
 def fill(broker: BrokerProcess, topic: str, objects: int) -> None:
     """So many objects of 100 messages each."""
     sent = 0
     for _ in range(objects):
         broker.command("produce", topic, "-m", "x" * 100, "--count", "100")
         sent += 100
-        until(lambda wanted=sent: call(broker, "topics.describe", topic=topic)["tiered_offset"] == wanted)
+        wait_until(
+            lambda wanted=sent: call(broker, "topics.describe", topic=topic)["tiered_offset"] == wanted
+        )
 
 
 def starts(broker: BrokerProcess, topic: str) -> list[int]:
@@ -69,7 +63,7 @@ def test_retention_takes_whole_objects_and_waits_for_cursors(tmp_path: Path) -> 
         assert starts(broker, "logs") == whole
         call(broker, "subscriptions.create", topic="logs", subscription="slow", start="offset:150")
         call(broker, "topics.set_policies", topic="logs", policies={"retention_bytes": 1})
-        until(lambda: starts(broker, "logs") == [100, 200, 300])
+        wait_until(lambda: starts(broker, "logs") == [100, 200, 300])
         described = call(broker, "topics.describe", topic="logs")
         assert (described["start_offset"], described["next_offset"]) == (100, 400)
         lag = call(broker, "subscriptions.lag", topic="logs", subscription="slow")["items"][0]
@@ -84,7 +78,7 @@ def test_retention_takes_whole_objects_and_waits_for_cursors(tmp_path: Path) -> 
             policies={"retention_bytes": 0, "retention_offset": 250},
         )
         call(broker, "topics.set_policies", topic="logs", policies={"drop_unread": 1})
-        until(lambda: starts(broker, "logs") == [200, 300])
+        wait_until(lambda: starts(broker, "logs") == [200, 300])
         assert call(broker, "subscriptions.lag", topic="logs")["items"][0]["lag_messages"] == 200
         got = broker.command(
             "consume", "logs", "-s", "slow", "--count", "200", "--for", "60s", "--format", "raw"
@@ -98,7 +92,7 @@ def test_retention_takes_whole_objects_and_waits_for_cursors(tmp_path: Path) -> 
             policies={"retention_offset": None, "drop_unread": None},
         )
         call(broker, "namespaces.set_policies", namespace="default", policies={"retention_age_s": 1})
-        until(lambda: starts(broker, "logs") == [])
+        wait_until(lambda: starts(broker, "logs") == [])
         assert call(broker, "topics.describe", topic="logs")["start_offset"] == 400
         tier = broker.status()["tier"]
         assert tier["objects_dropped"] == 4
@@ -115,10 +109,10 @@ def test_what_the_journal_is_not_to_keep_is_tiered_first(tmp_path: Path) -> None
     }
     with BrokerProcess(tmp_path, environment=settings) as broker:
         broker.command("produce", "logs", "-m", "x" * 1000, "--count", "3000")
-        until(lambda: bool(call(broker, "topics.describe", topic="logs")["tiered_offset"]))
+        wait_until(lambda: bool(call(broker, "topics.describe", topic="logs")["tiered_offset"]))
         described = call(broker, "topics.describe", topic="logs")
         assert (described["start_offset"], described["next_offset"]) == (0, 3000)
-        until(lambda: broker.status()["journal"]["segments"] <= 4)
+        wait_until(lambda: broker.status()["journal"]["segments"] <= 4)
         assert len(broker.command("consume", "logs", "--exit", "--format", "raw").stdout.splitlines()) == 3000
 
 
@@ -133,10 +127,10 @@ def test_a_deleted_topic_takes_its_objects_with_it_also_when_killed_half_way(tmp
         assert len(files(broker, "logs")) == 2
         (hooks / "discarded").touch()
         broker.command("topics", "delete", "logs", "--yes")
-        until(lambda: not broker.running)
+        wait_until(lambda: not broker.running)
         broker.kill()
         broker.start()
-        until(lambda: "tier_topic_discarded" in broker.log())
+        wait_until(lambda: "tier_topic_discarded" in broker.log())
         assert files(broker, "logs") == []
         assert len(files(broker, "logs-eu")) == 1, "a neighbour by name keeps its own"
         broker.command("produce", "logs", "-m", "again")
@@ -157,13 +151,13 @@ def test_retention_killed_at_every_step_leaves_what_it_must_keep(tmp_path: Path)
                 call(broker, "topics.set_policies", topic="logs", policies=body)
             else:  # the third is the child's own death, which its broker outlives
                 broker.command("objects", "collect", "logs", "--yes", check=False)
-            until(lambda: not any(hooks.iterdir()))
+            wait_until(lambda: not any(hooks.iterdir()))
             if step != "deleted":
-                until(lambda: not broker.running)
+                wait_until(lambda: not broker.running)
                 broker.kill()
                 broker.start()
             begin = 100 * min(number, 2)
-            until(lambda begin=begin: starts(broker, "logs") == list(range(begin, 400, 100)))
+            wait_until(lambda begin=begin: starts(broker, "logs") == list(range(begin, 400, 100)))
             described = call(broker, "topics.describe", topic="logs")
             assert (described["start_offset"], described["next_offset"]) == (begin, 400)
         broker.command("objects", "collect", "logs", "--yes")
@@ -182,7 +176,7 @@ def test_a_consumer_from_offset_0_crosses_three_tiers_while_publishing_goes_on(t
 
         first = lines(0, 20_000)
         broker.command("produce", "logs", stdin=first)
-        until(lambda: call(broker, "topics.describe", topic="logs")["tiered_offset"] == 20_000)
+        wait_until(lambda: call(broker, "topics.describe", topic="logs")["tiered_offset"] == 20_000)
         # The rest comes while the consumer reads, and is tiered under its feet.
         more = [lines(at, at + 2000) for at in range(20_000, 30_000, 2000)]
         publishing = threading.Thread(

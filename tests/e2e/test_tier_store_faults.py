@@ -12,8 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.faulty_proxy import Fault, FaultyProxy
 from tests.support.s3_server import BUCKET, SECRET_KEY, S3Server, running_s3_server, s3_environment
+from tests.support.waiting import wait_until
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("s3fs")
@@ -49,13 +49,6 @@ def call(broker: BrokerProcess, method: str, **params: Any) -> dict[str, Any]:
     return found
 
 
-def until(condition: Callable[[], bool], deadline_s: float = 120.0) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.1)
-
-
 class Log:
     """One topic and what was acknowledged in it."""
 
@@ -73,7 +66,7 @@ class Log:
 
     def check(self, bucket: Path) -> None:
         """Everything acknowledged is readable, once, in order; after a collection bucket and catalog agree."""
-        until(self.tiered)
+        wait_until(self.tiered)
         got = self._broker.command("consume", "logs", "--exit", "--format", "raw").stdout
         assert got.split(b"\n")[:-1] == self.sent
         self._broker.command("objects", "collect", "logs", "--yes")
@@ -124,7 +117,7 @@ def test_a_store_on_bad_days_loses_and_doubles_nothing(
         with BrokerProcess(tmp_path, environment=settings) as broker:
             log = Log(broker)
             log.publish()
-            until(log.tiered)
+            wait_until(log.tiered)
             for fault in faults:
                 before = errors(broker)
                 if fault is Fault.STALE_LIST:
@@ -132,11 +125,11 @@ def test_a_store_on_bad_days_loses_and_doubles_nothing(
                 proxy.fault = fault
                 log.publish()
                 if fault is Fault.STALE_LIST:
-                    until(log.tiered)
+                    wait_until(log.tiered)
                     call(broker, "objects.compact", topic="logs")
                     broker.command("objects", "collect", "logs", "--yes")
                 else:
-                    until(lambda before=before: errors(broker) > before)
+                    wait_until(lambda before=before: errors(broker) > before)
                     reason = degraded(broker)[0]
                     if fault in (Fault.BUSY, Fault.HANG):
                         assert reason["code"] == "TIER_STORE_UNAVAILABLE"
@@ -144,8 +137,8 @@ def test_a_store_on_bad_days_loses_and_doubles_nothing(
                 assert proxy.struck, fault
                 log.publish()  # goes on all the while
                 proxy.fault = None
-                until(log.tiered)
-                until(lambda: not degraded(broker))
+                wait_until(log.tiered)
+                wait_until(lambda: not degraded(broker))
             log.check(server.folder / prefix)
             assert SECRET_KEY not in broker.log()
             assert SECRET_KEY not in json.dumps(broker.status())
@@ -163,7 +156,7 @@ def test_wrong_credentials_are_said_with_bucket_key_and_remedy_and_never_shown(
     }
     with BrokerProcess(tmp_path, environment=settings) as broker:
         broker.command("produce", "logs", "-m", "x", "--count", "100")
-        until(lambda: bool(errors(broker)))
+        wait_until(lambda: bool(errors(broker)))
         (reason,) = degraded(broker)
         assert reason["code"] == "TIER_STORE_UNAVAILABLE"
         for word in (f"{BUCKET}/refused", "/owner", "credentials", "tier.profile"):
@@ -207,11 +200,11 @@ def test_a_full_object_disk_degrades_and_is_caught_up_with_when_there_is_room(tm
             noise = [os.urandom(500).hex().encode() for _ in range(300)]
             broker.command("produce", "logs", stdin=b"\n".join(noise) + b"\n")
             log.sent += noise
-            until(lambda: bool(degraded(broker)))
+            wait_until(lambda: bool(degraded(broker)))
             assert "free space" in degraded(broker)[0]["message"]
             log.publish()
             ballast.unlink()
-            until(lambda: not degraded(broker))
+            wait_until(lambda: not degraded(broker))
             log.check(disk / "objects")
 
 
@@ -221,7 +214,7 @@ def test_the_child_killed_and_stopped_costs_a_retry(tmp_path: Path) -> None:
         log = Log(broker)
         for _ in range(3):
             log.publish()
-            until(lambda: broker.status()["tier"]["process_id"] is not None)
+            wait_until(lambda: broker.status()["tier"]["process_id"] is not None)
             os.kill(broker.status()["tier"]["process_id"], signal.SIGKILL)
-        until(lambda: broker.status()["tier"]["process_deaths"] >= 3)
+        wait_until(lambda: broker.status()["tier"]["process_deaths"] >= 3)
         log.check(broker.data_dir / "objects")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess, client_environment
 from tests.support.pinned_packages import ensure_package
+from tests.support.waiting import wait_until
 
 pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -26,15 +26,8 @@ LINES = [b"2026-01-31 12:%02d:%02d status installed lib%06d" % (i // 60 % 60, i 
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("broker"), environment=SETTINGS) as process:
         process.command("produce", "logs", stdin=b"\n".join(LINES) + b"\n")
-        until(lambda: tiered(process, "logs") == len(LINES))
+        wait_until(lambda: tiered(process, "logs") == len(LINES))
         yield process
-
-
-def until(condition: Callable[[], bool], deadline_s: float = 90.0) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.1)
 
 
 def call(broker: BrokerProcess, method: str, **params: Any) -> dict[str, Any]:
@@ -131,7 +124,7 @@ def test_every_offset_is_there_once_before_during_and_after_compaction(make_brok
     with make_broker(environment={**SETTINGS, "DANUBE_TIER__FLUSH_AGE": "100ms"}) as broker:
         for run in range(2):
             broker.command("produce", "logs", "-m", "x" * 100, "--count", "500")
-            until(lambda sent=500 * (run + 1): tiered(broker, "logs") == sent)
+            wait_until(lambda sent=500 * (run + 1): tiered(broker, "logs") == sent)
         paths = [item["path"] for item in items(broker, "logs")]
         glob = f"{Path(paths[0]).parent}/*.parquet"
         assert ask(broker, "objects.compact", topic="logs")["objects"] == 1
@@ -294,7 +287,7 @@ def test_collecting_without_yes_is_4_and_changes_nothing(broker: BrokerProcess) 
 
 def test_a_damaged_and_a_missing_object_show_in_verify(broker: BrokerProcess) -> None:
     broker.command("produce", "harmed", "-m", "x", "--count", "100")
-    until(lambda: tiered(broker, "harmed") == 100)
+    wait_until(lambda: tiered(broker, "harmed") == 100)
     path = Path(items(broker, "harmed")[0]["path"])
     whole = path.read_bytes()
     path.write_bytes(whole[:-20] + bytes([whole[-20] ^ 1]) + whole[-19:])

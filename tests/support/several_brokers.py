@@ -6,7 +6,6 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -15,6 +14,7 @@ from pydanube_broker.settings import Data, Metadata, Server, Settings, Tier
 from pydanube_core.names import TopicName
 
 from tests.support.etcd import EtcdMembers
+from tests.support.waiting import until
 
 FREE = Server(grpc_port=0, admin_port=0, metrics_port=0, http_port=0)
 
@@ -86,12 +86,6 @@ class SeveralBrokers:
     def others(self, name: str) -> list[Broker]:
         owner = self.owner(name)
         return [broker for broker in self.brokers.values() if broker is not owner]
-
-
-async def until(holds: Any) -> None:
-    with anyio.fail_after(60):
-        while not holds():  # noqa: ASYNC110  # what it looks at has no event
-            await anyio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -8,7 +8,8 @@ from pydanube_broker.broker import Broker
 from pydanube_core.errors import ClusterError, JournalReadOnly
 from pydanube_core.names import TopicName
 
-from tests.broker.delivery.waiting import facts_of, take, until
+from tests.broker.delivery.waiting import facts_of, take
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 

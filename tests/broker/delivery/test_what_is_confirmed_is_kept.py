@@ -20,7 +20,8 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName
 
 from tests.broker.delivery.conftest import Opener
-from tests.broker.delivery.waiting import facts_of, take, until
+from tests.broker.delivery.waiting import facts_of, take
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(15)]
 

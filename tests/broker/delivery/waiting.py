@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import anyio
 from pydanube import Message
 from pydanube_broker.broker import Broker
 from pydanube_core.facts import SubscriptionFacts
 
+from tests.support.waiting import until
+
 __all__ = ["facts_of", "take", "until"]
 
 STEP_S = 0.005
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait for a condition of this process; the test's deadline bounds it."""
-    while not condition():  # noqa: ASYNC110 -- what is waited for is told to nobody
-        await anyio.sleep(STEP_S)
 
 
 async def facts_of(broker: Broker, topic: str, subscription: str) -> SubscriptionFacts:

@@ -17,7 +17,8 @@ from pydanube_core.names import TopicName
 from pydanube_core.observation import Round
 from pydanube_core.positions import Position
 
-from tests.broker.delivery.waiting import STEP_S, until
+from tests.broker.delivery.waiting import STEP_S
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from pydanube_core.errors import ClusterError, Conflict, StoreUnavailable, Topic
 from pydanube_core.names import TopicName
 
 from tests.broker.delivery.conftest import Opener
-from tests.broker.delivery.waiting import until
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 

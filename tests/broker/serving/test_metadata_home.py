@@ -36,8 +36,8 @@ from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Compacted, Delete, DeleteRange, KeyRange, Put, Revision
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 
-from tests.broker.delivery.waiting import until
 from tests.support.etcd import EtcdMembers, free_ports
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
 FREE = {"grpc_port": 0, "admin_port": 0, "metrics_port": 0, "http_port": 0}

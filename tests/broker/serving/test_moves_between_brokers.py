@@ -13,7 +13,8 @@ from pydanube_core.errors import Conflict, InvalidArgument
 from pydanube_core.names import TopicName
 
 from tests.broker.serving.test_several_brokers import cluster, create, etcd
-from tests.support.several_brokers import SeveralBrokers, until
+from tests.support.several_brokers import SeveralBrokers
+from tests.support.waiting import until
 
 __all__ = ["cluster", "etcd"]
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]

@@ -22,7 +22,7 @@ from pydanube_core.names import TopicName
 
 from tests.broker.delivery.conftest import Opener
 from tests.broker.delivery.test_what_is_confirmed_is_kept import Reply
-from tests.broker.delivery.waiting import until
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 

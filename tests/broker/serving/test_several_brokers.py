@@ -18,7 +18,8 @@ from pydanube_core.services import CONSUMER_SERVICE, DISCOVERY, PRODUCER_SERVICE
 from pydanube_storage.objects import LocalStore, store_identity
 
 from tests.support.etcd import EtcdMembers, free_ports
-from tests.support.several_brokers import SeveralBrokers, several_brokers, until
+from tests.support.several_brokers import SeveralBrokers, several_brokers
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
 

@@ -11,7 +11,7 @@ from pydanube_broker.broker import Broker
 from pydanube_broker.journal import HelperSyncer, journal
 
 from tests.broker.delivery.conftest import Opener
-from tests.broker.delivery.waiting import until
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pydanube import InvalidArgument, InvalidName, Message, TopicNotFound
+
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -82,11 +83,6 @@ async def test_a_pattern_that_nothing_fits_waits_for_the_first_topic(cluster: An
         assert await consumer.receive(max_wait_s=0.05) == []
         await fill(client, name, b"one")
         assert [message.payload async for message in only(consumer)] == [b"one"]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  # the deadline is the test's
-        await asyncio.sleep(0.01)
 
 
 async def only(consumer: Any) -> Any:
