@@ -224,8 +224,7 @@ class Broker(BrokerParts):
         if self.locks is not None:
             streams = lambda: (*self._streams, *self.official.streams)  # noqa: E731
             self.spawn(RightsWatch(self.locks, self.access, streams).run())
-            if self.locks.published is not None:
-                self.spawn(self.locks.published.run())
+            self.spawn(self.locks.run())
         self._start_telemetry(stack)
         self.spawn(self.observation.run())
         stack.push_async_callback(self._stop_tasks)

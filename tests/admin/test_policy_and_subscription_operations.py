@@ -194,9 +194,10 @@ async def made_for(core: AdminCore, name: str) -> dict[str, Any]:
             await result(core, "namespaces.create", namespace="depot")
         case "namespaces.create":
             arguments["namespace"] = "shed"
-        case "roles.delete" | "bindings.delete":
+        case "roles.delete" | "bindings.delete" | "revocations.delete":
             maker = name.replace("delete", "create")
-            await result(core, maker, **OPERATIONS[maker].examples[0].arguments)
+            made = await result(core, maker, **OPERATIONS[maker].examples[0].arguments)
+            arguments |= {"revocation": made["revocation"]} if name == "revocations.delete" else {}
         case "tokens.rotate" | "tokens.revoke":
             arguments["token_id"] = (await result(core, "tokens.create", name="t"))["token_id"]
         case _ if "namespace" in arguments:

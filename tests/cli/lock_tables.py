@@ -80,6 +80,9 @@ quotas.list                       quotas:read
 quotas.set                        quotas:change
 reports.balance                   reports:run
 reports.lag                       reports:run
+revocations.create                revocations:create
+revocations.delete                revocations:delete
+revocations.list                  revocations:read
 roles.create                      roles:create
 roles.delete                      roles:delete
 roles.get                         roles:read

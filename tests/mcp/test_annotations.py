@@ -111,6 +111,8 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "roles.delete": {"role": "clerk"},
     "bindings.create": {"binding": "ann", "principal": "ann", "roles": "viewer"},
     "bindings.delete": {"binding": "bob"},
+    "revocations.create": {"kind": "jti", "value": "4711"},
+    "revocations.delete": {"revocation": "jti:4712"},
     "tokens.create": {"name": "t"},
     "tokens.rotate": {},
     "tokens.revoke": {},
@@ -190,6 +192,8 @@ async def test_a_change_made_twice(world: tuple[Administered, Client], name: str
         await cluster("roles.create", role="clerk", permissions="topics:read")
     elif name == "bindings.delete":
         await cluster("bindings.create", binding="bob", principal="bob", roles="viewer")
+    elif name == "revocations.delete":
+        await cluster("revocations.create", kind="jti", value="4712")
     elif name in ("tokens.rotate", "tokens.revoke"):
         arguments = {"token_id": (await cluster("tokens.create", name="t"))["token_id"]}
     with_plans = name in (

@@ -1,10 +1,11 @@
-"""Roles, bindings and tokens as the operations on them see them, and what holds for every change of theirs.
+"""Roles, bindings, tokens and revocations as the operations on them see them, and what holds for every change of theirs.
 
 Nobody gives what he does not hold, and the last admin stays. They can be prepared while the locks are off.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -26,14 +27,17 @@ from pydanube_core.security.permissions import (
 )
 from pydanube_core.security.records import (
     BINDINGS,
+    REVOCATIONS,
     ROLES,
     TOKENS,
     VERSION,
     TokenRecord,
     decode_binding,
+    decode_revocation,
     decode_role,
     decode_token,
 )
+from pydanube_core.security.revocations import Revocation
 
 from pydanube_admin.engine.context import Context
 
@@ -56,6 +60,7 @@ class GrantBook:
     roles: dict[str, Role]
     bindings: dict[str, Binding]
     tokens: dict[str, TokenRecord]
+    revocations: dict[str, Revocation]
 
     @property
     def grants(self) -> Grants:
@@ -70,7 +75,11 @@ async def grant_book(context: Context) -> GrantBook:
     tokens = {
         each.token_id: each for each in [decode_token(item) for item in await state_values(context, TOKENS)]
     }
-    return GrantBook({**roles, **{role.name: role for role in BUILT_IN}}, bindings, tokens)
+    revocations = {
+        each.id: each
+        for each in [decode_revocation(item) for item in await state_values(context, REVOCATIONS)]
+    }
+    return GrantBook({**roles, **{role.name: role for role in BUILT_IN}}, bindings, tokens, revocations)
 
 
 async def state_values(context: Context, prefix: str) -> list[bytes]:
@@ -85,8 +94,10 @@ async def state_values(context: Context, prefix: str) -> list[bytes]:
         after = page[-1].key
 
 
-async def write_grant(context: Context, key: str, value: bytes | None) -> None:
-    await context.port.write_state({key: value, VERSION: context.call_id.encode()})
+async def write_grant(context: Context, key: str, value: bytes | None, *, forget: Iterable[str] = ()) -> None:
+    """Write a record, or delete it (None), with others that are of no use any more."""
+    changes = dict.fromkeys(forget) | {key: value, VERSION: context.call_id.encode()}
+    await context.port.write_state(changes)
     if context.port.locks is not None:
         await context.port.locks.reload()
 

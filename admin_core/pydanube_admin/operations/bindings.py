@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -153,7 +154,7 @@ def _new_binding(context: Context, book: GrantBook, request: CreateBindingReques
     for role in roles:
         found_role(book, role)
         check_holds(context, grants, role, scope, resource)
-    check_admin_left(book, GrantBook(book.roles, {**book.bindings, made.id: made}, book.tokens))
+    check_admin_left(book, replace(book, bindings={**book.bindings, made.id: made}))
     return made
 
 
@@ -217,7 +218,7 @@ def _check_removable(book: GrantBook, name: str) -> Binding:
             f"there is no binding {name!r}; see `danube bindings list`", field="binding", value=name
         )
     rest = {key: value for key, value in book.bindings.items() if key != name}
-    check_admin_left(book, GrantBook(book.roles, rest, book.tokens))
+    check_admin_left(book, replace(book, bindings=rest))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -159,7 +160,7 @@ def _new_role(context: Context, book: GrantBook, request: CreateRoleRequest) -> 
     _check_not_built_in(request.role)
     check_room(book.roles, request.role, "roles")
     made = Role(name=request.role, permissions=permissions)
-    after = GrantBook({**book.roles, made.name: made}, book.bindings, book.tokens)
+    after = replace(book, roles={**book.roles, made.name: made})
     check_holds(
         context,
         after.grants if made.name not in book.roles else _with_probe(book, made),
@@ -206,7 +207,7 @@ def _check_deletable(book: GrantBook, name: str) -> Role:
     role = found_role(book, name)
     _check_not_built_in(name)
     rest = {key: value for key, value in book.roles.items() if key != name}
-    check_admin_left(book, GrantBook(rest, book.bindings, book.tokens))
+    check_admin_left(book, replace(book, roles=rest))
     return role
 
 

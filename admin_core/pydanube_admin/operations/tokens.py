@@ -57,6 +57,7 @@ class TokenItem(Result):
     principal_type: str
     created_at: str
     expires_at: str | None
+    last_used_at: str | None  # to within ten minutes; null: never used
 
 
 class CreateTokenRequest(Request):
@@ -88,7 +89,7 @@ class RevokedToken(Change):
     "tokens.list",
     effect=Effect.READ,
     title="List tokens",
-    summary="List API tokens by name: whose they are and until when they are good; never the tokens themselves.",
+    summary="List API tokens by name: whose they are, until when they are good, when they were used last; never the tokens themselves.",
     examples=(Example(arguments={}, note="every token"),),
 )
 async def list_tokens(context: Context, request: ListTokensRequest) -> Page[TokenItem]:
@@ -213,4 +214,5 @@ def _token(token: TokenRecord) -> dict[str, Any]:
         "token_id": token.token_id, "name": token.name, "principal": token.principal.name,
         "principal_type": token.principal.type, "created_at": format_time(token.created_ms),
         "expires_at": None if token.until_ms is None else format_time(token.until_ms),
+        "last_used_at": None if token.used_ms is None else format_time(token.used_ms),
     }  # fmt: skip

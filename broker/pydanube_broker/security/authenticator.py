@@ -57,7 +57,9 @@ class Authenticator:
     def identify(self, authorization: str | None, peer: Peer) -> Identity:
         """Raises `Unauthenticated` where identity is required."""
         try:
-            return self._identify(authorization, peer)
+            identity = self._identify(authorization, peer)
+            self.check(identity)
+            return identity
         except Unauthenticated:
             self.refused["no_identity" if authorization is None else "credential"] += 1
             if authorization is not None:
@@ -82,8 +84,14 @@ class Authenticator:
         """Raises `Unauthenticated` where what was shown proves nothing any more. Cheap: it is asked with every call."""
         if identity.expires_at_s is not None and self._now_s() >= identity.expires_at_s:
             raise Unauthenticated("the token has expired; get a new one", method=identity.method)
-        if identity.method == "token" and identity.credential not in self._book.tokens:
-            raise Unauthenticated("the token was revoked; ask an admin for another")
+        if identity.method == "token":
+            if identity.credential not in self._book.tokens:
+                raise Unauthenticated("the token was revoked; ask an admin for another")
+            self._book.used.add(identity.credential)
+        if self._book.revocations.cover(identity):
+            raise Unauthenticated(
+                "what was shown was revoked; ask an admin for another", method=identity.method
+            )
         if identity.method == "jwt" and self._jwt is not None:
             self._jwt.check(identity)
 

@@ -1,4 +1,4 @@
-"""Roles, bindings and tokens of the cluster, read from the metadata store, and the grants built from them."""
+"""Roles, bindings, tokens and revocations of the cluster, read from the metadata store, and the grants built from them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from typing import Final, TypeVar
 from pydanube_core.security.permissions import Grants
 from pydanube_core.security.records import (
     BINDINGS,
+    REVOCATIONS,
     ROLES,
     TOKENS,
     VERSION,
     TokenRecord,
     decode_binding,
+    decode_revocation,
     decode_role,
     decode_token,
 )
+from pydanube_core.security.revocations import Revocations
 
 from pydanube_broker.admin_state import AdminState
 
@@ -34,6 +37,8 @@ class SecurityBook:
         self._state = state
         self.grants = Grants.of((), ())
         self.tokens: dict[str, TokenRecord] = {}
+        self.used: set[str] = set()  # ids of tokens that were shown since it was written down last
+        self.revocations = Revocations()
         self.changed = asyncio.Event()  # set whenever it is read anew; whoever waits for it clears it
         self._version: bytes | None = b"never read"
 
@@ -52,8 +57,10 @@ class SecurityBook:
         roles = await self._read(ROLES, decode_role)
         bindings = await self._read(BINDINGS, decode_binding)
         tokens = await self._read(TOKENS, decode_token)
+        revocations = await self._read(REVOCATIONS, decode_revocation)
         self.grants = Grants.of(roles, bindings)
         self.tokens = {token.token_id: token for token in tokens}
+        self.revocations = Revocations.of(revocations)
         self._version = version
         self.changed.set()
 

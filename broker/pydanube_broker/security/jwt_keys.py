@@ -284,9 +284,9 @@ class JwtVerifier:
 
     def _identity(self, claims: Mapping[str, Any], key: Key) -> Identity:
         now, leeway = self._now_s(), self._rules.leeway_s
-        end, begin = claims["exp"], claims.get("nbf", 0)
-        if not all(_is_time(each) for each in (end, begin)):
-            raise Unauthenticated("the token's exp and nbf are numbers")
+        end, begin, issued = claims["exp"], claims.get("nbf", 0), claims.get("iat")
+        if not all(_is_time(each) for each in (end, begin, 0 if issued is None else issued)):
+            raise Unauthenticated("the token's exp, nbf and iat are numbers")
         if now >= end + leeway:
             raise Unauthenticated("the token has expired; get a new one where you got it")
         if now < begin - leeway:
@@ -304,6 +304,7 @@ class JwtVerifier:
             method="jwt",
             credential=str(claims.get("jti", ""))[:256],
             expires_at_s=end + leeway,
+            issued_at_s=issued,
             proof=key,
         )
 

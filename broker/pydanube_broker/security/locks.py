@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import anyio
 from pydanube_core.errors import PermissionDenied, Unauthenticated
 from pydanube_core.names import TopicName
 from pydanube_core.security.identity import Identity, current_identity
@@ -11,6 +12,7 @@ from pydanube_core.security.permissions import CLUSTER, LOOK_UP, Grants, Resourc
 
 from pydanube_broker.security.authenticator import Authenticator
 from pydanube_broker.security.book import SecurityBook
+from pydanube_broker.security.last_used import LastUsed
 from pydanube_broker.security.published_keys import PublishedKeys
 
 MOST_COUNTED: Final = 1000  # permissions that are counted apart
@@ -22,13 +24,19 @@ class Locks:
     Args:
         book: roles, bindings, tokens.
         authenticator: who calls; it also says whether refusals are meant (`required`) or counted (`optional`).
+        last_used: writes down which tokens are used.
         published: keys of tokens from a URL; None: there is none.
     """
 
     def __init__(
-        self, book: SecurityBook, authenticator: Authenticator, published: PublishedKeys | None = None
+        self,
+        book: SecurityBook,
+        authenticator: Authenticator,
+        last_used: LastUsed,
+        published: PublishedKeys | None = None,
     ) -> None:
-        self.published = published
+        self._last_used = last_used
+        self._published = published
         self.book = book
         self.authenticator = authenticator
         self.required = authenticator.required
@@ -79,6 +87,13 @@ class Locks:
             return False
         self.authenticator.check(identity)
         return self.grants.decide_part(identity.principal, permission, whole)
+
+    async def run(self) -> None:
+        """Keep up with what changes by itself, until it is cancelled: published keys, and which tokens are used."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._last_used.run)
+            if self._published is not None:
+                tasks.start_soon(self._published.run)
 
     async def reload(self) -> None:
         await self.book.look()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from pydanube_broker.security.authenticator import Authenticator
 from pydanube_broker.security.book import SecurityBook
 from pydanube_broker.security.failed_logins import FailedLogins
 from pydanube_broker.security.jwt_keys import JwtRules, JwtVerifier, need_extra, read_keys
+from pydanube_broker.security.last_used import LastUsed
 from pydanube_broker.security.locks import Locks
 from pydanube_broker.security.published_keys import KeySource, PublishedKeys
 
@@ -55,7 +57,7 @@ async def open_locks(
         source = KeySource(url=settings.jwks_url, ca=settings.jwks_ca, refresh_s=settings.jwks_refresh)
         published = PublishedKeys(source, jwt, book.changed)
         await published.read()  # a start does not depend on it
-    return Locks(book, keeper, published)
+    return Locks(book, keeper, LastUsed(state, book, time.time), published)
 
 
 def web_tokens(settings: Auth) -> JwtVerifier | None:

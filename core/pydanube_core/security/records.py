@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydanube_core.security.permissions import Binding, Principal, Role, Scope
+from pydanube_core.security.revocations import Revocation, RevocationKind
 
 ROLES: Final = "security/roles/"
 BINDINGS: Final = "security/bindings/"
 TOKENS: Final = "security/tokens/"
+REVOCATIONS: Final = "security/revocations/"
 VERSION: Final = "security/version"  # another value with every change
 
 
@@ -20,6 +23,7 @@ class TokenRecord:
 
     Attributes:
         until_ms: unix milliseconds; None: for ever. A rotated token has a short one.
+        used_ms: unix milliseconds of its last use, as it was written down last; None: never used.
     """
 
     token_id: str
@@ -28,6 +32,7 @@ class TokenRecord:
     digest: str
     created_ms: int
     until_ms: int | None = None
+    used_ms: int | None = None
 
 
 def role_key(name: str) -> str:
@@ -40,6 +45,10 @@ def binding_key(binding_id: str) -> str:
 
 def token_key(token_id: str) -> str:
     return TOKENS + token_id
+
+
+def revocation_key(revocation_id: str) -> str:
+    return REVOCATIONS + hashlib.sha256(revocation_id.encode()).hexdigest()[:32]  # whatever stands in a `jti`
 
 
 def encode_role(role: Role) -> bytes:
@@ -76,7 +85,7 @@ def encode_token(token: TokenRecord) -> bytes:
         {
             "token_id": token.token_id, "name": token.name, "principal": token.principal.name,
             "principal_type": token.principal.type, "sha256": token.digest, "created_ms": token.created_ms,
-            "until_ms": token.until_ms,
+            "until_ms": token.until_ms, "used_ms": token.used_ms,
         }
     )  # fmt: skip
 
@@ -88,6 +97,27 @@ def decode_token(data: bytes) -> TokenRecord:
         name=found["name"],
         principal=Principal(found["principal"], found["principal_type"]),
         digest=found["sha256"],
+        created_ms=found["created_ms"],
+        until_ms=found["until_ms"],
+        used_ms=found.get("used_ms"),
+    )
+
+
+def encode_revocation(revocation: Revocation) -> bytes:
+    return _encoded(
+        {
+            "kind": revocation.kind.value, "value": revocation.value, "principal_type": revocation.principal_type,
+            "created_ms": revocation.created_ms, "until_ms": revocation.until_ms,
+        }
+    )  # fmt: skip
+
+
+def decode_revocation(data: bytes) -> Revocation:
+    found = json.loads(data)
+    return Revocation(
+        kind=RevocationKind(found["kind"]),
+        value=found["value"],
+        principal_type=found["principal_type"],
         created_ms=found["created_ms"],
         until_ms=found["until_ms"],
     )

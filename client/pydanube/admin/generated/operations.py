@@ -25,6 +25,7 @@ from pydanube.admin.generated.results import (
     ChangedFailurePolicy,
     ChangedNamespace,
     ChangedQuota,
+    ChangedRevocation,
     ChangedRole,
     ChangedTopicPolicies,
     ChangedTopicSchema,
@@ -38,6 +39,7 @@ from pydanube.admin.generated.results import (
     DeadLetterItem,
     DeletedBinding,
     DeletedNamespace,
+    DeletedRevocation,
     DeletedRole,
     DeletedSubscription,
     DeletedTopic,
@@ -70,6 +72,7 @@ from pydanube.admin.generated.results import (
     ReplayedDeadLetters,
     ReplayedTopic,
     ReportResult,
+    RevocationItem,
     RevokedToken,
     RoleItem,
     SchemaResult,
@@ -866,6 +869,56 @@ class ReportsOperations:
         return await self._caller.call("reports.lag", locals(), ReportResult, long_running=True)
 
 
+class RevocationsOperations:
+    """`admin.revocations`"""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def create(
+        self,
+        *,
+        kind: Literal["jti", "subject", "certificate"],
+        value: str,
+        expires: str | None = None,
+        principal_type: Literal["user", "service_account"] | None = None,
+        plan_token: str | None = None,
+    ) -> ChangedRevocation:
+        """Make web tokens or a client's certificate good for nothing; their streams end."""
+        return await self._caller.call("revocations.create", locals(), ChangedRevocation)
+
+    async def plan_create(
+        self,
+        *,
+        kind: Literal["jti", "subject", "certificate"],
+        value: str,
+        expires: str | None = None,
+        principal_type: Literal["user", "service_account"] | None = None,
+    ) -> Plan[ChangedRevocation]:
+        """What `create` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "revocations.create", locals(), ChangedRevocation)
+
+    async def delete(self, revocation: str, *, plan_token: str | None = None) -> DeletedRevocation:
+        """Let what was revoked be good again."""
+        return await self._caller.call("revocations.delete", locals(), DeletedRevocation)
+
+    async def plan_delete(self, revocation: str) -> Plan[DeletedRevocation]:
+        """What `delete` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "revocations.delete", locals(), DeletedRevocation)
+
+    async def list(
+        self,
+        *,
+        limit: int | None = None,
+        page: str | None = None,
+        filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
+    ) -> Page[RevocationItem]:
+        """List web tokens and certificates that were revoked."""
+        return await self._caller.call("revocations.list", locals(), Page[RevocationItem])
+
+
 class RolesOperations:
     """`admin.roles`"""
 
@@ -1244,7 +1297,7 @@ class TokensOperations:
         sort: str | None = None,
         top: int | None = None,
     ) -> Page[TokenItem]:
-        """List API tokens by name: whose they are and until when they are good; never the tokens themselves."""
+        """List API tokens by name: whose they are, until when they are good, when they were used last; never the tokens themselves."""
         return await self._caller.call("tokens.list", locals(), Page[TokenItem])
 
     async def revoke(self, token_id: str, *, plan_token: str | None = None) -> RevokedToken:
@@ -1521,6 +1574,7 @@ class Admin:
         self.producers = ProducersOperations(caller)
         self.quotas = QuotasOperations(caller)
         self.reports = ReportsOperations(caller)
+        self.revocations = RevocationsOperations(caller)
         self.roles = RolesOperations(caller)
         self.schemas = SchemasOperations(caller)
         self.security = SecurityOperations(caller)

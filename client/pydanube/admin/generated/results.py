@@ -582,6 +582,34 @@ class ReportResult(Result):
     rows_total: int
 
 
+class ChangedRevocation(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    revocation: str
+    kind: str
+    value: str
+    principal_type: str | None
+    created_at: str
+    expires_at: str | None
+
+
+class DeletedRevocation(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    revocation: str
+
+
+class RevocationItem(Result):
+    revocation: str
+    kind: str
+    value: str
+    principal_type: str | None
+    created_at: str
+    expires_at: str | None
+
+
 class ChangedRole(Result):
     call_id: str = ""
     plan_id: str = ""
@@ -936,6 +964,7 @@ class NewToken(Result):
     principal_type: str
     created_at: str
     expires_at: str | None
+    last_used_at: str | None
     token: str
 
 
@@ -946,6 +975,7 @@ class TokenItem(Result):
     principal_type: str
     created_at: str
     expires_at: str | None
+    last_used_at: str | None
 
 
 class RevokedToken(Result):

@@ -25,6 +25,7 @@ from pydanube.admin.generated.operations import (
     ProducersOperations,
     QuotasOperations,
     ReportsOperations,
+    RevocationsOperations,
     RolesOperations,
     SchemasOperations,
     SecurityOperations,
@@ -197,6 +198,16 @@ class SyncReportsOperations(InLoop[ReportsOperations]):
     lag = Blocking(ReportsOperations.lag)
 
 
+class SyncRevocationsOperations(InLoop[RevocationsOperations]):
+    """`admin.revocations`"""
+
+    create = Blocking(RevocationsOperations.create)
+    plan_create = BlockingPlan(RevocationsOperations.plan_create)
+    delete = Blocking(RevocationsOperations.delete)
+    plan_delete = BlockingPlan(RevocationsOperations.plan_delete)
+    list = Blocking(RevocationsOperations.list)
+
+
 class SyncRolesOperations(InLoop[RolesOperations]):
     """`admin.roles`"""
 
@@ -323,6 +334,7 @@ class SyncAdmin:
         self.producers = SyncProducersOperations(loop, admin.producers)
         self.quotas = SyncQuotasOperations(loop, admin.quotas)
         self.reports = SyncReportsOperations(loop, admin.reports)
+        self.revocations = SyncRevocationsOperations(loop, admin.revocations)
         self.roles = SyncRolesOperations(loop, admin.roles)
         self.schemas = SyncSchemasOperations(loop, admin.schemas)
         self.security = SyncSecurityOperations(loop, admin.security)

@@ -1,0 +1,72 @@
+"""When an API token was used last, written down with the token: to within ten minutes, and few at a time.
+
+A busy token costs one small write every `WITHIN_S`, however often it is shown. Whether a token is there, and until when it
+is good, is guarded: a note never brings back what was revoked meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from pydanube_core.security.records import decode_token, encode_token, token_key
+
+from pydanube_broker.admin_state import AdminState
+from pydanube_broker.security.book import SecurityBook
+
+log = logging.getLogger("pydanube.security")
+
+ROUND_S: Final = 60.0
+WITHIN_S: Final = 600.0
+AT_ONCE: Final = 100  # writes a round; the others are due in the next
+
+
+class LastUsed:
+    """See the module."""
+
+    def __init__(self, state: AdminState, book: SecurityBook, now_s: Callable[[], float]) -> None:
+        self._state = state
+        self._book = book
+        self._now_s = now_s
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await asyncio.sleep(ROUND_S)
+            try:
+                await self.write()
+            except Exception as error:  # what was noted is due again in the next round
+                log.warning(
+                    "last_use_not_written", extra={"event": "last_use_not_written", "error": str(error)}
+                )
+
+    async def write(self) -> None:
+        """Write what is due."""
+        now_ms = int(self._now_s() * 1000)
+        for token_id in self._due(now_ms)[:AT_ONCE]:
+            await self._note(token_id, now_ms)
+            self._book.used.discard(token_id)
+
+    def _due(self, now_ms: int) -> list[str]:
+        """Those that were used; who is written down as used just now is not due, and is forgotten until used again."""
+        known = self._book.tokens
+        due = [
+            token_id
+            for token_id in self._book.used
+            if token_id in known and now_ms - (known[token_id].used_ms or 0) >= WITHIN_S * 1000
+        ]
+        self._book.used.intersection_update(due)
+        return due
+
+    async def _note(self, token_id: str, now_ms: int) -> None:
+        key = token_key(token_id)
+        found = await self._state.read(key)
+        if found is None:
+            return  # revoked
+        record = replace(decode_token(found.value), used_ms=now_ms)
+        await self._state.write({key: encode_token(record)}, {key: found.revision})
+        if token_id in self._book.tokens:  # read anew meanwhile, and still there
+            self._book.tokens[token_id] = record
