@@ -36,6 +36,7 @@ from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
 from pydanube_broker.port_certificates import port_certificates
 from pydanube_broker.ports import admin_port, grpc_port, status_port
+from pydanube_broker.relay.opening import join, open_relay
 from pydanube_broker.reserve import Reserve
 from pydanube_broker.rpc.advertised import advertised_url
 from pydanube_broker.rpc.hot import Route, StreamReply
@@ -173,12 +174,15 @@ class Broker(BrokerParts):
             keeper=None if self.locks is None else self.locks.authenticator,
         )
         stack.callback(self.official.close)
+        self.relay = open_relay(self.registry, settings, self.spawn)
         await self._bind(stack)
         self.following = Following(self.registry)
         self.moves = Moves(self.registry, self.hub, store, self.engine.give_way)
+        self.moves.arriving = self.official.arriving
         await stack.enter_async_context(
             self.registry.opened(self.address(), self.following.changed, self.moves.seen)
         )
+        await join(self.relay, store, stack)
         await self.official.load(self.registry.topics, self.registry.catalog)
         await self.registry.check_journal()
         self.data_dir.upgraded()
@@ -306,6 +310,8 @@ class Broker(BrokerParts):
                 hot={**self.official.hot, **health.hot},
                 server_streams=self.official.server_streams,
                 open=probes | {AUTH_SERVICE["Authenticate"].path},
+                carried=self.official.carried | {STREAM["Publish"].path, STREAM["Consume"].path},
+                elsewhere=self.relay,
             ),
             room,
         )

@@ -63,6 +63,10 @@ class Server(Section):
     advertised_url: Text | None = Field(
         default=None, description="what clients dial, where that differs from host and grpc_port"
     )
+    connect_url: Text | None = Field(
+        default=None,
+        description="of several brokers: one address that stands for all of them; clients dial it alone",
+    )
     peer_memory_bytes: Size = Field(
         default=256 << 20,
         description="memory for what connected clients send by halves and do not read, all together",
@@ -407,6 +411,8 @@ class Settings(BaseModel):
                 )
         if self.server.advertised_url is not None:
             check_advertised(self.server.advertised_url, secure=tls.cert is not None)
+        if self.server.connect_url is not None:
+            check_advertised(self.server.connect_url, secure=tls.cert is not None, field="server.connect_url")
         locked = self.auth.mode == "required" and tls.cert is not None
         if not locked and not self.server.insecure_bind and not is_loopback(self.server.host):
             raise InsecureBind(

@@ -117,6 +117,7 @@ PURE = (
     "pydanube_broker.schema.formats",
     "pydanube_broker.schema.json_schema.*",
     "pydanube_broker.schema.json_text",
+    "pydanube_broker.relay.decision",
     "pydanube_broker.schema.protobuf.compat",
     "pydanube_broker.schema.protobuf.model",
     "pydanube_broker.schema.protobuf.payload",

@@ -14,6 +14,7 @@
 | watched | `/tombstones/subscriptions/<topic id>/<subscription id>` | `SubscriptionTombstone` | until its grace ends |
 | watched | `/tombstones/verdicts/<call id>` | `Verdict`: all that this deletion buried comes back, or goes | while it does |
 | quiet | `/admin/…` | the admin core's: plans, changes, tasks, the head of the audit chain | the admin core says |
+| quiet | `/relay/secret` | by which brokers prove that they are of this cluster | for ever |
 | quiet | `/incarnations/<broker>` | counter of registrations | for ever |
 | quiet | `/epochs/<ns>/<name>` | counter of assignments of a topic name | for ever |
 | busy | `/catalog/<topic id>/<end offset>` | the cold tier's | with the object |
@@ -40,6 +41,7 @@ _SUBSCRIPTIONS: Final = "/registry/subscriptions/"
 _EPOCHS: Final = "/epochs/"
 
 LEADER: Final = "/leader/current"
+RELAY_SECRET: Final = "/relay/secret"
 MEMBERS: Final = KeyRange.prefix("/members/")
 ASSIGNMENTS: Final = KeyRange.prefix("/assignments/")
 REGISTRY: Final = KeyRange.prefix("/registry/")

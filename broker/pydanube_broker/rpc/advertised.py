@@ -45,7 +45,7 @@ def dialled_host(host: str) -> str:
     return "::1" if ":" in host else "127.0.0.1"
 
 
-def check_advertised(url: str, *, secure: bool = False) -> str:
+def check_advertised(url: str, *, secure: bool = False, field: str = "server.advertised_url") -> str:
     """The URL as it is told to clients of a port that speaks TLS (`secure`) or plain text.
 
     Raises:
@@ -54,9 +54,9 @@ def check_advertised(url: str, *, secure: bool = False) -> str:
 
     def wrong(why: str) -> InvalidArgument:
         return InvalidArgument(
-            f"server.advertised_url {url!r}: {why}; give what clients dial, like "
+            f"{field} {url!r}: {why}; give what clients dial, like "
             f"{_scheme(secure)}://broker.example.org:6650",
-            field="server.advertised_url",
+            field=field,
             value=url,
         )
 

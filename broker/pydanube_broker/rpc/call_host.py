@@ -14,6 +14,7 @@ from pydanube_core.http2 import Limits, ServerConnection
 from pydanube_core.security.identity import Identity
 
 from pydanube_broker.rpc.caller import Keeper, Peer
+from pydanube_broker.rpc.hot import Elsewhere
 
 
 class CallConnection(Protocol):
@@ -35,9 +36,16 @@ class CallConnection(Protocol):
     def start(self, work: Coroutine[Any, Any, None], context: Context) -> asyncio.Task[None]: ...
 
 
+class CarriedCall(Protocol):
+    def over(self) -> None:
+        """The call has ended: whatever is under way for it is given up."""
+        ...
+
+
 class CalledMethod(Protocol):
     path: str
     handler: Any
+    elsewhere: Elsewhere | None
 
     def ended(self, status: int) -> None: ...
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pydanube_core.http2 import Stream
     from pydanube_core.security.identity import Identity
 
-    from pydanube_broker.rpc.call_host import CallConnection, CalledMethod, HeadOfCall
+    from pydanube_broker.rpc.call_host import CallConnection, CalledMethod, CarriedCall, HeadOfCall
     from pydanube_broker.rpc.hot import ColdHandler, HotHandler
 
 
@@ -58,7 +58,7 @@ def unexpected(path: str, error: Exception, event: str) -> ClusterError:
 class Call:
     """The state that every kind of call has."""
 
-    __slots__ = ("connection", "due", "head", "method", "over", "since", "stream")
+    __slots__ = ("carried", "connection", "due", "first", "head", "method", "over", "since", "stream")
 
     def __init__(
         self, connection: CallConnection, stream: Stream, method: CalledMethod, head: HeadOfCall
@@ -70,6 +70,8 @@ class Call:
         self.over = False  # its status is decided
         self.due = 0  # the slot of the deadlines it stands in
         self.since = connection.now  # something came of the request; 0 when it is whole
+        self.carried: CarriedCall | None = None  # what has it carried out by another broker
+        self.first: bytes | None = None  # the request, where that may happen
 
     @property
     def caller(self) -> Caller:
@@ -96,8 +98,15 @@ class Call:
         """The time the caller gave is up."""
         self.finish(Status.DEADLINE_EXCEEDED, "the deadline of the call has passed")
 
+    def goes_elsewhere(self, error: ClusterError) -> bool:
+        """Whether another broker has the call from here on, instead of its ending with the error."""
+        elsewhere = self.method.elsewhere
+        return elsewhere is not None and not self.over and elsewhere.takes(self, error)
+
     def fail(self, error: ClusterError) -> None:
-        """End with an error's status."""
+        """End with an error's status, if it is not another broker's to answer."""
+        if self.goes_elsewhere(error):
+            return
         text, body = as_metadata(error)
         self.finish(error.grpc_status, text, (("danube-error-bin", body),))
 
@@ -122,6 +131,8 @@ class Call:
         self.since = 0.0
         if self.due:
             self.connection.deadlines.drop(self)
+        if self.carried is not None:
+            self.carried.over()
         self.method.ended(status)
 
     def refuse(self, error: WireError) -> None:
@@ -206,6 +217,8 @@ class OneRequest(Call):
         self.over = False
         self.due = 0
         self.since = connection.now
+        self.carried = None
+        self.first = None
         self._pieces: bytearray | None = None
         self._held = 0
         if self.WHOLE:
@@ -268,6 +281,11 @@ class OneRequest(Call):
     def on_request(self, message: bytes) -> None:
         raise NotImplementedError
 
+    def again(self) -> None:
+        """Hand the request to this broker's handler anew."""
+        assert self.first is not None, "only a call that may be carried has kept it"
+        self.on_request(self.first)
+
     def _end(self, status: int) -> None:
         super()._end(status)
         if self.WHOLE:
@@ -312,6 +330,8 @@ class HotCall(OneRequest):
     __slots__ = ()
 
     def on_request(self, message: bytes) -> None:
+        if self.method.elsewhere is not None:
+            self.first = message
         handler: HotHandler = self.method.handler
         try:
             handler(message, self)
@@ -334,6 +354,8 @@ class ColdCall(OneRequest):
         self._task: asyncio.Task[None] | None = None
 
     def on_request(self, message: bytes) -> None:
+        if self.method.elsewhere is not None:
+            self.first = message
         self._held = len(message) + TASK_BYTES
         try:
             self.connection.hold(self._held)

@@ -10,15 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from pydanube_core.errors import ClusterError
 
 from pydanube_broker.rpc.caller import Called
 
 
+class Elsewhere(Protocol):
+    """Has calls carried out by another broker that this one cannot serve."""
+
+    def takes(self, call: Any, error: ClusterError) -> bool:
+        """Take over a call (`calls.Call`) that would end with an error; False, and nothing done, where it is to end."""
+        ...
+
+
 class StreamReply(Called, Protocol):
     """The way back to the client of one stream."""
+
+    def goes_elsewhere(self, error: ClusterError) -> bool:
+        """Whether another broker has the stream from here on, instead of its ending with the error; then it is closed
+        here. Asked before anything was sent."""
+        ...
 
     def send(self, message: bytes) -> None:
         """Queue one message. Never waits; look at `writable` before sending what can wait."""
@@ -102,10 +115,17 @@ ColdHandler = Callable[[bytes], Awaitable[bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """The handlers of one port: full method path → handler; `open`: paths for which nobody is asked who he is."""
+    """The handlers of one port: full method path → handler.
+
+    Args:
+        open: paths for which nobody is asked who he is.
+        carried: paths whose calls `elsewhere` may take.
+    """
 
     streams: Mapping[str, StreamOpener] = field(default_factory=dict)
     cold: Mapping[str, ColdHandler] = field(default_factory=dict)
     hot: Mapping[str, HotHandler] = field(default_factory=dict)
     server_streams: Mapping[str, ServerStreamOpener] = field(default_factory=dict)
     open: frozenset[str] = frozenset()
+    carried: frozenset[str] = frozenset()
+    elsewhere: Elsewhere | None = None

@@ -13,7 +13,7 @@ from pydanube_core.security.identity import Identity
 
 from pydanube_broker.rpc.caller import Keeper, Peer
 from pydanube_broker.rpc.calls import Call, ColdCall, HotCall, RefusedCall
-from pydanube_broker.rpc.hot import Route
+from pydanube_broker.rpc.hot import Elsewhere, Route
 from pydanube_broker.rpc.stream_calls import ServerStreamCall, StreamCall
 
 #: told to whoever speaks HTTP/2 here and not gRPC
@@ -23,7 +23,7 @@ NO_GRPC: Final = b"This port speaks gRPC. Metrics and health pages are on the me
 class Method:
     """One method, and where its calls are counted when they end."""
 
-    __slots__ = ("_calls", "_keys", "call", "handler", "open", "path")
+    __slots__ = ("_calls", "_keys", "call", "elsewhere", "handler", "open", "path")
 
     def __init__(
         self,
@@ -33,9 +33,11 @@ class Method:
         calls: Counter[tuple[str, str, str]],
         *,
         open: bool = False,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self.path = path
         self.open = open  # nobody is asked who he is
+        self.elsewhere = elsewhere
         self.call = call
         self.handler = handler
         self._calls = calls
@@ -55,7 +57,14 @@ def methods_of(route: Route, calls: Counter[tuple[str, str, str]]) -> Mapping[by
         (HotCall, route.hot),
     )
     return {
-        path.encode(): Method(path, kind, handler, calls, open=path in route.open)
+        path.encode(): Method(
+            path,
+            kind,
+            handler,
+            calls,
+            open=path in route.open,
+            elsewhere=route.elsewhere if path in route.carried else None,
+        )
         for kind, handlers in kinds
         for path, handler in handlers.items()
     }

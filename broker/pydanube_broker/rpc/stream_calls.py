@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 OBJECT_BYTES: Final = 48  # of a message beside its bytes
+EARLY_MESSAGES: Final = 16  # kept of a stream that has not answered yet: it may be another broker's
+EARLY_BYTES: Final = 64 << 10  # the largest of them
 
 
 class _Streaming(Call):
@@ -105,6 +107,11 @@ class _Streaming(Call):
     def left(self) -> None:
         self._tell_closed()
 
+    def hand_over(self, handler: Any) -> None:
+        """From here on another handler has the stream; for the one before it is closed."""
+        self._tell_closed()
+        self.handler, self._closed = handler, False
+
     def _tell_closed(self) -> None:
         if self.handler is not None and not self._closed:
             self._closed = True
@@ -118,9 +125,11 @@ class ServerStreamCall(_Streaming, OneRequest):
     WHOLE = False
 
     def on_request(self, message: bytes) -> None:
+        if self.method.elsewhere is not None:
+            self.first = message
         opener: ServerStreamOpener = self.method.handler
         try:
-            self.handler = opener(message, self)
+            self.hand_over(opener(message, self))
         except ClusterError as error:
             self.fail(error)
         except Exception as error:
@@ -142,6 +151,8 @@ class StreamCall(_Streaming):
         self._paused = False
         self._resuming = False
         self._ended = False  # by the client; told when all is read
+        # what was handed to the stream before it answered, where it may be carried
+        self.early: list[bytes] | None = None if method.elsewhere is None else []
         opener: StreamOpener = method.handler
         self.handler = opener(self)
 
@@ -181,6 +192,7 @@ class StreamCall(_Streaming):
                 if self._paused:
                     self._keep(messages[number:])
                     return
+                self._note_early(message)
                 handler.on_message(message)
                 if self.over:
                     return
@@ -191,6 +203,14 @@ class StreamCall(_Streaming):
             self.end(error)
         except Exception as error:
             self.end(unexpected(self.method.path, error, "stream_failed"))
+
+    def _note_early(self, message: bytes) -> None:
+        if self.early is None:
+            return
+        if self.stream.head_sent or len(self.early) >= EARLY_MESSAGES or len(message) > EARLY_BYTES:
+            self.early = None  # it goes on here
+        else:
+            self.early.append(message)
 
     def pause_reading(self) -> None:
         self._paused = True
@@ -211,6 +231,7 @@ class StreamCall(_Streaming):
             while self._held and not self._paused and not self.over:
                 message = self._held.popleft()
                 self.connection.release(len(message) + OBJECT_BYTES)
+                self._note_early(message)
                 self.handler.on_message(message)  # type: ignore[union-attr]
         except ClusterError as error:
             self.end(error)

@@ -236,7 +236,8 @@ class ConsumeStream:
             else:
                 await self._open_reader(name, start, request)
         except ClusterError as error:
-            self._fail(error)
+            if not self._reply.goes_elsewhere(error):
+                self._fail(error)
             return
         except Exception:
             log.exception("open_consumer_failed", extra={"event": "open_consumer_failed"})

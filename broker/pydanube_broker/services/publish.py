@@ -158,7 +158,8 @@ class PublishStream:
             topic = self._plane.ownership.topics.get(TopicName.parse(name))
             if topic is not None:
                 self._plane.rejected(topic.name, error, 0)
-        self._fail(error)
+        if not self._reply.goes_elsewhere(error):
+            self._fail(error)
 
     def _opened(
         self, topic: Topic, session: ProducerSession, mode: AccessMode, schema: tuple[int, int]

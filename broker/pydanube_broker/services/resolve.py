@@ -58,7 +58,7 @@ class Resolve:
                 pb.Partition(
                     topic=topic.name,
                     topic_id=topic.topic_id,
-                    broker_url=topic.broker_url,
+                    broker_url=access.connect_url or topic.broker_url,
                     epoch=topic.epoch,
                 )
                 for topic in topics

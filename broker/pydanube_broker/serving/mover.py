@@ -135,6 +135,7 @@ class Mover:
                     for topic_id in list(self.seats):
                         self._act(topic_id, lambda seat: seat.tick())
         finally:
+            self._group = None
             with anyio.CancelScope(shield=True):
                 await self._writer.aclose()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -49,6 +49,8 @@ class Moves:
         self._mover: Mover | None = None
         self._draining = anyio.Event()
         self._early: dict[TopicId, tuple[Assignment | None, Revision]] = {}
+        #: reads what is to be known of a topic before it is served; what is returned is told of it when it is
+        self.arriving: Callable[[TopicRecord], Awaitable[Callable[[Topic], None]]] = _nothing
 
     def seen(self, topic_id: TopicId, assignment: Assignment | None, revision: Revision) -> None:
         """An assignment as it was read or watched."""
@@ -78,6 +80,7 @@ class Moves:
             mover.see(topic_id, assignment, revision)
         self._early.clear()
         self._mover = mover
+        self._registry.ownership.on_their_way = mover.seats
         async with anyio.create_task_group() as group:
             group.start_soon(mover.run)
             group.start_soon(self._lead, office)
@@ -221,6 +224,8 @@ class Moves:
         ownership = self._registry.ownership
         await self._registry.catalog.until_known(assignment.topic_id)
         head = await take_in(self._tier, assignment.topic_id)
+        known = self._registry.catalog.index.topic_by_id(assignment.topic_id)
+        take_in_clients = None if known is None else await self.arriving(known)
         record = self._registry.catalog.index.topic_by_id(assignment.topic_id)
         ownership.held.pop(assignment.topic_id, None)
         if record is None or record.topic in ownership.topics:
@@ -229,7 +234,9 @@ class Moves:
         if head is not None:
             state.tiered_offset = max(state.tiered_offset, head.tiered_offset)
             state.start_offset = max(state.start_offset, head.start_offset)
-        ownership.adopt(record, assignment.epoch)
+        topic = ownership.adopt(record, assignment.epoch)
+        if take_in_clients is not None:
+            take_in_clients(topic)
 
     async def hold(self, topic_id: TopicId, epoch: Epoch) -> None:
         ownership = self._registry.ownership
@@ -264,6 +271,10 @@ class Moves:
             return known
         name = self.topic(topic_id).options.topic
         return topic_folder(self._tier.cluster, name.namespace, name.name, topic_id)
+
+
+async def _nothing(record: TopicRecord) -> Callable[[Topic], None]:
+    return lambda topic: None
 
 
 def _monotonic_ms() -> int:

@@ -7,7 +7,7 @@ topic is, and only those of this broker are opened.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -60,7 +60,10 @@ class Ownership:
     ) -> None:
         self.topics: dict[TopicName, Topic] = {}
         self.held: dict[int, Topic] = {}  # topics that take nothing while they are handed over
+        self.on_their_way: Container[int] = ()  # topics of which a move's steps say when they are served here
         self.several = several  # whether other brokers may be on the same metadata
+        self.on_served: Callable[[TopicName], None] = lambda name: None  # a topic is served from now on
+        self.on_assigned: Callable[[str], None] = lambda key: None  # an assignment changed, by its key
         self.me: BrokerAddress
         self._catalog = catalog
         self._schemas = schemas
@@ -86,9 +89,14 @@ class Ownership:
             seen: told each assignment that is read or watched there.
         """
         self.me = me
+
+        def note(key: str) -> None:
+            changed(key)
+            self.on_assigned(key)
+
         office: LoneBroker | JoinedBroker
         if self.several:
-            office = JoinedBroker(store, me, catalog=self._catalog, check=check, changed=changed, seen=seen)
+            office = JoinedBroker(store, me, catalog=self._catalog, check=check, changed=note, seen=seen)
         else:
             office = LoneBroker(
                 store,
@@ -174,7 +182,11 @@ class Ownership:
         """
         gone: set[TopicId] = set()
         while missing := [
-            record for record in records if record.topic not in self.topics and record.topic_id not in gone
+            record
+            for record in records
+            if record.topic not in self.topics
+            and record.topic_id not in gone
+            and record.topic_id not in self.on_their_way
         ]:
             mine = [record for record in missing if record.topic not in self._opening]
             if not mine:
@@ -231,6 +243,7 @@ class Ownership:
         for number in topic.state.cursors.keys() - known:
             if not self._catalog.keeps_cursor(record.topic_id, number):
                 del topic.state.cursors[number]
+        self.on_served(record.topic)
         return topic
 
     def adopt_subscription(self, topic: Topic, record: SubscriptionRecord) -> AnyPump:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from pydanube_core.errors import DispatchMismatch, TopicNotFound
+from pydanube_core.errors import ClusterError, DispatchMismatch, NoOwner, NotOwner, TopicNotFound
 from pydanube_core.facts import DataChange
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName
@@ -21,6 +21,7 @@ from pydanube_core.security.permissions import AUDIT_READ, CONSUME, LOOK_UP, PRO
 
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.health import Health
+from pydanube_broker.rpc.advertised import check_advertised
 from pydanube_broker.rpc.caller import Called
 from pydanube_broker.security.locks import Locks
 from pydanube_broker.serving.data_changes import DataChanges
@@ -60,6 +61,9 @@ class TopicAccess:
         self._health = health
         self._settings = settings
         self._locks = locks
+        given, secure = settings.server.connect_url, settings.tls.cert is not None
+        # The one address that clients dial instead of each broker's; None where they dial these.
+        self.connect_url = None if given is None else check_advertised(given, secure=secure)
         if locks is not None:
             registry.seen = locks.sees_topic
 
@@ -84,6 +88,12 @@ class TopicAccess:
         if topic is None:
             raise self._registry.not_found(name)
         return topic
+
+    def elsewhere(self, name: TopicName) -> ClusterError | None:
+        """The error for a topic that another broker has, or nobody yet; None of one that is here or nowhere."""
+        topic = self._registry.find(name)
+        error = self._registry.not_found(name) if topic is None else topic.closed
+        return error if isinstance(error, (NotOwner, NoOwner)) else None
 
     async def topic_here(self, called: Called, action: Action, name: TopicName) -> Topic:
         """As `topic`, for a session that begins: what another broker has just made or assigned is known, too.

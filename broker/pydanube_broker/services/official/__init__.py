@@ -22,6 +22,7 @@ from pydanube_core.services import (
 )
 from pydanube_storage.metadata import MetadataStore
 
+from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.rpc.caller import Keeper
 from pydanube_broker.rpc.hot import ColdHandler, HotHandler, ServerStreamOpener
@@ -34,6 +35,7 @@ from pydanube_broker.services.official.producer import ProducerService
 from pydanube_broker.services.official.receive import ReceiveStream
 from pydanube_broker.services.official.schema_gate import NoSchemas, SchemaGate
 from pydanube_broker.services.official.storage import StorageService
+from pydanube_broker.services.official.whereabouts import Whereabouts
 from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import Topic
@@ -55,7 +57,7 @@ class OfficialServices:
         schemas: SchemaGate | None = None,
         keeper: Keeper | None = None,
     ) -> None:
-        self._book = ClientBook(store)
+        self._book = ClientBook(store, Whereabouts(plane.access, plane.ownership))
         self._producer = ProducerService(plane, self._book, schemas or NoSchemas())
         self._consumer = ConsumerService(plane, self._book)
         self._discovery = DiscoveryService(plane.access, plane.ownership)
@@ -67,6 +69,10 @@ class OfficialServices:
     async def load(self, topics: Sequence[Topic], catalog: TopicCatalog) -> None:
         """Read who the ids belong to."""
         await self._book.load(topics, catalog)
+
+    async def arriving(self, record: TopicRecord) -> Callable[[Topic], None]:
+        """As `load`, for a topic that comes from another broker; what is returned is called once it is served."""
+        return await self._book.read(record)
 
     def start(self) -> None:
         """Keep places for those who will come back, and begin to notice who does not call any more."""
@@ -115,6 +121,12 @@ class OfficialServices:
             CONSUMER_SERVICE["Nack"].path: self._consumer.nack,
             HEALTH_CHECK["HealthCheck"].path: self._health.check,
         }
+
+    @property
+    def carried(self) -> frozenset[str]:
+        """Methods whose calls are about one topic, and are the same at its owner."""
+        cold = (PRODUCER_SERVICE["CreateProducer"].path, CONSUMER_SERVICE["Subscribe"].path)
+        return frozenset((*cold, *self.hot, *self.server_streams))
 
     @property
     def server_streams(self) -> Mapping[str, ServerStreamOpener]:

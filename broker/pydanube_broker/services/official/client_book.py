@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import Final
 
@@ -23,6 +23,7 @@ from pydanube_storage.metadata import Delete, KeyValue, MetadataStore, Put, Writ
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.json_record import JsonRecord
+from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.services.official.ids import consumer_id, producer_id
 from pydanube_broker.services.official.known_clients import (
@@ -33,6 +34,7 @@ from pydanube_broker.services.official.known_clients import (
     ProducerRecord,
 )
 from pydanube_broker.services.official.seat import RESTART_S, keep_seat
+from pydanube_broker.services.official.whereabouts import Whereabouts
 from pydanube_broker.tenants.quotas import Share
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.topic import Topic
@@ -48,8 +50,9 @@ _WRITES: Final = 100  # a transaction's most
 class ClientBook:
     """Producers and consumers by id. Single user: the loop."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, whereabouts: Whereabouts) -> None:
         self._store = store
+        self.whereabouts = whereabouts  # of ids that are not known here
         self.producers: dict[int, KnownProducer] = {}
         self.consumers: dict[int, KnownConsumer] = {}
         self.held_bytes = 0  # of both, about
@@ -79,6 +82,23 @@ class ClientBook:
                     self._load_consumer(topic, item)
         for start in range(0, len(stale), _WRITES):
             await self._store.transact([Delete(key) for key in stale[start : start + _WRITES]])
+
+    async def read(self, record: TopicRecord) -> Callable[[Topic], None]:
+        """Read who the ids of a topic belong to that is about to be served; what is returned takes them in.
+
+        Raises:
+            StoreUnavailable.
+        """
+        items, _ = await read_all(self._store, keys.clients_range(record.topic_id))
+
+        def take_in(topic: Topic) -> None:
+            for item in items:
+                if item.key.split("/")[3] == "p":
+                    self._load_producer(topic, item)
+                else:
+                    self._load_consumer(topic, item)
+
+        return take_in
 
     def _load_producer(self, topic: Topic, item: KeyValue) -> None:
         record = ProducerRecord.from_json(item.value, key=item.key)
@@ -250,6 +270,7 @@ class ClientBook:
 
     def _drop_producer(self, known: KnownProducer) -> None:
         known.leave()
+        self.whereabouts.left(known.producer_id, known.topic)
         if self.producers.pop(known.producer_id, None) is not None:
             self.held_bytes -= known.size
         others = self._producers_of.get(known.topic.topic_id)
@@ -260,6 +281,7 @@ class ClientBook:
 
     def drop_consumer(self, known: KnownConsumer) -> None:
         """Forget a consumer whose topic or subscription is gone. Its record went with them."""
+        self.whereabouts.left(known.consumer_id, known.topic)
         if self.consumers.pop(known.consumer_id, None) is not None:
             self.held_bytes -= known.size
         if known.seat is not None:

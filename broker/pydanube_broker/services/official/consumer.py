@@ -15,6 +15,7 @@ from pydanube_broker.rpc.caller import COLD_CALL, Called
 from pydanube_broker.rpc.hot import ServerStreamReply, UnaryReply
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.hot_messages import Answer, read_answer, request_id_only
+from pydanube_broker.services.official.ids import consumer_id
 from pydanube_broker.services.official.known_clients import ConsumerRecord
 from pydanube_broker.services.official.receive import ReceiveStream
 from pydanube_broker.services.official.requests import (
@@ -58,7 +59,9 @@ class ConsumerService:
         filters = list(request.key_filters)
         check_filter_sizes(filters)
         self._plane.health.check_consume()
-        topic = await self._plane.access.topic_here(COLD_CALL, Action.CONSUME, name)
+        number = consumer_id(str(name), request.subscription, request.consumer_name)
+        with self._book.whereabouts.noting(number, name):
+            topic = await self._plane.access.topic_here(COLD_CALL, Action.CONSUME, name)
         pump = await self._open(topic, request.subscription, wanted)
         kind = pump.type.value
         known = await self._book.remember_consumer(
@@ -95,7 +98,10 @@ class ConsumerService:
 
     def receive_messages(self, data: bytes, reply: ServerStreamReply) -> ReceiveStream:
         """Open a receiving stream; called for every official consumer."""
-        stream = ReceiveStream(data, reply, self._plane, self._book, self._decoded, self.streams.discard)
+        number: int = parse(pb.ReceiveRequest, data).consumer_id
+        if self._book.consumer(number) is None:
+            self._book.whereabouts.check(reply, number)
+        stream = ReceiveStream(number, reply, self._plane, self._book, self._decoded, self.streams.discard)
         self.streams.add(stream)
         return stream
 

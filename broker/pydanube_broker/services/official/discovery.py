@@ -21,6 +21,7 @@ class DiscoveryService:
         request = parse(pb.TopicLookupRequest, data)
         name = topic_name(request.topic, field="topic")
         kind, url = pb.TopicLookupResponse.LookupType.Connect, self._ownership.me.broker_url
+        dialled = self._access.connect_url
         try:
             await self._access.topic_here(COLD_CALL, Action.LOOK_UP, name)
         except NotOwner as error:
@@ -28,9 +29,9 @@ class DiscoveryService:
         return pb.TopicLookupResponse(
             request_id=request.request_id,
             response_type=kind,
-            connect_url=url,
+            connect_url=dialled or url,
             broker_url=url,
-            proxy=False,
+            proxy=dialled is not None,
         ).SerializeToString()
 
     async def topic_partitions(self, data: bytes) -> bytes:

@@ -12,6 +12,7 @@ from typing import Final
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.generated import danube_pb2 as pb
 
+from pydanube_broker.rpc.caller import Called
 from pydanube_broker.rpc.hot import UnaryReply
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.requests import parse
@@ -30,9 +31,9 @@ class HealthCheckService:
         """Answer a health check; called for every one that official clients send."""
         request = parse(pb.HealthCheckRequest, data)
         if request.client == _PRODUCER:
-            reply.send(self._producer(request.id))
+            reply.send(self._producer(reply, request.id))
         elif request.client == _CONSUMER:
-            reply.send(self._consumer(request.id))
+            reply.send(self._consumer(reply, request.id))
         else:
             raise InvalidArgument(
                 f"client {request.client}: use 0 (producer) or 1 (consumer)",
@@ -40,20 +41,22 @@ class HealthCheckService:
                 value=request.client,
             )
 
-    def _producer(self, number: int) -> bytes:
+    def _producer(self, called: Called, number: int) -> bytes:
         known = self._book.producer(number)
         if known is None:
+            self._book.whereabouts.check(called, number)
             return CLOSE
         known.touch()
         return OK
 
-    def _consumer(self, number: int) -> bytes:
+    def _consumer(self, called: Called, number: int) -> bytes:
         closing = self._book.closing.get(number)
         if closing is not None:
             closing.told_close()
             return CLOSE
         known = self._book.consumer(number)
         if known is None:
+            self._book.whereabouts.check(called, number)
             return CLOSE
         known.touch()
         return OK

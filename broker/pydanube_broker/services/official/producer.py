@@ -59,13 +59,14 @@ class ProducerService:
         schema = request.schema_ref if request.HasField("schema_ref") and request.schema_ref.subject else None
         if schema is not None:
             await self._plane.access.know_schema(schema.subject)
-        topic = await self._plane.access.topic_to_write(
-            COLD_CALL,
-            name,
-            strategy=strategy,
-            create=True,
-            check_schema=lambda: None if schema is None else self._schemas.look_up(schema),
-        )
+        with self._book.whereabouts.noting(producer_id(str(name), request.producer_name), name):
+            topic = await self._plane.access.topic_to_write(
+                COLD_CALL,
+                name,
+                strategy=strategy,
+                create=True,
+                check_schema=lambda: None if schema is None else self._schemas.look_up(schema),
+            )
         if topic.options.topic != name:
             raise AlreadyExists(
                 f"{name} exists with partitions: produce to {name.part(0)} and its siblings",

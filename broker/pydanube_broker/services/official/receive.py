@@ -26,18 +26,17 @@ from pydanube_core.errors import (
     ConsumerBusy,
     Draining,
     Internal,
+    NoOwner,
     NotOwner,
     SubscriptionNotFound,
     TopicNotFound,
     Unavailable,
 )
-from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.rpc.hot import ServerStreamReply
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.known_clients import KnownConsumer
-from pydanube_broker.services.official.requests import parse
 from pydanube_broker.services.official.seat import seat_after_loss
 from pydanube_broker.services.official.stream_messages import DecodedBatches, MessageFrame
 from pydanube_broker.serving.data_plane import DataPlane
@@ -62,14 +61,14 @@ class ReceiveStream:
 
     def __init__(
         self,
-        data: bytes,
+        consumer_id: int,
         reply: ServerStreamReply,
         plane: DataPlane,
         book: ClientBook,
         decoded: DecodedBatches,
         gone: Callable[[ReceiveStream], None],
     ) -> None:
-        self.consumer_id: int = parse(pb.ReceiveRequest, data).consumer_id
+        self.consumer_id = consumer_id
         self.connected_at_ms = now_ms()
         # Answers are calls of their own, which do not name who sends them
         self.heard_at_ms: int | None = None
@@ -268,7 +267,10 @@ class ReceiveStream:
             return
         known = self._known
         match error:
-            case TopicNotFound() | SubscriptionNotFound() | NotOwner() if known is not None:
+            case NotOwner() | NoOwner():
+                # Carried on by the relay, in the next turn: whoever ends us goes through its consumers.
+                self._later(0, lambda: self._reply.end(error))
+            case TopicNotFound() | SubscriptionNotFound() if known is not None:
                 self._book.closing[self.consumer_id] = self
                 self._later(CLOSE_WAIT_S, lambda: self._reply.end(Unavailable(error.message)))
             case ConsumerBusy():

@@ -1,0 +1,265 @@
+"""One call that is carried out by another broker: what it was asked travels there, what is answered comes back.
+
+Messages are passed on as they are. A stream is held back where its client does not read (`Link` has the windows), and its
+client where the other broker does not. An answer that the topic is not at that broker either ends nothing: the relay
+looks again where it is. Of calls whose client is gone the other broker is told at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from pydanube_core.errors import ClusterError, NoOwner, NotOwner, Unavailable
+from pydanube_core.grpc_wire import (
+    Headers,
+    MessageReader,
+    Status,
+    WireError,
+    decode_metadata,
+    frame,
+    percent_decode,
+)
+from pydanube_core.names import TopicName
+
+from pydanube_broker.relay.link import MESSAGE_BYTES, Link
+from pydanube_broker.rpc.calls import OneRequest
+from pydanube_broker.rpc.stream_calls import ServerStreamCall, StreamCall
+
+if TYPE_CHECKING:
+    from pydanube_core.http2 import Stream
+    from pydanube_core.http2.head import AnswerHead
+
+ERROR: Final = "danube-error-bin"
+_STATUSES: Final = {b"%d" % status: status for status in Status}
+#: what a call that is held takes beside its request
+HELD_BYTES: Final = 1024
+
+#: told of a journey whose topic is not at the broker it was carried to, and what that broker said of it
+Missed = Callable[["Journey", ClusterError | None], None]
+
+
+class Journey:
+    """What all have: `call.carried`, and the `Leg` of its link.
+
+    Args:
+        topic: whose owner serves the call; None where only the owner's address is known.
+        broker_url: that address.
+    """
+
+    def __init__(
+        self,
+        call: OneRequest | StreamCall,
+        topic: TopicName | None,
+        broker_url: str,
+        since: float,
+        missed: Missed,
+    ) -> None:
+        self.call = call
+        self.topic = topic
+        self.broker_url = broker_url
+        self.since = since  # its patience began
+        self.seen_at = since  # it was last held or sent on its way
+        self.held_bytes = 0  # told to the client's connection
+        self.given_up = False
+        self._missed = missed
+        self._link: Link | None = None
+        self._stream: Stream | None = None
+        self._reader: MessageReader | None = None
+
+    # -- of the relay ----------------------------------------------------------------------------------------
+
+    def depart(self, link: Link, headers: Headers) -> None:
+        """Travel by a link that is usable and has room."""
+        assert self.call.first is not None
+        self._reader = None
+        self._link = link
+        self._stream = link.ask(headers, frame(self.call.first), self)
+
+    def hold(self) -> None:
+        """Wait here; what that takes counts as the client's.
+
+        Raises:
+            WireError: too much of its connection is held.
+        """
+        if not self.held_bytes:
+            count = HELD_BYTES + len(self.call.first or b"")
+            self.held_bytes = count
+            self.call.connection.hold(count)
+
+    def go_on(self) -> None:
+        """It waits no more."""
+        if self.held_bytes:
+            self.call.connection.release(self.held_bytes)
+            self.held_bytes = 0
+
+    def return_home(self) -> None:
+        """This broker serves the topic now."""
+        assert isinstance(self.call, OneRequest), "streams that go on are opened anew by their clients"
+        self.call.again()
+
+    def over(self) -> None:
+        """The call has ended."""
+        self.given_up = True
+        self.go_on()
+        link, stream = self._link, self._stream
+        self._leave()
+        if link is not None and stream is not None:
+            link.cancel(stream)
+
+    def _leave(self) -> None:
+        """Its stream to the other broker is over."""
+        if self._stream is not None:
+            self._stream.user = None
+        self._link = self._stream = self._reader = None
+
+    # -- of the link -----------------------------------------------------------------------------------------
+
+    def on_head(self, head: AnswerHead, *, ended: bool) -> None:
+        fields = dict(head.fields)
+        if ended:
+            self._ended(head.fields, fields)
+            return
+        packed = fields.get(b"grpc-encoding") == b"gzip"
+        assert self._link is not None
+        self._reader = MessageReader(limit=MESSAGE_BYTES, unpacker=self._link.unpack if packed else None)
+        self._began(head.fields)
+
+    def _ended(self, all_fields: Headers, fields: dict[bytes, bytes]) -> None:
+        text = fields.get(b"grpc-status", b"")
+        status = _STATUSES.get(text, Status.UNKNOWN)
+        if status == Status.OK:
+            self._leave()
+            self._succeeded()
+            return
+        metadata = [(name, value) for name, value in decode_metadata(all_fields) if name == ERROR]
+        error = _error_in(metadata)
+        self._leave()
+        if isinstance(error, (NotOwner, NoOwner)) and not isinstance(self.call, StreamCall):
+            self._missed(self, error)
+            return
+        self.call.finish(status, percent_decode(fields.get(b"grpc-message", b"")), metadata)
+
+    def on_data(self, data: bytes, start: int, end: int) -> None:
+        reader = self._reader
+        if reader is None:
+            return
+        try:
+            messages = reader.feed(data, start, end)
+        except WireError as error:
+            self.call.refuse(error)
+            return
+        for message in messages:
+            self._answered(message)
+
+    def on_lost(self, why: str, *, untouched: bool) -> None:
+        url = "" if self._link is None else self._link.url
+        self._leave()
+        if untouched and not isinstance(self.call, StreamCall):
+            self._missed(self, None)
+            return
+        self.not_reached(url, why)
+
+    def not_reached(self, url: str, why: str) -> None:
+        """The owner is not there: the client is to try again."""
+        self.call.fail(
+            Unavailable(
+                f"the broker at {url}, which serves this call, cannot be reached from here ({why})",
+                broker=url,
+                outcome="unknown",
+                retry_after_ms=500,
+            )
+        )
+
+    def eased(self) -> None:
+        """There is room in the link again."""
+
+    def _began(self, fields: Headers) -> None:
+        raise NotImplementedError
+
+    def _answered(self, message: bytes) -> None:
+        raise NotImplementedError
+
+    def _succeeded(self) -> None:
+        raise NotImplementedError
+
+
+class OneAnswer(Journey):
+    """Of a call that one message answers."""
+
+    _message: bytes | None = None
+
+    def _began(self, fields: Headers) -> None:
+        self._message = None
+
+    def _answered(self, message: bytes) -> None:
+        self._message = message
+
+    def _succeeded(self) -> None:
+        assert isinstance(self.call, OneRequest)
+        if self._message is None:
+            self.call.finish(Status.INTERNAL, "the answer of the other broker has no message")
+        else:
+            self.call.send(self._message)
+
+
+class ManyAnswers(Journey):
+    """Of a stream of answers; the handler of its call (`HotServerStream`)."""
+
+    call: ServerStreamCall | StreamCall
+
+    def _began(self, fields: Headers) -> None:
+        self.call.begin(decode_metadata(fields))
+
+    def _answered(self, message: bytes) -> None:
+        self.call.send(message)
+        if not self.call.writable and self._stream is not None and self._link is not None:
+            self._link.http.pause(self._stream)
+
+    def _succeeded(self) -> None:
+        self.call.end()
+
+    def on_credit(self) -> None:
+        """The client reads on."""
+        if self._stream is not None and self._link is not None and self._stream.paused:
+            self._link.resume(self._stream)
+
+    def on_close(self) -> None:
+        """`over` has seen to it."""
+
+
+class BothWays(ManyAnswers):
+    """Of a stream in both directions (`HotStream`): taken over when its first messages show whose it is."""
+
+    call: StreamCall
+
+    def depart(self, link: Link, headers: Headers) -> None:
+        self._link = link
+        self._stream = link.start(headers, self)
+        early, self.call.early = self.call.early or [], None
+        for message in early:
+            self.on_message(message)
+        self.call.resume_reading()
+
+    def on_message(self, message: bytes) -> None:
+        link, stream = self._link, self._stream
+        if link is None or stream is None:
+            return
+        link.http.out.data(stream, frame(message))
+        if not link.http.out.admits(stream):
+            self.call.pause_reading()
+        link.send()
+
+    def eased(self) -> None:
+        self.call.resume_reading()
+
+    def on_half_close(self) -> None:
+        if self._link is not None and self._stream is not None:
+            self._link.http.out.finish(self._stream, None, repeats=False)
+            self._link.send()
+
+
+def _error_in(metadata: list[tuple[str, str | bytes]]) -> ClusterError | None:
+    for _, value in metadata:
+        return ClusterError.from_json(value.decode(errors="replace") if isinstance(value, bytes) else value)
+    return None

@@ -1,0 +1,293 @@
+"""The relay: takes over calls that would end with `NOT_OWNER` or `NO_OWNER`, and holds or carries them (`decision`).
+
+Handlers know nothing of it. A call that fails for want of its topic comes here before its client is told (`takes`): while
+the topic moves it is held, then carried to the owner, or handed to this broker's handler anew where the topic came back.
+So a move refuses no call of the official clients, and a client that reaches one broker reaches all topics.
+
+One hop: what another broker has relayed is held here or served here, and else answered with `NOT_OWNER`, upon which the
+sender looks again. Our SDK follows topics by itself; its streams are carried only where it cannot, that is where
+`server.connect_url` stands for all brokers. A held call counts against what its connection may hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from pydanube_core.errors import ClusterError, InvalidName, NoOwner, NotOwner, PermissionDenied
+from pydanube_core.facts import BrokerAddress
+from pydanube_core.grpc_wire import Headers, WireError
+from pydanube_core.names import TopicName
+from pydanube_core.services import CONSUMER_SERVICE, HEALTH_CHECK
+from pydanube_storage.metadata import MetadataStore
+
+from pydanube_broker.cluster.ids import TopicId
+from pydanube_broker.cluster.keys import number_in_key
+from pydanube_broker.relay.decision import Standing, Way, decide
+from pydanube_broker.relay.journey import BothWays, Journey, ManyAnswers, OneAnswer
+from pydanube_broker.relay.link import Link
+from pydanube_broker.relay.links import Links
+from pydanube_broker.relay.membership import RELAYED, TOPIC, Membership, cluster_secret
+from pydanube_broker.rpc.calls import OneRequest
+from pydanube_broker.rpc.stream_calls import ServerStreamCall, StreamCall
+from pydanube_broker.serving.registry import Registry
+
+log = logging.getLogger("pydanube.relay")
+
+LOOK_S: Final = 0.1  # between two looks at what is held, beside those that a change brings
+_HEADS: Final = 4096
+#: methods whose requests name an id, and no topic
+BY_ID: Final = frozenset({CONSUMER_SERVICE["ReceiveMessages"].path, HEALTH_CHECK["HealthCheck"].path})
+FRESH_S: Final = 10.0  # after so long in one place a call's patience begins anew
+
+#: who a call comes from, where the other broker can see it for itself
+_SHOWN: Final = frozenset({"token", "jwt", "none"})
+
+
+class Relay:
+    """See the module; `rpc.hot.Elsewhere`. Single user: the loop."""
+
+    def __init__(self, registry: Registry, links: Links, *, streams: bool) -> None:
+        self.membership: Membership | None = None  # until the metadata was read: nothing is carried
+        self._registry = registry
+        self._links = links
+        self._streams = streams  # whether streams of the SDK are carried
+        self._held: dict[TopicName | str, list[Journey]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._heads: dict[tuple[str, str, bytes, bytes], Headers] = {}
+        self._loop = asyncio.get_running_loop()
+
+    # -- Elsewhere -------------------------------------------------------------------------------------------
+
+    def takes(self, call: Any, error: ClusterError) -> bool:
+        if (
+            self.membership is None
+            or not isinstance(error, (NotOwner, NoOwner))
+            or not self._may_travel(call)
+        ):
+            return False
+        topic, url = _whose(error)
+        if topic is None and not url:
+            return False
+        now = self._loop.time()
+        journey: Journey | None = call.carried
+        if journey is None:
+            kind = _kind(call)
+            journey = call.carried = kind(call, topic, url, now, self._missed)
+        else:
+            journey.topic, journey.broker_url = topic, url
+            if now - journey.seen_at > FRESH_S:
+                journey.since = now
+        journey.seen_at = now
+        try:
+            way = self._way(journey)
+        except PermissionDenied as refused:
+            call.fail(refused)
+            return True
+        if way is Way.HERE:
+            way = Way.HOLD  # it is just being closed or opened here
+        if way is Way.REFUSE or (way is Way.HOLD and isinstance(call, StreamCall)):
+            return False
+        if isinstance(journey, ManyAnswers):
+            call.hand_over(journey)
+        self._go(journey, way)
+        return True
+
+    def _may_travel(self, call: Any) -> bool:
+        if isinstance(call, StreamCall):
+            if not self._streams or not call.early or call.stream.head_sent:
+                return False
+        elif call.first is None:
+            return False
+        # By its connection alone the owner cannot tell who it is.
+        return call.identity is None or call.identity.method in _SHOWN
+
+    def _way(self, journey: Journey) -> Way:
+        ownership, topic = self._registry.ownership, journey.topic
+        record = None if topic is None else self._registry.catalog.index.find_topic(topic)
+        here = None if topic is None else self._registry.find(topic)
+        owner: BrokerAddress | None
+        if topic is None:
+            owner = next(
+                (each for each in ownership.members() if each.broker_url == journey.broker_url), None
+            )
+        else:
+            owner = None if record is None else ownership.owner(record.topic_id)
+        if owner is not None:
+            journey.broker_url = owner.broker_url
+        return decide(
+            Standing(
+                known=record is not None or (topic is None and owner is not None),
+                served=here is not None and here.closed is None,
+                owner=owner,
+                me=ownership.me.broker_id,
+                relayed=self.relayed(journey.call),
+                waited_s=self._loop.time() - journey.since,
+            )
+        )
+
+    def relayed(self, call: Any) -> bool:
+        """Whether another broker has sent the call.
+
+        Raises:
+            PermissionDenied: it says so, and is none of this cluster.
+        """
+        for name, value in call.head.metadata:
+            if name == RELAYED.decode():
+                assert self.membership is not None
+                self.membership.check(value if isinstance(value, bytes) else value.encode())
+                return True
+        return False
+
+    # -- on the way ------------------------------------------------------------------------------------------
+
+    def _go(self, journey: Journey, way: Way) -> None:
+        if journey.given_up:
+            return
+        match way:
+            case Way.CARRY:
+                journey.go_on()
+                self._carry(journey)
+            case Way.HOLD:
+                self._hold(journey)
+            case Way.HERE:
+                journey.go_on()
+                journey.return_home()
+            case Way.REFUSE:
+                journey.go_on()
+                self._refuse(journey)
+
+    def _hold(self, journey: Journey) -> None:
+        try:
+            journey.hold()
+        except WireError as error:
+            journey.call.refuse(error)
+            return
+        self._held.setdefault(journey.topic or journey.broker_url, []).append(journey)
+        if self._timer is None:
+            self._timer = self._loop.call_later(LOOK_S, self._look_at_all)
+
+    def _carry(self, journey: Journey) -> None:
+        url = journey.broker_url
+
+        def go(link: Link | str) -> None:
+            if journey.given_up:
+                return
+            if isinstance(link, str):
+                journey.not_reached(url, link)
+            else:
+                journey.depart(link, self._head(journey))
+
+        self._links.reach(url, go)
+
+    def _missed(self, journey: Journey, error: ClusterError | None) -> None:
+        """It is not there: what is known here is old, or the other broker knows it later. Look again in a moment."""
+        now = self._loop.time()
+        if now - journey.seen_at > FRESH_S:
+            journey.since = now
+        journey.seen_at = now
+        topic = None if error is None else _whose(error)[0]
+        journey.topic = topic or journey.topic
+        self._hold(journey)
+
+    def _refuse(self, journey: Journey) -> None:
+        what = journey.topic or journey.broker_url
+        error = NoOwner(
+            f"{what} is served by no broker that this one could reach in time", retry_after_ms=1000
+        )
+        journey.call.carried = None
+        journey.call.fail(error)  # without its topic it is not taken again
+
+    def _head(self, journey: Journey) -> Headers:
+        """The head of a request to another broker; one object for all that are alike."""
+        call = journey.call
+        authorization = next((value for name, value in call.head.metadata if name == "authorization"), "")
+        shown = authorization if isinstance(authorization, bytes) else authorization.encode()
+        by_id = journey.topic is not None and call.method.path in BY_ID
+        topic = quote(str(journey.topic)).encode() if by_id else b""
+        key = (journey.broker_url, call.method.path, shown, topic)
+        found = self._heads.get(key)
+        if found is None:
+            if len(self._heads) >= _HEADS:
+                self._heads.clear()
+            found = self._heads[key] = self._make_head(*key)
+        return found
+
+    def _make_head(self, url: str, path: str, authorization: bytes, topic: bytes) -> Headers:
+        assert self.membership is not None
+        ownership, parts = self._registry.ownership, urlsplit(url)
+        receiver = next((each.broker_id for each in ownership.members() if each.broker_url == url), "")
+        return (
+            (b":method", b"POST"),
+            (b":scheme", parts.scheme.encode()),
+            (b":path", path.encode()),
+            (b":authority", parts.netloc.encode()),
+            (b"te", b"trailers"),
+            (b"content-type", b"application/grpc"),
+            (b"grpc-accept-encoding", b"identity,gzip"),
+            (b"x-danube-internal-broker", f"broker/{ownership.me.broker_id}".encode()),
+            (RELAYED, self.membership.proof(receiver)),
+            *(((TOPIC.encode(), topic),) if topic else ()),
+            *(((b"authorization", authorization),) if authorization else ()),
+        )
+
+    # -- looks -----------------------------------------------------------------------------------------------
+
+    def look(self, topic: TopicName) -> None:
+        """Something about a topic has changed: see to what is held for it, once this turn is over."""
+        if topic in self._held:
+            self._loop.call_soon(self._look_at, topic)
+
+    def _look_at(self, key: TopicName | str) -> None:
+        for journey in self._held.pop(key, ()):
+            if not journey.given_up:
+                self._go(journey, self._way(journey))
+
+    def _look_at_all(self) -> None:
+        self._timer = None
+        for key in list(self._held):
+            self._look_at(key)
+
+    def _assigned(self, key: str) -> None:
+        if self._held:
+            record = self._registry.catalog.index.topic_by_id(TopicId(number_in_key(key)))
+            if record is not None:
+                self.look(record.topic)
+
+    async def join(self, store: MetadataStore) -> None:
+        """From here on calls are carried, to and from others.
+
+        Raises:
+            StoreUnavailable.
+        """
+        self.membership = Membership(await cluster_secret(store), self._registry.ownership.me.broker_id)
+        self._registry.ownership.on_served = self.look
+        self._registry.ownership.on_assigned = self._assigned
+
+    def close(self) -> None:
+        """Close the connections; what is held is ended by its server."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._held.clear()
+        self._links.close()
+
+
+def _whose(error: ClusterError) -> tuple[TopicName | None, str]:
+    """The topic that an error is about, and its owner's address, as far as it says."""
+    name, url = error.details.get("topic"), error.details.get("broker_url")
+    topic = None
+    if isinstance(name, str):
+        try:
+            topic = TopicName.parse(name)
+        except InvalidName:
+            topic = None
+    return topic, url if isinstance(url, str) else ""
+
+
+def _kind(call: OneRequest | StreamCall) -> type[Journey]:
+    if isinstance(call, StreamCall):
+        return BothWays
+    return ManyAnswers if isinstance(call, ServerStreamCall) else OneAnswer

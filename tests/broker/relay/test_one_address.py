@@ -1,0 +1,102 @@
+"""Clients that reach one address only: `server.connect_url`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from pydanube import connect
+from pydanube_broker.broker import Broker
+from pydanube_broker.settings import Settings
+from pydanube_core.generated import danube_pb2 as pb
+from pydanube_core.names import TopicName
+
+from tests.broker.official.raw_client import CONSUMER, RawClient
+from tests.broker.serving.test_moves_between_brokers import move
+from tests.support.etcd import EtcdMembers, free_ports
+from tests.support.several_brokers import SeveralBrokers, several_brokers, until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+async def behind_one(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBrokers]:
+    """Three brokers that all say that clients reach them at the address of the first."""
+    (port,) = free_ports(1)
+    ports = iter((port, 0, 0))
+
+    def make(settings: Settings) -> Broker:
+        server: dict[str, Any] = {
+            "grpc_port": next(ports),
+            "connect_url": f"http://127.0.0.1:{port}",
+        }
+        return Broker(settings.model_copy(update={"server": settings.server.model_copy(update=server)}))
+
+    async with several_brokers(etcd, tmp_path, make) as cluster:
+        yield cluster
+
+
+async def test_sdk_publishes_and_consumes_everything_through_one_broker_while_topics_move(
+    behind_one: SeveralBrokers,
+) -> None:
+    cluster = behind_one
+    async with connect(cluster.brokers[1].broker_url) as client, AsyncExitStack() as stack:
+        producers = [await stack.enter_async_context(client.producer(f"t{n}")) for n in range(6)]
+        seen: list[Counter[bytes]] = [Counter() for _ in producers]
+
+        async def consume(n: int) -> None:
+            async with client.consumer(f"t{n}", "s", start="earliest") as consumer:
+                async for message in consumer:
+                    seen[n][message.payload] += 1
+                    await message.ack()
+
+        async with anyio.create_task_group() as group:
+            for n in range(6):
+                group.start_soon(consume, n)
+            for round in range(3):
+                for producer in producers:
+                    for i in range(10):
+                        await producer.send(b"%d-%d" % (round, i))
+                for n in range(6):
+                    await move(cluster, f"t{n}", cluster.others(f"t{n}")[0])
+            await until(lambda: all(len(each) == 30 for each in seen))
+            group.cancel_scope.cancel()
+    owners = {cluster.owner(f"t{n}") for n in range(6)}
+    assert owners - {cluster.brokers[1]}, "some were never at the broker that the client knows"
+
+
+async def test_official_client_is_told_the_one_address_and_names_the_owner_in_its_header(
+    behind_one: SeveralBrokers,
+) -> None:
+    cluster = behind_one
+    asked = cluster.brokers[1]
+    async with RawClient(asked.broker_url) as client:
+        for n in range(60):
+            name = f"/default/t{n}"
+            await client.create_producer(name)
+            await until(lambda name=name: cluster.serves(TopicName.parse(name)))
+            if asked.registry.find(TopicName.parse(name)) is None:
+                break
+        owner = cluster.owner(name)
+        found = await client.lookup(name)
+        assert (found.connect_url, found.broker_url, found.proxy) == (
+            asked.broker_url,
+            owner.broker_url,
+            True,
+        )
+        (third,) = [each for each in cluster.others(name) if each is not asked]
+        consumer = await client.subscribe(name)
+    async with RawClient(third.broker_url) as client:
+        assert await client.health(CONSUMER, consumer) == "CLOSE", "it has never heard of it"
+        header = (("x-danube-broker-url", f"{owner.broker_url}/"),)
+        request = client.call(
+            "HealthCheck/HealthCheck",
+            pb.HealthCheckRequest(client=pb.HealthCheckRequest.ClientType.Consumer, id=consumer),
+            metadata=header,
+        )
+        assert (await request).status == 0
