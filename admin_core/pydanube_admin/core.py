@@ -41,7 +41,8 @@ from pydanube_admin.engine.identifiers import CALL, new_id
 from pydanube_admin.engine.models import NotSeen, Page
 from pydanube_admin.engine.permission import check_permission
 from pydanube_admin.engine.recorded_calls import run_recorded
-from pydanube_admin.peers import ASK, Peers, WidePort, noting
+from pydanube_admin.peers import ASK, Peers, noting
+from pydanube_admin.wide_port import ASKED, WidePort
 
 _log = logging.getLogger("pydanube.admin")
 
@@ -85,7 +86,7 @@ class AdminCore:
         assert self._port is None, "a core serves one broker"
         own = port  # each core records what clients change at its own broker
         if port.several:
-            self._peers = Peers(port)
+            self._peers = Peers(port, ASKED)
             port = cast("ClusterPort", WidePort(port, self._peers))
         self._audit = AuditLog(port)
         self._desk = Desk(port, self._audit, self._options, self._now_ms, self._parse)

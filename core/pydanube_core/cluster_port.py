@@ -212,6 +212,10 @@ class MetadataPort(Protocol):
         """Return every broker that is registered now."""
         ...
 
+    async def missed(self) -> Mapping[str, int]:
+        """How many topics wait for each owner that is not registered now."""
+        ...
+
     async def owners(self, topic: str) -> Sequence[BrokerAddress | None]:
         """Return who owns the topic, of a partitioned one each partition; None: nobody yet. Empty for an unknown one."""
         ...
@@ -487,3 +491,8 @@ class EachBrokerPort(Protocol):
 
 class ClusterPort(MetadataPort, TopicPort, EachBrokerPort, Protocol):
     """Everything the admin core asks of the brokers."""
+
+    @property
+    def this(self) -> ClusterPort:
+        """The broker that answers, alone."""
+        ...

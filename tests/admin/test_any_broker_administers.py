@@ -129,7 +129,7 @@ async def test_partitioned_topic_over_several_brokers_is_one(cluster: SeveralBro
         assert described["partitions"] == 9
         assert [part["partition"] for part in described["parts"]] == list(range(9))
         with pytest.raises(ClusterError, match="name one partition") as caught:
-            await ask(broker, "messages.peek", topic="wide")
+            await ask(broker, "topics.chart", topic="wide")
         assert caught.value.code == "NOT_OWNER"
 
 

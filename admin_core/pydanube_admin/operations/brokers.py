@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import InvalidArgument, LastBroker, Unavailable
 from pydanube_core.facts import BrokerFacts
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName
@@ -273,19 +274,19 @@ async def leader(context: Context, request: ClusterRequest) -> Leader:
     return Leader(broker_id=found.broker_id, admin_url=found.admin_url)
 
 
-async def metrics_of(context: Context, topic: str | None) -> dict[str, Any]:
-    """Counters of one topic, or of all but the broker's own."""
+async def metrics_of(context: Context, port: ClusterPort, topic: str | None) -> dict[str, Any]:
+    """Counters of one topic, or of all but the brokers' own."""
     facts = await context.port.status()
-    traffic = await context.port.traffic(topic)
+    traffic = await port.traffic(topic)
     if topic is None:
-        logs = [each for each in await context.port.topics() if not each.partitions]
+        logs = [each for each in await port.topics() if not each.partitions]
         logs = [each for each in logs if TopicName.parse(each.topic).namespace != SYSTEM_NAMESPACE]
-        topics = facts.topics
+        topics = len(logs)
     else:
-        own, *parts = await context.port.topic(topic)
+        own, *parts = await port.topic(topic)
         logs, topics = parts or [own], 1
     names = {each.topic for each in logs}
-    found = [each for each in await context.port.subscriptions(topic, None) if each.topic in names]
+    found = [each for each in await port.subscriptions(topic, None) if each.topic in names]
     return {
         "topics": topics,
         "subscriptions": len(found),
@@ -313,7 +314,8 @@ async def metrics_of(context: Context, topic: str | None) -> dict[str, Any]:
     examples=(Example(arguments={}, note="all topics together"),),
 )
 async def cluster_metrics(context: Context, request: ClusterRequest) -> ClusterMetrics:
-    return ClusterMetrics(brokers=1, **await metrics_of(context, None))
+    counted = await metrics_of(context, context.port, None)
+    return ClusterMetrics(brokers=len(await context.port.members()), **counted)
 
 
 @operation(
@@ -326,7 +328,9 @@ async def cluster_metrics(context: Context, request: ClusterRequest) -> ClusterM
 )
 async def broker_metrics(context: Context, request: BrokerRequest) -> BrokerMetricsResult:
     facts = await _this(context, request.broker_id)
-    return BrokerMetricsResult(broker_id=facts.broker_id, **await metrics_of(context, None))
+    return BrokerMetricsResult(
+        broker_id=facts.broker_id, **await metrics_of(context, context.port.this, None)
+    )
 
 
 async def forecast_unload(context: Context, request: BrokerChangeRequest) -> Forecast:

@@ -109,4 +109,4 @@ async def truncate_topic(context: Context, request: TruncateTopicRequest) -> Tru
 )
 async def topic_metrics(context: Context, request: TopicMetricsRequest) -> TopicMetrics:
     name = (await find_topic(context, request.topic)).own.topic
-    return TopicMetrics(topic=name, **{**await metrics_of(context, name), "topics": 1})
+    return TopicMetrics(topic=name, **{**await metrics_of(context, context.port, name), "topics": 1})

@@ -151,13 +151,12 @@ async def find_topic(context: Context, text: str) -> Topic:
         NoOwner, NotOwner: it is on its way from one broker to another.
     """
     name = str(TopicName.parse(text))
-    found = await context.port.topic_facts([name])
-    if not found:
-        with suppress(TopicNotFound):
-            found = [await context.port.topic(name)]  # on its way: the error for that
+    found: Sequence[TopicFacts] = ()
+    with suppress(TopicNotFound):
+        found = await context.port.topic(name)
     if not found:
         raise await _not_found(context, name)
-    own, *parts = found[0]
+    own, *parts = found
     return Topic(own=own, parts=tuple(sorted(parts, key=_partition)))
 
 

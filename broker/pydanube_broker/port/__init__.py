@@ -39,3 +39,7 @@ class BrokerPort(
             self.version = importlib.metadata.version("pydanube")
         except importlib.metadata.PackageNotFoundError:
             self.version = "0+source"
+
+    @property
+    def this(self) -> BrokerPort:
+        return self

@@ -166,6 +166,10 @@ class BrokersPart:
     async def members(self) -> Sequence[BrokerAddress]:
         return self._broker.registry.ownership.members()
 
+    async def missed(self) -> Mapping[str, int]:
+        absent = self._broker.registry.ownership.office.absent_owners()
+        return {str(broker): topics for broker, topics in absent.items()}
+
     async def leader(self) -> BrokerAddress | None:
         return self._broker.registry.ownership.leader()
 

@@ -81,15 +81,14 @@ class Administration:
 
     def namespaces(self) -> Sequence[NamespaceFacts]:
         index = self._registry.catalog.index
+        several = self._registry.ownership.several
+        topics = index.topics() if several else [topic.options for topic in self._registry.topics]
         return [
             NamespaceFacts(
                 namespace=record.name,
                 created_at_ms=record.spec.created_at_ms,
                 policies=dict(record.spec.policies),
-                topics=sum(
-                    topic.options.topic.namespace == record.name and topic.options.parent is None
-                    for topic in self._registry.topics
-                )
+                topics=sum(topic.topic.namespace == record.name and topic.parent is None for topic in topics)
                 + sum(parent.topic.namespace == record.name for parent in index.all_partitioned()),
             )
             for record in sorted(index.namespaces(), key=lambda record: record.name)

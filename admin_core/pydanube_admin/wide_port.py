@@ -1,0 +1,376 @@
+"""The port of a broker among several: what each broker knows of its own is put together from all that have part of it.
+
+A method about one topic goes to its owner; of a partitioned topic to the owner of each partition, side by side, and what
+they answer becomes one answer (`_JOINS`). A method for which there is no such answer is for one partition, or for a topic
+whose partitions are all at one broker. What is changed is changed where an owner answers: the error then says at which
+brokers it was not (`not_done_at`), and the same call does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import Any, Final
+
+import anyio
+from pydanube_core.cluster_port import ClusterPort, LagFacts, LagKey, TopicPort
+from pydanube_core.diagnosis.findings import Diagnosis, Verdict, verdict_of
+from pydanube_core.diagnosis.lag_status import LagStatus
+from pydanube_core.diagnosis.rules import MOST_FINDINGS, ranked
+from pydanube_core.errors import (
+    ClusterError,
+    NotOwner,
+    SubscriptionNotFound,
+    Unavailable,
+)
+from pydanube_core.facts import (
+    BrokerAddress,
+    BrokerFacts,
+    CursorDifference,
+    RetentionFacts,
+    SessionFacts,
+    SubscriptionFacts,
+    TopicFacts,
+    TrafficFacts,
+)
+
+from pydanube_admin.peer_calls import named
+from pydanube_admin.peers import DEADLINE_S, FORWARD_S, Peers, by_id, note_unseen, unseen
+
+_AGAIN_S: Final = 0.05  # an owner that was just chosen opens the topic within moments
+
+
+def _nothing(_: Sequence[None]) -> None:
+    return None
+
+
+def _merged(answers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: value for answer in answers for name, value in answer.items()}
+
+
+def _all_of(answers: Iterable[Sequence[Any]]) -> list[Any]:
+    return list(chain.from_iterable(answers))
+
+
+def _differences(answers: Sequence[CursorDifference]) -> CursorDifference:
+    return CursorDifference(
+        passed_over=sum(each.passed_over for each in answers), missing=sum(each.missing for each in answers)
+    )
+
+
+def _traffic(answers: Sequence[TrafficFacts]) -> TrafficFacts:
+    return TrafficFacts(
+        **{name: sum(getattr(each, name) for each in answers) for name in TrafficFacts.__dataclass_fields__}
+    )
+
+
+def _diagnosis(answers: Sequence[Diagnosis]) -> Diagnosis:
+    """One broker's findings behind another's, the worst first."""
+    findings = ranked(chain.from_iterable(each.findings for each in answers), of_subject=True)[:MOST_FINDINGS]
+    counts: dict[str, int] = {}
+    for each in answers:
+        for rule, count in each.counts.items():
+            counts[rule] = counts.get(rule, 0) + count
+    return replace(
+        answers[0],
+        verdict=verdict_of(findings, seen=all(each.verdict is not Verdict.UNKNOWN for each in answers)),
+        findings=tuple(findings),
+        unobservable=tuple(dict.fromkeys(chain.from_iterable(each.unobservable for each in answers))),
+        omitted=sum(each.omitted for each in answers),
+        counts=counts,
+    )
+
+
+#: how what the owners of a topic's partitions answer becomes one answer
+_JOINS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "truncate_topic": _nothing,
+    "create_subscription": _nothing,
+    "seek_subscription": _nothing,
+    "purge_subscription": _nothing,
+    "delete_subscription": _nothing,
+    "place_cursors": _nothing,
+    "set_failure_policy": _nothing,
+    "resolve_position": _merged,
+    "topic_ranges": _merged,
+    "cursors": _merged,
+    "compare_cursors": _differences,
+    "forecast_failure_policy": sum,
+    "subscriptions": _all_of,
+    "traffic": _traffic,
+    "diagnose_topic": _diagnosis,
+    "diagnose_subscription": _diagnosis,
+}
+#: of the whole topic, and the same at each owner: one of them says it, or changes it in the metadata, and the others follow
+_OF_THE_WHOLE: Final = frozenset({"topic_policies", "set_topic_policies", "failure_policy"})
+_IN_THE_METADATA: Final = frozenset({"delete_topic"})  # by any broker; the owners follow
+_AT_OWNERS: Final = (
+    frozenset(name for name in vars(TopicPort) if not name.startswith("_")) | _JOINS.keys() | _OF_THE_WHOLE
+) - _IN_THE_METADATA
+ASKED: Final = _AT_OWNERS | {
+    "topic_facts",
+    "topics",
+    "lag_index",
+    "lag_facts",
+    "status",
+    "producers",
+    "consumers",
+    "disconnect",
+    "forecast_retention",
+}
+
+
+class WidePort:
+    """See the module. Everything else is the broker's own port."""
+
+    def __init__(self, port: ClusterPort, peers: Peers) -> None:
+        self._port = port
+        self._peers = peers
+        self._own = port.life.partition("/")[0]
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(self._at_owners, name) if name in _AT_OWNERS else getattr(self._port, name)
+
+    @property
+    def this(self) -> ClusterPort:
+        """The broker that answers, alone."""
+        return self._port
+
+    # -- about one topic -------------------------------------------------------------------------------------
+
+    async def _at_owners(self, method: str, topic: str, *arguments: Any, **more: Any) -> Any:
+        owners = list(by_id(await self._port.owners(topic)).values())
+        given = named(method, (topic, *arguments), more)
+        if len(owners) < 2:
+            return await self._ask(owners[0] if owners else None, method, given)
+        if method in _OF_THE_WHOLE:
+            return await self._first(owners, method, given)
+        if method not in _JOINS:
+            ids = ", ".join(sorted(each.broker_id for each in owners))
+            raise NotOwner(
+                f"the partitions of {topic} are at brokers {ids}: name one partition, as {topic}-part-0",
+                topic=topic,
+            )
+        return _JOINS[method](await self._each(owners, method, given))
+
+    async def _ask(self, broker: BrokerAddress | None, method: str, given: Mapping[str, Any]) -> Any:
+        if broker is None or broker.broker_id == self._own:
+            return await getattr(self._port, method)(**given)
+        deadline_s = DEADLINE_S if method in _QUICK else FORWARD_S
+        return await self._peers.ask(broker, method, given, timeout_s=deadline_s)
+
+    async def _first(self, owners: Sequence[BrokerAddress], method: str, given: Mapping[str, Any]) -> Any:
+        """Of the first that has it: a subscription need not be on every partition."""
+        for owner in owners[:-1]:
+            try:
+                return await self._ask(owner, method, given)
+            except (SubscriptionNotFound, Unavailable):
+                continue
+        return await self._ask(owners[-1], method, given)
+
+    async def _each(
+        self, owners: Sequence[BrokerAddress], method: str, given: Mapping[str, Any]
+    ) -> list[Any]:
+        """Of all of them; those that do not have the subscription are left out, unless none has it."""
+        answers: list[Any] = []
+        failed: dict[str, ClusterError] = {}
+        missing: list[SubscriptionNotFound] = []
+
+        async def one(owner: BrokerAddress) -> None:
+            try:
+                answers.append(await self._ask(owner, method, given))
+            except SubscriptionNotFound as error:
+                missing.append(error)
+            except ClusterError as error:
+                failed[owner.broker_id] = error
+
+        async with anyio.create_task_group() as group:
+            for owner in owners:
+                group.start_soon(one, owner)
+        if failed:
+            error = next(iter(failed.values()))
+            error.details["not_done_at"] = sorted(failed)
+            raise error
+        if missing and not answers:
+            raise missing[0]
+        return answers
+
+    async def topic_facts(self, topics: Sequence[str]) -> Sequence[Sequence[TopicFacts]]:
+        """Of each topic, in their order, what its owners say; of one whose owner does not answer there is nothing."""
+        wanted: dict[str, list[str]] = {}
+        addresses: dict[str, BrokerAddress] = {}
+        for topic in topics:
+            for broker_id, owner in by_id(await self._port.owners(topic)).items():
+                addresses[broker_id] = owner
+                wanted.setdefault(broker_id, []).append(topic)
+        answers = await self._all(
+            list(addresses.values()), "topic_facts", lambda broker: {"topics": wanted[broker.broker_id]}
+        )
+        found: dict[str, list[Sequence[TopicFacts]]] = {}
+        for some in answers.values():
+            for facts in some:
+                found.setdefault(facts[0].topic, []).append(facts)
+        return [_joined(found[topic]) for topic in topics if topic in found]
+
+    async def topic(self, topic: str) -> Sequence[TopicFacts]:
+        """All of it; an owner may have been told of it a moment ago.
+
+        Raises:
+            NotOwner: an owner does not answer, or not of this topic.
+        """
+        count = len(await self._port.owners(topic))
+        with anyio.move_on_after(DEADLINE_S):
+            while count:
+                found = await self.topic_facts([topic])
+                if away := unseen():
+                    whys = "; ".join(f"{broker}: {why}" for broker, why in away.items())
+                    raise NotOwner(f"{topic} is at a broker that does not answer: {whys}", topic=topic)
+                if found and len(found[0][1:] or found[0]) >= count:
+                    return found[0]
+                await anyio.sleep(_AGAIN_S)
+                count = len(await self._port.owners(topic))
+        return await self._port.topic(topic)
+
+    # -- about all -------------------------------------------------------------------------------------------
+
+    async def topics(self) -> Sequence[TopicFacts]:
+        """Of every broker; a partitioned one once."""
+        found: dict[str, list[Sequence[TopicFacts]]] = {}
+        for facts in chain.from_iterable((await self._everywhere("topics")).values()):
+            found.setdefault(facts.topic, []).append((facts,))
+        return [_joined(each)[0] for _, each in sorted(found.items())]
+
+    async def subscriptions(self, topic: str | None, subscription: str | None) -> Sequence[SubscriptionFacts]:
+        """As of one broker, of all."""
+        if topic is not None:
+            return list(await self._at_owners("subscriptions", topic, subscription))
+        found = await self._everywhere("subscriptions", topic=None, subscription=subscription)
+        return _all_of(found.values())
+
+    async def traffic(self, topic: str | None) -> TrafficFacts:
+        """As of one broker, of all."""
+        if topic is not None:
+            return _traffic([await self._at_owners("traffic", topic)])
+        return _traffic(list((await self._everywhere("traffic", topic=None)).values()))
+
+    async def producers(self) -> Sequence[SessionFacts]:
+        """Of every broker."""
+        return _all_of((await self._everywhere("producers")).values())
+
+    async def consumers(self) -> Sequence[SessionFacts]:
+        """Of every broker."""
+        return _all_of((await self._everywhere("consumers")).values())
+
+    async def disconnect(self, session_id: str) -> bool:
+        """Wherever it is; ids of sessions are of one broker each."""
+        return any((await self._everywhere("disconnect", session_id=session_id)).values())
+
+    async def forecast_retention(self, policies: Mapping[str, Mapping[str, int]]) -> RetentionFacts:
+        """Of each topic at its owners; what is promised is of all of them, or there is an error."""
+        owners: dict[str, BrokerAddress] = {}
+        for topic in policies:
+            owners |= by_id(await self._port.owners(topic))
+        found = RetentionFacts()
+        for each in await self._each(list(owners.values()), "forecast_retention", {"policies": policies}):
+            found += each
+        return found
+
+    async def lag_index(
+        self, topic: str | None, subscription: str | None, *, status: LagStatus | None = None
+    ) -> Sequence[LagKey]:
+        """As of one broker, of all."""
+        given = {"topic": topic, "subscription": subscription, "status": status}
+        if topic is None:
+            return _all_of((await self._everywhere("lag_index", **given)).values())
+        brokers = list(by_id(await self._port.owners(topic)).values())
+        if not brokers:
+            return await self._port.lag_index(topic, subscription, status=status)
+        return _all_of((await self._all(brokers, "lag_index", lambda broker: given)).values())
+
+    async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
+        """Those of a page, in its order; what went meanwhile is left out."""
+        wanted: dict[str, list[LagKey]] = {}
+        addresses: dict[str, BrokerAddress] = {}
+        for key in keys:
+            for broker_id, owner in by_id(await self._port.owners(key.log)).items():
+                addresses[broker_id] = owner
+                wanted.setdefault(broker_id, []).append(key)
+        answers = await self._all(
+            list(addresses.values()), "lag_facts", lambda broker: {"keys": wanted[broker.broker_id]}
+        )
+        found = {
+            (each.facts.topic, each.facts.subscription): each for some in answers.values() for each in some
+        }
+        return [found[key.log, key.subscription] for key in keys if (key.log, key.subscription) in found]
+
+    async def statuses(self) -> Sequence[BrokerFacts]:
+        """Every registered broker that answers."""
+        return list((await self._everywhere("status")).values())
+
+    async def _everywhere(self, method: str, **given: Any) -> dict[str, Any]:
+        for broker_id, topics in (await self._port.missed()).items():
+            note_unseen(broker_id, f"it is not registered, and {topics} topics wait for it")
+        return await self._all(await self._port.members(), method, lambda broker: given)
+
+    async def _all(
+        self,
+        brokers: Sequence[BrokerAddress],
+        method: str,
+        arguments: Callable[[BrokerAddress], Mapping[str, Any]],
+    ) -> dict[str, Any]:
+        """Ask brokers side by side; those that did not answer are noted."""
+        answers: dict[str, Any] = {}
+        failed: list[ClusterError] = []
+
+        async def one(broker: BrokerAddress) -> None:
+            try:
+                answers[broker.broker_id] = await self._ask(broker, method, arguments(broker))
+            except SubscriptionNotFound:
+                pass  # it is elsewhere
+            except ClusterError as error:
+                if broker.broker_id == self._own:
+                    failed.append(error)
+                else:
+                    note_unseen(broker.broker_id, error.message)
+
+        async with anyio.create_task_group() as group:
+            for broker in brokers:
+                group.start_soon(one, broker)
+        if failed:
+            raise failed[0]
+        return answers
+
+
+_QUICK: Final = ASKED - {
+    "truncate_topic",
+    "verify_objects",
+    "flush_objects",
+    "compact_objects",
+    "collect_objects",
+    "export_objects",
+    "replay_topic",
+    "orphans",
+}
+
+
+def _joined(found: Sequence[Sequence[TopicFacts]]) -> Sequence[TopicFacts]:
+    """One topic of what its owners said: a partitioned one's figures are summed."""
+    if len(found) == 1:
+        return found[0]
+    wholes, parts = [each[0] for each in found], [part for each in found for part in each[1:]]
+    return (
+        replace(
+            wholes[0],
+            partitions=len(parts) or sum(each.partitions for each in wholes),
+            messages=sum(each.messages for each in wholes),
+            bytes=sum(each.bytes for each in wholes),
+            journal_bytes=sum(each.journal_bytes for each in wholes),
+            object_bytes=sum(each.object_bytes for each in wholes),
+            producers=sum(each.producers for each in wholes),
+            consumers=sum(each.consumers for each in wholes),
+            subscriptions=tuple(sorted({name for each in wholes for name in each.subscriptions})),
+            last_published_ms=max((each.last_published_ms or 0 for each in wholes), default=0) or None,
+        ),
+        *parts,
+    )

@@ -1,0 +1,142 @@
+"""A partitioned topic whose partitions are at three brokers is one topic for every operation, whichever broker is asked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydanube import connect
+from pydanube_broker.broker import Broker
+from pydanube_core.errors import ClusterError
+from pydanube_core.names import TopicName
+
+from tests.admin.test_any_broker_administers import administered, ask, etcd
+from tests.support.etcd import EtcdMembers
+from tests.support.several_brokers import SeveralBrokers, several_brokers, until
+
+__all__ = ["etcd"]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(150)]
+PARTS = [TopicName.parse(f"wide-part-{n}") for n in range(6)]
+
+
+def id_of(broker: Broker) -> str:
+    return str(broker.data_dir.broker_id)
+
+
+@pytest.fixture
+async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBrokers]:
+    """Two partitions at each broker, three messages in each, and the subscription `s`."""
+    async with several_brokers(etcd, tmp_path, administered) as cluster:
+        first, *_ = cluster.brokers.values()
+        await ask(first, "topics.create", topic="wide", partitions=6)
+        for n, part in enumerate(PARTS):
+            await until(lambda part=part: cluster.serves(part))
+            target = cluster.brokers[1 + n % 3]
+            if cluster.owner(str(part)) is not target:
+                await ask(first, "topics.move", topic=str(part), to_broker=id_of(target))
+                await until(lambda part=part, target=target: target.registry.find(part) is not None)
+        async with connect(first.broker_url) as client:
+            for part in PARTS:
+                async with client.producer(str(part)) as producer:
+                    for n in range(3):
+                        await producer.send(b"%d" % n)
+        yield cluster
+
+
+def lags(answer: dict[str, Any]) -> list[int]:
+    return [each["lag_messages"] for each in answer["items"]]
+
+
+async def planned(broker: Broker, operation: str, **arguments: Any) -> dict[str, Any]:
+    with pytest.raises(ClusterError) as caught:
+        await ask(broker, operation, **arguments)
+    assert caught.value.code == "PLAN_REQUIRED"
+    plan: dict[str, Any] = caught.value.details["plan"]
+    done = await ask(broker, operation, **arguments, plan_token=plan["plan_token"])
+    return {**plan, **done}
+
+
+async def test_subscriptions_and_cursors_of_all_partitions(cluster: SeveralBrokers) -> None:
+    for broker in cluster.brokers.values():
+        name = f"s{broker.data_dir.broker_id}"
+        of = {"topic": "wide", "subscription": name}
+        await ask(broker, "subscriptions.create", **of, type="shared", start="earliest")
+        described = await ask(broker, "subscriptions.describe", **of)
+        assert described["lag_messages"] == 18
+        with pytest.raises(ClusterError) as caught:
+            await ask(broker, "subscriptions.skip", **of, count=1)
+        assert caught.value.code == "INVALID_ARGUMENT"
+        sought = await planned(broker, "subscriptions.seek", **of, to="latest")
+        assert lags(await ask(broker, "subscriptions.lag", **of)) == [0] * 6
+        await ask(broker, "changes.undo", call_id=sought["call_id"])
+        assert lags(await ask(broker, "subscriptions.lag", **of)) == [3] * 6
+        await planned(broker, "subscriptions.purge", **of)
+        assert lags(await ask(broker, "subscriptions.lag", **of)) == [0] * 6
+        policy = await ask(broker, "subscriptions.set_failure_policy", **of, ack_timeout_ms=7000)
+        assert policy["ack_timeout_ms"] == 7000
+        found = (await ask(broker, "diagnose.subscription", **of))["subject"]
+        assert found == {"topic": "/default/wide", "subscription": name}
+        await planned(broker, "subscriptions.delete", **of)
+        for part in PARTS:
+            owner = cluster.owner(str(part)).registry.find(part)
+            await until(lambda owner=owner, name=name: name not in owner.subscriptions)
+
+
+async def test_policies_hold_at_every_owner(cluster: SeveralBrokers) -> None:
+    for n, broker in enumerate(cluster.brokers.values(), start=5):
+        await ask(broker, "topics.set_policies", topic="wide", policies={"max_publish_rate": n})
+        found = await ask(broker, "topics.get_policies", topic="wide")
+        assert found["policies"] == {"max_publish_rate": n}
+        for part in PARTS:
+            topic = cluster.owner(str(part)).registry.find(part)
+            assert topic is not None
+            await until(lambda topic=topic, n=n: topic.gate.limits.as_policies()["max_publish_rate"] == n)
+
+
+async def test_truncated_and_deleted_with_every_partition(cluster: SeveralBrokers) -> None:
+    _, second, third = cluster.brokers.values()
+    cut = await planned(second, "topics.truncate", topic="wide", before="offset:2")
+    assert (cut["blast_radius"]["messages"], cut["messages"]) == (12, 12)
+    described = await ask(third, "topics.describe", topic="wide")
+    assert [part["start_offset"] for part in described["parts"]] == [2] * 6
+    metrics = await ask(third, "topics.metrics", topic="wide")
+    assert metrics["messages_in"] == 18
+    gone = await planned(third, "topics.delete", topic="wide")
+    assert gone["blast_radius"]["messages"] == 6
+    await until(lambda: not any(cluster.serves(part) for part in PARTS))
+    for broker in cluster.brokers.values():
+        assert (await ask(broker, "topics.list"))["items"] == []
+
+
+async def test_messages_are_looked_at_wherever_they_are(cluster: SeveralBrokers) -> None:
+    for broker in cluster.brokers.values():
+        found = (await ask(broker, "messages.peek", topic="wide", limit=18))["items"]
+        assert sorted((each["partition"], each["offset"]) for each in found) == [
+            (partition, offset) for partition in range(6) for offset in range(3)
+        ]
+        with pytest.raises(ClusterError, match="name one partition") as caught:
+            await ask(broker, "topics.chart", topic="wide")
+        assert caught.value.code == "NOT_OWNER"
+        peeked = await ask(broker, "messages.peek", topic="wide-part-3")
+        assert [each["offset"] for each in peeked["items"]] == [0, 1, 2]
+
+
+async def test_change_that_an_owner_cannot_make_names_it_and_changes_nothing(cluster: SeveralBrokers) -> None:
+    first, gone = cluster.brokers[1], cluster.brokers[3]
+    await ask(first, "subscriptions.create", topic="wide", subscription="s", start="earliest")
+    gone_id = id_of(gone)
+    await cluster.stop(3)
+    for operation, arguments in (
+        ("subscriptions.seek", {"subscription": "s", "to": "latest"}),
+        ("topics.set_policies", {"policies": {"max_publish_rate": 5}}),
+        ("topics.delete", {}),
+    ):
+        with pytest.raises(ClusterError, match="does not answer") as caught:
+            await ask(first, operation, topic="wide", **arguments)
+        assert gone_id in caught.value.message
+        assert caught.value.retryable
+    answer = await ask(first, "subscriptions.lag")
+    assert lags(answer) == [3] * 4
+    assert [each["broker_id"] for each in answer["not_seen"]] == [gone_id]
