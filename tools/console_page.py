@@ -42,7 +42,7 @@ back by itself. `?` explains what is on the screen, and every key of it; `:` goe
 
 ![Subscriptions](console-subscriptions.svg)
 
-Through a refresh the selected row stays selected and at its line. A number that is another than at the refresh before
+Through a refresh the row one went to stays selected and at its line; until a key moved the cursor it is at the first. A number that is another than at the refresh before
 is marked with ↑ or ↓. Enter opens a row; on a finding it carries out the finding's first next call.
 
 ![One subscription](console-subscription.svg)

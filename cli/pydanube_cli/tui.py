@@ -123,7 +123,7 @@ def _console(common: Common, given: TuiOptions) -> Console:
         mouse=not given.no_mouse,
         idle_s=None if given.idle is None else parse_duration_s(given.idle, field="idle"),
         theme=given.theme,
-        no_colour="NO_COLOR" in os.environ,
+        no_colour=bool(os.environ.get("NO_COLOR")),
         principal=common.principal,
         timeout_s=common.timeout_s,
         actions=ACTIONS if given.keys is None else read_keys(given.keys),

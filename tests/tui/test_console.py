@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 from pydanube_core.errors import Unavailable
-from pydanube_tui.cluster import State
+from pydanube_tui.cluster import Cluster, Options, State
 from pydanube_tui.console import Console
 from pydanube_tui.dialogs import Choosing, Reading
 from pydanube_tui.page import Target
+from pydanube_tui.views import place
+from rich.color import ColorType
 from textual import events
 from textual.widgets import Static
 
-from tests.admin.real_broker import Administered
+from tests.admin.real_broker import Administered, administered
 from tests.support.filled_cluster import add_subscription, add_topic
 from tests.tui.consoles import client_of, keys_shown, opened, screen
 
@@ -133,6 +135,16 @@ async def test_through_a_refresh_the_row_stays_selected_at_its_line(cluster: Adm
         assert app.grid.cursor - app.grid.scroll_offset.y == line
 
 
+async def test_until_somebody_moves_the_first_row_is_looked_at(cluster: Administered) -> None:
+    async with opened(cluster, "topics") as (app, press):
+        await add_topic(cluster, "/default/a-new-one")
+        app.settled.clear()
+        await press("r")
+        assert app.grid.selected is not None
+        assert app.grid.selected.key == "/default/a-new-one"
+        assert app.grid.scroll_offset.y == 0
+
+
 async def test_a_number_that_grew_is_marked_for_one_refresh(cluster: Administered) -> None:
     async with opened(cluster, "topics") as (app, press):
         await cluster.publish("/default/orders", b"one", b"two")
@@ -242,6 +254,65 @@ async def test_every_tone_of_every_theme_draws(cluster: Administered) -> None:
             await press("f2")
             assert app.theme == theme
             assert "slowest subscriptions" in screen(app)
+
+
+def colours(app: Console) -> set[ColorType]:
+    """The kinds of colour that are on the screen; none where the terminal's own is left."""
+    styles = [
+        segment.style
+        for strip in app.screen._compositor.render_strips()
+        for segment in strip
+        if segment.style
+    ]
+    inks = [ink for style in styles for ink in (style.color, style.bgcolor) if ink is not None]
+    return {ink.type for ink in inks}
+
+
+async def test_sixteen_colours_are_the_terminals_own_and_no_colour_is_none(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(cluster, "subscriptions", theme="ansi") as (app, _):
+        assert colours(app) == {ColorType.DEFAULT, ColorType.STANDARD}
+    async with opened(cluster, "subscriptions") as (app, _):
+        assert ColorType.TRUECOLOR in colours(app)
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with opened(cluster, "subscriptions", no_colour=True) as (app, press):
+        assert colours(app) == {ColorType.DEFAULT}
+        await press("f2")
+        assert colours(app) == {ColorType.DEFAULT}, "another theme has none either"
+        await press("?")
+        assert colours(app) == {ColorType.DEFAULT}
+
+
+async def test_another_cluster_is_gone_to_by_name_and_nothing_of_the_first_stays(
+    cluster: Administered,
+) -> None:
+    async with administered(**{"telemetry.enabled": False}) as other:
+        await add_topic(other, "/default/sold")
+        test, shop = (
+            Cluster(
+                name=name, admin_url=each.url, broker_url=each.broker.broker_url, production=name == "shop"
+            )
+            for name, each in (("test", cluster), ("shop", other))
+        )
+        app = Console([test, shop], Options(refresh_s=60.0), start=place(["topics"]))
+        async with app.run_test(size=(100, 30)) as pilot:
+            for name, topic in (
+                ("shop", "/default/sold"),
+                ("test", "/default/orders"),
+                ("shop", "/default/sold"),
+            ):
+                app.settled.clear()
+                await pilot.press(":", *f"cluster {name}", "enter")
+                await app.settled.wait()
+                await pilot.pause()
+                assert topic in keys_shown(app)
+                assert ("/default/orders" in keys_shown(app)) == (name == "test")
+                assert screen(app).startswith(f" {name} ")
+                danger = app.screen.get_style_at(1, 0).bgcolor == app.look.production.bgcolor
+                assert danger == (name == "shop")
+            await pilot.press(":", *"cluster nobody", "enter")
+            assert said(app) == ["there is no cluster nobody; there are test, shop"]
 
 
 async def test_ascii_draws_nothing_else(cluster: Administered) -> None:

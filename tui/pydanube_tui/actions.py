@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.registry import OPERATIONS
@@ -30,7 +30,6 @@ class Action:
         operation: of the cluster; None: the console's own.
         asked: arguments that the person is asked for even where they could be left out.
         filled: argument -> field of the row, where the names differ.
-        fixed: arguments that are always these.
         gathers: an argument that takes a list of one field of all marked rows: (argument, field).
     """
 
@@ -43,7 +42,6 @@ class Action:
     operation: str | None = None
     asked: tuple[str, ...] = ()
     filled: Mapping[str, str] = field(default_factory=dict)
-    fixed: Mapping[str, object] = field(default_factory=dict)
     gathers: tuple[str, str] | None = None
 
     @property
@@ -56,252 +54,132 @@ class Action:
         return not self.views or view in self.views
 
 
-GO, TABLE, ROW, SCREEN, CHANGE = "Go", "Table", "Row", "Screen", "Change (--allow-writes)"
+# Each group, and in it: id (=operation, where that is called otherwise) | keys | title | help | views, none: everywhere.
+_TABLE: Final = """
+Go
+  go.command | : | go anywhere | type a view and what of: topics, topic orders, lag, cluster prod
+  go.back | escape | back | close what is open, clear the filter, or return to the view before
+  go.last | - | last view | to the view before and back, as cd - does
+  go.earlier | [ | earlier | back in the history of views
+  go.later | ] | later | forth in the history of views
+Row
+  row.enter | enter | open | the detail of the row; on a finding: carry out its next call
+  row.json | y | json | the whole row as JSON
+  row.copy | c | copy | copy the row's name; says what was copied, and keeps it in a file too
+  row.copy_json | ctrl+j | copy json | copy the row as JSON
+  row.mark | space | mark | mark the row; a change is then planned for all marked rows together
+  row.mark_all | ctrl+a | mark all | mark every row in the filter, or none
+  row.messages | m | messages | read the topic by a reader of its own | overview topics topic subscriptions subscription clients
+  row.dead_letters | d | dead letters | what the subscription gave up | subscriptions subscription
+  row.objects | b | objects | what the cold tier has of the topic | topics topic
+  schemas.compare | d | diff | the version against the one before, or two marked ones | schema
+  schemas.check | x | try a schema | would a new version be compatible | schemas schema
+  objects.verify | x | verify | read every object of the topic and check it | objects
+  audit.verify | x | verify | check the chain of all records | audit
+Table
+  table.filter | / | filter | narrow: text, /regex/, ~fuzzy, !not, lag:>1k, status:stuck, age:>5m
+  table.sort | o | sort | sort by the next column; its capital letter sorts by a column at once
+  table.reverse | v | reverse | turn the order round
+  table.columns | t | columns | choose and order the columns; remembered for each view
+  table.export | e | export | the rows in the filter as CSV or JSON into a file
+  messages.follow | f | follow | read on, or stand: what stands loses nothing | messages
+  messages.jump | w | jump | to offset:42, time:-15m, earliest, latest | messages
+  messages.form | d | decoded/raw/hex | how payloads are shown | messages
+Screen
+  screen.help | ? f1 | help | explain what is on the screen and every key
+  screen.palette | ctrl+p | palette | find any action or view by its name
+  screen.refresh | r | refresh | ask the cluster now
+  screen.pause | p | pause | stop refreshing, and go on
+  screen.faster | < | faster | refresh twice as often
+  screen.slower | > | slower | refresh half as often
+  screen.theme | f2 | theme | the next theme: dark, light, contrast, colour-blind, ansi
+  screen.save | f3 | picture | the screen as SVG and text into files
+  screen.quit | q ctrl+q | quit | leave the console
+Change (--allow-writes)
+  change.undo | ctrl+z | undo | take back the last change that was done here
+  topics.create | n | new topic | make a topic | topics
+  topics.set_policies | l | policies | limits and retention of the topic | topics topic
+  topics.truncate | ctrl+t | truncate | delete messages before a position | topics topic
+  topics.unload | ctrl+u | unload | let go of the topic and take it up again | topics topic
+  topics.replay | ctrl+r | replay | copy a range into another topic | topics topic messages
+  topics.delete | ctrl+d | delete | delete the topic with all it has | topics topic
+  subscriptions.create | n | new subscription | make a subscription | subscriptions subscription
+  subscriptions.seek | s | seek | go to offset:42, time:-15m, earliest or latest | subscriptions subscription
+  subscriptions.skip | i | skip | leave out the next messages | subscriptions subscription
+  subscriptions.purge | ctrl+x | purge | leave out all that is unread | subscriptions subscription
+  subscriptions.set_failure_policy | l | failure policy | redeliveries, deadlines, dead letters | subscriptions subscription
+  subscriptions.delete | ctrl+d | delete | delete the subscription and its cursor | subscriptions subscription
+  messages.publish | n | new message | publish a message to the topic | messages
+  messages.again=messages.publish | b | publish again | copy the message into a new one, to be changed | messages
+  namespaces.create | n | new namespace | make a namespace | namespaces
+  namespaces.set_policies | l | policies | what holds for all its topics | namespaces
+  namespaces.delete | ctrl+d | delete | delete an empty namespace | namespaces
+  brokers.unload | ctrl+u | unload | hand over the broker's topics | brokers
+  brokers.activate | a | activate | let the broker take topics again | brokers
+  schemas.register | n | new version | register a schema | schemas schema
+  schemas.set_compatibility | l | compatibility | what a new version must keep | schemas schema
+  schemas.delete_version | ctrl+d | delete version | delete a version | schema
+  plans.discard | ctrl+d | discard | throw the plan away | plans plan
+  changes.undo | u | undo | take the change back | audit change
+  dead_letters.replay | a | put back | put the marked letters back where they came from | dead-letters
+  dead_letters.drop=topics.truncate | ctrl+t | drop | delete the letters before a position | dead-letters
+  consumers.disconnect | ctrl+d | disconnect consumer | end the consumer's session | clients
+  producers.disconnect | ctrl+e | disconnect producer | end the producer's session | clients
+  objects.flush | ctrl+f | flush | write the topic to the cold tier now | topic objects
+  objects.compact | ctrl+k | compact | merge small objects of the topic | objects
+"""
+_ASKED: Final[Mapping[str, str]] = {
+    "topics.create": "topic partitions dispatch_strategy",
+    "topics.replay": "from until",
+    "subscriptions.create": "topic subscription type start",
+    "subscriptions.seek": "to",
+    "subscriptions.set_failure_policy": "max_redelivery_count ack_timeout_ms poison_policy dead_letter_topic",
+    "messages.publish": "payload key attributes",
+    "messages.again": "topic payload key",
+    "namespaces.create": "namespace policies",
+    "schemas.check": "subject schema_type schema_definition",
+    "schemas.register": "subject schema_type schema_definition",
+}
+_FILLED: Final[Mapping[str, Mapping[str, str]]] = {
+    "subscriptions.create": {"topic": "topic"},
+    "messages.again": {"topic": "topic", "payload": "untrusted.text", "key": "untrusted.key"},
+    "schemas.register": {"subject": "subject"},
+    "dead_letters.drop": {"topic": "dead_letter_topic"},
+}
+_GATHERS: Final = {"dead_letters.replay": ("offsets", "offset")}
 
 
-def _own(id: str, keys: str, title: str, group: str, help: str, *views: str) -> Action:
-    return Action(id=id, keys=tuple(keys.split()), title=title, group=group, help=help, views=views)
+def _actions() -> Iterator[Action]:
+    """Those of the table; after what goes to and fro, the views, the first ten by the digits."""
+    group = ""
+    for text in _TABLE.strip().splitlines():
+        if " | " not in text:
+            group = text
+            continue
+        name, keys, title, help, views = (*(each.strip() for each in text.split(" | ")), "")[:5]
+        id, _, operation = name.partition("=")
+        yield Action(
+            id=id,
+            keys=tuple(keys.split()),
+            title=title,
+            group=group,
+            help=help,
+            views=tuple(views.split()),
+            operation=next((each for each in (operation, id) if each in OPERATIONS), None),
+            asked=tuple(_ASKED.get(id, "").split()),
+            filled=_FILLED.get(id, {}),
+            gathers=_GATHERS.get(id),
+        )
+        if id == "go.later":
+            free = [view for view in VIEWS.values() if not view.takes]
+            for at, view in enumerate(free, 1):
+                digit = (str(at % 10),) if at <= 10 else ()
+                yield Action(
+                    id=f"go.{view.name}", keys=digit, title=view.title.lower(), group=group, help=view.summary
+                )
 
 
-_OWN: Final = (
-    _own(
-        "go.command",
-        ":",
-        "go anywhere",
-        GO,
-        "type a view and what of: topics, topic orders, lag, cluster prod",
-    ),
-    _own(
-        "go.back", "escape", "back", GO, "close what is open, clear the filter, or return to the view before"
-    ),
-    _own("go.last", "-", "last view", GO, "to the view before and back, as cd - does"),
-    _own("go.earlier", "[", "earlier", GO, "back in the history of views"),
-    _own("go.later", "]", "later", GO, "forth in the history of views"),
-    _own("row.enter", "enter", "open", ROW, "the detail of the row; on a finding: carry out its next call"),
-    _own("row.json", "y", "json", ROW, "the whole row as JSON"),
-    _own(
-        "row.copy", "c", "copy", ROW, "copy the row's name; says what was copied, and keeps it in a file too"
-    ),
-    _own("row.copy_json", "ctrl+j", "copy json", ROW, "copy the row as JSON"),
-    _own(
-        "row.mark",
-        "space",
-        "mark",
-        ROW,
-        "mark the row; a change is then planned for all marked rows together",
-    ),
-    _own("row.mark_all", "ctrl+a", "mark all", ROW, "mark every row in the filter, or none"),
-    _own(
-        "table.filter",
-        "/",
-        "filter",
-        TABLE,
-        "narrow: text, /regex/, ~fuzzy, !not, lag:>1k, status:stuck, age:>5m",
-    ),
-    _own(
-        "table.sort",
-        "o",
-        "sort",
-        TABLE,
-        "sort by the next column; its capital letter sorts by a column at once",
-    ),
-    _own("table.reverse", "v", "reverse", TABLE, "turn the order round"),
-    _own("table.columns", "t", "columns", TABLE, "choose and order the columns; remembered for each view"),
-    _own("table.export", "e", "export", TABLE, "the rows in the filter as CSV or JSON into a file"),
-    _own("screen.help", "? f1", "help", SCREEN, "explain what is on the screen and every key"),
-    _own("screen.palette", "ctrl+p", "palette", SCREEN, "find any action or view by its name"),
-    _own("screen.refresh", "r", "refresh", SCREEN, "ask the cluster now"),
-    _own("screen.pause", "p", "pause", SCREEN, "stop refreshing, and go on"),
-    _own("screen.faster", "<", "faster", SCREEN, "refresh twice as often"),
-    _own("screen.slower", ">", "slower", SCREEN, "refresh half as often"),
-    _own("screen.theme", "f2", "theme", SCREEN, "the next theme: dark, light, contrast, colour-blind, ansi"),
-    _own("screen.save", "f3", "picture", SCREEN, "the screen as SVG and text into files"),
-    _own("screen.quit", "q ctrl+q", "quit", SCREEN, "leave the console"),
-)
-_WITH_TOPIC: Final = ("overview", "topics", "topic", "subscriptions", "subscription", "clients")
-_MORE: Final = (
-    _own("row.messages", "m", "messages", ROW, "read the topic by a reader of its own", *_WITH_TOPIC),
-    _own(
-        "row.dead_letters",
-        "d",
-        "dead letters",
-        ROW,
-        "what the subscription gave up",
-        "subscriptions",
-        "subscription",
-    ),
-    _own("row.objects", "b", "objects", ROW, "what the cold tier has of the topic", "topics", "topic"),
-    _own("messages.follow", "f", "follow", TABLE, "read on, or stand: what stands loses nothing", "messages"),
-    _own("messages.jump", "w", "jump", TABLE, "to offset:42, time:-15m, earliest, latest", "messages"),
-    _own("messages.form", "d", "decoded/raw/hex", TABLE, "how payloads are shown", "messages"),
-    _own(
-        "schemas.compare",
-        "d",
-        "diff",
-        ROW,
-        "the version against the one before, or two marked ones",
-        "schema",
-    ),
-    _own("change.undo", "ctrl+z", "undo", CHANGE, "take back the last change that was done here"),
-)
-
-
-def _go() -> Iterator[Action]:
-    """The digits go to views, in their order; the others are reached by `:` and the palette."""
-    free = [view for view in VIEWS.values() if not view.takes]
-    for number, view in enumerate(free):
-        keys = (str((number + 1) % 10),) if number < 10 else ()
-        yield Action(id=f"go.{view.name}", keys=keys, title=view.title.lower(), group=GO, help=view.summary)
-
-
-def _op(operation: str, keys: str, title: str, help: str, *views: str, **more: Any) -> Action:
-    changes = OPERATIONS[operation].effect is not Effect.READ
-    group = CHANGE if changes else ROW
-    own = more.pop("id", operation)
-    return Action(
-        id=own,
-        keys=tuple(keys.split()),
-        title=title,
-        group=group,
-        help=help,
-        views=views,
-        operation=operation,
-        **more,
-    )
-
-
-_SUBS: Final = ("subscriptions", "subscription")
-_LETTER: Final = {"topic": "dead_letter_topic"}
-_SAME_TOPIC: Final = {"topic": "topic"}
-_SAME_SUBJECT: Final = {"subject": "subject"}
-_AGAIN: Final = {"topic": "topic", "payload": "untrusted.text", "key": "untrusted.key"}
-_POLICY: Final = ("max_redelivery_count", "ack_timeout_ms", "poison_policy", "dead_letter_topic")
-_CREATED: Final = ("topic", "partitions", "dispatch_strategy")
-_OPERATIONS: Final[tuple[Action, ...]] = (
-    _op("topics.create", "n", "new topic", "make a topic", "topics", asked=_CREATED),
-    _op("topics.set_policies", "l", "policies", "limits and retention of the topic", "topics", "topic"),
-    _op("topics.truncate", "ctrl+t", "truncate", "delete messages before a position", "topics", "topic"),
-    _op("topics.unload", "ctrl+u", "unload", "let go of the topic and take it up again", "topics", "topic"),
-    _op(
-        "topics.replay",
-        "ctrl+r",
-        "replay",
-        "copy a range into another topic",
-        "topics",
-        "topic",
-        "messages",
-        asked=("from", "until"),
-    ),
-    _op("topics.delete", "ctrl+d", "delete", "delete the topic with all it has", "topics", "topic"),
-    _op(
-        "subscriptions.create",
-        "n",
-        "new subscription",
-        "make a subscription",
-        *_SUBS,
-        asked=("topic", "subscription", "type", "start"),
-        filled=_SAME_TOPIC,
-    ),
-    _op(
-        "subscriptions.seek",
-        "s",
-        "seek",
-        "go to offset:42, time:-15m, earliest or latest",
-        *_SUBS,
-        asked=("to",),
-    ),
-    _op("subscriptions.skip", "i", "skip", "leave out the next messages", *_SUBS),
-    _op("subscriptions.purge", "ctrl+x", "purge", "leave out all that is unread", *_SUBS),
-    _op(
-        "subscriptions.set_failure_policy",
-        "l",
-        "failure policy",
-        "redeliveries, deadlines, dead letters",
-        *_SUBS,
-        asked=_POLICY,
-    ),
-    _op("subscriptions.delete", "ctrl+d", "delete", "delete the subscription and its cursor", *_SUBS),
-    _op(
-        "messages.publish",
-        "n",
-        "new message",
-        "publish a message to the topic",
-        "messages",
-        asked=("payload", "key", "attributes"),
-    ),
-    _op(
-        "messages.publish",
-        "b",
-        "publish again",
-        "copy the message into a new one, to be changed",
-        "messages",
-        id="messages.again",
-        asked=("topic", "payload", "key"),
-        filled=_AGAIN,
-    ),
-    _op(
-        "namespaces.create",
-        "n",
-        "new namespace",
-        "make a namespace",
-        "namespaces",
-        asked=("namespace", "policies"),
-    ),
-    _op("namespaces.set_policies", "l", "policies", "what holds for all its topics", "namespaces"),
-    _op("namespaces.delete", "ctrl+d", "delete", "delete an empty namespace", "namespaces"),
-    _op("brokers.unload", "ctrl+u", "unload", "hand over the broker's topics", "brokers"),
-    _op("brokers.activate", "a", "activate", "let the broker take topics again", "brokers"),
-    _op(
-        "schemas.check",
-        "x",
-        "try a schema",
-        "would a new version be compatible",
-        "schemas",
-        "schema",
-        asked=("subject", "schema_type", "schema_definition"),
-    ),
-    _op(
-        "schemas.register",
-        "n",
-        "new version",
-        "register a schema",
-        "schemas",
-        "schema",
-        asked=("subject", "schema_type", "schema_definition"),
-        filled=_SAME_SUBJECT,
-    ),
-    _op(
-        "schemas.set_compatibility", "l", "compatibility", "what a new version must keep", "schemas", "schema"
-    ),
-    _op("schemas.delete_version", "ctrl+d", "delete version", "delete a version", "schema"),
-    _op("plans.discard", "ctrl+d", "discard", "throw the plan away", "plans", "plan"),
-    _op("changes.undo", "u", "undo", "take the change back", "audit", "change"),
-    _op(
-        "dead_letters.replay",
-        "a",
-        "put back",
-        "put the marked letters back where they came from",
-        "dead-letters",
-        gathers=("offsets", "offset"),
-    ),
-    _op(
-        "topics.truncate",
-        "ctrl+t",
-        "drop",
-        "delete the letters before a position",
-        "dead-letters",
-        id="dead_letters.drop",
-        filled=_LETTER,
-    ),
-    _op("consumers.disconnect", "ctrl+d", "disconnect consumer", "end the consumer's session", "clients"),
-    _op("producers.disconnect", "ctrl+e", "disconnect producer", "end the producer's session", "clients"),
-    _op("objects.verify", "x", "verify", "read every object of the topic and check it", "objects"),
-    _op("objects.flush", "ctrl+f", "flush", "write the topic to the cold tier now", "topic", "objects"),
-    _op("objects.compact", "ctrl+k", "compact", "merge small objects of the topic", "objects"),
-    _op("audit.verify", "x", "verify", "check the chain of all records", "audit"),
-)
-
-ACTIONS: Final[dict[str, Action]] = {action.id: action for action in (*_OWN, *_MORE, *_go(), *_OPERATIONS)}
+ACTIONS: Final[dict[str, Action]] = {action.id: action for action in _actions()}
 
 
 def keyed(changes: Mapping[str, Sequence[str]]) -> dict[str, Action]:

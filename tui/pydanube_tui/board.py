@@ -11,6 +11,7 @@ import json
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from pydanube_admin.remote import OpsClient
@@ -32,7 +33,7 @@ from pydanube_tui.memory import Memory
 from pydanube_tui.page import Column, Line, Page, Target, Tone
 from pydanube_tui.source import Caller, Feed
 from pydanube_tui.tail import Tail
-from pydanube_tui.text import count, to_ascii
+from pydanube_tui.text import count
 from pydanube_tui.themes import LOOKS, Look
 from pydanube_tui.view import Situation, View
 from pydanube_tui.views import VIEWS
@@ -64,13 +65,13 @@ class Board(App[None]):
         start: Target | None = None,
         caller: Caller | None = None,
     ) -> None:
-        super().__init__()
         self.options = options or Options()
+        super().__init__(ansi_color=True if self.options.no_colour else None)  # else it would draw in greys
         self.clusters = {cluster.name: cluster for cluster in clusters}
         self.cluster = clusters[0]
         self._given_caller = caller
         self._client: OpsClient | None = None
-        self.look = LOOKS["ansi" if self.options.no_colour else self.options.theme]
+        self.look = self.dressed("ansi" if self.options.no_colour else self.options.theme)
         self.memory = Memory(self.options.state_file)
         self.places: list[Target] = [start or Target(view="overview")]
         self.at = 0
@@ -98,7 +99,7 @@ class Board(App[None]):
     def compose(self) -> ComposeResult:
         """Header, grid, prompt, footer."""
         yield Static(id="top")
-        yield Grid(self.look, ascii_only=self.options.ascii_only)
+        yield Grid(self.look)
         words = [
             *VIEWS,
             *(alias for view in VIEWS.values() for alias in view.aliases),
@@ -225,6 +226,10 @@ class Board(App[None]):
 
     # -- drawing -----------------------------------------------------------------------------------------------
 
+    def dressed(self, theme: str) -> Look:
+        """A theme, in the letters that may be drawn."""
+        return replace(LOOKS[theme], ascii_only=self.options.ascii_only)
+
     def _situation(self) -> Situation:
         """That of the view we are at, before its first answer."""
         return Situation(
@@ -298,7 +303,7 @@ class Board(App[None]):
         bar = (
             self.look.production if self.cluster.production else self.look.bar + self.look.tones[Tone.ACCENT]
         )
-        top = Text(name if not self.options.ascii_only else to_ascii(name), bar, no_wrap=True, end="")
+        top = Text(self.look.letters(name), bar, no_wrap=True, end="")
         self._set("#top", top.append_text(self._barred((*crumbs, *right))))
         selectable = sum(1 for row in grid.rows if not row.heading)
         whole = sum(1 for row in self.page.rows if not row.heading)
@@ -324,13 +329,12 @@ class Board(App[None]):
     def _barred(self, spans: Line) -> Text:
         drawn = Text(no_wrap=True, end="")
         for words, tone in spans:
-            shown = to_ascii(words) if self.options.ascii_only else words
             style = (
                 self.look.tones[tone] + self.look.bar
                 if tone is Tone.PLAIN
                 else self.look.bar + _ink(self.look, tone)
             )
-            drawn.append(shown, style)
+            drawn.append(self.look.letters(words), style)
         return drawn
 
     def _weight(self, action: Action) -> int:
@@ -340,6 +344,8 @@ class Board(App[None]):
             return first.index(action.id)
         if action.changes and not self.options.allow_writes:
             return 99
+        if action.id.removeprefix("go.") in VIEWS:
+            return 70
         return 10 if action.views else 50 if action.id in ("go.back", "row.json", "screen.quit") else 60
 
     def _crumbs(self) -> list[str]:
@@ -358,7 +364,7 @@ class Board(App[None]):
 
     def read(self, title: str, lines: Sequence[Line]) -> None:
         """Open a text."""
-        self.push_screen(Reading(self.look, title, lines, ascii_only=self.options.ascii_only))
+        self.push_screen(Reading(self.look, title, lines))
 
     def copied(self, text: str, what: str) -> None:
         """Copy by the terminal (OSC 52), and into a file for those that do not take it."""
@@ -367,7 +373,7 @@ class Board(App[None]):
         self.say(f"copied {what}: {len(text.encode())} bytes, also in {path}")
 
     def choosing(self, title: str, choices: Sequence[Choice]) -> Choosing:
-        return Choosing(self.look, title, choices, ascii_only=self.options.ascii_only)
+        return Choosing(self.look, title, choices)
 
     def switch(self, name: str) -> None:
         """Leave this cluster for another: nothing of its data stays on the screen."""

@@ -391,7 +391,7 @@ class Console(Doing):
             help="offset:42, time:-15m, time:2026-01-31T12:00:00Z, earliest, latest",
             required=True,
         )
-        form = Form(self.look, "read from", [field], ascii_only=self.options.ascii_only)
+        form = Form(self.look, "read from", [field])
         values = await self.push_screen_wait(form)
         if values is not None and isinstance(self.feed, Tail):
             self.go(Target(view="messages", arguments={"topic": self.feed.topic, "from": values["from"]}))
@@ -423,7 +423,7 @@ class Console(Doing):
             raise InvalidArgument(
                 f"there is no theme {name}; there are {', '.join(LOOKS)}", field="theme", value=name
             )
-        self.look = self.grid.look = LOOKS[name]
+        self.look = self.grid.look = self.dressed(name)
         self.theme = name
         self.draw()
 

@@ -16,7 +16,7 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from pydanube_tui.page import Line, Tone
-from pydanube_tui.text import clean, to_ascii
+from pydanube_tui.text import clean
 from pydanube_tui.themes import Look
 
 MAX_LINES: Final = 5000  # of a text that is shown
@@ -47,10 +47,9 @@ class Dialog(ModalScreen[Result]):
     Dialog Button:focus { text-style: bold reverse; }
     """
 
-    def __init__(self, look: Look, *, ascii_only: bool = False) -> None:
-        super().__init__(classes="-ascii" if ascii_only else None)
+    def __init__(self, look: Look) -> None:
+        super().__init__(classes="-ascii" if look.ascii_only else None)
         self.look = look
-        self.ascii_only = ascii_only
 
     def action_leave(self) -> None:
         """Close without a result."""
@@ -63,8 +62,7 @@ class Dialog(ModalScreen[Result]):
             if number:
                 drawn.append("\n")
             for words, tone in spans:
-                shown = clean(words)
-                drawn.append(to_ascii(shown) if self.ascii_only else shown, self.look.tones[tone])
+                drawn.append(self.look.letters(clean(words)), self.look.tones[tone])
         return drawn
 
 
@@ -77,8 +75,8 @@ class Reading(Dialog[None]):
         Binding("k", "scroll(-1)", "up"),
     ]
 
-    def __init__(self, look: Look, title: str, lines: Sequence[Line], *, ascii_only: bool = False) -> None:
-        super().__init__(look, ascii_only=ascii_only)
+    def __init__(self, look: Look, title: str, lines: Sequence[Line]) -> None:
+        super().__init__(look)
         self._title = title
         self._lines = lines
 
@@ -123,10 +121,8 @@ class Choice:
 class Choosing(Dialog[str]):
     """A list that narrows as one types: the palette, clusters, runbooks."""
 
-    def __init__(
-        self, look: Look, title: str, choices: Sequence[Choice], *, ascii_only: bool = False
-    ) -> None:
-        super().__init__(look, ascii_only=ascii_only)
+    def __init__(self, look: Look, title: str, choices: Sequence[Choice]) -> None:
+        super().__init__(look)
         self._title = title
         self._choices = choices
 
@@ -198,8 +194,8 @@ class Field:
 class Form(Dialog[dict[str, str]]):
     """Asks for texts. Empty ones that need not be given are left out of the answer."""
 
-    def __init__(self, look: Look, title: str, fields: Sequence[Field], *, ascii_only: bool = False) -> None:
-        super().__init__(look, ascii_only=ascii_only)
+    def __init__(self, look: Look, title: str, fields: Sequence[Field]) -> None:
+        super().__init__(look)
         self._title = title
         self._fields = fields
 

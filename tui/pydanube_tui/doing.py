@@ -67,7 +67,7 @@ class Doing(Board):
         fields = fields_of(operation, action, found[0])
         if fields:
             of = f" of {len(found)} rows" if len(found) > 1 else ""
-            form = Form(self.look, f"{operation.title}{of}", fields, ascii_only=self.options.ascii_only)
+            form = Form(self.look, f"{operation.title}{of}", fields)
             values = await self.push_screen_wait(form)
             if values is None:
                 return None
@@ -82,7 +82,7 @@ class Doing(Board):
 
     async def _change(self, operation: Operation, calls: Sequence[dict[str, Any]]) -> None:
         plans = [await self._planned(operation, each) for each in calls]
-        if not await self.push_screen_wait(Consent(self.look, plans, ascii_only=self.options.ascii_only)):
+        if not await self.push_screen_wait(Consent(self.look, plans)):
             self.say("nothing was changed")
             return
         done: list[dict[str, Any]] = []
@@ -187,15 +187,11 @@ class Doing(Board):
                 )
                 for each in book.parameters
             ]
-            given = await self.push_screen_wait(
-                Form(self.look, book.title, fields, ascii_only=self.options.ascii_only)
-            )
+            given = await self.push_screen_wait(Form(self.look, book.title, fields))
             if given is None:
                 return
             values = given
-        reading = Reading(
-            self.look, book.name, [line(("running …", Tone.DIM))], ascii_only=self.options.ascii_only
-        )
+        reading = Reading(self.look, book.name, [line(("running …", Tone.DIM))])
         self.push_screen(reading)
         loop = asyncio.get_running_loop()
         lines: list[Line] = []
@@ -229,7 +225,7 @@ class Doing(Board):
 
     async def _consent(self, plan: Plan) -> bool:
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        consent = Consent(self.look, [plan], ascii_only=self.options.ascii_only)
+        consent = Consent(self.look, [plan])
         self.push_screen(consent, lambda said: answer.set_result(bool(said)))
         return await answer
 

@@ -1,7 +1,7 @@
 """The table: lines of a page's head, column titles, rows. Draws what is in sight and nothing else.
 
 Rows are plain data, so ten thousand cost as much to draw as forty. Whatever is drawn passes `fit`, the one gate to the
-terminal. Through a new page the row under the cursor stays there, by its key, at its line of the screen.
+terminal. Through a new page the row that somebody went to stays under the cursor, by its key, at its line of the screen.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ class Grid(ScrollView, can_focus=True):
             super().__init__()
             self.column = column
 
-    def __init__(self, look: Look, *, ascii_only: bool = False) -> None:
+    def __init__(self, look: Look) -> None:
         super().__init__()
         self.look = look
-        self.ascii_only = ascii_only
         self.page = Page()
         self.rows: Sequence[Row] = ()
         self.columns: Sequence[Column] = ()
@@ -52,6 +51,7 @@ class Grid(ScrollView, can_focus=True):
         self.stale = False
         self.sorted_by: tuple[str, bool] | None = None
         self.cursor = 0
+        self.held = False  # somebody put the cursor where it is
         self._at: list[int] = []  # of each shown column, its place in a row's cells
         self._widths: list[int] = []
         self._measured: dict[str, tuple[Page, int]] = {}  # of columns that grow, the widest text of a page
@@ -90,7 +90,10 @@ class Grid(ScrollView, can_focus=True):
         self.page, self.rows = page, rows
         self._arrange(columns)
         self.virtual_size = Size(self.size.width, len(page.head) + 1 + max(1, len(rows)))
-        if fresh:
+        if (
+            fresh or not self.held
+        ):  # until then the first row is looked at, be it another: the newest, the worst
+            self.held = False
             self.cursor = self._nearest(0, 1)
             self.scroll_to(y=0, animate=False, immediate=True)
         elif before is not None:
@@ -172,6 +175,7 @@ class Grid(ScrollView, can_focus=True):
 
     def go_to(self, at: int, step: int = 1) -> None:
         """Put the cursor on a row, or the next that can be selected, and bring it into sight."""
+        self.held = True
         self._repaint(self.cursor)
         self.cursor = self._nearest(at, step)
         self._repaint(self.cursor)
@@ -206,7 +210,7 @@ class Grid(ScrollView, can_focus=True):
             return
         at = lines - len(self.page.head) - 1
         if event.y > titles and 0 <= at < len(self.rows) and not self.rows[at].heading:
-            again = at == self.cursor
+            again, self.held = at == self.cursor, True
             self.cursor = at
             self.refresh()
             if again:
@@ -252,7 +256,7 @@ class Grid(ScrollView, can_focus=True):
         return Strip([Segment(" " * self.size.width, self.look.tones[Tone.PLAIN])], self.size.width)
 
     def _fit(self, text: str, cells: int, *, right: bool = False) -> str:
-        return fit(text, cells, right=right, ascii_only=self.ascii_only)
+        return fit(text, cells, right=right, ascii_only=self.look.ascii_only)
 
     def _drawn(self, spans: Line) -> Strip:
         segments: list[Segment] = []

@@ -30,9 +30,6 @@ def arguments_of(operation: Operation, action: Action, known: Mapping[str, Any])
     """What is known of an operation's arguments from a row and the place it stands in."""
     found: dict[str, Any] = {}
     for argument in operation.arguments:
-        if argument.name in action.fixed:
-            found[argument.name] = action.fixed[argument.name]
-            continue
         value: Any = known
         for step in action.filled.get(argument.name, argument.name).split("."):
             value = value.get(step) if isinstance(value, Mapping) else None
@@ -113,8 +110,8 @@ def name_to_type(plans: Sequence[Mapping[str, Any]]) -> str:
 class Consent(Dialog[bool]):
     """Shows plans and asks. True only when somebody said so."""
 
-    def __init__(self, look: Look, plans: Sequence[Mapping[str, Any]], *, ascii_only: bool = False) -> None:
-        super().__init__(look, ascii_only=ascii_only)
+    def __init__(self, look: Look, plans: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(look)
         self._plans = plans
         self._typed = name_to_type(plans) if any(plan["effect"] == "destroy" for plan in plans) else ""
 

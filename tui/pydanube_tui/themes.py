@@ -10,6 +10,7 @@ from rich.style import Style
 from textual.theme import BUILTIN_THEMES, Theme
 
 from pydanube_tui.page import Tone
+from pydanube_tui.text import to_ascii
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,50 +23,35 @@ class Look:
     bar: Style  # header and footer
     titles: Style  # of columns
     production: Style  # the cluster's name where it is one that must not be hurt
+    ascii_only: bool = False
+
+    def letters(self, text: str) -> str:
+        """The text in letters that may be drawn."""
+        return to_ascii(text) if self.ascii_only else text
 
 
-def _look(
-    name: str,
-    *,
-    dark: bool,
-    paper: str,
-    ink: str,
-    dim: str,
-    good: str,
-    warn: str,
-    bad: str,
-    accent: str,
-    bar: str,
-    cursor: str,
-) -> Look:
+# paper, ink, dim, good, warn, bad, accent, bar, cursor. The last palette is Okabe and Ito's: told apart with every
+# common colour blindness.
+_PALETTES: Final = """
+dark         #11151c #d8dee9 #7d8899 #7fc98f #e5c07b #ff6b70 #7ab8f5 #1d2430 #2a3b55
+light        #fbfbf8 #1f2430 #636b78 #1b7a35 #8a5a00 #b3141d #0b5cad #e6e8ec #cfe0f5
+contrast     #000000 #ffffff #c8c8c8 #5dff7a #ffe14d #ff8080 #7fd4ff #262626 #0048a8
+colour-blind #12151a #e4e4e4 #8b93a1 #56b4e9 #e69f00 #ef7a2a #cc79a7 #1f2530 #30405c
+"""
+
+
+def _look(name: str, *colours: str) -> Look:
+    paper, ink, dim, good, warn, bad, accent, bar, cursor = colours
     theme = Theme(
-        name=name,
-        primary=accent,
-        secondary=accent,
-        warning=warn,
-        error=bad,
-        success=good,
-        accent=accent,
-        foreground=ink,
-        background=paper,
-        surface=paper,
-        panel=bar,
-        dark=dark,
+        name, primary=accent, secondary=accent, warning=warn, error=bad, success=good, accent=accent
     )
-
-    def style(colour: str, *, bold: bool = False) -> Style:
-        return Style(color=colour, bgcolor=paper, bold=bold)
-
+    theme = replace(theme, foreground=ink, background=paper, surface=paper, panel=bar, dark=name != "light")
+    inks = {"plain": ink, "dim": dim, "strong": ink, "good": good, "warn": warn, "bad": bad, "accent": accent}
     return Look(
         theme=theme,
         tones={
-            Tone.PLAIN: style(ink),
-            Tone.DIM: style(dim),
-            Tone.STRONG: style(ink, bold=True),
-            Tone.GOOD: style(good),
-            Tone.WARN: style(warn, bold=True),
-            Tone.BAD: style(bad, bold=True),
-            Tone.ACCENT: style(accent),
+            tone: Style(color=inks[tone], bgcolor=paper, bold=tone in (Tone.STRONG, Tone.WARN, Tone.BAD))
+            for tone in Tone
         },
         cursor=Style(bgcolor=cursor),
         bar=Style(color=ink, bgcolor=bar),
@@ -96,58 +82,6 @@ def _ansi() -> Look:
 
 
 LOOKS: Final[dict[str, Look]] = {
-    "dark": _look(
-        "dark",
-        dark=True,
-        paper="#11151c",
-        ink="#d8dee9",
-        dim="#7d8899",
-        good="#7fc98f",
-        warn="#e5c07b",
-        bad="#ff6b70",
-        accent="#7ab8f5",
-        bar="#1d2430",
-        cursor="#2a3b55",
-    ),
-    "light": _look(
-        "light",
-        dark=False,
-        paper="#fbfbf8",
-        ink="#1f2430",
-        dim="#636b78",
-        good="#1b7a35",
-        warn="#8a5a00",
-        bad="#b3141d",
-        accent="#0b5cad",
-        bar="#e6e8ec",
-        cursor="#cfe0f5",
-    ),
-    "contrast": _look(
-        "contrast",
-        dark=True,
-        paper="#000000",
-        ink="#ffffff",
-        dim="#c8c8c8",
-        good="#5dff7a",
-        warn="#ffe14d",
-        bad="#ff8080",
-        accent="#7fd4ff",
-        bar="#262626",
-        cursor="#0048a8",
-    ),
-    # Okabe and Ito's palette: told apart with every common colour blindness.
-    "colour-blind": _look(
-        "colour-blind",
-        dark=True,
-        paper="#12151a",
-        ink="#e4e4e4",
-        dim="#8b93a1",
-        good="#56b4e9",
-        warn="#e69f00",
-        bad="#ef7a2a",
-        accent="#cc79a7",
-        bar="#1f2530",
-        cursor="#30405c",
-    ),
+    **{(words := palette.split())[0]: _look(*words) for palette in _PALETTES.strip().splitlines()},
     "ansi": _ansi(),
 }
