@@ -199,16 +199,18 @@ class Producer:
         key: str | None = None,
         attributes: Mapping[str, str] | None = None,
         partition: int | None = None,
+        delay_ms: int | None = None,
+        ttl_ms: int | None = None,
     ) -> PendingSend:
         """Hand a message over; returns at once with an awaitable of its `Receipt`.
 
-        The message leaves at the end of this loop tick, or when one of the batches in flight is answered.
+        It leaves by the end of this loop tick, or when a batch in flight is answered. Keywords are those of `send`.
 
         Raises:
-            WindowFull: await `flush()`, an earlier handle, or use `send`, which waits. Nothing was taken.
-            MessageTooLarge: checked here, before a sequence number is taken. Nothing was taken.
-            ClusterError: the producer is closed or fenced.
+            WindowFull, MessageTooLarge, ClusterError: nothing was taken. For room await `flush()`; `send` waits.
         """
+        if delay_ms is not None or ttl_ms is not None:
+            attributes = with_timing(attributes, delay_ms, ttl_ms, self._options.dispatch_strategy)
         lane = self._only
         if lane is None or attributes is not None or type(payload) is not bytes:
             return self._send_any(payload, key, attributes, partition)
@@ -426,7 +428,7 @@ class Producer:
                 batch.attributes = {}
             batch.attributes[index] = dict(attributes)
         if not index:
-            lane.first_message()
+            lane.first_message(only=True)
         return PendingSend.of(batch, index)
 
     async def _send_within(
@@ -450,9 +452,7 @@ class Producer:
                 await handle._batch.waiter()
                 return handle._batch.receipt(handle._index)
         except TimeoutError:
-            what = (
-                "had no room to send it" if outcome == "not_stored" else "has no answer; it may be stored yet"
-            )
+            what = "had no room for it" if outcome == "not_stored" else "has no answer; it may be stored yet"
             raise DeadlineExceeded(
                 f"{self._topic}: after {timeout_s:g} s the producer {what}",
                 topic=self._topic, outcome=outcome, timeout_s=timeout_s,

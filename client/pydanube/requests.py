@@ -8,6 +8,7 @@ the service's subscription, which divides the requests among them.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 from collections import OrderedDict
@@ -23,7 +24,6 @@ from pydanube.consumer import Consumer
 from pydanube.message import REPLY_TO, REQUEST, Message
 from pydanube.options import ConsumerOptions, ProducerOptions
 from pydanube.producer import Producer
-from pydanube.sending.outbound import PendingSend
 from pydanube.tasks import TaskOwner
 
 MOST_PRODUCERS: Final = (
@@ -31,6 +31,7 @@ MOST_PRODUCERS: Final = (
 )
 INBOX_TTL_S: Final = 60
 _INBOX: Final = ProducerOptions(dispatch_strategy="non_reliable", unused_ttl_s=INBOX_TTL_S)
+_SERVICE: Final = ProducerOptions(dispatch_strategy=None)
 
 log = logging.getLogger("pydanube")
 
@@ -47,6 +48,7 @@ class Requests:
         self._consumer = consumer
         self._producers: OrderedDict[str, asyncio.Task[Producer]] = OrderedDict()
         self._inbox: asyncio.Task[str] | None = None
+        self._numbers = itertools.count(1)  # of requests: the inbox is this client's alone
         self._waiting: dict[str, asyncio.Future[Message]] = {}
         self._tasks = TaskOwner()
 
@@ -57,7 +59,7 @@ class Requests:
     async def request(self, service: str, payload: bytes, key: str | None, timeout_s: float) -> Message:
         """See `Client.request`."""
         check_number("timeout_s", timeout_s, 0.001, 86_400)
-        name, number = str(TopicName.parse(service)), token_hex(8)
+        name, number = str(TopicName.parse(service)), str(next(self._numbers))
         reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[number] = reply
         try:
@@ -65,7 +67,7 @@ class Requests:
                 if self._inbox is None or _failed(self._inbox):
                     self._inbox = self._tasks.start(self._open_inbox(), name="opening an inbox")
                 attributes = {REPLY_TO: await asyncio.shield(self._inbox), REQUEST: number}
-                producer = await self._open(name, ProducerOptions(dispatch_strategy=None))
+                producer = await self._open(name, _SERVICE)
                 try:
                     await producer.send(
                         payload, key=key, attributes=attributes, ttl_ms=math.ceil(timeout_s * 1000)
@@ -86,17 +88,17 @@ class Requests:
         """See `Message.reply`."""
         try:
             producer = await self._open(inbox, _INBOX)
-            handle = producer.send_nowait(payload, attributes={REQUEST: request})
+            batch = producer.send_nowait(payload, attributes={REQUEST: request})._batch
         except ClusterError as error:
             self._lost(inbox, error)
-        else:
-            self._tasks.start(self._seen(inbox, handle), name="a reply")
+            return
 
-    async def _seen(self, inbox: str, handle: PendingSend) -> None:
-        try:
-            await handle
-        except ClusterError as error:
-            self._lost(inbox, error)
+        def answered(_: asyncio.Future[None]) -> None:
+            if batch.error is not None:
+                batch.error_seen = True
+                self._lost(inbox, batch.error)
+
+        batch.waiter().add_done_callback(answered)  # a task for each reply would cost more than sending it
 
     def _lost(self, inbox: str, error: ClusterError) -> None:
         self._producers.pop(inbox, None)

@@ -267,11 +267,15 @@ class Producer(InLoop[_Producer]):
         key: str | None = None,
         attributes: Mapping[str, str] | None = None,
         partition: int | None = None,
+        delay_ms: int | None = None,
+        ttl_ms: int | None = None,
     ) -> PendingSend:
         """Hand over without waiting for the receipt."""
 
         def hand_over() -> _PendingSend:
-            return self._inner.send_nowait(payload, key=key, attributes=attributes, partition=partition)
+            return self._inner.send_nowait(
+                payload, key=key, attributes=attributes, partition=partition, delay_ms=delay_ms, ttl_ms=ttl_ms
+            )
 
         return PendingSend(self._loop, self._loop.call(_call(hand_over)))
 

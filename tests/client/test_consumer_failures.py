@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydanube import Client, Consumer, Message, Retry, connect
 from pydanube.admin import connect_admin
+from pydanube.receiving import consume_lane
 from pydanube.testing import InMemoryCluster
 from pydanube.testing.faults import Faults, FaultyStream, FaultyTransport
 from pydanube.wire.http2_transport import Http2Transport
@@ -231,3 +232,25 @@ async def test_a_damaged_delivery_ends_the_consumer_with_an_error(memory: InMemo
         with pytest.raises(Exception, match="checksum") as failure:
             await anext(reader)
     assert getattr(failure.value, "code", None) == "CHECKSUM_MISMATCH"
+
+
+async def test_acks_one_by_one_gather_behind_one_that_has_just_left(
+    memory: InMemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume_lane, "ACK_FLUSH_S", 3600.0)
+    acked: asyncio.Queue[int] = asyncio.Queue()
+
+    async def work(consumer: Consumer) -> None:
+        async for message in consumer:
+            await message.ack()
+            acked.put_nowait(message.offset)
+
+    async with memory.connect() as client, client.producer("t") as producer:
+        async with client.consumer("t", "s") as consumer:
+            working = asyncio.create_task(work(consumer))
+            for number in range(12):
+                await producer.send(b"%d" % number)
+                assert await acked.get() == number
+            assert consumer._lanes[0]._ack_messages == 1, "the first left at once"
+            working.cancel()
+        assert memory.unacknowledged("t", "s") == 0, "and the others at the end of the block"

@@ -166,3 +166,26 @@ async def test_arguments_that_are_none(memory: InMemoryCluster) -> None:
             await producer.send(b"x", attributes={"danube-delay-ms": "soon", "danube-ttl-ms": "-1"})
         async with client.consumer("odd", "s") as consumer:
             assert (await anext(consumer)).payload == b"x"
+
+
+async def test_a_message_that_is_handed_over_takes_them_too(memory: InMemoryCluster) -> None:
+    async with memory.connect() as client, client.producer("t") as producer:
+        late = producer.send_nowait(b"late", key="a", attributes={"mine": "1"}, delay_ms=LONG_MS)
+        gone = producer.send_nowait(b"gone", ttl_ms=1)
+        kept = producer.send_nowait(b"kept", ttl_ms=LONG_MS)
+        with pytest.raises(InvalidArgument, match="ttl_ms"):
+            producer.send_nowait(b"no", ttl_ms=-1)
+        assert [(await each).offset for each in (late, gone, kept)] == [0, 1, 2]
+        await asyncio.sleep(0.01)
+        async with client.consumer("t", "s") as consumer:
+            assert [message.payload for message in await consumer.receive(max_wait_s=10)] == [b"kept"]
+        async with client.reader("t", stop="head") as reader:
+            assert (await anext(reader)).attributes == {"mine": "1", "danube-delay-ms": str(LONG_MS)}
+
+
+def test_a_message_that_is_handed_over_without_await_takes_them_too(memory: InMemoryCluster) -> None:
+    with memory.connect_sync() as client, client.producer("t") as producer:
+        producer.send_nowait(b"later", delay_ms=LONG_MS).result()
+        producer.send_nowait(b"now").result()
+        with client.consumer("t", "s") as consumer:
+            assert [message.payload for message in consumer.receive(max_wait_s=10)] == [b"now"]

@@ -187,7 +187,7 @@ class OwnServer:
     def _flush_woken(self) -> None:
         woken, self._woken = self._woken, []
         now = self.loop.time()
-        for connection in woken:
+        for connection in reversed(woken):  # who is delivered to was woken after whose publish caused it
             connection.now = now
             connection.flush()
 

@@ -393,13 +393,13 @@ class Topic:
         before, unsafe, waiters = self.commit, self._unsafe, self._waiters
         while unsafe and unsafe[0][0] <= safe:
             self.commit = unsafe.popleft()[1]
+        if self.commit != before and self.listeners:
+            for listener in tuple(self.listeners):
+                listener.grew()  # first: what they send leaves with the receipts, not a turn of the loop later
         while waiters and waiters[0][0] <= safe:
             # What is said from here on is true after a power cut: the record and all before it in this topic were
             # covered by a completed fdatasync of the journal.
             waiters.popleft()[1](None)
-        if self.commit != before and self.listeners:
-            for listener in tuple(self.listeners):
-                listener.grew()
 
     def fail(self, error: ClusterError) -> None:
         """Nothing that waits will be committed, as far as anyone knows."""

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -121,6 +122,7 @@ class ConsumeLane:
         self._failed_since: float | None = None
         self.credit = CreditAccount(options.credit_messages, options.credit_bytes)
         self._unflushed = 0  # messages taken since acks were sent
+        self._flushed_at = -math.inf
         # counters
         self.received_messages = 0
         self.received_bytes = 0
@@ -148,7 +150,7 @@ class ConsumeLane:
 
     def taken(self, delivered: Delivered, messages: int, *, more: bool = False) -> None:
         """The application took some messages, the bytes of the batch with the last of them: send gathered acks unless
-        `more` deliveries wait for it, and grant credit again when half of it is used."""
+        `more` deliveries wait for it or some have just been sent, and grant credit again when half of it is used."""
         delivered.taken += messages
         if delivered.generation == self.generation:
             self._takings.taken += messages
@@ -157,7 +159,10 @@ class ConsumeLane:
         size_bytes = delivered.size_bytes if delivered.taken == len(delivered) else 0
         self.credit.taken(messages, size_bytes)
         self._unflushed += messages
-        if self.acks.pending and (not more or self._unflushed >= ACK_FLUSH_MESSAGES):
+        if self.acks.pending and (
+            self._unflushed >= ACK_FLUSH_MESSAGES
+            or (not more and time.monotonic() - self._flushed_at >= ACK_FLUSH_S)
+        ):
             self.flush()
         self._grant_used()
 
@@ -225,6 +230,7 @@ class ConsumeLane:
     def flush(self) -> None:
         """Send the gathered acks now."""
         self._unflushed = 0
+        self._flushed_at = time.monotonic()
         acks = self.acks.requests()
         if acks:
             self.unconfirmed = True

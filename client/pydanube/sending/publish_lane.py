@@ -102,28 +102,31 @@ class PublishLane:
                 self.nudge()
         return self.gathering
 
-    def first_message(self) -> None:
-        """The gathering batch has got its first message."""
+    def first_message(self, *, only: bool = False) -> None:
+        """The gathering batch has got its first message; `only`: and nobody is about to add more to it."""
         self.gathering.publish_time_ms = time.time_ns() // 1_000_000
-        if self.waker is not None:
+        stream = self._free_stream if only else None
+        if stream is not None and (batch := self._next()) is not None:
+            batch.writes = int(stream.write_at_once(batch.wire))
+            self._unwritten = 1 - batch.writes
+            self._options.counters.written_batches += batch.writes
+        if self.waker is not None and (stream is None or self._unwritten):
             self.nudge()
 
-    def send_alone(self, payload: bytes) -> OutBatch | None:
-        """Send a batch of this message in this turn of the loop, where it has no company to wait for; else None.
+    @property
+    def _free_stream(self) -> Stream | None:
+        """Where a message is written at once, since it has no company to wait for: the last ones had none either.
 
-        It has none if the last ones had none: so the first of many coroutines that send in one turn does not leave
-        alone, with the others behind it.
+        So the first of many coroutines that send in one turn does not leave alone, with the others behind it.
         """
-        session, stream = self.session, self._open_stream
-        if (
-            self._alone < ALONE_BATCHES
-            or self.waker is None  # set: nothing has gathered, and the session is in order
-            or self._in_flight
-            or stream is None
-            or session is None
-            or not self._may_be_alone
-            or len(payload) > self.max_message_bytes
-        ):
+        # the waker is set: nothing has gathered, and the session is in order
+        free = self._alone >= ALONE_BATCHES and self.waker is not None and not self._in_flight
+        return self._open_stream if free and self._may_be_alone else None
+
+    def send_alone(self, payload: bytes) -> OutBatch | None:
+        """Send a batch of this message in this turn of the loop, where it has no company to wait for; else None."""
+        stream, session = self._free_stream, self.session
+        if stream is None or session is None or len(payload) > self.max_message_bytes:
             return None
         now_ms = time.time_ns() // 1_000_000
         wire = session.lone(payload, now_ms)

@@ -192,6 +192,22 @@ async def test_sends_one_after_the_other_and_then_many_at_once_keep_order_and_of
             assert [message.payload async for message in reader] == [b"%d" % number for number in range(80)]
 
 
+async def test_a_message_with_attributes_and_no_company_leaves_in_the_turn_it_is_handed_over_in(
+    cluster: Any,
+) -> None:
+    topic = cluster.topic()
+    async with cluster.connect() as client, client.producer(topic) as producer:
+        for number in range(6):
+            await producer.send(b"%d" % number, key="k", attributes={"a": "b"})
+        before = producer.statistics().written_batches
+        alone = producer.send_nowait(b"6", attributes={"a": "c"})
+        assert producer.statistics().written_batches == before + 1
+        behind = producer.send_nowait(b"7", attributes={"a": "c"})
+        assert producer.statistics().written_batches == before + 1, "it has company: what is under way"
+        assert [(await alone).offset, (await behind).offset] == [6, 7]
+        assert await payloads_of(client, topic) == [b"%d" % number for number in range(8)]
+
+
 async def test_behind_a_crowd_that_is_under_way_messages_gather_and_still_leave(cluster: Any) -> None:
     topic = cluster.topic()
     async with cluster.connect() as client, client.producer(topic) as producer:
