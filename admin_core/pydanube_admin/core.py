@@ -38,6 +38,7 @@ from pydanube_admin.engine.context import Context, NowMs, system_now_ms
 from pydanube_admin.engine.desk import AdminOptions, Desk
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.identifiers import CALL, new_id
+from pydanube_admin.engine.list_memory import ListMemory
 from pydanube_admin.engine.models import NotSeen, Page
 from pydanube_admin.engine.permission import check_permission
 from pydanube_admin.engine.recorded_calls import run_recorded
@@ -71,6 +72,7 @@ class AdminCore:
         options: AdminOptions | None = None,
     ) -> None:
         self._now_ms = now_ms
+        self._lists = ListMemory()
         self._options = options or AdminOptions()
         self._port: ClusterPort | None = None
         self._audit: AuditLog
@@ -200,6 +202,7 @@ class AdminCore:
             call_id=new_id(CALL, self._now_ms()),
             desk=self._desk,
             audit=self._audit,
+            lists=self._lists,
         )
         self._audit.check_room()
         try:

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Final
 
 import anyio
-from pydanube_core.cluster_port import ClusterPort, LagFacts, LagKey, TopicPort
+from pydanube_core.cluster_port import ClusterPort, LagFacts, TopicPort
 from pydanube_core.diagnosis.findings import Diagnosis, Verdict, verdict_of
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.rules import MOST_FINDINGS, ranked
@@ -35,6 +35,7 @@ from pydanube_core.facts import (
     TopicFacts,
     TrafficFacts,
 )
+from pydanube_core.list_keys import LagKey, ListChanges
 
 from pydanube_admin.peer_calls import named
 from pydanube_admin.peers import DEADLINE_S, FORWARD_S, Peers, by_id, note_unseen, unseen
@@ -111,6 +112,7 @@ _AT_OWNERS: Final = (
 ASKED: Final = _AT_OWNERS | {
     "topic_facts",
     "topics",
+    "list_changes",
     "lag_index",
     "lag_facts",
     "status",
@@ -253,6 +255,10 @@ class WidePort:
         if topic is not None:
             return _traffic([await self._at_owners("traffic", topic)])
         return _traffic(list((await self._everywhere("traffic", topic=None)).values()))
+
+    async def list_changes(self, since: Mapping[str, int] | None) -> Sequence[ListChanges]:
+        """Of every broker that answers, what changed there."""
+        return _all_of((await self._everywhere("list_changes", since=since)).values())
 
     async def producers(self) -> Sequence[SessionFacts]:
         """Of every broker."""

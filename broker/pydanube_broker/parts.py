@@ -77,6 +77,11 @@ class BrokerParts:
             broker_id=str(self.data_dir.broker_id), broker_url=self.broker_url, admin_url=self.admin_url
         )
 
+    @property
+    def life(self) -> str:
+        """Name this start of the broker: `<broker_id>/<incarnation>`."""
+        return f"{self.data_dir.broker_id}/{self.registry.ownership.incarnation}"
+
     def data_plane(self) -> DataPlane:
         """Return what the streams and calls of clients need of this broker."""
         return DataPlane(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from pydanube_core.audit_key import AuditKey
 from pydanube_core.diagnosis.alerts import Alert
@@ -40,25 +40,10 @@ from pydanube_core.facts import (
     TopicFacts,
     TrafficFacts,
 )
+from pydanube_core.list_keys import LagKey, ListChanges, TopicKey
 from pydanube_core.quotas import QuotasPort
 from pydanube_core.schema_facts import SchemasPort
 from pydanube_core.security.locks_port import LocksPort
-
-
-class TopicKey(NamedTuple):
-    """A topic: what a page of topics is chosen by."""
-
-    topic: str  # as people name it: of a partitioned one not its partitions
-    owners: Sequence[str | None]  # of what holds its messages
-
-
-class LagKey(NamedTuple):
-    """A subscription of one log: what a page of lag is chosen by."""
-
-    topic: str  # as people name it
-    log: str  # of a partition its own name
-    partition: int | None
-    subscription: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,6 +380,13 @@ class EachBrokerPort(Protocol):
     async def subscriptions(
         self, topic: str | None, subscription: str | None
     ) -> Sequence[SubscriptionFacts]: ...
+
+    async def list_changes(self, since: Mapping[str, int] | None) -> Sequence[ListChanges]:
+        """Return what has changed in this broker's lists since a mark of it, by its life; None: its mark now.
+
+        Cheap also with ten thousand topics: it costs what changed. What changed may be no more.
+        """
+        ...
 
     async def lag_index(
         self, topic: str | None, subscription: str | None, *, status: LagStatus | None = None

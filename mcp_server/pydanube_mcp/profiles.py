@@ -33,6 +33,8 @@ _CHECKED_BEHIND: Final = frozenset(
 _SAID_ONCE: Final = frozenset(  # in the instructions
     {"limit", "page", "filter", "sort", "top", "plan_only", "plan_token"}
 )
+# Of lists that a program refreshes again and again: a call takes them, but a model need not read of them each time
+FOR_PROGRAMS: Final = frozenset({"changed_since", "mark", "gone", "whole_because"})
 _ONLY_THE_NAME: Final = re.compile(r"Name of the \w+\Z")
 
 
@@ -46,7 +48,9 @@ def small_input(operation: Operation) -> dict[str, Any]:
     """The arguments, as short as they can be said."""
     schema = operation.input_schema
     properties = {
-        name: _small(each, described=name not in _SAID_ONCE) for name, each in schema["properties"].items()
+        name: _small(each, described=name not in _SAID_ONCE)
+        for name, each in schema["properties"].items()
+        if name not in FOR_PROGRAMS
     }
     required = schema.get("required")
     return {"type": "object", "properties": properties} | ({"required": required} if required else {})
@@ -76,7 +80,8 @@ def _small(schema: Mapping[str, Any], *, described: bool) -> dict[str, Any]:
 def small_output(operation: Operation) -> dict[str, Any]:
     """The fields of a result and nothing within them; told without its schema, which takes time to make."""
     fields = operation.result.model_fields.items()
-    return {"type": "object", "properties": {field.serialization_alias or name: {} for name, field in fields}}
+    names = [field.serialization_alias or name for name, field in fields if name not in FOR_PROGRAMS]
+    return {"type": "object", "properties": {name: {} for name in names}}
 
 
 def explain(name: str, profile: Profile, *, read_only: bool) -> str:

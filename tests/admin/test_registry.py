@@ -140,6 +140,7 @@ def test_required_names_are_positional_and_the_rest_are_flags() -> None:
         "filter",
         "sort",
         "top",
+        "changed_since",
     ]
     assert not any(argument.positional for argument in lag.arguments)
 

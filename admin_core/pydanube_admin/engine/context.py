@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pydanube_core.cluster_port import ClusterPort
@@ -13,6 +13,7 @@ from pydanube_core.facts import Grace
 from pydanube_admin.engine.audit.audit_log import AuditLog
 from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.change_records import Changes
+from pydanube_admin.engine.list_memory import ListMemory
 from pydanube_admin.engine.models import Result
 from pydanube_admin.engine.plan_records import PlanRecord, Plans
 from pydanube_admin.engine.shown_plan import AppliedPlan, Plan
@@ -84,5 +85,6 @@ class Context:
     call_id: str
     desk: PlanDesk
     audit: AuditLog
+    lists: ListMemory = field(default_factory=ListMemory)
     grace: Grace | None = None
     detached: Detachment | None = None  # nobody waits for the call: its task is the answer

@@ -7,7 +7,7 @@ simply none. 64-bit ids are decimal strings, times RFC 3339 in UTC with millisec
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Generic, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -30,6 +30,9 @@ class Result(BaseModel):
     """Base of all results; drops the reason of what is known."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, defer_build=True)
+
+    #: of an item of a list: the fields by which it is told from the others
+    identity: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def of(cls, *sources: object, **given: Any) -> Self:
@@ -85,6 +88,9 @@ class SortedListRequest(ListRequest):
     top: Annotated[
         int | None, Field(ge=1, le=MAX_LIMIT, description="Only the first so many, without pages")
     ] = None
+    changed_since: Annotated[
+        str | None, Field(max_length=4096, description="mark of an answer before: only what changed or went")
+    ] = None
 
 
 ItemT = TypeVar("ItemT", bound=Result)
@@ -103,6 +109,10 @@ class Page(Result, Generic[ItemT]):
     next_page: str | None
     total: int | None
     as_of: str
+    # For changed_since of the next call; of several pages that of the first
+    mark: str | None = Field(default=None, exclude_if=_is_none)
+    gone: list[dict[str, Any]] | None = Field(default=None, exclude_if=_is_none)  # items are what changed
+    whole_because: str | None = Field(default=None, exclude_if=_is_none)  # though changed_since was given
     # Brokers that did not answer: what they have is not listed
     not_seen: list[NotSeen] | None = Field(default=None, exclude_if=_is_none)
 

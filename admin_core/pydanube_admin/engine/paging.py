@@ -4,20 +4,18 @@ A list has an order of its own, and `sort` puts another before it. What is sorte
 items only: then all of them are made, some hundreds a turn.
 
 A page begins behind the key of the last item that was shown, so what is created or deleted meanwhile neither
-repeats nor skips an item. The token holds that key and a digest over it, the operation and the other arguments: a
-token that this list did not give out is refused. The digest is a check, no secret; the key in a token gives its
-holder nothing that a filter would not. Hence it stays valid over a restart of the broker.
+repeats nor skips an item (`page_tokens`).
+
+Every answer carries a mark; asked with it as `changed_since`, a list gives what changed since then: the rows as they are
+now, and the keys of those that went. Topics and subscriptions are followed by their brokers, so that it costs what changed
+(`Followed`); of other lists the admin core remembers what they looked like (`list_memory`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import fnmatch
-import hashlib
 import heapq
-import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -25,19 +23,22 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin
 
-from pydanube_core.errors import InvalidArgument, PageInvalid
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.list_keys import ListChanges
 from pydanube_core.spelling import close_names
 from pydanube_core.units import format_time
 
+from pydanube_admin.engine import marks
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.list_memory import Identity
 from pydanube_admin.engine.models import ListRequest, Page, Result, SortedListRequest
+from pydanube_admin.engine.page_tokens import Key, invalid_page, opened, scope_of, seal
 from pydanube_admin.engine.spelling import either, shown
 
-Key = tuple[str | int | float, ...]
 T = TypeVar("T")
 R = TypeVar("R", bound=Result)
 
-_DIGEST_BYTES: Final = 8
+_CHANGED: Final = " changed"  # behind the operation's name, in the tokens of pages of what changed
 TURN_S: Final = 0.005
 LOOK_AFTER: Final = 16  # items
 MADE_A_TURN: Final = 100  # items that are made to be sorted
@@ -97,24 +98,24 @@ def cut(
         PageInvalid: `request.page` is no token of this list with these arguments.
     """
     everything = list(items)
-    scope = _scope(operation, request)
+    scope = scope_of(operation, request)
     behind = everything
 
     def place(whole: Key) -> tuple[Any, ...]:
         return (whole[0], _Falling(whole[1]), *whole[2:]) if falling else whole
 
     if request.page is not None:
-        key_of_last = _open(request.page, scope)
+        key_of_last = opened(request.page, scope)
         try:
             after = place(key_of_last)
             behind = [item for item in everything if place(key(item)) > after]
         except (TypeError, IndexError):  # a key of another shape, under a digest that somebody worked out
-            raise _invalid(request.page) from None
+            raise invalid_page(request.page) from None
     # Of ten thousand items fifty are shown: they are found without sorting the others
     found = heapq.nsmallest(request.limit + 1, behind, key=lambda item: place(key(item)))
     chosen, more = found[: request.limit], len(found) > request.limit
     return Slice(
-        items=chosen, next_page=_seal(key(chosen[-1]), scope) if more else None, total=len(everything)
+        items=chosen, next_page=seal(key(chosen[-1]), scope) if more else None, total=len(everything)
     )
 
 
@@ -125,6 +126,58 @@ def one_by_one(make: Callable[[T], R]) -> Callable[[Sequence[T]], Awaitable[list
         return [make(one) for one in some]
 
     return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed(Generic[T]):
+    """A list whose changes the brokers tell.
+
+    Attributes:
+        found: everything that is in it.
+        changed: what of one broker's changes may be in it; what is in it no more as well.
+        identity: of one of those the values of its item's `identity`.
+        sight: False where the caller sees a part, which is another when his roles are: then nothing is followed, and rows are
+            compared.
+    """
+
+    found: Callable[[], Awaitable[Iterable[T]]]
+    changed: Callable[[ListChanges], Awaitable[Iterable[T]]]
+    identity: Callable[[T], Identity]
+    sight: bool
+
+
+async def followed_page_of(
+    context: Context,
+    item: type[R],
+    followed: Followed[T],
+    make: Callable[[Sequence[T]], Awaitable[list[R]]],
+    *,
+    key: Callable[[T], Key],
+    operation: str,
+    request: SortedListRequest,
+) -> Page[R]:
+    """As `page_of`; what changed costs what changed, however much there is."""
+    if not followed.sight:
+        found = await followed.found()
+        return await page_of(context, item, found, make, key=key, operation=operation, request=request)
+    scope = marks.scope_of_marks(operation, request)
+    asked = marks.asked_mark(context, request, scope)
+    before = marks.lives_in(asked)
+    told = sorted(await context.port.list_changes(before or None), key=lambda one: one.life)
+    because = None if asked is None else marks.whole_because(before, told)
+    gone: list[dict[str, Any]] | None = None
+    if asked is None or because is not None:
+        page = await _page(
+            context, item, await followed.found(), make, key=key, operation=operation, request=request
+        )
+    else:
+        news = dict.fromkeys([each for one in told for each in await followed.changed(one)])
+        some = cut(news, key=key, operation=operation + _CHANGED, request=request)
+        items = await make(some.items)
+        there = {_identity(each) for each in items}
+        gone = _named(item, [which for which in map(followed.identity, some.items) if which not in there])
+        page = _of(context, item, items, next_page=some.next_page, total=some.total)
+    return _marked(context, page, scope, marks.told_mark(told), gone=gone, because=because)
 
 
 async def page_of(
@@ -144,9 +197,71 @@ async def page_of(
         key: the list's own order; unique and alike in shape.
 
     Raises:
-        InvalidArgument: `sort` names no field that can be sorted by, or `top` came with `page`.
+        InvalidArgument: `sort` names no field that can be sorted by, `top` came with `page`, or `changed_since` is no mark.
         PageInvalid: as `cut`.
     """
+    scope = marks.scope_of_marks(operation, request)
+    asked = marks.asked_mark(context, request, scope)
+    lists, kept_as = context.lists, marks.scope_of_memory(context, scope)
+    gone: list[dict[str, Any]] | None = None
+    because = None
+    if asked is None:
+        page = await _page(context, item, found, make, key=key, operation=operation, request=request)
+        if request.page is None and len(page.items) == page.total:  # all of it is here
+            lists.see(kept_as, {_identity(each): each for each in page.items})
+    else:
+        made = await _made(list(found), make, key)
+        lists.see(kept_as, {_identity(row): row for _, row in made})
+        number = marks.number_in(asked, lists.life)
+        changed = None if number is None else lists.changed(kept_as, number)
+        if changed is None:
+            because = marks.OTHER_START if number is None else marks.NOT_KEPT
+        else:
+            made = [pair for pair in made if _identity(pair[1]) in changed.rows]
+            gone = _named(item, changed.gone if request.page is None else ())
+        some = cut(
+            made,
+            key=lambda pair: pair[0],
+            operation=operation if changed is None else operation + _CHANGED,
+            request=request,
+        )
+        page = _of(context, item, [row for _, row in some.items], next_page=some.next_page, total=some.total)
+    return _marked(
+        context, page, scope, marks.seen_mark(lists.life, lists.mark(kept_as)), gone=gone, because=because
+    )
+
+
+def _identity(row: Result) -> Identity:
+    return tuple(getattr(row, name) for name in type(row).identity)
+
+
+def _named(item: type[Result], gone: Iterable[Identity]) -> list[dict[str, Any]]:
+    return [dict(zip(item.identity, which, strict=True)) for which in gone]
+
+
+def _marked(
+    context: Context,
+    page: Page[R],
+    scope: bytes,
+    mark: Key,
+    *,
+    gone: list[dict[str, Any]] | None,
+    because: str | None,
+) -> Page[R]:
+    context.lists.note_time(scope, page.as_of, mark)
+    return page.model_copy(update={"mark": seal(mark, scope), "gone": gone, "whole_because": because})
+
+
+async def _page(
+    context: Context,
+    item: type[R],
+    found: Iterable[T],
+    make: Callable[[Sequence[T]], Awaitable[list[R]]],
+    *,
+    key: Callable[[T], Key],
+    operation: str,
+    request: SortedListRequest,
+) -> Page[R]:
     everything = list(found)
     field, falling = _order(item, request)
     if request.top is not None:
@@ -166,10 +281,29 @@ async def page_of(
             falling=falling,
         )
         items, next_page, total = [each for _, each in sorted_page.items], sorted_page.next_page, len(made)
+    return _of(
+        context,
+        item,
+        items,
+        reason=None if total else _none_because(request),
+        next_page=None if request.top is not None else next_page,
+        total=total,
+    )
+
+
+def _of(
+    context: Context,
+    item: type[R],
+    items: list[R],
+    *,
+    next_page: str | None,
+    total: int,
+    reason: str | None = None,
+) -> Page[R]:
     return Page[item](  # type: ignore[valid-type]
         items=items,
-        items_reason=None if total else _none_because(request),
-        next_page=None if request.top is not None else next_page,
+        items_reason=reason,
+        next_page=next_page,
         total=total,
         as_of=format_time(context.now_ms()),
     )
@@ -241,67 +375,3 @@ class _Falling:
 
     def __gt__(self, other: _Falling) -> bool:
         return bool(other.value > self.value)
-
-
-def begin_of(operation: str, request: ListRequest, *, numbers: int) -> tuple[int, ...] | None:
-    """The key behind which the asked page begins, None for the first; for lists that are not held in memory.
-
-    Args:
-        numbers: how many the key has, none below 0.
-
-    Raises:
-        PageInvalid: as `cut`.
-    """
-    if request.page is None:
-        return None
-    key = _open(request.page, _scope(operation, request))
-    found = tuple(part for part in key if isinstance(part, int) and part >= 0)
-    if len(found) != len(key) or len(key) != numbers:
-        raise _invalid(request.page)
-    return found
-
-
-def next_token(key: Key, operation: str, request: ListRequest) -> str:
-    """`next_page` of a page whose last item has that key."""
-    return _seal(key, _scope(operation, request))
-
-
-def _scope(operation: str, request: ListRequest) -> bytes:
-    """Return what must be the same from page to page; the size of the pages need not."""
-    fixed = request.model_dump(mode="json", exclude={"limit", "page", "top"})
-    return json.dumps([operation, fixed], sort_keys=True).encode()
-
-
-def _seal(key: Key, scope: bytes) -> str:
-    body = json.dumps(key).encode()
-    return base64.urlsafe_b64encode(_digest(body, scope) + body).decode().rstrip("=")
-
-
-def _open(token: str, scope: bytes) -> Key:
-    try:
-        raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        raw = b""
-    digest, body = raw[:_DIGEST_BYTES], raw[_DIGEST_BYTES:]
-    if not body or digest != _digest(body, scope):
-        raise _invalid(token)
-    try:
-        key = json.loads(body)
-    except (ValueError, RecursionError):
-        raise _invalid(token) from None
-    if not isinstance(key, list) or not all(isinstance(part, (str, int, float)) for part in key):
-        raise _invalid(token)
-    return tuple(key)
-
-
-def _invalid(token: str) -> PageInvalid:
-    return PageInvalid(
-        "page: this list did not give out that token, or not for these arguments; pass next_page as it was "
-        "given with the other arguments unchanged, or leave page out to begin again",
-        field="page",
-        value=token[:80],
-    )
-
-
-def _digest(body: bytes, scope: bytes) -> bytes:
-    return hashlib.blake2b(scope + b"\0" + body, digest_size=_DIGEST_BYTES, person=b"pydanube page").digest()

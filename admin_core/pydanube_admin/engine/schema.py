@@ -19,7 +19,9 @@ def input_schema(model: type[BaseModel]) -> dict[str, Any]:
     schema.pop("description", None)
     # pydantic puts inherited fields first; what an operation is about comes before how its list is paged.
     properties = schema.get("properties", {})
-    shared = [name for name in ("limit", "page", "filter", "sort", "top") if name in properties]
+    shared = [
+        name for name in ("limit", "page", "filter", "sort", "top", "changed_since") if name in properties
+    ]
     schema["properties"] = {
         name: properties[name] for name in [*(name for name in properties if name not in shared), *shared]
     }

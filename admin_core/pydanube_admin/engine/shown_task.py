@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from pydanube_core.units import format_time
 
@@ -12,6 +12,8 @@ from pydanube_admin.engine.task_records import DONE, KEPT_MS, MAX_RESULT_BYTES, 
 
 
 class TaskItem(Result):
+    identity: ClassVar = ("task_id",)
+
     """A call of an operation that may take minutes."""
 
     task_id: str

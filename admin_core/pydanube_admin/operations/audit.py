@@ -21,7 +21,8 @@ from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.models import SINCE_DESCRIPTION, ListRequest, OptionalTopic, Page, Request, Result
 from pydanube_admin.engine.next_calls import every, next_call
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import begin_of, glob, next_token
+from pydanube_admin.engine.page_tokens import begin_of, next_token
+from pydanube_admin.engine.paging import glob
 from pydanube_admin.engine.spelling import either, shown
 
 CHUNK: Final = 100  # records a turn of the loop: ten milliseconds

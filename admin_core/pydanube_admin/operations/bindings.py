@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from pydanube_core.errors import (
@@ -48,6 +48,8 @@ class ListBindingsRequest(SortedListRequest):
 
 
 class BindingItem(Result):
+    identity: ClassVar = ("binding",)
+
     binding: str
     principal: str
     principal_type: str

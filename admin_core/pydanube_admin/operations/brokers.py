@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydanube_core.cluster_port import ClusterPort
@@ -55,6 +55,8 @@ class ListBrokersRequest(SortedListRequest):
 
 
 class BrokerItem(Result):
+    identity: ClassVar = ("broker_id",)
+
     broker_id: str
     state: str  # active | draining
     is_leader: bool

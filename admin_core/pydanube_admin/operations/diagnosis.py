@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Iterable
 from itertools import chain
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydanube_core.diagnosis.alerts import Alert
@@ -102,6 +102,8 @@ class AlertsRequest(SortedListRequest):
 
 
 class AlertItem(Result):
+    identity: ClassVar = ("alert_id",)
+
     alert_id: str
     rule: str
     subject: dict[str, Any]

@@ -17,7 +17,8 @@ from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.models import ListRequest, Page, Request, Result, TopicArgument
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import begin_of, glob, next_token
+from pydanube_admin.engine.page_tokens import begin_of, next_token
+from pydanube_admin.engine.paging import glob
 from pydanube_admin.operations.topics import find_topic
 
 MAX_PAYLOAD_BYTES: Final = 8192  # of one message in an answer

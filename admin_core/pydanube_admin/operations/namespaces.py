@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from pydanube_core.errors import AlreadyExists, InvalidArgument, NamespaceNotEmpty, NamespaceNotFound
@@ -41,6 +41,8 @@ class ListNamespacesRequest(SortedListRequest):
 
 
 class NamespaceItem(Result):
+    identity: ClassVar = ("namespace",)
+
     namespace: str
     topics: int  # a partitioned topic counts once
     policies: dict[str, int]

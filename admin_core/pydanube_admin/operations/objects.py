@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 from pydanube_core.errors import InvalidArgument
@@ -92,6 +92,8 @@ class ReplayTopicRequest(Request):
 
 class ObjectItem(Result):
     """One committed object of a concrete topic: it is the topic for offsets from start to end, end exclusive."""
+
+    identity: ClassVar = ("topic", "start_offset")
 
     topic: str
     path: str

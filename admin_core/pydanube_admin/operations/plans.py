@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 from pydanube_core.errors import InvalidArgument
@@ -46,6 +46,8 @@ class ListPlansRequest(SortedListRequest):
 
 
 class PlanItem(Result):
+    identity: ClassVar = ("plan_id",)
+
     plan_id: str
     operation: str
     principal: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydanube_core.errors import InvalidArgument
@@ -42,6 +42,8 @@ class ListQuotasRequest(SortedListRequest):
 
 
 class QuotaItem(Result):
+    identity: ClassVar = ("kind", "name")
+
     kind: str  # namespace, principal
     name: str  # of a principal with its type; empty: whoever has none of its own
     limits: dict[str, int]

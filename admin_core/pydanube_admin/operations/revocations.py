@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydanube_core.errors import GrantNotFound, InvalidArgument
@@ -29,6 +29,8 @@ class ListRevocationsRequest(SortedListRequest):
 
 
 class RevocationItem(Result):
+    identity: ClassVar = ("revocation",)
+
     revocation: str
     kind: str
     value: str

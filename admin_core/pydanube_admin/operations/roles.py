@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from pydanube_core.errors import (
@@ -49,6 +49,8 @@ class ListRolesRequest(SortedListRequest):
 
 
 class RoleItem(Result):
+    identity: ClassVar = ("role",)
+
     role: str
     permissions: list[str]
     system: bool  # built in

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 from pydanube_core.schema_facts import CompatibilityFacts, SchemaFacts, SubjectFacts
@@ -51,6 +51,8 @@ class ListSubjectsRequest(SortedListRequest):
 
 
 class SubjectItem(Result):
+    identity: ClassVar = ("subject",)
+
     subject: str
     schema_id: str
     schema_type: str | None  # None: every version was deleted
@@ -88,6 +90,8 @@ class VersionsRequest(SortedListRequest):
 
 
 class VersionItem(Result):
+    identity: ClassVar = ("version",)
+
     version: int
     schema_id: str
     schema_type: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydanube_core.errors import InvalidArgument
@@ -25,6 +25,8 @@ class ListSessionsRequest(SortedListRequest):
 
 
 class ProducerItem(Result):
+    identity: ClassVar = ("topic", "id")
+
     id: str
     topic: str
     producer: str
@@ -32,6 +34,8 @@ class ProducerItem(Result):
 
 
 class ConsumerItem(Result):
+    identity: ClassVar = ("topic", "id")
+
     id: str
     topic: str
     subscription: str

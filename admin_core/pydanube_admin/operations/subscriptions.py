@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
-from pydanube_core.cluster_port import LagFacts, LagKey
+from pydanube_core.cluster_port import LagFacts
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.errors import SubscriptionNotFound, TopicNotFound
 from pydanube_core.facts import SubscriptionFacts
+from pydanube_core.list_keys import LagKey, ListChanges
 from pydanube_core.names import TopicName
 from pydanube_core.spelling import close_names
 from pydanube_core.units import format_time
@@ -29,7 +31,8 @@ from pydanube_admin.engine.models import (
 )
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import Key, chosen, glob, page_of
+from pydanube_admin.engine.page_tokens import Key
+from pydanube_admin.engine.paging import Followed, chosen, followed_page_of, glob
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.engine.spelling import shown
 from pydanube_admin.operations.topics import find_topic
@@ -43,6 +46,8 @@ class ListSubscriptionsRequest(SortedListRequest):
 
 class SubscriptionItem(Result):
     """A subscription of a topic, its partitions taken together."""
+
+    identity: ClassVar = ("topic", "subscription")
 
     topic: str
     subscription: str
@@ -78,6 +83,8 @@ class LagRequest(SortedListRequest):
 
 class LagItem(Result):
     """How far one subscription is behind on one topic, or on one partition of it."""
+
+    identity: ClassVar = ("topic", "subscription", "partition")
 
     topic: str
     partition: int | None  # None: the topic is not partitioned
@@ -193,7 +200,7 @@ async def _index(
 ) -> Sequence[LagKey]:
     """The subscriptions there are, as far as the caller sees them."""
     found = await context.port.lag_index(topic, subscription, status=status)
-    sight = Sight(context.port, "subscriptions:read")
+    sight = _sight(context)
     return found if sight.everything else await chosen(found, lambda key: sight.topic(key.topic))
 
 
@@ -238,35 +245,72 @@ async def _not_found(context: Context, topic: str | None, subscription: str) -> 
 )
 async def list_subscriptions(context: Context, request: ListSubscriptionsRequest) -> Page[SubscriptionItem]:
     topic = None if request.topic is None else (await find_topic(context, request.topic)).own.topic
-    matches = glob(request.filter)
-    found = await chosen(await _index(context, topic, None), lambda key: matches(key.subscription))
-    names = {(key.topic, key.subscription) for key in found}  # one for all partitions
-    await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
-    together: dict[tuple[str, str], list[LagKey]] = {name: [] for name in names}
-    for key in found:
-        together[key.topic, key.subscription].append(key)
-    await asyncio.sleep(0)
+    matches, together = glob(request.filter), _Together(context, topic)
+
+    async def found() -> Sequence[tuple[str, str]]:
+        return await together.of(
+            await chosen(await _index(context, topic, None), lambda key: matches(key.subscription))
+        )
+
+    async def changed(news: ListChanges) -> Sequence[tuple[str, str]]:
+        keys = await chosen(
+            news.subscriptions,
+            lambda key: _is_of(key, topic) and matches(key.subscription),
+        )
+        return await together.of(keys, partly=True)
 
     async def made(some: Sequence[tuple[str, str]]) -> list[SubscriptionItem]:
         items = []
         for index, (name, subscription) in enumerate(some, start=1):
             if index % ITEMS_A_TURN == 0:
                 await asyncio.sleep(0)
-            logs = together[name, subscription]
-            facts = [one for key in logs for one in await _of_log(context, key.log, subscription)]
+            logs = together.logs[name, subscription]
+            facts = [one for log in logs for one in await _of_log(context, log, subscription)]
             if facts:  # else it went since the index
                 items.append(_item(name, subscription, facts))
         return items
 
-    return await page_of(
+    return await followed_page_of(
         context,
         SubscriptionItem,
-        names,
+        Followed(found=found, changed=changed, identity=lambda name: name, sight=_sight(context).everything),
         made,
         key=lambda name: name,
         operation="subscriptions.list",
         request=request,
     )
+
+
+class _Together:
+    """Subscriptions by topic and name, with the logs of each: those of the partitions are one."""
+
+    def __init__(self, context: Context, topic: str | None) -> None:
+        self._context = context
+        self._topic = topic  # of which alone
+        self.logs: dict[tuple[str, str], list[str]] = {}
+
+    async def of(self, keys: Sequence[LagKey], *, partly: bool = False) -> list[tuple[str, str]]:
+        """Those of the keys. `partly`: of a partitioned topic not every partition may be among them."""
+        names = list(dict.fromkeys((key.topic, key.subscription) for key in keys))
+        await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
+        self.logs |= {name: [] for name in names}
+        if partly:
+            for topic in {key.topic for key in keys if key.partition is not None}:
+                with suppress(TopicNotFound):
+                    keys = [*keys, *await _index(self._context, self._topic or topic, None)]
+        for key in dict.fromkeys(keys):
+            if (logs := self.logs.get((key.topic, key.subscription))) is not None:
+                logs.append(key.log)
+        await asyncio.sleep(0)
+        return names
+
+
+def _is_of(key: LagKey, topic: str | None) -> bool:
+    return topic in (None, key.topic, key.log)
+
+
+def _sight(context: Context) -> Sight:
+    return Sight(context.port, "subscriptions:read")
 
 
 def _item(topic: str, name: str, parts: Sequence[SubscriptionFacts]) -> SubscriptionItem:
@@ -310,25 +354,49 @@ def _last_consumed(parts: Sequence[SubscriptionFacts]) -> dict[str, Any]:
 async def consumer_lag(context: Context, request: LagRequest) -> Page[LagItem]:
     topic = None if request.topic is None else (await find_topic(context, request.topic)).own.topic
     status = None if request.status is None else LagStatus(request.status)
-    found = await _index(context, topic, request.subscription, status=status)
-    if (
-        not found
-        and request.subscription is not None
-        and (status is None or not await _index(context, topic, request.subscription))
-    ):
-        raise await _not_found(context, request.topic, request.subscription)
-    if request.filter is not None:
-        matches = glob(request.filter)
-        found = await chosen(found, lambda key: matches(key.subscription))
-    await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
+    matches = glob(request.filter)
+
+    async def found() -> Sequence[LagKey]:
+        keys = await _index(context, topic, request.subscription, status=status)
+        if (
+            not keys
+            and request.subscription is not None
+            and (status is None or not await _index(context, topic, request.subscription))
+        ):
+            raise await _not_found(context, request.topic, request.subscription)
+        if request.filter is not None:
+            keys = await chosen(keys, lambda key: matches(key.subscription))
+        await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
+        return keys
+
+    of_status: set[LagKey] | None = None
+
+    async def changed(news: ListChanges) -> Sequence[LagKey]:
+        nonlocal of_status
+        if status is not None and of_status is None:
+            of_status = set(await _index(context, topic, request.subscription, status=status))
+        return await chosen(
+            news.subscriptions,
+            lambda key: (
+                _is_of(key, topic)
+                and request.subscription in (None, key.subscription)
+                and matches(key.subscription)
+            ),
+        )
 
     async def made(some: Sequence[LagKey]) -> list[LagItem]:
-        return [_lag_item(one) for one in await context.port.lag_facts(some)]
+        keys = some if of_status is None else [key for key in some if key in of_status]
+        return [_lag_item(one) for one in await context.port.lag_facts(keys)]
 
-    return await page_of(
+    return await followed_page_of(
         context,
         LagItem,
-        found,
+        Followed(
+            found=found,
+            changed=changed,
+            identity=lambda key: (key.topic, key.subscription, key.partition),
+            sight=_sight(context).everything,
+        ),
         made,
         key=lambda key: (key.topic, key.subscription, -1 if key.partition is None else key.partition),
         operation="subscriptions.lag",

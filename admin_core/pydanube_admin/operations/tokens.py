@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 from pydanube_core.errors import (
@@ -51,6 +51,8 @@ class ListTokensRequest(SortedListRequest):
 
 
 class TokenItem(Result):
+    identity: ClassVar = ("token_id",)
+
     token_id: str
     name: str
     principal: str

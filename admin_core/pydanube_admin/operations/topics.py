@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
-from pydanube_core.cluster_port import TopicKey
 from pydanube_core.errors import TopicNotFound
 from pydanube_core.facts import TopicFacts
+from pydanube_core.list_keys import ListChanges
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
 from pydanube_core.units import format_time
 
@@ -23,7 +23,7 @@ from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.models import Page, Request, Result, SortedListRequest, TopicArgument
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import chosen, glob, page_of
+from pydanube_admin.engine.paging import Followed, chosen, followed_page_of, glob
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.operations.namespaces import no_namespace
 
@@ -38,6 +38,8 @@ class ListTopicsRequest(SortedListRequest):
 
 class TopicItem(Result):
     """A topic; a partitioned one is one item with its partitions' figures summed."""
+
+    identity: ClassVar = ("topic",)
 
     topic: str
     partitions: int  # 0: not partitioned
@@ -199,26 +201,32 @@ async def list_topics(context: Context, request: ListTopicsRequest) -> Page[Topi
     ):
         raise await no_namespace(context, namespace)
     matches, broker, sight = glob(request.filter), request.broker, Sight(context.port, "topics:read")
-    keys = await chosen(
-        await context.port.topic_index(),
-        lambda key: (
-            _is_in(key.topic.split("/", 2)[1], namespace)
-            and matches(key.topic)
-            and (broker is None or broker in key.owners)
-            and sight.topic(key.topic)
-        ),
-    )
 
-    async def made(some: Sequence[TopicKey]) -> list[TopicItem]:
-        found = await context.port.topic_facts([key.topic for key in some])
-        return [_item(Topic(own=own, parts=tuple(parts))) for own, *parts in found]
+    def passes(name: str) -> bool:
+        return _is_in(name.split("/", 2)[1], namespace) and matches(name) and sight.topic(name)
 
-    return await page_of(
+    async def found() -> list[str]:
+        index = await context.port.topic_index()
+        keys = await chosen(index, lambda key: passes(key.topic) and (broker is None or broker in key.owners))
+        return [key.topic for key in keys]
+
+    async def changed(news: ListChanges) -> list[str]:
+        return await chosen(news.topics or (), passes)
+
+    async def made(some: Sequence[str]) -> list[TopicItem]:
+        topics = [Topic(own=own, parts=tuple(parts)) for own, *parts in await context.port.topic_facts(some)]
+        return [
+            _item(topic)
+            for topic in topics
+            if broker is None or any(log.owner == broker for log in topic.logs)
+        ]
+
+    return await followed_page_of(
         context,
         TopicItem,
-        keys,
+        Followed(found=found, changed=changed, identity=lambda name: (name,), sight=sight.everything),
         made,
-        key=lambda key: (key.topic,),
+        key=lambda name: (name,),
         operation="topics.list",
         request=request,
     )

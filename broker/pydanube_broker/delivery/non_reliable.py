@@ -28,7 +28,6 @@ from pydanube_broker.delivery.dispatch_rate import DispatchRate
 from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.delivery.link import ConsumerLink
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
-from pydanube_broker.delivery.turns import Turns
 from pydanube_broker.journal.tail_cache import CachedBatch
 from pydanube_broker.outcome import Told
 from pydanube_broker.subscription.batch_columns import BatchColumns, producer_bytes, view_of
@@ -140,7 +139,9 @@ class LivePump:
         self._owners: KeyOwners | None = None
         self._rate = DispatchRate(topic, engine.deadlines)
         self.due_at_ms: int | None = None
+        self._key = (topic.name, name)  # by which lists know it
         topic.subscriptions[name] = self
+        topic.changes.note(topic.name)
 
     # -- facts -----------------------------------------------------------------------------------------------
 
@@ -286,6 +287,7 @@ class LivePump:
 
     def _members_changed(self) -> None:
         self.links = {one.link.consumer_id: one.link for one in self._consumers}
+        self.topic.changes.note(self.topic.name)
         self._turn = 0
         if self.type is SubscriptionType.KEY_SHARED:
             filters = {one.name: one.pattern for one in self._consumers if one.pattern is not None}
@@ -440,9 +442,12 @@ class LivePump:
     def _drop(self, reason: str, count: int) -> None:
         if count:
             self.dropped[reason] += count
+            self.topic.changes.note(self._key)
             self._engine.dropped[self.topic.name, reason] += count
 
     def wake(self) -> None:
+        """Something changed: it has a turn soon, and lists show it as it is now."""
+        self.topic.changes.note(self._key)
         self._engine.turns.wake(self)
 
     def step(self) -> bool:
@@ -455,6 +460,7 @@ class LivePump:
         allowed = self._rate.allowed(self)
         if allowed == 0:
             return False
+        self.topic.changes.note(self._key)
         sent = consumer.send(self.topic, allowed)
         self.delivered += sent
         self._rate.sent(sent)
@@ -467,57 +473,11 @@ class LivePump:
     def close(self, error: ClusterError) -> None:
         """The topic or the subscription is gone."""
         self.closed = error
+        self.topic.changes.note(self._key)
         for link in list(self.links.values()):
             link.end(error)
         self._consumers.clear()
         self.links = {}
-
-
-class LiveReader:
-    """A plain reader of a non-reliable topic: it gets what is published from now on, as far as it keeps up."""
-
-    def __init__(self, topic: MemoryTopic, link: ConsumerLink, *, session: int, turns: Turns) -> None:
-        self.queued = False
-        self._topic = topic
-        self._turns = turns
-        self._consumer = LiveConsumer(link, "", session, ConsumerTerms())
-        topic.live_readers.add(self)
-        topic.reader_attached()
-
-    @property
-    def dropped(self) -> int:
-        return self._consumer.dropped
-
-    def offer(self, batch: CachedBatch) -> int:
-        """A batch was published; returns how many of its messages were dropped."""
-        lost = batch.count - self._consumer.queue.offer(batch, all_of(batch))
-        self._consumer.dropped += lost
-        self._turns.wake(self)
-        return lost
-
-    def grant(self, messages: int, size_bytes: int) -> None:
-        self._consumer.credit_messages += messages
-        self._consumer.credit_bytes += size_bytes
-        self._turns.wake(self)
-
-    def seek(self, position: int, session: int) -> None:
-        for _ in self._consumer.queue.drain():
-            pass
-        self._consumer.session = session
-
-    def wake(self) -> None:
-        self._turns.wake(self)
-
-    def step(self) -> bool:
-        if self not in self._topic.live_readers or not self._consumer.ready:
-            return False
-        self._consumer.send(self._topic)
-        return self._consumer.ready
-
-    def close(self) -> None:
-        if self in self._topic.live_readers:
-            self._topic.live_readers.discard(self)
-            self._topic.reader_detached()
 
 
 def _keys(batch: CachedBatch, indices: Ints) -> list[str]:

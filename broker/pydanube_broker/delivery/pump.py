@@ -117,8 +117,10 @@ class SubscriptionPump:
         self._reading = False
         self._cursor_position = 0  # of its newest record in the topic's log
         self._columns = KeptColumns()
+        self._key = (topic.name, name)  # by which lists know it
         topic.state.cursors.setdefault(subscription_id, CursorSnapshot(floor=start_offset))
         topic.subscriptions[name] = self
+        topic.changes.note(topic.name)
         topic.listeners.add(self)
 
     # -- facts -----------------------------------------------------------------------------------------------
@@ -225,6 +227,7 @@ class SubscriptionPump:
         effects = core.join(link.consumer_id, name, self.engine.deadlines.now_ms(), terms)
         self._perform([effect for effect in effects if isinstance(effect, SessionEnded)])
         self.links[link.consumer_id] = link
+        self.topic.changes.note(self.topic.name)
         self._names[link.consumer_id] = name
         self._perform([effect for effect in effects if not isinstance(effect, SessionEnded)])
         self.wake()
@@ -245,6 +248,7 @@ class SubscriptionPump:
         self._answered = self.last_answer
         name = self._names.pop(consumer_id, "")
         link = self.links.pop(consumer_id, None)
+        self.topic.changes.note(self.topic.name)
         if link is not None and self._core is not None:
             now = now_ms()
             self.departure = Departure(
@@ -394,6 +398,7 @@ class SubscriptionPump:
         if self.closed is None and ranges:
             self._refused = BlockedBy(offset=ranges[0][0], reason=why)
             self.core().dead_letter_failed(generation, ranges, self.engine.deadlines.now_ms())
+            self.topic.changes.note(self._key)
             self._want_tick()
         return news
 
@@ -410,7 +415,7 @@ class SubscriptionPump:
         self._snapshot_stale = True
         self.engine.cursors.note(self)
         self._want_tick()
-        self.engine.turns.wake(self)
+        self.wake()
 
     def write_cursor(self) -> None:
         """Append the cursor's delta to the journal."""
@@ -431,6 +436,8 @@ class SubscriptionPump:
             self.engine.turns.wake(self)
 
     def wake(self) -> None:
+        """Something changed: it has a turn soon, and lists show it as it is now."""
+        self.topic.changes.note(self._key)
         self.engine.turns.wake(self)
 
     def tick(self) -> None:
@@ -496,6 +503,7 @@ class SubscriptionPump:
 
     def _send(self, core: Subscription, link: ConsumerLink, frame: Frame) -> None:
         self.delivered += frame.messages
+        self.topic.changes.note(self._key)
         self.topic.sent(frame.messages, frame.stored_bytes)
         self._rate.sent(frame.messages)
         link.deliver(frame)
@@ -634,6 +642,7 @@ class SubscriptionPump:
                         link.session_changed(effect.session, effect.offset, effect.reason.value)
                 case SessionEnded():
                     link = self.links.pop(effect.consumer_id, None)
+                    self.topic.changes.note(self.topic.name)
                     self._names.pop(effect.consumer_id, None)
                     if link is not None:
                         link.end(
@@ -682,6 +691,7 @@ class SubscriptionPump:
     def close(self, error: ClusterError) -> None:
         """The topic or the subscription is gone."""
         self.closed = error
+        self.topic.changes.note(self._key)
         self.topic.listeners.discard(self)
         for link in list(self.links.values()):
             link.end(error)

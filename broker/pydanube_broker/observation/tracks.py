@@ -102,6 +102,7 @@ class CursorTrack:
         "settled",
         "stamp",
         "subscription_id",
+        "told",
         "unread_since_ms",
     )
 
@@ -119,6 +120,7 @@ class CursorTrack:
         self.look_at_ms = 0  # when it is to be assessed again at the latest
         self.assessed_ms: int | None = None
         self.settled: SettledStatus | None = None
+        self.told: object = None  # the settled status and since when, when lists were told of it last
 
     def see(self, state: CursorState, *, keep: bool) -> None:
         """Take note of the state now."""

@@ -111,6 +111,7 @@ class Observation:
         ):
             self._queue.setdefault((name, ""), (topic, track))
         for subscription, cursor in track.cursors.items():
+            self._tell_lists(name, subscription, track, cursor, now)
             if now < cursor.look_at_ms:
                 continue
             scope = (name, subscription)
@@ -121,6 +122,18 @@ class Observation:
             else:
                 cursor.look_at_ms = self._quiet_until(cursor, now)
                 cursor.settled = None
+
+    def _tell_lists(
+        self, log_name: str, subscription: str, track: LogTrack, cursor: CursorTrack, now: int
+    ) -> None:
+        """A settled status that is another, and rates whose window saw messages, are changes of what lists show."""
+        settled = settled_status(self.sampler, cursor)
+        moved_ms = max(track.last_growth_ms or 0, cursor.cursor_moved_ms or 0)
+        # One round more than the window: in it the rates come to rest.
+        lively_ms = (self.options.window_s + 2 * self.options.sample_interval_s) * 1000
+        if settled != cursor.told or now - moved_ms <= lively_ms:
+            cursor.told = settled
+            self._observed.registry.list_changes.note((log_name, subscription))
 
     def _silent(self, track: LogTrack, now: int) -> bool:
         """A flow that has stopped for a while; the rule says whether it is a fault."""
@@ -195,6 +208,7 @@ class Observation:
         else:
             cursor.settled.observe(view.lag, view.now_ms, self.options)
         view = replace(view, settled=cursor.settled.status)
+        self._tell_lists(scope[0], scope[1], track, cursor, view.now_ms)
         findings = self.lasting(view, check_view(view, self.options))
         # Whoever just came has to begin before it is missed: no alert of a cursor that still stands.
         came_s = min((view.now_ms - one.connected_ms for one in view.consumers), default=0) / 1000

@@ -42,7 +42,7 @@ class AdministrationPart:
 
     @property
     def life(self) -> str:
-        return f"{self._broker.data_dir.broker_id}/{self._broker.registry.ownership.incarnation}"
+        return self._broker.life
 
     # -- what data calls change ------------------------------------------------------------------------------
 

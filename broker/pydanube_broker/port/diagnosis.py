@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pydanube_core.cluster_port import LagFacts, LagKey, TopicHistory
+from pydanube_core.cluster_port import LagFacts, TopicHistory
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis, Finding
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.rules import check_view, diagnose
 from pydanube_core.errors import InvalidArgument, SubscriptionNotFound
+from pydanube_core.list_keys import LagKey, ListChanges
 from pydanube_core.names import TopicName
 
 from pydanube_broker.observation.history import history_of
@@ -30,6 +31,28 @@ class DiagnosisPart(SubscriptionsPart):
     observation: Observation  # set by the broker when it has started
 
     # -- lag -------------------------------------------------------------------------------------------------
+
+    async def list_changes(self, since: Mapping[str, int] | None) -> Sequence[ListChanges]:
+        changes, life = self._broker.registry.list_changes, self._broker.life
+        mark = changes.mark()
+        asked = None if since is None else since.get(life)
+        keys = None if asked is None else changes.since(asked)
+        if keys is None:
+            return [ListChanges(life=life, mark=mark, topics=None)]
+        slices, topics = Slices(), dict[str, None]()
+        subscriptions = dict[LagKey, None]()
+        for key in keys:
+            await slices()
+            log, name = key if isinstance(key, tuple) else (key, None)
+            topic = self._broker.registry.find(TopicName.parse(log))
+            places = _may_have_been(log) if topic is None else [(_base(topic), topic.options.partition)]
+            names = (name,) if name is not None else () if topic is None else tuple(topic.subscriptions)
+            for base, partition in places:
+                if name is None:
+                    topics[base] = None
+                for each in names:
+                    subscriptions[LagKey(base, log, partition, each)] = None
+        return [ListChanges(life=life, mark=mark, topics=tuple(topics), subscriptions=tuple(subscriptions))]
 
     async def lag_index(
         self, topic: str | None, subscription: str | None, *, status: LagStatus | None = None
@@ -226,3 +249,10 @@ class DiagnosisPart(SubscriptionsPart):
 
 def _base(topic: Topic) -> str:
     return topic.name if topic.options.partition is None else str(TopicName.parse(topic.name).base)
+
+
+def _may_have_been(log_name: str) -> list[tuple[str, int | None]]:
+    """What people called a log that is not here any more, and its partition: a name alone does not tell which."""
+    name = TopicName.parse(log_name)
+    alone: list[tuple[str, int | None]] = [(log_name, None)]
+    return alone if name.partition is None else [*alone, (str(name.base), name.partition)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydanube_core.cluster_port import TopicKey
 from pydanube_core.facts import (
     BrokerAddress,
     Grace,
@@ -14,6 +13,7 @@ from pydanube_core.facts import (
     RetentionFacts,
     TopicFacts,
 )
+from pydanube_core.list_keys import TopicKey
 from pydanube_core.names import TopicName
 
 from pydanube_broker.parts import BrokerParts

@@ -15,7 +15,7 @@ from pydanube_core.positions import Position
 
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.frame_builder import FrameBuilder
-from pydanube_broker.delivery.non_reliable import LiveReader
+from pydanube_broker.delivery.live_reader import LiveReader
 from pydanube_broker.delivery.reader_pump import ReaderPump
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.serving.data_plane import DataPlane

@@ -93,6 +93,7 @@ class Following:
             await registry.catalog.until_known(topic_id)
         record = registry.catalog.index.topic_by_id(topic_id)
         if record is not None:
+            registry.list_changes.note(record.name)  # whose it is
             await self._topic(record.topic)
 
     async def _topic(self, name: TopicName) -> None:

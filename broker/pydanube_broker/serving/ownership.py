@@ -236,6 +236,7 @@ class Ownership:
             self._hub.adopt(topic)
         topic.schema = schema
         self.topics[record.topic] = topic
+        topic.changes.note(topic.name)
         for subscription in self._catalog.index.subscriptions(record.topic_id):
             with self._catalog.aside.reading(subscription_key(record.topic_id, subscription.name)):
                 self.adopt_subscription(topic, subscription)
@@ -295,6 +296,7 @@ class Ownership:
         if self.topics.get(name) is topic:
             del self.topics[name]
         topic.closed = error
+        topic.changes.note(topic.name)
         for pump in list(topic.subscriptions.values()):
             pump.close(error)
         topic.subscriptions.clear()
@@ -322,6 +324,7 @@ class Ownership:
         """The subscription was deleted: end its consumers and forget its cursor, unless it may come back."""
         if topic.subscriptions.get(pump.name) is pump:
             del topic.subscriptions[pump.name]
+            topic.changes.note(topic.name)
         if not self._catalog.keeps_cursor(topic.topic_id, pump.subscription_id):
             topic.state.cursors.pop(pump.subscription_id, None)
         pump.close(

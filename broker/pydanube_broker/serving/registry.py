@@ -58,6 +58,7 @@ from pydanube_broker.topics.agreement import (
     check_prefixes_there,
 )
 from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.list_changes import ListChanges
 from pydanube_broker.topics.log_state import starts_in
 from pydanube_broker.topics.topic import Topic, now_ms
 
@@ -188,6 +189,11 @@ class Registry:
             log.info("topics_dropped", extra={"event": "topics_dropped", "count": len(gone)})
 
     # -- look-ups --------------------------------------------------------------------------------------------
+
+    @property
+    def list_changes(self) -> ListChanges:
+        """The changes of what lists show of topics and subscriptions."""
+        return self._hub.changes
 
     @property
     def topics(self) -> Sequence[Topic]:

@@ -373,6 +373,7 @@ class Tier:
         held = await self.catalog.head(topic.topic_id)
         if held is not None:
             self.object_bytes[topic.topic_id] = held.head.bytes
+            self._hub.changes.note(topic.name)
             resting = await self.catalog.resting(topic.topic_id)
             (self.tending.retired.add if resting else self.tending.retired.discard)(topic.topic_id)
 

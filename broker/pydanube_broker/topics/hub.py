@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pydanube_core.errors import ClusterError, JournalReadOnly
 
 from pydanube_broker.journal import Journal, Kind, RecordHeader
+from pydanube_broker.topics.list_changes import ListChanges
 from pydanube_broker.topics.log_state import (
     LogState,
     decode_head,
@@ -34,6 +35,7 @@ class Hub:
         self.cold: ColdReader | None = None  # what reads back from the cold tier, once it is there
         self.tiering = False  # whether the journal's oldest goes to the cold tier before it is given up
         self.connections: Iterator[int] = iter(())  # ids of connections; set with the registration
+        self.changes = ListChanges()  # of what lists show of the topics that are served here
         self.flush_first: set[int] = set()  # topics of which the journal is to keep less than it does
         self.states: dict[int, LogState] = {}
         self.topics: dict[int, Topic] = {}

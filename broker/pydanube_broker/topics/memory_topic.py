@@ -87,6 +87,7 @@ class MemoryTopic(Topic):
         self.commit = state.start_offset = end
         self.messages_in += part.count
         self.bytes_in += stored_bytes
+        self.changes.note(self.name)
         batch = CachedBatch(base, end, part.count, time_ms, stored_bytes, (head, data))
         for pump in self.subscriptions.values():
             pump.offer(batch)

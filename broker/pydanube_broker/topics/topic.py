@@ -29,6 +29,7 @@ from pydanube_broker.outcome import Told, outcome_of
 from pydanube_broker.schema.guard import SchemaGuard
 from pydanube_broker.topics.gate import TopicGate
 from pydanube_broker.topics.limits import Limits
+from pydanube_broker.topics.list_changes import ListChanges
 from pydanube_broker.topics.log_state import (
     LogState,
     encode_open_body,
@@ -82,6 +83,7 @@ class TopicHub(Protocol):
     cold: ColdReader | None
     trimmed_lsn: int
     connections: Iterator[int]
+    changes: ListChanges
 
     def appended(self, lsn: int, topic: Topic) -> None:
         """Have `topic.advance` called once the journal is durable up to `lsn`."""
@@ -112,6 +114,7 @@ class Topic:
         "assigned_epoch",
         "bytes_in",
         "bytes_out",
+        "changes",
         "closed",
         "commit",
         "durability",
@@ -169,6 +172,7 @@ class Topic:
         self.assigned_epoch = epoch
         self.sessions = numbers_of(epoch)  # ids of consumers' and readers' sessions
         self.closed: ClusterError | None = None
+        self.changes = hub.changes
         self._hub = hub
         self._unsafe: deque[tuple[int, int]] = (
             deque()
@@ -247,6 +251,7 @@ class Topic:
         self.bytes_in += size
         self._unsafe.append((lsn, end))
         self._appended(lsn)
+        self.changes.note(self.name)
         noted = state.producers.appended(
             part.producer_id, part.producer_epoch, part.first_sequence, count, base, time_ms
         )
@@ -353,29 +358,35 @@ class Topic:
         if start_offset > self.state.start_offset:
             self._hub.trimmed_lsn = self.append_record(Kind.TRIM_PREFIX, encode_trim_body(start_offset))
             self.state.start_offset = start_offset
+            self.changes.note(self.name)
 
     def producer_attached(self) -> None:
         """A producer has come; `producers_connected` counts it until `producer_detached`."""
         self.producers_connected += 1
         self.producer_seen = True
+        self.changes.note(self.name)
 
     def producer_detached(self) -> None:
         """Note that a producer has disconnected."""
         self.producers_connected -= 1
+        self.changes.note(self.name)
         assert self.producers_connected >= 0, "more producers have gone than had come"
 
     def reader_attached(self) -> None:
         """A plain reader has come; `readers` counts it until `reader_detached`."""
         self.readers += 1
+        self.changes.note(self.name)
 
     def reader_detached(self) -> None:
         """Note that a reader has disconnected."""
         self.readers -= 1
+        self.changes.note(self.name)
         assert self.readers >= 0, "more readers have gone than had come"
 
     def adopt_tiered(self, offset: int) -> None:
         """Messages below an offset are in the cold tier; what was there before stays."""
         self.state.tiered_offset = max(self.state.tiered_offset, offset)
+        self.changes.note(self.name)
 
     def check_consumer(self, of_subscription: int) -> None:
         """Raise `LimitReached` where one more consumer would be too many, of the subscription or of the topic."""
@@ -393,7 +404,8 @@ class Topic:
         before, unsafe, waiters = self.commit, self._unsafe, self._waiters
         while unsafe and unsafe[0][0] <= safe:
             self.commit = unsafe.popleft()[1]
-        if self.commit != before and self.listeners:
+        if self.commit != before:
+            self.changes.note(self.name)
             for listener in tuple(self.listeners):
                 listener.grew()  # first: what they send leaves with the receipts, not a turn of the loop later
         while waiters and waiters[0][0] <= safe:

@@ -117,6 +117,7 @@ class AlertsOperations:
         filter: str | None = None,
         sort: str | None = None,
         top: int | None = None,
+        changed_since: str | None = None,
     ) -> Page[AlertItem]:
         """List alerts: findings that lasted, worst first, with when they opened."""
         return await self._caller.call("alerts.list", locals(), Page[AlertItem])
@@ -197,6 +198,7 @@ class BindingsOperations:
         filter: str | None = None,
         sort: str | None = None,
         top: int | None = None,
+        changed_since: str | None = None,
     ) -> Page[BindingItem]:
         """List bindings: which principal has which roles on what. The filter is over principals."""
         return await self._caller.call("bindings.list", locals(), Page[BindingItem])
@@ -236,6 +238,7 @@ class BrokersOperations:
         filter: str | None = None,
         sort: str | None = None,
         top: int | None = None,
+        changed_since: str | None = None,
     ) -> Page[BrokerItem]:
         """List brokers with state, version, topics and addresses."""
         return await self._caller.call("brokers.list", locals(), Page[BrokerItem])
@@ -317,6 +320,7 @@ class ConsumersOperations:
         filter: str | None = None,
         sort: str | None = None,
         top: int | None = None,
+        changed_since: str | None = None,
     ) -> Page[ConsumerItem]:
         """List connected consumers of subscriptions with what they hold."""
         return await self._caller.call("consumers.list", locals(), Page[ConsumerItem])
@@ -525,6 +529,7 @@ class NamespacesOperations:
         filter: str | None = None,
         sort: str | None = None,
         top: int | None = None,
+        changed_since: str | None = None,
     ) -> Page[NamespaceItem]:
         """List namespaces with their topics and policies."""
         return await self._caller.call("namespaces.list", locals(), Page[NamespaceItem])
@@ -645,6 +650,7 @@ class ObjectsOperations:
         filter: str | None = None,
         sort: str | None = None,
         top: int | None = None,
+        changed_since: str | None = None,
     ) -> Page[ObjectItem]:
         """List the Parquet objects that hold the cold part of a topic; only listed objects count."""
         return await self._caller.call("objects.list", locals(), Page[ObjectItem])
@@ -697,6 +703,7 @@ class PlansOperations:
         filter: str | None = None,
         sort: str | None = None,
         top: int | None = None,
+        changed_since: str | None = None,
     ) -> Page[PlanItem]:
         """List plans, the oldest first, with what became of them."""
         return await self._caller.call("plans.list", locals(), Page[PlanItem])
@@ -729,6 +736,7 @@ class ProducersOperations:
         filter: str | None = None,
         sort: str | None = None,
         top: int | None = None,
+        changed_since: str | None = None,
     ) -> Page[ProducerItem]:
         """List connected producers."""
         return await self._caller.call("producers.list", locals(), Page[ProducerItem])
@@ -748,6 +756,7 @@ class QuotasOperations:
         filter: str | None = None,
         sort: str | None = None,
         top: int | None = None,
+        changed_since: str | None = None,
     ) -> Page[QuotaListItem]:
         """List quotas of namespaces and principals, with what is used of them and how often they were felt."""
         return await self._caller.call("quotas.list", locals(), Page[QuotaListItem])
@@ -914,6 +923,7 @@ class RevocationsOperations:
         filter: str | None = None,
         sort: str | None = None,
         top: int | None = None,
+        changed_since: str | None = None,
     ) -> Page[RevocationItem]:
         """List web tokens and certificates that were revoked."""
         return await self._caller.call("revocations.list", locals(), Page[RevocationItem])
@@ -953,6 +963,7 @@ class RolesOperations:
         filter: str | None = None,
         sort: str | None = None,
         top: int | None = None,
+        changed_since: str | None = None,
     ) -> Page[RoleItem]:
         """List roles with their permissions."""
         return await self._caller.call("roles.list", locals(), Page[RoleItem])
@@ -1007,6 +1018,7 @@ class SchemasOperations:
         filter: str | None = None,
         sort: str | None = None,
         top: int | None = None,
+        changed_since: str | None = None,
     ) -> Page[SubjectItem]:
         """List schema subjects: format, latest version, compatibility mode, topics bound to them."""
         return await self._caller.call("schemas.list", locals(), Page[SubjectItem])
@@ -1070,6 +1082,7 @@ class SchemasOperations:
         filter: str | None = None,
         sort: str | None = None,
         top: int | None = None,
+        changed_since: str | None = None,
     ) -> Page[VersionItem]:
         """List the versions of a subject, oldest first."""
         return await self._caller.call("schemas.versions", locals(), Page[VersionItem])
@@ -1158,6 +1171,7 @@ class SubscriptionsOperations:
         filter: str | None = None,
         sort: str | None = None,
         top: int | None = None,
+        changed_since: str | None = None,
     ) -> Page[LagItem]:
         """Show how far subscriptions are behind, by partition: messages, bytes, age of the oldest unread, rates, time until caught up, status."""
         return await self._caller.call("subscriptions.lag", locals(), Page[LagItem])
@@ -1171,6 +1185,7 @@ class SubscriptionsOperations:
         filter: str | None = None,
         sort: str | None = None,
         top: int | None = None,
+        changed_since: str | None = None,
     ) -> Page[SubscriptionItem]:
         """List subscriptions with type, consumers and lag."""
         return await self._caller.call("subscriptions.list", locals(), Page[SubscriptionItem])
@@ -1265,6 +1280,7 @@ class TasksOperations:
         filter: str | None = None,
         sort: str | None = None,
         top: int | None = None,
+        changed_since: str | None = None,
     ) -> Page[TaskItem]:
         """List calls of long operations: those that run, and those of the last day."""
         return await self._caller.call("tasks.list", locals(), Page[TaskItem])
@@ -1296,6 +1312,7 @@ class TokensOperations:
         filter: str | None = None,
         sort: str | None = None,
         top: int | None = None,
+        changed_since: str | None = None,
     ) -> Page[TokenItem]:
         """List API tokens by name: whose they are, until when they are good, when they were used last; never the tokens themselves."""
         return await self._caller.call("tokens.list", locals(), Page[TokenItem])
@@ -1435,6 +1452,7 @@ class TopicsOperations:
         filter: str | None = None,
         sort: str | None = None,
         top: int | None = None,
+        changed_since: str | None = None,
     ) -> Page[TopicItem]:
         """List topics: messages, bytes, sessions, owner."""
         return await self._caller.call("topics.list", locals(), Page[TopicItem])

@@ -337,6 +337,9 @@ class SearchPage(Result):
     next_page: str | None
     total: int | None
     as_of: str
+    mark: str | None = None
+    gone: list[dict[str, Any]] | None = None
+    whole_because: str | None = None
     not_seen: list[NotSeen] | None = None
     scanned: int
 
@@ -941,8 +944,6 @@ class Task(Result):
 
 
 class TaskItem(Result):
-    """A call of an operation that may take minutes."""
-
     task_id: str
     of_call: str
     operation: str

@@ -1,0 +1,106 @@
+"""Lists as they were when they were asked for last, so that the next answer can be what changed since then.
+
+For lists that nobody follows change by change (topics and subscriptions are followed by their brokers): all rows are made,
+and a digest of each is held against the one that is kept. Bounded in rows; the list that was asked for longest ago is
+forgotten first, and a mark of it then brings the whole list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydanube_admin.engine.models import Result
+from pydanube_admin.engine.page_tokens import Key
+
+MOST_ROWS: Final = 20_000  # of all lists together
+MOST_GONE: Final = 1000  # of one list
+MOST_TIMES: Final = 1000
+
+Identity = tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class _Kept:
+    """One list: of each row a digest and the number of its newest change."""
+
+    since: int  # marks below it are too old
+    rows: dict[Identity, tuple[bytes, int]] = field(default_factory=dict)
+    gone: dict[Identity, int] = field(default_factory=dict)  # ascending
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The difference from what a mark stands for."""
+
+    rows: frozenset[Identity]
+    gone: Sequence[Identity]
+
+
+class ListMemory:
+    """See the module. Single user: the loop."""
+
+    def __init__(self, *, most_rows: int = MOST_ROWS) -> None:
+        self.life = secrets.token_hex(4)  # marks of another one mean nothing here
+        self._most_rows = most_rows
+        self._last = 0
+        self._lists: OrderedDict[bytes, _Kept] = OrderedDict()
+        self._marks: OrderedDict[tuple[bytes, str], Key] = OrderedDict()
+
+    def mark(self, scope: bytes) -> int:
+        """The mark of a list as it was seen last; 0, which is good for nothing, if it is not kept."""
+        kept = self._lists.get(scope)
+        return 0 if kept is None else max(self._last, kept.since)
+
+    def see(self, scope: bytes, rows: Mapping[Identity, Result]) -> int:
+        """Take note of a whole list; its mark now."""
+        if len(rows) > self._most_rows:
+            self._lists.pop(scope, None)
+            return 0
+        now = self._last + 1
+        kept = self._lists.get(scope)
+        if kept is None:
+            kept = self._lists[scope] = _Kept(since=now)
+            self._last = now
+        self._lists.move_to_end(scope)
+        for identity, row in rows.items():
+            digest = hashlib.blake2b(row.model_dump_json().encode(), digest_size=8).digest()
+            known = kept.rows.get(identity)
+            if known is None or known[0] != digest:
+                kept.rows[identity] = (digest, now)
+                kept.gone.pop(identity, None)
+                self._last = now
+        for identity in [each for each in kept.rows if each not in rows]:
+            del kept.rows[identity]
+            kept.gone[identity] = self._last = now
+        while len(kept.gone) > MOST_GONE:
+            kept.since = max(kept.since, kept.gone.pop(next(iter(kept.gone))))
+        while sum(len(each.rows) + len(each.gone) for each in self._lists.values()) > self._most_rows:
+            self._lists.popitem(last=False)
+        return self.mark(scope)
+
+    def changed(self, scope: bytes, mark: int) -> Changed | None:
+        """Return what changed after a mark up to the last `see`; None: that is not known."""
+        kept = self._lists.get(scope)
+        if kept is None or not kept.since <= mark <= self._last:
+            return None
+        return Changed(
+            rows=frozenset(identity for identity, (_, number) in kept.rows.items() if number > mark),
+            gone=[identity for identity, number in kept.gone.items() if number > mark],
+        )
+
+    # -- times as marks --------------------------------------------------------------------------------------
+
+    def note_time(self, scope: bytes, as_of: str, mark: Key) -> None:
+        """An answer of that time carries the mark. Of several in a millisecond the first counts: it tells no less."""
+        self._marks.setdefault((scope, as_of), mark)
+        while len(self._marks) > MOST_TIMES:
+            self._marks.popitem(last=False)
+
+    def of_time(self, scope: bytes, as_of: str) -> Key | None:
+        """The mark of an answer of this process with that `as_of`; None: there is none, or it is long ago."""
+        return self._marks.get((scope, as_of))

@@ -1,0 +1,104 @@
+"""Marks: what an answer of a list carries, so that the next answer can be what changed since then.
+
+A mark says how far each source of changes was when the list was looked at: each broker that follows its topics and
+subscriptions, or the memory of this admin core (`list_memory`). A mark of other arguments is refused; one that its source
+can tell nothing about any more brings the whole list, with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pydanube_core.errors import InvalidArgument, PageInvalid
+from pydanube_core.list_keys import ListChanges
+from pydanube_core.security.identity import current_identity
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.models import SortedListRequest
+from pydanube_admin.engine.page_tokens import Key, opened, scope_of
+from pydanube_admin.engine.spelling import shown
+
+#: why the whole list came
+OTHER_START: Final = "mark_of_another_start"  # of a broker; or an `as_of` that this broker does not remember
+NOT_KEPT: Final = "mark_not_kept"  # it is too old, or the list is too long to be remembered
+OTHER_BROKERS: Final = "brokers_changed"  # others answer than did then
+
+_TOLD: Final = "told"
+_SEEN: Final = "seen"
+_ANY_ORDER: Final = frozenset({"sort", "changed_since"})
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+(Z|[+-]\d\d:\d\d)\Z")
+
+
+def scope_of_marks(operation: str, request: SortedListRequest) -> bytes:
+    """Return what must be the same from answer to answer; their order and size need not."""
+    return b"mark " + scope_of(operation, request, but=_ANY_ORDER)
+
+
+def scope_of_memory(context: Context, scope: bytes) -> bytes:
+    """Under what a list is remembered: also under who asks, who may see less than others."""
+    return b"\0".join((scope, context.principal.encode(), repr(current_identity.get()).encode()))
+
+
+def asked_mark(context: Context, request: SortedListRequest, scope: bytes) -> Key | None:
+    """The mark that a request names; None: it names none. Empty for a time of which nothing is remembered.
+
+    Raises:
+        InvalidArgument: it is no mark of this list with these arguments, or an order is asked for as well.
+    """
+    given = request.changed_since
+    if given is None:
+        return None
+    if request.sort is not None or request.top is not None:
+        raise InvalidArgument(
+            "what changed is not the first of anything: leave out sort and top, or changed_since",
+            field="changed_since",
+            value=shown(given[:80]),
+        )
+    known = context.lists.of_time(scope, given)
+    if known is not None or _TIME.match(given):
+        return known or ()
+    try:
+        return opened(given, scope)
+    except PageInvalid:
+        raise InvalidArgument(
+            "changed_since: this list did not give out that mark, or not for these arguments; pass mark as it was given "
+            "with the other arguments unchanged, or leave changed_since out for the whole list",
+            field="changed_since",
+            value=shown(given[:80]),
+        ) from None
+
+
+def told_mark(told: Sequence[ListChanges]) -> Key:
+    """The mark of what brokers told."""
+    return (_TOLD, *(part for one in told for part in (one.life, one.mark)))
+
+
+def lives_in(mark: Key | None) -> Mapping[str, int]:
+    """Of each broker how far it was; of another mark nothing."""
+    if not mark or mark[0] != _TOLD:
+        return {}
+    return {str(life): int(number) for life, number in zip(mark[1::2], mark[2::2], strict=False)}
+
+
+def whole_because(before: Mapping[str, int], told: Sequence[ListChanges]) -> str | None:
+    """Why what brokers told is no difference from a mark; None: it is one."""
+    lives = {one.life for one in told}
+    if not lives & before.keys():
+        return OTHER_START
+    if lives != before.keys():
+        return OTHER_BROKERS
+    return NOT_KEPT if any(one.topics is None for one in told) else None
+
+
+def seen_mark(life: str, number: int) -> Key:
+    """The mark of what is remembered here."""
+    return (_SEEN, life, number)
+
+
+def number_in(mark: Key, life: str) -> int | None:
+    """The number in a mark of what is remembered here; None: it is of another start."""
+    if len(mark) != 3 or mark[:2] != (_SEEN, life):
+        return None
+    return int(mark[2])

@@ -1,0 +1,89 @@
+"""The token of a list's next page, and a mark of what a list was like: keys in a form that only this list takes back.
+
+A token holds a key and a digest over it, the operation and the other arguments: one that this list did not give out is
+refused. The digest is a check, no secret; the key in a token gives its holder nothing that a filter would not. Hence it
+stays valid over a restart of the broker.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from typing import Final
+
+from pydanube_core.errors import PageInvalid
+
+from pydanube_admin.engine.models import ListRequest
+
+Key = tuple[str | int | float, ...]
+
+_DIGEST_BYTES: Final = 8
+
+
+def begin_of(operation: str, request: ListRequest, *, numbers: int) -> tuple[int, ...] | None:
+    """The key behind which the asked page begins, None for the first; for lists that are not held in memory.
+
+    Args:
+        numbers: how many the key has, none below 0.
+
+    Raises:
+        PageInvalid: as `cut`.
+    """
+    if request.page is None:
+        return None
+    key = opened(request.page, scope_of(operation, request))
+    found = tuple(part for part in key if isinstance(part, int) and part >= 0)
+    if len(found) != len(key) or len(key) != numbers:
+        raise invalid_page(request.page)
+    return found
+
+
+def next_token(key: Key, operation: str, request: ListRequest) -> str:
+    """`next_page` of a page whose last item has that key."""
+    return seal(key, scope_of(operation, request))
+
+
+def scope_of(operation: str, request: ListRequest, *, but: frozenset[str] = frozenset()) -> bytes:
+    """Return what must be the same from page to page; the size of the pages need not. `but`: what else need not."""
+    fixed = request.model_dump(mode="json", exclude={"limit", "page", "top", *but})
+    return json.dumps([operation, fixed], sort_keys=True).encode()
+
+
+def seal(key: Key, scope: bytes) -> str:
+    """The text of a key, for `opened` with the same scope."""
+    body = json.dumps(key).encode()
+    return base64.urlsafe_b64encode(_digest(body, scope) + body).decode().rstrip("=")
+
+
+def opened(token: str, scope: bytes) -> Key:
+    """The key of a text that `seal` made. Raises `PageInvalid` for any other."""
+    try:
+        raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    digest, body = raw[:_DIGEST_BYTES], raw[_DIGEST_BYTES:]
+    if not body or digest != _digest(body, scope):
+        raise invalid_page(token)
+    try:
+        key = json.loads(body)
+    except (ValueError, RecursionError):
+        raise invalid_page(token) from None
+    if not isinstance(key, list) or not all(isinstance(part, (str, int, float)) for part in key):
+        raise invalid_page(token)
+    return tuple(key)
+
+
+def invalid_page(token: str) -> PageInvalid:
+    """The error for a token that is none of this list's."""
+    return PageInvalid(
+        "page: this list did not give out that token, or not for these arguments; pass next_page as it was "
+        "given with the other arguments unchanged, or leave page out to begin again",
+        field="page",
+        value=token[:80],
+    )
+
+
+def _digest(body: bytes, scope: bytes) -> bytes:
+    return hashlib.blake2b(scope + b"\0" + body, digest_size=_DIGEST_BYTES, person=b"pydanube page").digest()

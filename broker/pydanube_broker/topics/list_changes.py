@@ -1,0 +1,50 @@
+"""Which topics and subscriptions changed since when, for lists that are refreshed by what changed.
+
+Whoever changes what a list shows notes the key: a name in a set, nothing more. Who asks has what was noted numbered, each
+key with the number of its newest change, so that an answer costs what changed and not what is there. A mark is such a
+number. It is good for one start of the broker, and for as long as no newer change had to be forgotten. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: a log's own name, or a log's name and the name of a subscription of it
+Key = str | tuple[str, str]
+
+MOST_KEYS: Final = 50_000  # that are remembered, of which many may be gone: about 5 MB
+
+
+class ListChanges:
+    """See the module. Single user: the loop."""
+
+    def __init__(self, *, most: int = MOST_KEYS) -> None:
+        self._most = most
+        self._noted: set[Key] = set()
+        self.note = self._noted.add  # a change of what a list shows of this key
+        self._numbers: dict[Key, int] = {}  # ascending: the number of each key's newest change
+        self._last = 0
+        self._forgotten = 0  # changes up to this one are not all known any more
+
+    def mark(self) -> int:
+        """The number to ask `since` with later, for what changes from now on. O(keys noted since the last time)."""
+        for key in self._noted:
+            self._numbers.pop(key, None)
+            self._last += 1
+            self._numbers[key] = self._last
+        self._noted.clear()
+        while len(self._numbers) > self._most:
+            self._forgotten = self._numbers.pop(next(iter(self._numbers)))
+        return self._last
+
+    def since(self, mark: int) -> list[Key] | None:
+        """The keys that changed after a mark, newest first; None: it is too old, or none of ours. O(those keys)."""
+        last = self.mark()
+        if not self._forgotten <= mark <= last:
+            return None
+        found = []
+        for key, number in reversed(self._numbers.items()):
+            if number <= mark:
+                break
+            found.append(key)
+        return found

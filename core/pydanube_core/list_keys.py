@@ -1,0 +1,35 @@
+"""By what pages of topics and of lag are chosen, and which of it has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class TopicKey(NamedTuple):
+    """A topic: what a page of topics is chosen by."""
+
+    topic: str  # as people name it: of a partitioned one not its partitions
+    owners: Sequence[str | None]  # of what holds its messages
+
+
+class LagKey(NamedTuple):
+    """A subscription of one log: what a page of lag is chosen by."""
+
+    topic: str  # as people name it
+    log: str  # of a partition its own name
+    partition: int | None
+    subscription: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListChanges:
+    """Which topics and subscriptions of one broker's lists have changed after a mark."""
+
+    life: str  # the broker's, of whose start the marks are
+    mark: int  # to ask with later
+    topics: (
+        Sequence[str] | None
+    )  # as people name them; None: there was no mark of this start, or it is too old
+    subscriptions: Sequence[LagKey] = ()  # also every one of a topic that changed
