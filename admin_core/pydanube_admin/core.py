@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -26,13 +26,14 @@ from pydanube_core.errors import (
     Unauthenticated,
     Unavailable,
 )
+from pydanube_core.facts import DataChangesTaken
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.secrets import without_passwords
 from pydanube_core.security.identity import OPERATOR, current_identity
 
 from pydanube_admin.arguments import parse_call
 from pydanube_admin.engine.audit.audit_log import AuditLog
-from pydanube_admin.engine.audit.audit_records import Entry, data_records
+from pydanube_admin.engine.audit.audit_records import Entry, data_records, note_refusal
 from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.context import Context, NowMs, system_now_ms
 from pydanube_admin.engine.desk import AdminOptions, Desk
@@ -43,6 +44,7 @@ from pydanube_admin.engine.models import NotSeen, Page
 from pydanube_admin.engine.permission import check_permission
 from pydanube_admin.engine.recorded_calls import run_recorded
 from pydanube_admin.peers import ASK, Peers, noting
+from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.wide_port import ASKED, WidePort
 
 _log = logging.getLogger("pydanube.admin")
@@ -90,13 +92,19 @@ class AdminCore:
         if port.several:
             self._peers = Peers(port, ASKED)
             port = cast("ClusterPort", WidePort(port, self._peers))
-        self._audit = AuditLog(port)
+        self._audit = AuditLog(port, self._options.audit_reads)
         self._desk = Desk(port, self._audit, self._options, self._now_ms, self._parse)
         self._port = port
-        self._audit.draw_from(
-            lambda: data_records(own.take_data_changes(), lambda: new_id(CALL, self._now_ms()))
-        )
+        self._audit.draw_from(lambda: self._recorded(own.take_data_changes()))
         own.watch_data_changes(self._data_changed)
+
+    def _recorded(self, taken: DataChangesTaken) -> Iterator[Mapping[str, Any]]:
+        """What clients changed, for the audit; what of it can be undone is kept for that under the same call."""
+        named = [(new_id(CALL, self._now_ms()), change) for change in taken.changes]
+        for call_id, change in named:
+            if change.cursor is not None:
+                self._desk.moves.keep_later(call_id, change)
+        return data_records(named, taken.left_out, lambda: new_id(CALL, self._now_ms()))
 
     def _data_changed(self) -> None:
         """Clients have changed something: soon it is recorded, with what comes meanwhile."""
@@ -206,16 +214,18 @@ class AdminCore:
         )
         self._audit.check_room()
         try:
-            call = self._parse(name, arguments, plan_token=plan_token)
-            if read_only and call.operation.effect is not Effect.READ:
+            known = OPERATIONS.get(name)
+            if read_only and known is not None and known.effect is not Effect.READ:
                 raise ReadOnly(
                     f"{name} is no read, and the face it was called on was started with --read-only: start it without, "
                     "or use the command line",
                     field="operation",
                     value=name,
                 )
+            call = self._parse(name, arguments, plan_token=plan_token)
         except ClusterError as error:
-            self._audit.note(*Entry.of(context, name, _as_far_as_known(arguments)).refused(error))
+            entry = Entry.of(context, name, _as_far_as_known(arguments))
+            note_refusal(self._audit, entry, *entry.refused(error))
             raise
         if call.detach:
             return await self._desk.tasks.detached(

@@ -30,6 +30,8 @@ _log = logging.getLogger("pydanube.admin")
 MAX_BATCH_CALLS: Final = 100
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024  # of the answers, after which no further call is made
 DISCOVER: Final = "rpc.discover"
+_OWN: Final = "rpc."
+_POSITIONAL: Final = "positional"  # no argument of any operation
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -125,19 +127,36 @@ class JsonRpc:
         return b'{"jsonrpc":"2.0","result":%b,"id":%b}' % (result, _encode(request["id"]))
 
     async def _call(self, method: str, params: Any, principal: str | None) -> bytes:
-        if method != DISCOVER and method not in OPERATIONS:
-            raise _Refused(METHOD_NOT_FOUND, _no_method(method))
-        if not isinstance(params, dict):
-            raise _Refused(INVALID_PARAMS, _positional(method, params))
-        if method == DISCOVER:
+        if method.startswith(_OWN):
+            if method != DISCOVER:
+                raise _Refused(METHOD_NOT_FOUND, _no_method(method))
+            if not isinstance(params, dict):
+                raise _Refused(INVALID_PARAMS, _positional(method, params))
             return _encode(openrpc_document())
+        named = isinstance(params, dict)
         try:
-            parse_call(method, params)
-        except NotImplementedYet:
-            raise
+            # Bad calls go on as well: it is the admin core that refuses them, and records it.
+            given = params if named else {_POSITIONAL: params}
+            return await self._caller.call_json(method, given, principal=principal)
         except ClusterError as error:
-            raise _Refused(INVALID_PARAMS, error) from error
-        return await self._caller.call_json(method, params, principal=principal)
+            if method not in OPERATIONS:
+                raise _Refused(METHOD_NOT_FOUND, _no_method(method)) from error
+            if not named:
+                raise _Refused(INVALID_PARAMS, _positional(method, params)) from error
+            if (fault := _fault_of(method, params)) is not None:
+                raise _Refused(INVALID_PARAMS, fault) from error
+            raise
+
+
+def _fault_of(method: str, params: Mapping[str, Any]) -> ClusterError | None:
+    """What is wrong with the parameters of a method, if anything is."""
+    try:
+        parse_call(method, params)
+    except NotImplementedYet:
+        return None
+    except ClusterError as error:
+        return error
+    return None
 
 
 def _not_made(request: Any, size: int) -> bytes | None:

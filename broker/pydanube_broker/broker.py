@@ -209,7 +209,7 @@ class Broker(BrokerParts):
             )
         )
         self.retention = JournalRetention(self.hub, settings.journal)
-        self.unused = UnusedTopics(self.registry)
+        self.unused = UnusedTopics(self.registry, self.data_changes)
         self.official.start()
         self.observation = self.port.observation = Observation(self.observed())
         self.health.recovering = False

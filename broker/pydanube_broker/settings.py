@@ -47,6 +47,7 @@ from pydanube_broker.settings_values import (
 PoisonPolicy = Annotated[str, *choice("dead_letter", "block", "drop")]
 Profile = Annotated[str, *choice("default", "full")]
 Confirm = Annotated[str, *choice("auto", "human")]
+AuditReads = Annotated[str, *choice("sampled", "all", "none")]
 Encryption = Annotated[str, *choice("AES256", "aws:kms")]
 Level = Annotated[str, *choice("debug", "info", "warning", "error")]
 Format = Annotated[str, *choice("text", "json")]
@@ -217,6 +218,10 @@ class Admin(Section):
     compat_destructive: Switch = Field(
         default=True, description="danube_admin may destroy in one recorded, undoable step"
     )
+    audit_reads: AuditReads = Field(
+        default="sampled",
+        description="reads in the audit: all, none, or of those that are alike one a minute",
+    )
     audit_key: FilePath | None = Field(
         default=None,
         description="file of the key for the MACs of audit records; beside the data directory by default",
@@ -256,6 +261,12 @@ class Mcp(Section):
     profile: Profile = Field(default="default", description="default or full set of tools")
     confirm: Confirm = Field(
         default="auto", description="human: plans are not applied by the assistant alone"
+    )
+    read_only: Switch = Field(default=False, description="offer and carry out nothing that changes anything")
+    toolsets: Text | None = Field(
+        default=None,
+        description="sets of tools to list beside the profile's: of topics, subscriptions, schemas, brokers, messages, "
+        "security, with commas between",
     )
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from pydanube_admin.compat.methods import compat_methods
 from pydanube_admin.core import AdminCore
+from pydanube_admin.engine.audit.audit_sampling import AuditReads
 from pydanube_admin.engine.desk import AdminOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.log import configure_logging
@@ -161,6 +162,7 @@ async def administered(
             plan_ttl_ms=int(admin.plan_ttl * 1000),
             undo_grace_ms=int(admin.undo_grace * 1000),
             compat_destructive=admin.compat_destructive,
+            audit_reads=AuditReads(admin.audit_reads),
         ),
         now_ms=now_ms,  # the broker's, which does not follow a wrong moment of the machine's
     )
@@ -208,6 +210,8 @@ async def _http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
         broker.admin_url,
         profile=settings.mcp.profile,
         confirm=settings.mcp.confirm,
+        read_only=settings.mcp.read_only,
+        toolsets=settings.mcp.toolsets,
         allowed_hosts=allowed,
         entry=entry,
     ) as app:

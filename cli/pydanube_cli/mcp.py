@@ -36,6 +36,10 @@ class McpOptions:
         Literal["auto", "human"] | None,
         typer.Option("--confirm", help="human: plans are not applied by the assistant alone [default: auto]"),
     ] = None
+    toolsets: Annotated[
+        str | None,
+        typer.Option("--toolsets", metavar="NAME,…", help="Sets of tools to list beside the profile's."),
+    ] = None
     connect: Annotated[
         list[str] | None,
         typer.Option("--connect", metavar="NAME=URL", help="A cluster's admin address; may repeat."),
@@ -83,14 +87,20 @@ def mcp(*, common: Common, options: McpOptions) -> None:
     from pydanube_broker.settings_load import load_settings
     from pydanube_mcp import parse_connections, run_http, run_stdio
 
-    flags = {"mcp.profile": profile, "mcp.confirm": confirm, "server.host": options.host}
+    flags = {
+        "mcp.profile": profile,
+        "mcp.confirm": confirm,
+        "mcp.toolsets": options.toolsets,
+        "server.host": options.host,
+    }
     settings = load_settings(None, os.environ, flags)
     configure_logging(level=settings.log.level, format=settings.log.format)
     served: dict[str, Any] = {
         "profile": settings.mcp.profile,
         "confirm": settings.mcp.confirm,
         "conformance": options.conformance,
-        "read_only": options.read_only,
+        "read_only": options.read_only or settings.mcp.read_only,
+        "toolsets": settings.mcp.toolsets,
         "timeout_s": common.timeout_s,
         "principal": common.principal,
     }

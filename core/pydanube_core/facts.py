@@ -72,6 +72,16 @@ class SessionFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MovedCursor:
+    """What the undo of a moved cursor needs: the subscription on one log, and where it stood."""
+
+    log: str
+    subscription_id: str
+    image: bytes  # for `place_cursors`
+    start_offset: int  # of the log then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataChange:
     """Something that a client changed by a call for data, as an operation would have."""
 
@@ -86,6 +96,7 @@ class DataChange:
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
     times: int = 1  # equal ones, of which this is the last
+    cursor: MovedCursor | None = None  # as it was before the first of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

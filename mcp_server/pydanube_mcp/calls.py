@@ -15,7 +15,7 @@ from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.operation import Operation
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import OpsClient
-from pydanube_core.errors import ClusterError, InvalidArgument, PermissionDenied, PlanRequired
+from pydanube_core.errors import ClusterError, InvalidArgument, PermissionDenied, PlanRequired, ReadOnly
 
 from pydanube_mcp.cluster_tasks import is_task, running_view, waiting_view
 from pydanube_mcp.consent import (
@@ -79,6 +79,24 @@ class Caller:
                 raise
             token = str(plan.pop("plan_token", ""))
             return await self._ask(operation, arguments, plan, token)
+
+    async def refused(self, operation: Operation, arguments: Mapping[str, Any]) -> Outcome:
+        """Have a call refused that is no read, by the admin core of a server that only reads, which records it.
+
+        Raises:
+            ReadOnly: always, also where nobody is there to record it.
+        """
+        try:
+            return await self._send(operation.name, arguments)
+        except ReadOnly:
+            raise
+        except ClusterError as error:
+            raise ReadOnly(
+                f"{operation.tool} is no read, and this MCP server was started to read only; start it without, or use the "
+                "command line",
+                field="operation",
+                value=operation.name,
+            ) from error
 
     async def _plan_to_ask_about(self, token: str) -> dict[str, Any] | None:
         """The plan of a token that must not be applied unasked; None where the admin core decides alone.

@@ -47,7 +47,7 @@ _OURS: Final = frozenset(
     }
 )  # fmt: skip
 # What a program calls itself when it connects, which nobody checks or needs: sessions are named by their id.
-_CLIENTS: Final = frozenset({"consumer", "producer", "last_consumer"})
+_CLIENTS: Final = frozenset({"consumer", "producer", "last_consumer", "moved_by"})
 # What callers passed, and what was there before: every text in them is theirs, whatever its key.
 _THEIRS: Final = frozenset({"arguments", "before", "after"})
 _TOKENS: Final = frozenset(

@@ -112,6 +112,8 @@ async def late_http_face(
     *,
     profile: str,
     confirm: str,
+    read_only: bool = False,
+    toolsets: str | None = None,
     timeout_s: float = 10.0,
     allowed_hosts: Collection[str] = (),
     entry: OpsEntry | None = None,
@@ -125,7 +127,15 @@ async def late_http_face(
         # By name and here: at import time they would cost what this module is there to save.
         import_module("pydanube_mcp.run")
         build: Any = import_module("pydanube_mcp.server").build_server
-        return build(admin_url, profile=profile, confirm=confirm, timeout_s=timeout_s, entry=entry)
+        return build(
+            admin_url,
+            profile=profile,
+            confirm=confirm,
+            read_only=read_only,
+            toolsets=toolsets,
+            timeout_s=timeout_s,
+            entry=entry,
+        )
 
     app = LateApp(load, lambda server: import_module("pydanube_mcp.run").serving(server))
     ops = OpsClient(admin_url, timeout_s=timeout_s, face="jsonrpc", entry=entry)

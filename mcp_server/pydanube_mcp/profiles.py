@@ -18,6 +18,7 @@ from pydanube_admin.engine.models import TOPIC_DESCRIPTION
 from pydanube_admin.engine.operation import Operation
 from pydanube_admin.engine.spelling import shown
 from pydanube_admin.registry import TOOLS
+from pydanube_core.errors import InvalidArgument
 from pydanube_core.spelling import close_names
 
 
@@ -31,17 +32,56 @@ _CHECKED_BEHIND: Final = frozenset(
     {"additionalProperties", "minLength", "maxLength", "pattern", "propertyNames"}
 )
 _SAID_ONCE: Final = frozenset(  # in the instructions
-    {"limit", "page", "filter", "sort", "top", "plan_only", "plan_token"}
+    {"limit", "page", "filter", "sort", "top", "plan_token"}
 )
 # Of lists that a program refreshes again and again: a call takes them, but a model need not read of them each time
 FOR_PROGRAMS: Final = frozenset({"changed_since", "mark", "gone", "whole_because"})
+_PLAN_ONLY: Final = (
+    "plan_only"  # taken, and not listed: in the instructions, and `plan_operation` does the same
+)
+_ANY_NUMBER: Final = 2**31 - 1  # a bound of this size says nothing of what is meant
+_LONG_EXAMPLE: Final = ("time:2026-01-31T12:00:00Z, time:-15m", "time:-15m")
 _ONLY_THE_NAME: Final = re.compile(r"Name of the \w+\Z")
 
 
-def is_listed(operation: Operation, profile: Profile, *, read_only: bool) -> bool:
+#: sets of tools, listed beside those of the profile, by the groups of operations that are in them
+TOOLSETS: Final[Mapping[str, frozenset[str]]] = {
+    "topics": frozenset({"topics", "namespaces", "producers"}),
+    "subscriptions": frozenset({"subscriptions", "consumers", "dead_letters"}),
+    "schemas": frozenset({"schemas"}),
+    "brokers": frozenset({"brokers", "cluster", "journal", "objects", "reports"}),
+    "messages": frozenset({"messages"}),
+    "security": frozenset({"security", "roles", "bindings", "tokens", "audit"}),
+}
+
+
+def parse_toolsets(text: str | None) -> frozenset[str]:
+    """Return the groups of operations that the named sets hold.
+
+    Raises:
+        InvalidArgument: there is no such set; says which there are.
+    """
+    named = [each.strip() for each in (text or "").split(",") if each.strip()]
+    for each in named:
+        if each not in TOOLSETS:
+            close = close_names(each, TOOLSETS)
+            raise InvalidArgument(
+                f"mcp.toolsets: there is no set {shown(each)!r}; write some of {', '.join(TOOLSETS)}",
+                field="mcp.toolsets",
+                value=shown(each),
+                allowed=list(TOOLSETS),
+                did_you_mean=close,
+            )
+    return frozenset().union(*(TOOLSETS[each] for each in named))
+
+
+def is_listed(
+    operation: Operation, profile: Profile, *, read_only: bool, groups: frozenset[str] = frozenset()
+) -> bool:
+    """Whether a server lists an operation's tool; `groups`: these all, beside those of the profile."""
     if read_only and operation.effect is not Effect.READ:
         return False
-    return profile is Profile.FULL or operation.default_profile
+    return profile is Profile.FULL or operation.default_profile or operation.group in groups
 
 
 def small_input(operation: Operation) -> dict[str, Any]:
@@ -50,7 +90,7 @@ def small_input(operation: Operation) -> dict[str, Any]:
     properties = {
         name: _small(each, described=name not in _SAID_ONCE)
         for name, each in schema["properties"].items()
-        if name not in FOR_PROGRAMS
+        if name not in FOR_PROGRAMS and name != _PLAN_ONLY
     }
     required = schema.get("required")
     return {"type": "object", "properties": properties} | ({"required": required} if required else {})
@@ -69,8 +109,12 @@ def _small(schema: Mapping[str, Any], *, described: bool) -> dict[str, Any]:
     if not described:
         for bound in ("minimum", "maximum", "default"):
             small.pop(bound, None)
-    if small.get("minimum") == 0:
+    if small.get("minimum") in (0, 1):
         del small["minimum"]
+    if small.get("maximum", 0) >= _ANY_NUMBER:
+        del small["maximum"]
+    if "description" in small:
+        small["description"] = small["description"].replace(*_LONG_EXAMPLE)
     within = small.get("items")
     if isinstance(within, Mapping):
         small["items"] = _small(within, described=described)

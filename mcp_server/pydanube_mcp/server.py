@@ -46,6 +46,7 @@ from mcp.types import (
 )
 from pydantic import AnyUrl
 from pydanube.addresses import DEFAULT_ADMIN_URL
+from pydanube_admin.engine.effect import Effect
 from pydanube_admin.openrpc import package_version
 from pydanube_admin.remote import OpsClient, OpsEntry
 from pydanube_core.errors import ClusterError
@@ -58,7 +59,7 @@ from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.consent import Confirm
 from pydanube_mcp.offered import offered_tools
 from pydanube_mcp.presenting import Asked, error_result, ok_result, take_part
-from pydanube_mcp.profiles import Profile
+from pydanube_mcp.profiles import Profile, parse_toolsets
 from pydanube_mcp.prompts import choices_of, get_prompt, prompt_list
 from pydanube_mcp.resources import (
     JSON_TYPE,
@@ -105,6 +106,7 @@ class DanubeServer(MCPServer[Any]):
         profile: Profile,
         read_only: bool,
         confirm: Confirm = Confirm.AUTO,
+        toolsets: str | None = None,
         others: OtherTools | None = None,
     ) -> None:
         self.clusters = clusters
@@ -117,7 +119,9 @@ class DanubeServer(MCPServer[Any]):
         self._background: anyio.abc.TaskGroup | None = None
         self._drawing = anyio.CapacityLimiter(1)  # pictures take the processor that serves
         self.read_only = read_only
-        self._tools = tool_list(profile, read_only=read_only, clusters=clusters)
+        self._tools = tool_list(
+            profile, read_only=read_only, clusters=clusters, groups=parse_toolsets(toolsets)
+        )
         with _logging_left_alone():
             super().__init__(
                 SERVER_NAME,
@@ -193,6 +197,7 @@ class DanubeServer(MCPServer[Any]):
         asked = Asked(operation=None, arguments=arguments, profile=self.profile, cluster=named)
         try:
             operation = find_tool(name, profile=self.profile, read_only=self.read_only)
+            refused = self.read_only and operation.effect is not Effect.READ
             try:
                 client, own, cluster = self.clusters.pick(arguments)
             except ClusterError as error:
@@ -209,7 +214,7 @@ class DanubeServer(MCPServer[Any]):
                 confirm=self.confirm,
                 context=context,
             )
-            result = await caller.call(operation, own)
+            result = await (caller.refused(operation, own) if refused else caller.call(operation, own))
         except ClusterError as error:
             return error_result(error, asked)
         if isinstance(result, InputRequiredResult):
@@ -298,6 +303,7 @@ class ServerArguments(TypedDict, total=False):
     profile: Profile | str
     read_only: bool
     confirm: Confirm | str
+    toolsets: str | None
     conformance: bool
     timeout_s: float
     principal: str | None
@@ -309,6 +315,7 @@ def build_server(
     profile: Profile | str = Profile.DEFAULT,
     read_only: bool = False,
     confirm: Confirm | str = Confirm.AUTO,
+    toolsets: str | None = None,
     conformance: bool = False,
     timeout_s: float = 10.0,
     principal: str | None = None,
@@ -322,6 +329,7 @@ def build_server(
         read_only: lists no tool that changes anything, and refuses one that is called; the admin core refuses it again.
         confirm: whether a plan's token is enough where the client cannot ask a person. Human: it is not, and the tokens
             that are shown open nothing elsewhere.
+        toolsets: sets of tools (`profiles.TOOLSETS`) with commas between, to list beside the profile's.
         conformance: serve what the public conformance suite looks for as well.
         timeout_s: for each call.
         principal: who calls, unless an HTTP request says otherwise. None: the environment's user.
@@ -347,7 +355,12 @@ def build_server(
         suite = fixtures()
         jobs = suite.Jobs()
     server = DanubeServer(
-        clusters, profile=Profile(profile), read_only=read_only, confirm=confirm, others=jobs
+        clusters,
+        profile=Profile(profile),
+        read_only=read_only,
+        confirm=confirm,
+        toolsets=toolsets,
+        others=jobs,
     )
     if suite is not None:
         suite.mount_all(server, jobs)

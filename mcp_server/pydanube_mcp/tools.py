@@ -17,7 +17,7 @@ from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.operation import Operation
 from pydanube_admin.engine.spelling import shown
 from pydanube_admin.registry import OPERATIONS, TOOLS
-from pydanube_core.errors import InvalidArgument, ReadOnly
+from pydanube_core.errors import InvalidArgument
 from pydanube_core.spelling import close_names
 
 from pydanube_mcp.charts import TOOL_META
@@ -30,12 +30,14 @@ _MOST_CLUSTERS: Final = 3  # that are proposed
 _MOST_CHARS: Final = 300  # of a call that is proposed
 
 
-def tool_list(profile: Profile, *, read_only: bool, clusters: Clusters) -> list[Tool]:
+def tool_list(
+    profile: Profile, *, read_only: bool, clusters: Clusters, groups: frozenset[str] = frozenset()
+) -> list[Tool]:
     """The tools to list, by name: the same bytes each time, which is what prompt caches want."""
     return [
         _tool(operation, profile, clusters)
         for operation in TOOLS.values()
-        if is_listed(operation, profile, read_only=read_only)
+        if is_listed(operation, profile, read_only=read_only, groups=groups)
     ]
 
 
@@ -48,7 +50,7 @@ def _tool(operation: Operation, profile: Profile, clusters: Clusters) -> Tool:
         output_schema=_output_schema(operation, profile),
         annotations=ToolAnnotations(
             read_only_hint=operation.effect is Effect.READ,
-            destructive_hint=operation.effect is Effect.DESTROY,
+            destructive_hint=operation.can_destroy,
             idempotent_hint=operation.idempotent,
             open_world_hint=False,
         ),
@@ -94,7 +96,6 @@ def find_tool(name: str, *, profile: Profile, read_only: bool) -> Operation:
     """The operation behind a tool. One that the profile does not list can be called all the same.
 
     Raises:
-        ReadOnly: it would change something and the server may not.
         InvalidArgument: no such tool; says which are close.
     """
     operation = TOOLS.get(name)
@@ -113,13 +114,6 @@ def find_tool(name: str, *, profile: Profile, read_only: bool) -> Operation:
             value=shown(name),
             did_you_mean=close,
             next=steps,
-        )
-    if read_only and operation.effect is not Effect.READ:
-        raise ReadOnly(
-            f"{name} is no read, and this MCP server was started with --read-only; start it without, or use the "
-            "command line",
-            field="tool",
-            value=name,
         )
     return operation
 

@@ -52,6 +52,45 @@ async def test_who_moved_a_cursor_and_made_what_is_recorded(cluster: Administere
         assert (await cluster("audit.verify"))["intact"] is True
 
 
+@pytest.mark.parametrize("partitions", [0, 2])
+async def test_diagnosis_tells_who_moved_a_cursor_and_the_move_is_undone(
+    cluster: Administered, partitions: int
+) -> None:
+    with anyio.fail_after(60):
+        if partitions:
+            await cluster("topics.create", topic="orders", partitions=partitions)
+        log = "/default/orders-part-1" if partitions else "/default/orders"
+        async with connect(cluster.broker.broker_url) as client:
+            async with client.producer(log) as producer:
+                await producer.send_many([b"x"] * 500)
+            async with client.consumer(log, "billing", name="worker-7") as consumer:
+                await consumer.seek("latest")
+        diagnosis = await cluster("diagnose.subscription", topic=log, subscription="billing")
+        found = next(one for one in diagnosis["findings"] if one["rule"] == "cursor_moved_forward")
+        assert found["severity"] == "info"
+        assert "by client 'worker-7' 0 s ago: 500 unread messages were passed over" in found["summary"]
+        assert (found["evidence"]["passed_over_messages"], found["evidence"]["moved_by"]) == (500, "worker-7")
+        look = found["next"][0]
+        records = (await cluster(look["operation"], **look["arguments"]))["items"]
+        call_id = next(one["call_id"] for one in records if one["face"] == "data")
+        undone = await cluster("changes.undo", call_id=call_id)
+        assert undone["operation"] == "subscriptions.seek"
+        (lag,) = (await cluster("subscriptions.lag", topic=log, subscription="billing"))["items"]
+        assert (lag["lag_messages"], lag["next_unacked"]) == (500, 0)
+        assert (await cluster.refused("changes.undo", call_id=call_id)).code == "PLAN_USED"
+
+
+async def test_a_topic_whose_time_is_over_is_recorded_as_deleted(cluster: Administered) -> None:
+    with anyio.fail_after(60):
+        async with connect(cluster.broker.broker_url) as client, client.producer("short", unused_ttl_s=1):
+            pass
+        while not await by_data(cluster, operation="topics.delete"):  # noqa: ASYNC110  # nobody tells
+            await anyio.sleep(0.1)
+        call, outcome = await by_data(cluster, operation="topics.delete")
+        assert (call["principal"], call["arguments"]["topic"]) == ("unused_ttl_s", "/default/short")
+        assert call["call_id"] == outcome["call_id"]
+
+
 async def test_a_refused_seek_and_one_of_a_reader_leave_no_record(cluster: Administered) -> None:
     with anyio.fail_after(60):
         await cluster("topics.create", topic="t")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_admin import OPERATIONS, OpsClient
+from pydanube_admin.arguments import parse_call
 from pydanube_admin.jsonrpc import MAX_BATCH_BYTES, JsonRpc
 from pydanube_core.errors import ClusterError, TopicNotFound
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Recorder:
-    """A caller that answers everything and remembers what it was asked."""
+    """A caller that answers whatever the admin core would take, and remembers what it was asked."""
 
     def __init__(self, outcome: dict[str, Any] | Exception | None = None) -> None:
         self.calls: list[tuple[str, dict[str, Any], str | None]] = []
@@ -30,6 +31,7 @@ class Recorder:
         *,
         principal: str | None = None,
     ) -> bytes:
+        parse_call(operation, arguments or {})
         self.calls.append((operation, dict(arguments or {}), principal))
         if isinstance(self.outcome, Exception):
             raise self.outcome

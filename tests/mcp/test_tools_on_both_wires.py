@@ -124,7 +124,7 @@ async def test_tools_are_listed_by_name_with_four_annotations_and_both_schemas(c
         assert tool.output_schema["type"] == tool.input_schema["type"] == "object"
     hints = {tool.name: tool.annotations for tool in listed}
     assert [name for name, notes in hints.items() if notes and notes.destructive_hint] == sorted(
-        each.tool for each in OPERATIONS.values() if each.effect is Effect.DESTROY
+        each.tool for each in OPERATIONS.values() if each.can_destroy
     )
     assert [name for name, notes in hints.items() if notes and not notes.read_only_hint] == sorted(
         each.tool for each in OPERATIONS.values() if each.effect is not Effect.READ

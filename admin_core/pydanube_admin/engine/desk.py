@@ -32,14 +32,16 @@ from pydanube_core.units import format_time
 from pydanube_admin.engine.audit.audit_cut_off import calls_cut_off
 from pydanube_admin.engine.audit.audit_log import HEAD_KEY, AuditLog
 from pydanube_admin.engine.audit.audit_records import Entry, head_value
+from pydanube_admin.engine.audit.audit_sampling import AuditReads
 from pydanube_admin.engine.call import Call
-from pydanube_admin.engine.change_records import APPLIED, APPLYING, INTERRUPTED, UNDO, ChangeRecord, Changes
+from pydanube_admin.engine.change_records import APPLIED, INTERRUPTED, UNDO, ChangeRecord, Changes
 from pydanube_admin.engine.context import Context, NowMs
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Forecast, loss_text
 from pydanube_admin.engine.guards import Guards, thing_of
 from pydanube_admin.engine.identifiers import PLAN, new_id
 from pydanube_admin.engine.models import Change, Result
+from pydanube_admin.engine.moves_by_clients import MovesByClients
 from pydanube_admin.engine.next_calls import known
 from pydanube_admin.engine.operation import Operation
 from pydanube_admin.engine.plan_promises import UNDO_PATH, as_promised
@@ -65,6 +67,7 @@ class AdminOptions:
     plan_ttl_ms: int = 600_000
     undo_grace_ms: int = 86_400_000
     compat_destructive: bool = True
+    audit_reads: AuditReads = AuditReads.SAMPLED
 
 
 class Desk:
@@ -84,6 +87,7 @@ class Desk:
         self.parse = parse
         self.plans = Plans(port)
         self.changes = Changes(port)
+        self.moves = MovesByClients(port, self.changes, options.undo_grace_ms)
         self.tasks = Tasks(port, now_ms)
         self.guards = Guards(port)
         self._one_at_a_time = asyncio.Lock()  # within this process; between brokers it is the guards
@@ -97,6 +101,7 @@ class Desk:
         return await self._keep(context, call, forecast)
 
     async def _forecast(self, context: Context, call: Call) -> Forecast:
+        await self.moves.settled()
         forecast = call.operation.forecast
         assert forecast is not None, "only changes are planned"
         found = await forecast(context, call.request)
@@ -484,11 +489,10 @@ class _Prepared:
     record: ChangeRecord | None
 
 
-assert ChangeRecord.__dataclass_fields__["state"].default == APPLYING, "a record begins before its effect"
-
-
 def _destroys(operation: Operation, forecast: Forecast) -> bool:
-    return (forecast.effect or operation.effect) is Effect.DESTROY
+    destroys = (forecast.effect or operation.effect) is Effect.DESTROY
+    assert operation.can_destroy or not destroys, f"{operation.name} is declared without may_destroy"
+    return destroys
 
 
 def _reversible(operation: Operation, forecast: Forecast) -> bool:

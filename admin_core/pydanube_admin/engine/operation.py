@@ -96,6 +96,7 @@ class Operation:
     undo: Undoer | None = None  # how it is taken back; None: it is not
     default_profile: bool = False  # also in the MCP profile `default`
     plans_itself: bool = False  # of the operations on plans: they are done as they are asked for
+    may_destroy: bool = False  # by its arguments: the forecast says which call does
     required_flags: tuple[str, ...] = ()  # required, but neither a name nor an id
     text_argument: str | None = None  # a long text, which the command line also takes by --file
     idempotent: bool = True  # the same call again, token and all, has no further effect
@@ -139,6 +140,11 @@ class Operation:
     def words(self) -> tuple[str, str]:
         """The words of the command line: `("dead-letters", "list")`."""
         return self.group.replace("_", "-"), self.verb.replace("_", "-")
+
+    @property
+    def can_destroy(self) -> bool:
+        """Whether some call of it takes something away."""
+        return self.effect is Effect.DESTROY or self.may_destroy
 
     @property
     def reversible(self) -> bool | None:

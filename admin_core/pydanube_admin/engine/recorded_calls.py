@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydanube_core.errors import ClusterError, Internal
 
-from pydanube_admin.engine.audit.audit_records import Entry
+from pydanube_admin.engine.audit.audit_records import Entry, note_read, note_refusal
 from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
@@ -25,7 +25,10 @@ async def run_recorded(context: Context, call: Call) -> Result:
     except BaseException as error:
         known = error if isinstance(error, ClusterError) else Internal("the call was cut off")
         if not context.desk.tasks.goes_on_later(context.call_id):
-            context.audit.note(entry.outcome(decision="refused", error=known))
+            note_refusal(context.audit, entry, entry.outcome(decision="refused", error=known))
         raise
-    context.audit.note(entry.outcome(decision="allowed"))
+    if call.operation.effect is Effect.READ:
+        note_read(context.audit, entry)
+    else:
+        context.audit.note(entry.outcome(decision="allowed"))
     return result

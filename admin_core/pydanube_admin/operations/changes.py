@@ -81,6 +81,7 @@ async def forecast_undo(context: Context, request: UndoChangeRequest) -> Forecas
 @operation(
     "changes.undo",
     effect=Effect.CHANGE,
+    may_destroy=True,
     title="Undo a change",
     summary="Take a change back, until its undo_until: a deleted topic comes back with messages and cursors.",
     forecast=forecast_undo,

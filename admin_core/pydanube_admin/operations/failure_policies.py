@@ -193,6 +193,7 @@ async def undo_set_failure_policy(
 @operation(
     "subscriptions.set_failure_policy",
     effect=Effect.CHANGE,
+    may_destroy=True,
     tool="set_subscription_failure_policy",
     title="Set the failure policy",
     permission="subscriptions:change",

@@ -332,6 +332,7 @@ async def undo_set_namespace_policies(
 @operation(
     "namespaces.set_policies",
     effect=Effect.CHANGE,
+    may_destroy=True,
     title="Set policies of a namespace",
     permission="namespaces:change",
     summary="Set limits of every topic in a namespace that does not set its own; live at once.",

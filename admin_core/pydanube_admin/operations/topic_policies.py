@@ -118,6 +118,7 @@ async def undo_set_topic_policies(
 @operation(
     "topics.set_policies",
     effect=Effect.CHANGE,
+    may_destroy=True,
     title="Set policies of a topic",
     permission="topics:change",
     summary="Set limits of a topic, live at once. What is not named stays; null takes a limit away, 0 lifts it.",

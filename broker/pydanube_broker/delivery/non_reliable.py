@@ -107,7 +107,7 @@ class LiveConsumer:
 class LivePump:
     """One subscription of a non-reliable topic. Nothing of it survives but its name and type, in the catalog."""
 
-    departure = rewound = None
+    departure = rewound = passed = None
     departures = ()
     needs_keys = False
 
@@ -342,7 +342,7 @@ class LivePump:
         """There is nothing to wait for."""
         done(None)
 
-    def seek(self, offset: int) -> None:
+    def seek(self, offset: int, *, by: str | None = None) -> None:
         """Every position is now: what is queued is dropped, and the consumers' sessions begin anew."""
         for consumer in self._consumers:
             lost = sum(len(indices) for _, indices in consumer.queue.drain())

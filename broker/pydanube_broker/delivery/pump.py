@@ -61,12 +61,14 @@ FEW_RANGES: Final = 4  # of a plan: each is a cut of its own; from here on one s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rewound:
-    """The last seek that moved the cursor back."""
+class Moved:
+    """The last seek of a kind: back, or forward over messages that were unread."""
 
     at_ms: int
     from_offset: int
     to_offset: int
+    passed_over: int = 0
+    by: str | None = None  # the client that asked; None: an operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,8 @@ class SubscriptionPump:
         self.departure: Departure | None = None
         self.departures: tuple[Departure, ...] = ()  # the last ones, oldest first
         self._answered: LastAnswer | None = None  # by one that has left
-        self.rewound: Rewound | None = None
+        self.rewound: Moved | None = None  # the last one back
+        self.passed: Moved | None = None  # and forward over unread messages
         self.engine = engine
         self._core: Subscription | None = None
         self._rate = DispatchRate(topic, engine.deadlines)
@@ -340,13 +343,18 @@ class SubscriptionPump:
         self._perform(self.core().terminate(consumer_id, session, ranges, now, reason=reason))
         self._changed()
 
-    def seek(self, offset: int) -> None:
+    def seek(self, offset: int, *, by: str | None = None) -> None:
+        """Move the cursor; `by`: the client that asked for it, if none of the operations did."""
         core = self.core()
         core.grew(self.topic.commit)
-        before = core.floor
+        before, unread = core.floor, self.cursor_state(now_ms()).lag_messages
         self._perform(core.seek(offset, self.engine.deadlines.now_ms()))
+        passed_over = max(0, unread - self.cursor_state(now_ms()).lag_messages)
+        moved = Moved(at_ms=now_ms(), from_offset=before, to_offset=offset, passed_over=passed_over, by=by)
         if offset < before:
-            self.rewound = Rewound(at_ms=now_ms(), from_offset=before, to_offset=offset)
+            self.rewound = moved
+        elif passed_over:
+            self.passed = moved
         self._changed()
 
     def place(self, cursor: CursorSnapshot) -> None:

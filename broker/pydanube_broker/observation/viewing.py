@@ -20,6 +20,7 @@ from pydanube_core.diagnosis.views import (
     Departure,
     Departures,
     KeySample,
+    Passing,
     SubscriptionView,
     TopicView,
 )
@@ -154,6 +155,7 @@ class Viewer:
             keys=self.keys(topic, pump) if wants_keys else None,
             rewind=rewind,
             rewind_cause=cause,
+            passing=_passing(pump),
             production=track.production(now, state.next_offset, sampler.options.window_s),
             settled=settled,
             departures=_departures(pump, state, 3 * window_ms),
@@ -164,7 +166,10 @@ class Viewer:
     def _rewind(pump: AnyPump, cursor: CursorTrack) -> tuple[Rewind | None, str | None]:
         seek = pump.rewound
         if seek is not None:
-            return Rewind(at_ms=seek.at_ms, from_offset=seek.from_offset, to_offset=seek.to_offset), "seek"
+            back = Rewind(
+                at_ms=seek.at_ms, from_offset=seek.from_offset, to_offset=seek.to_offset, by=seek.by
+            )
+            return back, "seek"
         if cursor.rewound is not None:
             at, before, after = cursor.rewound
             return Rewind(at_ms=at, from_offset=before, to_offset=after), None
@@ -352,3 +357,16 @@ def settled_status(
 
 def _base(topic: Topic) -> str:
     return topic.name if topic.options.partition is None else str(TopicName.parse(topic.name).base)
+
+
+def _passing(pump: AnyPump) -> Passing | None:
+    moved = pump.passed
+    if moved is None:
+        return None
+    return Passing(
+        at_ms=moved.at_ms,
+        from_offset=moved.from_offset,
+        to_offset=moved.to_offset,
+        messages=moved.passed_over,
+        by=moved.by,
+    )

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pydanube_core.batch.layout import MAX_BATCH_MESSAGES
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument
+from pydanube_core.facts import MovedCursor
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_client_name, check_subscription
 from pydanube_core.positions import Position
@@ -21,6 +22,7 @@ from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.rights_watch import Right
 from pydanube_broker.serving.topic_access import Action
+from pydanube_broker.subscription.cursor_codec import encode_snapshot
 from pydanube_broker.subscription.routes.key_filters import check_filter_sizes, check_key_filters
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.tenants.pace import Pace
@@ -195,8 +197,8 @@ class ConsumeStream:
             if seek.check or self.closed:
                 self._confirmed(number, None)
             elif self._pump is not None:
-                before = self._pump.floor
-                self._pump.seek(offset)
+                before, image = self._pump.floor, encode_snapshot(self._pump.cursor)
+                self._pump.seek(offset, by=self._name)
                 self._plane.access.note(
                     self._reply,
                     "subscriptions.seek",
@@ -205,6 +207,12 @@ class ConsumeStream:
                     client=self._name,
                     before={"next_unacked": before},
                     after={"next_unacked": offset},
+                    cursor=MovedCursor(
+                        log=topic.name,
+                        subscription_id=str(self._pump.subscription_id),
+                        image=image,
+                        start_offset=topic.start_offset,
+                    ),
                 )
                 self._pump.confirm(lambda error: self._confirmed(number, error))
             elif self._reader is not None:

@@ -36,7 +36,7 @@ class DataChanges:
             return
         first = not self._waiting
         if before is not None:  # from where it was first to where it is now
-            change = replace(change, before=before.before, times=before.times + 1)
+            change = replace(change, before=before.before, cursor=before.cursor, times=before.times + 1)
         self._waiting[key] = change
         if first and self._wake is not None:
             self._wake()

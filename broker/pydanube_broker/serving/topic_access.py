@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, DispatchMismatch, NoOwner, NotOwner, TopicNotFound
-from pydanube_core.facts import DataChange
+from pydanube_core.facts import DataChange, MovedCursor
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
@@ -243,6 +243,7 @@ class TopicAccess:
         client: str = "",
         before: Mapping[str, Any] | None = None,
         after: Mapping[str, Any] | None = None,
+        cursor: MovedCursor | None = None,
     ) -> None:
         """Remember for the audit what a client has changed, and who it was."""
         identity = called.identity
@@ -258,5 +259,6 @@ class TopicAccess:
                 subscription=subscription,
                 before=before,
                 after=after,
+                cursor=cursor,
             )
         )

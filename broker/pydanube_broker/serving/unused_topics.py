@@ -11,10 +11,12 @@ import time
 from typing import Final
 
 from pydanube_core.errors import TopicNotFound
+from pydanube_core.facts import DataChange
 from pydanube_core.names import TopicName
 
+from pydanube_broker.serving.data_changes import DataChanges
 from pydanube_broker.serving.registry import Registry
-from pydanube_broker.topics.topic import Topic
+from pydanube_broker.topics.topic import Topic, now_ms
 
 UNUSED_TTL: Final = "unused_ttl_s"
 
@@ -24,8 +26,9 @@ log = logging.getLogger("pydanube.topics")
 class UnusedTopics:
     """Looked at every few seconds. O(topics), 0.1 µs each without a time to live."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, changes: DataChanges) -> None:
         self._registry = registry
+        self._changes = changes
         self._since: dict[TopicName, float] = {}  # when nobody was there first
 
     async def delete(self) -> None:
@@ -36,6 +39,16 @@ class UnusedTopics:
                 await self._registry.delete(name)
             except TopicNotFound:
                 continue  # somebody was quicker
+            self._changes.note(
+                DataChange(
+                    operation="topics.delete",
+                    at_ms=now_ms(),
+                    principal=None,
+                    client=UNUSED_TTL,  # nobody: the time that whoever made it gave it
+                    address="",
+                    topic=str(name),
+                )
+            )
             log.info("topic_unused", extra={"event": "topic_unused", "topic": str(name)})
 
     def _due(self, now_s: float) -> list[TopicName]:

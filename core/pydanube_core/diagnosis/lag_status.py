@@ -68,6 +68,7 @@ class Rewind:
     at_ms: int
     from_offset: int
     to_offset: int
+    by: str | None = None  # the client that asked for it; None: an operation did, or nobody saw it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

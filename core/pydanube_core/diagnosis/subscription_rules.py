@@ -11,6 +11,7 @@ from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, R
 from pydanube_core.diagnosis.holding import CURSOR_STUCK, MESSAGE_HELD, message_held
 from pydanube_core.diagnosis.lag_status import POISON_FAILURES, LagStatus
 from pydanube_core.diagnosis.looping import CONSUMER_CRASH_LOOP, consumer_crash_loop
+from pydanube_core.diagnosis.moving import CURSOR_MOVED_FORWARD
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.retaining import RETENTION_RISK
 from pydanube_core.diagnosis.views import ConsumerView, SubscriptionView
@@ -375,7 +376,7 @@ def cursor_rewound(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
         severity=Severity.INFO if reached else Severity.WARNING,
         confidence=1.0,
         summary=f"the cursor of {view.log} / {view.subscription} was moved back from {rewind.from_offset} to "
-        f"{rewind.to_offset}: {rewind.from_offset - rewind.to_offset} messages are read again",
+        f"{rewind.to_offset}{'' if rewind.by is None else f' by client {rewind.by!r}'}: {rewind.from_offset - rewind.to_offset} messages are read again",
         subject=view.subject,
         evidence={
             "from_offset": rewind.from_offset,
@@ -385,6 +386,7 @@ def cursor_rewound(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
             "left_messages": max(0, rewind.from_offset - view.state.next_unacked),
             "seconds_ago": _seconds(view, rewind.at_ms),
             "cause": view.rewind_cause,
+            "moved_by": rewind.by,
             "lag_messages": view.unread,
         },
         unobservable=() if view.rewind_cause else ("who moved it: no seek was seen",),
@@ -524,6 +526,7 @@ SUBSCRIPTION_RULES: Final = (
             "rewound_messages": "how far",
             "left_messages": "of them still to be read again",
             "cause": "seek, or null",
+            "moved_by": "the client that asked for it; null: an operation did, or it was not seen",
         },
         unobservable=("who moved it, where no seek was seen",),
         helps="wait, or go back to where it was",
@@ -581,6 +584,7 @@ SUBSCRIPTION_RULES: Final = (
     ),
     CONSUMER_EXPIRING,
     MESSAGE_HELD,
+    CURSOR_MOVED_FORWARD,
     Rule(
         name="hot_key",
         area=RuleArea.SUBSCRIPTION,

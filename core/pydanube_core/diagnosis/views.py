@@ -130,6 +130,17 @@ class Burst:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Passing:
+    """The cursor was moved forward, over messages that were unread."""
+
+    at_ms: int
+    from_offset: int
+    to_offset: int
+    messages: int
+    by: str | None  # the client that asked for it; None: an operation did
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionView:
     topic: str  # as people name it
     log: str  # of a partition its own name
@@ -156,6 +167,7 @@ class SubscriptionView:
     keys: KeySample | None = None
     rewind: Rewind | None = None
     rewind_cause: str | None = None  # seek | None
+    passing: Passing | None = None
     production: Production | None = None
     departures: Departures | None = None
     unrouted: Count = NO_COUNT  # passed over: no consumer's filter accepts their key

@@ -1,7 +1,8 @@
 """Writing the audit: one chain, records in groups. Several cores may write: a group goes to the end it was linked to.
 
 Whoever waits gets an answer when the record is on stable storage. Reads do not wait: their records go out with the
-next group, which begins as soon as the one before is stored. What cannot be written stays in the queue and is tried
+next group, which begins as soon as the one before is stored, and of those that are alike only some are recorded
+(`audit_sampling`). What cannot be written stays in the queue and is tried
 again; when the queue is full, reads are refused too, so that no call is ever without a record.
 """
 
@@ -19,6 +20,7 @@ from pydanube_core.errors import AuditUnavailable, ClusterError, Conflict
 
 from pydanube_admin.engine.audit.audit_chain import FIRST, Head, head_of, linked
 from pydanube_admin.engine.audit.audit_keys import KEYS_KEY, KeyTerms
+from pydanube_admin.engine.audit.audit_sampling import AuditReads, ReadSampling, RefusalBound
 
 _log = logging.getLogger("pydanube.admin")
 
@@ -32,8 +34,10 @@ ATTEMPTS: Final = 32  # each that fails means that another core's group was writ
 class AuditLog:
     """See the module. Single user: the loop."""
 
-    def __init__(self, port: ClusterPort) -> None:
+    def __init__(self, port: ClusterPort, reads: AuditReads = AuditReads.SAMPLED) -> None:
         self._port = port
+        self.reads = ReadSampling(reads)
+        self.refusals = RefusalBound()
         self._waiting: deque[tuple[Mapping[str, Any], asyncio.Future[None] | None]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._head: Head | None = None  # None: to be read from the topic first

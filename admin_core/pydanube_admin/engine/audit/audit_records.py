@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, Internal
-from pydanube_core.facts import DataChangesTaken
+from pydanube_core.facts import DataChange
 from pydanube_core.security.identity import Identity, current_identity
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.audit.audit_chain import Head, redacted, shortened
+from pydanube_admin.engine.audit.audit_log import AuditLog
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import Forecast
 
@@ -116,9 +117,11 @@ def _is_proven(identity: Identity | None) -> bool:
     return identity is not None and identity.method != "none"
 
 
-def data_records(taken: DataChangesTaken, new_id: Callable[[], str]) -> Iterator[Mapping[str, Any]]:
+def data_records(
+    named: Sequence[tuple[str, DataChange]], left_out: int, new_id: Callable[[], str]
+) -> Iterator[Mapping[str, Any]]:
     """Make audit records of clients' calls for data, as of the operations that do the same; their face is `data`."""
-    for change in taken.changes:
+    for call_id, change in named:
         given = {
             "topic": change.topic,
             "partition": change.partition,
@@ -128,7 +131,7 @@ def data_records(taken: DataChangesTaken, new_id: Callable[[], str]) -> Iterator
             "times": change.times if change.times > 1 else None,
         }
         entry = Entry(
-            call_id=new_id(),
+            call_id=call_id,
             principal=change.principal or change.client or change.address,
             face=DATA,
             operation=change.operation,
@@ -140,16 +143,35 @@ def data_records(taken: DataChangesTaken, new_id: Callable[[], str]) -> Iterator
         )
         yield entry.call()
         yield entry.outcome(decision="allowed")
-    if taken.left_out:
-        more = Entry(
-            call_id=new_id(),
-            principal="",
-            face=DATA,
-            operation="data.changes",
-            arguments={"left_out": taken.left_out},
-            time_ms=taken.changes[-1].at_ms,
-        )
-        yield more.outcome(decision="allowed")
+    if left_out:
+        yield _left_out(DATA, "data.changes", left_out, new_id(), named[-1][1].at_ms)
+
+
+def note_read(audit: AuditLog, entry: Entry) -> None:
+    """Write soon that a read was carried out, if one like it is due."""
+    if audit.reads.takes(entry.principal, entry.face, entry.operation, entry.time_ms):
+        audit.note(entry.outcome(decision="allowed"))
+
+
+def note_refusal(audit: AuditLog, entry: Entry, *records: Mapping[str, Any]) -> None:
+    """Write the records of a refusal soon; of more than are taken in a second, how many there were."""
+    if not audit.refusals.takes(entry.time_ms):
+        return
+    if left_out := audit.refusals.left_out():
+        audit.note(_left_out("", "refusals", left_out, entry.call_id, entry.time_ms))
+    audit.note(*records)
+
+
+def _left_out(face: str, operation: str, count: int, call_id: str, time_ms: int) -> Mapping[str, Any]:
+    more = Entry(
+        call_id=call_id,
+        principal="",
+        face=face,
+        operation=operation,
+        arguments={"left_out": count},
+        time_ms=time_ms,
+    )
+    return more.outcome(decision="allowed")
 
 
 def head_value(head: Head | None) -> Iterator[bytes]:

@@ -1,0 +1,78 @@
+"""The rule on a cursor that somebody moved forward, over messages that were unread."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.views import SubscriptionView
+
+TOLD_S: Final = 3600.0
+
+
+def cursor_moved_forward(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    moved = view.passing
+    if moved is None:
+        return "nobody has moved the cursor forward over unread messages"
+    ago_s = max(0, view.now_ms - moved.at_ms) / 1000
+    if ago_s > TOLD_S:
+        return f"the cursor was moved forward {ago_s:.0f} s ago, which is long past"
+    if (
+        view.rewind is not None
+        and view.rewind.at_ms > moved.at_ms
+        and view.rewind.to_offset <= moved.from_offset
+    ):
+        return "the cursor was moved forward, and back again since"
+    by = "by an operation" if moved.by is None else f"by client {moved.by!r}"
+    return Finding(
+        rule="cursor_moved_forward",
+        severity=Severity.INFO,
+        confidence=1.0,
+        summary=f"the cursor of {view.log} / {view.subscription} was moved forward from {moved.from_offset} to "
+        f"{moved.to_offset} {by} {_ago(ago_s)}: {moved.messages} unread messages were passed over",
+        subject=view.subject,
+        evidence={
+            "from_offset": moved.from_offset,
+            "to_offset": moved.to_offset,
+            "passed_over_messages": moved.messages,
+            "moved_by": moved.by,
+            "seconds_ago": ago_s,
+            "lag_messages": view.unread,
+        },
+        unobservable=("whether anybody misses those messages",),
+        next=(
+            NextCall(
+                operation="audit.query",
+                arguments={"topic": view.topic, "operation": "subscriptions.seek"},
+                why="see who moved it; the record's call_id is what changes.undo takes",
+            ),
+            NextCall(
+                operation="subscriptions.seek",
+                arguments={**view.arguments, "to": f"offset:{moved.from_offset}"},
+                why="go back to where it was, if it was moved by mistake",
+            ),
+        ),
+    )
+
+
+def _ago(seconds: float) -> str:
+    return f"{seconds:.0f} s ago" if seconds < 120 else f"{seconds / 60:.0f} min ago"
+
+
+CURSOR_MOVED_FORWARD: Final = Rule(
+    name="cursor_moved_forward",
+    area=RuleArea.SUBSCRIPTION,
+    severity="info",
+    holds="within the last hour, somebody moved the cursor forward over unread messages",
+    evidence={
+        "from_offset, to_offset": "of the step",
+        "passed_over_messages": "that were unread",
+        "moved_by": "the client that asked for it; null: an operation did",
+        "seconds_ago": "how long ago",
+    },
+    unobservable=("whether anybody misses those messages",),
+    helps="nothing, if it was meant; else undo it by the call that the audit names, or seek back",
+    check=cursor_moved_forward,
+    many="cursors were moved forward over unread messages",
+)
