@@ -204,9 +204,8 @@ class Board(App[None]):
         first = True
         pace_s = self.refresh_s
         while True:
-            near = self.grid.first_in_sight
             try:
-                await feed.refresh(self.now_ms, None if near is None else near.key.partition(" ")[0])
+                await feed.refresh(self.now_ms)
             except ClusterError as error:
                 self.standing.failed(error)
                 if self.standing.state is State.REFUSED:

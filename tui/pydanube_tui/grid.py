@@ -66,12 +66,6 @@ class Grid(ScrollView, can_focus=True):
         return self.rows[self.cursor]
 
     @property
-    def first_in_sight(self) -> Row | None:
-        """The uppermost row on the screen."""
-        at = max(0, self._offset - len(self.page.head))
-        return self.rows[at] if at < len(self.rows) else None
-
-    @property
     def _offset(self) -> int:
         return round(self.scroll_offset.y)
 

@@ -78,7 +78,7 @@ class Tail:
         """Keep a refusal for `refresh` to tell."""
         self._failure = error
 
-    async def refresh(self, _: int, near: str | None = None) -> None:
+    async def refresh(self, _: int) -> None:
         """What is in the ring now becomes the answer.
 
         Raises:

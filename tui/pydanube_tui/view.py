@@ -23,7 +23,7 @@ class Extent(StrEnum):
     """How much of a list is asked for."""
 
     ONE = "one"  # the answer as it is
-    ALL = "all"  # every page, each in its turn once all were seen
+    ALL = "all"  # every page, and then what changed
     NEWS = "news"  # newest first: after the first answer only what came since
 
 

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, TypeVar, get_type_hints
+from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Forecast, Undo
@@ -173,6 +173,15 @@ class Operation:
         """The names of its own arguments."""
         fields = self.request.model_fields.items()
         return frozenset(field.alias or name for name, field in fields)
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """Of a list the fields by which its items are told apart; of anything else none."""
+        items = self.result.model_fields.get("items")
+        found: tuple[str, ...] = (
+            () if items is None else getattr(get_args(items.annotation)[0], "identity", ())
+        )
+        return found
 
     @property
     def output_schema(self) -> dict[str, Any]:
