@@ -19,7 +19,6 @@ from typing import Any, Final, Self
 import anyio
 from pydanube_core.errors import ClusterError, DiskFull, Draining, NotImplementedYet
 from pydanube_core.facts import Reason
-from pydanube_core.names import TopicName
 from pydanube_core.services import AUTH_SERVICE, OPS, STREAM
 
 from pydanube_broker.admin_state import AdminState
@@ -36,6 +35,7 @@ from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
 from pydanube_broker.port_certificates import port_certificates
 from pydanube_broker.ports import admin_port, grpc_port, status_port
+from pydanube_broker.relay.letters import APPEND, Letters
 from pydanube_broker.relay.opening import join, open_relay
 from pydanube_broker.reserve import Reserve
 from pydanube_broker.rpc.advertised import advertised_url
@@ -63,7 +63,7 @@ from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.agreement import newest_id
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.retention import JournalRetention
-from pydanube_broker.topics.topic import Topic, now_ms
+from pydanube_broker.topics.topic import now_ms
 
 log = logging.getLogger("pydanube.broker")
 
@@ -133,9 +133,6 @@ class Broker(BrokerParts):
                 log.warning("reserve_released", extra={"event": "reserve_released", "path": str(path)})
             stack.callback(lambda: self._reserve.give_back(self.health.disk.get("guard_bytes") or 0))
         self.engine = DeliveryEngine()
-        self.engine.dead_letters = DeadLetterDesk(
-            self._dead_letter_topics, self.spawn, lambda: self.broker_url
-        )
         self.metrics.dropped = self.engine.dropped
         stack.callback(self.engine.close)
         self.health = Health(
@@ -175,10 +172,12 @@ class Broker(BrokerParts):
         )
         stack.callback(self.official.close)
         self.relay = open_relay(self.registry, settings, self.spawn)
-        await self._bind(stack)
+        letters = Letters(self.registry, self.relay)
+        self.engine.dead_letters = DeadLetterDesk(letters.targets, self.spawn, lambda: self.broker_url)
+        await self._bind(stack, letters)
         self.following = Following(self.registry)
         self.moves = Moves(self.registry, self.hub, store, self.engine.give_way)
-        self.moves.arriving = self.official.arriving
+        self.registry.ownership.arriving = self.official.arriving
         await stack.enter_async_context(
             self.registry.opened(self.address(), self.following.changed, self.moves.seen)
         )
@@ -285,7 +284,7 @@ class Broker(BrokerParts):
         else:
             await self.journal.close()
 
-    async def _bind(self, stack: contextlib.AsyncExitStack) -> None:
+    async def _bind(self, stack: contextlib.AsyncExitStack, letters: Letters) -> None:
         server = self.settings.server
         raise_limit()
         room = places()
@@ -304,12 +303,13 @@ class Broker(BrokerParts):
                     **({OPS["Call"].path: self._call} if server.ops_on_grpc_port else {}),
                     STREAM["Resolve"].path: Resolve(self.access, self.registry),
                     STREAM["Match"].path: Match(self.access),
+                    APPEND: letters.append,
                     **schemas.cold,
                     **self.official.cold,
                 },
                 hot={**self.official.hot, **health.hot},
                 server_streams=self.official.server_streams,
-                open=probes | {AUTH_SERVICE["Authenticate"].path},
+                open=probes | {AUTH_SERVICE["Authenticate"].path, APPEND},
                 carried=self.official.carried | {STREAM["Publish"].path, STREAM["Consume"].path},
                 elsewhere=self.relay,
             ),
@@ -488,10 +488,3 @@ class Broker(BrokerParts):
 
     def _gone(self, stream: PublishStream | ConsumeStream) -> None:
         self._streams.discard(stream)
-
-    async def _dead_letter_topics(self, name: TopicName) -> Sequence[Topic]:
-        """Where dead letters go; the broker makes it itself, whatever `topics.auto_create` says."""
-        found = self.registry.parts(name)[1]
-        return found or await self.registry.create(
-            name, partitions=0, dispatch_strategy="reliable", here=True
-        )

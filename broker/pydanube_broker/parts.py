@@ -20,6 +20,7 @@ from pydanube_broker.log_ring import LogRing
 from pydanube_broker.metrics import BrokerMetrics
 from pydanube_broker.observation.observed import Observed
 from pydanube_broker.port_certificates import PortCertificates
+from pydanube_broker.relay.relay import Relay
 from pydanube_broker.rpc.peer_memory import PeerMemory
 from pydanube_broker.security.locks import Locks
 from pydanube_broker.serving.data_changes import DataChanges
@@ -53,6 +54,7 @@ class BrokerParts:
     retention: JournalRetention
     tier: Tier
     moves: Moves
+    relay: Relay | None  # None of a broker alone
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

@@ -28,6 +28,7 @@ from pydanube_admin.core import AdminCore
 from pydanube_admin.engine.audit.audit_sampling import AuditReads
 from pydanube_admin.engine.desk import AdminOptions
 from pydanube_broker.broker import Broker
+from pydanube_broker.departure import Patience, depart
 from pydanube_broker.log import configure_logging
 from pydanube_broker.otlp_logs import otlp_logs
 from pydanube_broker.rpc.caller import call_metadata
@@ -65,6 +66,7 @@ def serve(
     as_json: bool,
     ready_file: Path | None,
     grace_s: float,
+    drain: bool = False,
     upgrade: bool = True,
 ) -> int:
     """Run a broker until it is told to stop; returns the exit code.
@@ -75,7 +77,8 @@ def serve(
     configure_logging(level=settings.log.level, format=settings.log.format)
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)  # of an earlier run: it names a process that is gone
-    stop = _Stop(grace_s)
+    patience = Patience() if drain else None
+    stop = _Stop(grace_s, before_s=0.0 if patience is None else patience.total)
 
     def announce(info: dict[str, Any]) -> None:
         line = ready_line(info)
@@ -86,7 +89,11 @@ def serve(
             print(line if as_json else ready_text(info, program=program_name()), flush=True)
 
     with stop.installed(), otlp_logs(settings.log.otlp, version=version()):
-        run_async(lambda: _serve(settings, http=http, stop=stop, announce=announce, upgrade=upgrade))
+        run_async(
+            lambda: _serve(
+                settings, http=http, stop=stop, announce=announce, patience=patience, upgrade=upgrade
+            )
+        )
     if stop.error is not None:
         raise stop.error
     return 0
@@ -98,6 +105,7 @@ async def _serve(
     http: bool,
     stop: _Stop,
     announce: Callable[[dict[str, Any]], None],
+    patience: Patience | None,
     upgrade: bool,
 ) -> None:
     if settings.server.insecure_bind:
@@ -136,6 +144,8 @@ async def _serve(
             if broker.health.fenced is not None:
                 stop.end(broker.health.fenced)
             await stop.wait()
+            if patience is not None and stop.error is None:
+                await depart(broker, patience)
             _log.info("", extra={"event": "broker_stopping", "grace_s": stop.grace_s})
 
 
@@ -242,8 +252,9 @@ class _Stop:
     even while an expression is matched for ever and no other thread gets its turn.
     """
 
-    def __init__(self, grace_s: float) -> None:
+    def __init__(self, grace_s: float, *, before_s: float = 0.0) -> None:
         self.grace_s = grace_s
+        self._longest_s = before_s + grace_s
         self._asked = False
         self._ready = False
         self._wake: Callable[[], object] = lambda: None
@@ -309,10 +320,10 @@ class _Stop:
 
     def _begin(self) -> None:
         self._asked = True
-        self._watchdog = threading.Timer(self.grace_s + AFTER_GRACE_S, _give_up)
+        self._watchdog = threading.Timer(self._longest_s + AFTER_GRACE_S, _give_up)
         self._watchdog.daemon = True
         self._watchdog.start()
-        faulthandler.dump_traceback_later(self.grace_s + AFTER_GRACE_S + LAST_WORD_S, file=2, exit=True)
+        faulthandler.dump_traceback_later(self._longest_s + AFTER_GRACE_S + LAST_WORD_S, file=2, exit=True)
         self._wake()
 
 

@@ -101,6 +101,9 @@ class ServeOptions:
         typer.Option("--ready-file", metavar="PATH", help="Write the ready line here, atomically."),
     ] = None
     grace: Annotated[str, typer.Option("--grace", metavar="DURATION", help="Longest time to stop.")] = "10s"
+    drain: Annotated[
+        bool, typer.Option("--drain", help="On SIGTERM, hand all topics to other brokers first.")
+    ] = False
     log_level: Annotated[
         str | None,
         typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning, error [default: info]"),
@@ -163,6 +166,7 @@ def _serve(common: Common, options: ServeOptions, *, http: bool) -> int:
         as_json=common.as_json,
         ready_file=options.ready_file,
         grace_s=grace_s,
+        drain=options.drain,
         upgrade=not options.no_upgrade,
     )
 

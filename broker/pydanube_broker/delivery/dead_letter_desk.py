@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from hashlib import blake2b
 from typing import Any, Final, Protocol
 
 from pydanube_core.batch import read_producer_part
@@ -53,6 +54,42 @@ class Origin(Protocol):
         ...
 
 
+#: told that copies are on stable storage, or why nobody knows that they are
+Done = Callable[[ClusterError | None], None]
+
+
+class Target(Protocol):
+    """A concrete topic that takes copies, at whichever broker."""
+
+    name: str
+    stores: bool
+
+    def take(self, data: bytes, origin: str, done: Done) -> None:
+        """Append a batch; `done` is called once, later.
+
+        Args:
+            origin: which originals these are copies of, the same for every try.
+
+        Raises:
+            ClusterError: it is not taken, and `done` is not called.
+        """
+        ...
+
+
+class LocalTarget:
+    """One that this broker serves."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self.name = topic.name
+        self.stores = topic.stores
+
+    def take(self, data: bytes, origin: str, done: Done) -> None:
+        appended, _ = self._topic.append(data, read_producer_part(data, verify=False), limited=False)
+        assert appended.base_offset is not None
+        self._topic.when_committed(appended.base_offset + appended.count, done)
+
+
 class DeadLetterDesk:
     """See the module.
 
@@ -64,7 +101,7 @@ class DeadLetterDesk:
 
     def __init__(
         self,
-        topics: Callable[[TopicName], Awaitable[Sequence[Topic]]],
+        topics: Callable[[TopicName], Awaitable[Sequence[Target]]],
         start: Callable[[Coroutine[Any, Any, None]], None],
         broker_url: Callable[[], str],
     ) -> None:
@@ -125,7 +162,7 @@ class DeadLetterDesk:
             self._failed(origin, generation, [(one.start, one.end) for one in left], target, error)
 
     async def _copy(
-        self, origin: Origin, generation: int, topics: Sequence[Topic], left: list[Wanted]
+        self, origin: Origin, generation: int, topics: Sequence[Target], left: list[Wanted]
     ) -> None:
         """Append copies of the first range and of what else is in its batches, and take these out of `left`.
 
@@ -145,25 +182,29 @@ class DeadLetterDesk:
                 topic = topics[ranges[0][0] % len(topics)]
                 # offsets without a message belong to the message behind them
                 end = ranges[-1][1]
-                await self._append(origin, generation, topic, data, _between(left, done, end))
+                await self._append(origin, generation, topic, data, ranges, _between(left, done, end))
                 done = end
             origin.dead_lettered(generation, _between(left, done, batch.end))
             left[:] = [one._replace(start=max(one.start, batch.end)) for one in left if one.end > batch.end]
 
     async def _append(
-        self, origin: Origin, generation: int, topic: Topic, data: bytes, covered: list[Range]
+        self,
+        origin: Origin,
+        generation: int,
+        topic: Target,
+        data: bytes,
+        ranges: Sequence[Range],
+        covered: list[Range],
     ) -> None:
-        appended, _ = topic.append(data, read_producer_part(data, verify=False), limited=False)
-        assert appended.base_offset is not None
-
         def done(error: ClusterError | None) -> None:
             if error is None:
                 # On stable storage by now: the copies and everything before them in the dead-letter topic.
                 origin.dead_lettered(generation, covered)
             else:
-                self._failed(origin, generation, covered, topic.options.topic, error)
+                self._failed(origin, generation, covered, topic.name, error)
 
-        topic.when_committed(appended.base_offset + appended.count, done)
+        key = f"{origin.topic.topic_id}/{origin.name}/{generation}/{ranges}"
+        topic.take(data, blake2b(key.encode(), digest_size=16).hexdigest(), done)
         await asyncio.sleep(0)  # a long order lets others in between
 
     def _origin(self, origin: Origin, effect: DeadLetter) -> dict[str, str]:
@@ -181,7 +222,7 @@ class DeadLetterDesk:
         origin: Origin,
         generation: int,
         ranges: Sequence[Range],
-        target: TopicName,
+        target: TopicName | str,
         error: Exception,
     ) -> None:
         why = f"the dead-letter topic {target} does not take it: {error}"

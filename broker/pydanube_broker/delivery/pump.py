@@ -696,6 +696,14 @@ class SubscriptionPump:
             link.end(error)
         self.departure = None  # it was not they who went
 
+    def set_down(self) -> None:
+        """Count what consumers hold as delivered, and not as failed: another broker delivers from here on."""
+        if self._core is not None:
+            now = self.engine.deadlines.now_ms()
+            for consumer_id in self.links:
+                self._core.leave(consumer_id, now)
+            self._snapshot_stale = True
+
     def close(self, error: ClusterError) -> None:
         """The topic or the subscription is gone."""
         self.closed = error

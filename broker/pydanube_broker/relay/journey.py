@@ -7,7 +7,7 @@ looks again where it is. Of calls whose client is gone the other broker is told 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pydanube_core.errors import ClusterError, NoOwner, NotOwner, Unavailable
@@ -133,7 +133,7 @@ class Journey:
             self._succeeded()
             return
         metadata = [(name, value) for name, value in decode_metadata(all_fields) if name == ERROR]
-        error = _error_in(metadata)
+        error = error_in(metadata)
         self._leave()
         if isinstance(error, (NotOwner, NoOwner)) and not isinstance(self.call, StreamCall):
             self._missed(self, error)
@@ -259,7 +259,10 @@ class BothWays(ManyAnswers):
             self._link.send()
 
 
-def _error_in(metadata: list[tuple[str, str | bytes]]) -> ClusterError | None:
-    for _, value in metadata:
+def error_in(metadata: Sequence[tuple[str, str | bytes]]) -> ClusterError | None:
+    """The error that a call's trailers hold, if they do."""
+    for name, value in metadata:
+        if name != ERROR:
+            continue
         return ClusterError.from_json(value.decode(errors="replace") if isinstance(value, bytes) else value)
     return None

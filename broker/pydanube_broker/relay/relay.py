@@ -15,8 +15,9 @@ import asyncio
 import logging
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
+from weakref import WeakSet
 
-from pydanube_core.errors import ClusterError, InvalidName, NoOwner, NotOwner, PermissionDenied
+from pydanube_core.errors import ClusterError, InvalidName, NoOwner, NotOwner, PermissionDenied, Unavailable
 from pydanube_core.facts import BrokerAddress
 from pydanube_core.grpc_wire import Headers, WireError
 from pydanube_core.names import TopicName
@@ -40,6 +41,8 @@ LOOK_S: Final = 0.1  # between two looks at what is held, beside those that a ch
 _HEADS: Final = 4096
 #: methods whose requests name an id, and no topic
 BY_ID: Final = frozenset({CONSUMER_SERVICE["ReceiveMessages"].path, HEALTH_CHECK["HealthCheck"].path})
+#: answers to messages: refused, most clients hand the error to their application
+ANSWERS: Final = frozenset({CONSUMER_SERVICE["Ack"].path, CONSUMER_SERVICE["Nack"].path})
 FRESH_S: Final = 10.0  # after so long in one place a call's patience begins anew
 
 #: who a call comes from, where the other broker can see it for itself
@@ -52,8 +55,10 @@ class Relay:
     def __init__(self, registry: Registry, links: Links, *, streams: bool) -> None:
         self.membership: Membership | None = None  # until the metadata was read: nothing is carried
         self._registry = registry
-        self._links = links
+        self.links = links
         self._streams = streams  # whether streams of the SDK are carried
+        self._open: WeakSet[ManyAnswers] = WeakSet()  # streams of answers that were taken over
+        self._away = False  # clients are to go where their topics are
         self._held: dict[TopicName | str, list[Journey]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._heads: dict[tuple[str, str, bytes, bytes], Headers] = {}
@@ -92,10 +97,13 @@ class Relay:
             return False
         if isinstance(journey, ManyAnswers):
             call.hand_over(journey)
+            self._open.add(journey)
         self._go(journey, way)
         return True
 
     def _may_travel(self, call: Any) -> bool:
+        if self._away and call.method.path not in ANSWERS:
+            return False
         if isinstance(call, StreamCall):
             if not self._streams or not call.early or call.stream.head_sent:
                 return False
@@ -180,7 +188,7 @@ class Relay:
             else:
                 journey.depart(link, self._head(journey))
 
-        self._links.reach(url, go)
+        self.links.reach(url, go)
 
     def _missed(self, journey: Journey, error: ClusterError | None) -> None:
         """It is not there: what is known here is old, or the other broker knows it later. Look again in a moment."""
@@ -212,10 +220,11 @@ class Relay:
         if found is None:
             if len(self._heads) >= _HEADS:
                 self._heads.clear()
-            found = self._heads[key] = self._make_head(*key)
+            found = self._heads[key] = self.make_head(*key)
         return found
 
-    def _make_head(self, url: str, path: str, authorization: bytes, topic: bytes) -> Headers:
+    def make_head(self, url: str, path: str, authorization: bytes = b"", topic: bytes = b"") -> Headers:
+        """The head of a request from this broker to another."""
         assert self.membership is not None
         ownership, parts = self._registry.ownership, urlsplit(url)
         receiver = next((each.broker_id for each in ownership.members() if each.broker_url == url), "")
@@ -266,13 +275,23 @@ class Relay:
         self._registry.ownership.on_served = self.look
         self._registry.ownership.on_assigned = self._assigned
 
+    def send_away(self) -> None:
+        """This broker leaves: carry acknowledgements alone from now on, so that clients look for the owners."""
+        self._away = True
+
+    def end_streams(self) -> None:
+        """End the streams that are carried, as retryable."""
+        error = Unavailable("this broker leaves; look the topic up again", retry_after_ms=200)
+        for journey in list(self._open):
+            journey.call.fail(error)
+
     def close(self) -> None:
         """Close the connections; what is held is ended by its server."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._held.clear()
-        self._links.close()
+        self.links.close()
 
 
 def _whose(error: ClusterError) -> tuple[TopicName | None, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -21,6 +21,7 @@ from pydanube_broker.cluster.membership import BrokerState
 from pydanube_broker.cluster.move import Witnesses, begin, transaction
 from pydanube_broker.cluster.move_leader import MoveLeader
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
+from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.serving.mover import Mover
 from pydanube_broker.serving.registry import Registry
@@ -49,8 +50,6 @@ class Moves:
         self._mover: Mover | None = None
         self._draining = anyio.Event()
         self._early: dict[TopicId, tuple[Assignment | None, Revision]] = {}
-        #: reads what is to be known of a topic before it is served; what is returned is told of it when it is
-        self.arriving: Callable[[TopicRecord], Awaitable[Callable[[Topic], None]]] = _nothing
 
     def seen(self, topic_id: TopicId, assignment: Assignment | None, revision: Revision) -> None:
         """An assignment as it was read or watched."""
@@ -203,20 +202,18 @@ class Moves:
         shown = False
         while True:
             await self._draining.wait()
-            leaving = [topic.options for topic in self._registry.topics if self._can_leave(topic.options)]
+            served = [topic.options for topic in self._registry.topics if not topic.options.topic.is_audit]
+            leaving = [record for record in served if not self._registry.ownership.is_moving(record.topic_id)]
             places = office.spread([record.topic_id for record in leaving[:_LEAVING_AT_ONCE]])
             for record in leaving[:_LEAVING_AT_ONCE]:
                 with suppress(ClusterError, KeyError):  # the next look tries it again
                     await self.begin([record], places[record.topic_id])
-            if not leaving and not self._registry.ownership.held and not shown:
+            if not served and not self._registry.ownership.held and not shown:
                 with suppress(ClusterError):
                     await office.show(BrokerState.DRAINED, "unload")
                     shown = True
-            shown = shown and not leaving
+            shown = shown and not served
             await anyio.sleep(_LOOK_S)
-
-    def _can_leave(self, record: TopicRecord) -> bool:
-        return not record.topic.is_audit and not self._registry.ownership.is_moving(record.topic_id)
 
     # -- Doors -----------------------------------------------------------------------------------------------
 
@@ -225,7 +222,7 @@ class Moves:
         await self._registry.catalog.until_known(assignment.topic_id)
         head = await take_in(self._tier, assignment.topic_id)
         known = self._registry.catalog.index.topic_by_id(assignment.topic_id)
-        take_in_clients = None if known is None else await self.arriving(known)
+        take_in_clients = None if known is None else await ownership.arriving(known)
         record = self._registry.catalog.index.topic_by_id(assignment.topic_id)
         ownership.held.pop(assignment.topic_id, None)
         if record is None or record.topic in ownership.topics:
@@ -253,6 +250,9 @@ class Moves:
         topic.closed = error
         topic.open_epoch()  # of one that never had a record there is something to hand over now
         await topic.settled()
+        for pump in topic.subscriptions.values():
+            if isinstance(pump, SubscriptionPump):
+                pump.set_down()
         ownership.release(topic, error)
         await topic.settled()  # the cursors of the last moment
 
@@ -271,10 +271,6 @@ class Moves:
             return known
         name = self.topic(topic_id).options.topic
         return topic_folder(self._tier.cluster, name.namespace, name.name, topic_id)
-
-
-async def _nothing(record: TopicRecord) -> Callable[[Topic], None]:
-    return lambda topic: None
 
 
 def _monotonic_ms() -> int:

@@ -7,7 +7,7 @@ topic is, and only those of this broker are opened.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -62,6 +62,8 @@ class Ownership:
         self.held: dict[int, Topic] = {}  # topics that take nothing while they are handed over
         self.on_their_way: Container[int] = ()  # topics of which a move's steps say when they are served here
         self.several = several  # whether other brokers may be on the same metadata
+        #: reads what is to be known of a topic of another broker before it is served; what it returns is told when it is
+        self.arriving: Callable[[TopicRecord], Awaitable[Callable[[Topic], None]]] = _nothing
         self.on_served: Callable[[TopicName], None] = lambda name: None  # a topic is served from now on
         self.on_assigned: Callable[[str], None] = lambda key: None  # an assignment changed, by its key
         self.me: BrokerAddress
@@ -197,11 +199,16 @@ class Ownership:
             try:
                 owned = {assignment.topic_id for assignment in await self.office.assign(mine, here=here)}
                 for record in mine:
+                    place = self.office.place(record.topic_id) if self.several else None
+                    had_an_owner = place is not None and place.epoch > 1
+                    take_in = await self.arriving(record) if had_an_owner else None
                     # A deletion that came in between has not found it among the served ones: it must not become one.
                     now = self._catalog.index.topic_by_id(record.topic_id)
                     if now is not None and record.topic_id in owned and record.topic_id not in self.held:
                         if record.topic not in self.topics:
-                            self.adopt(now)
+                            topic = self.adopt(now)
+                            if take_in is not None:
+                                take_in(topic)
                     else:
                         gone.add(record.topic_id)
                         if now is None:
@@ -334,6 +341,10 @@ class Ownership:
                 value=pump.name,
             )
         )
+
+
+async def _nothing(record: TopicRecord) -> Callable[[Topic], None]:
+    return lambda topic: None
 
 
 def keep_cursors(topic: Topic) -> None:

@@ -501,6 +501,33 @@ async def slow_reader(url: str, topic: str, count_text: str, producers_text: str
     await c.close()
 
 
+async def moved(url: str, topic: str, count_text: str, producers_text: str) -> None:
+    """Many producers, one consumer, a topic that goes from broker to broker: no call fails, nothing is missed."""
+    count, producers = int(count_text), int(producers_text)
+    client = await connect(url)
+    made = [await producer(client, topic, f"p{i}") for i in range(producers)]
+    c, inbox = await consumer(client, topic, SubType.EXCLUSIVE)
+
+    async def write(index: int) -> None:
+        for number in range(index, count, producers):
+            await made[index].send(str(number).encode())
+
+    async def read() -> None:
+        seen = dict[int, None]()
+        while len(seen) < count:
+            [message] = await take(inbox, 1)
+            seen[int(message.payload)] = None
+            await c.ack(message)
+        for index in range(producers):
+            own = [number for number in seen if number % producers == index]
+            assert own == sorted(own), "first deliveries of one producer are in order"
+
+    reading = asyncio.create_task(read())
+    await asyncio.gather(*(write(index) for index in range(producers)))
+    await reading
+    await c.close()
+
+
 async def send_through(p: Any, payload: bytes) -> None:
     """Send as an application does after an outage: gRPC refuses for a while what it could not connect to."""
     deadline = asyncio.get_running_loop().time() + PATIENCE_S
@@ -625,7 +652,7 @@ SCENARIOS: dict[str, Callable[..., Awaitable[None]]] = {
     for scenario in (
         reliable, non_reliable, exclusive, shared, failover, key_shared, key_filters, partitions, mistakes, takeover,
         nack, nack_key_shared, ack_timeout, dead_letter, restart, slow_reader, deleted_topic, schemas, second_subject,
-        protobuf_enforced,
+        protobuf_enforced, moved,
     )
 }  # fmt: skip
 

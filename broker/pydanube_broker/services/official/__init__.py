@@ -93,6 +93,10 @@ class OfficialServices:
         """One round of noticing; every `SWEEP_S` by itself."""
         self._book.sweep(asyncio.get_running_loop().time())
 
+    def send_away(self) -> None:
+        """The broker leaves: tell clients of topics that have left to look for them."""
+        self._health.sends_away = True
+
     def end(self, error: ClusterError) -> None:
         """End the streams as retryable; the broker is shutting down."""
         self._consumer.end(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydanube_core.errors import NotOwner
+from pydanube_core.errors import NoOwner, NotOwner
 from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.rpc.caller import COLD_CALL
@@ -26,6 +26,8 @@ class DiscoveryService:
             await self._access.topic_here(COLD_CALL, Action.LOOK_UP, name)
         except NotOwner as error:
             kind, url = pb.TopicLookupResponse.LookupType.Redirect, error.details["broker_url"]
+        except NoOwner:
+            pass  # it moves: calls are held here until it has one
         return pb.TopicLookupResponse(
             request_id=request.request_id,
             response_type=kind,

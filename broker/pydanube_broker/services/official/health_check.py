@@ -26,6 +26,7 @@ _CONSUMER: Final = pb.HealthCheckRequest.ClientType.Consumer
 class HealthCheckService:
     def __init__(self, book: ClientBook) -> None:
         self._book = book
+        self.sends_away = False  # clients are to look for the owners of their topics
 
     def check(self, data: bytes, reply: UnaryReply) -> None:
         """Answer a health check; called for every one that official clients send."""
@@ -44,10 +45,14 @@ class HealthCheckService:
     def _producer(self, called: Called, number: int) -> bytes:
         known = self._book.producer(number)
         if known is None:
-            self._book.whereabouts.check(called, number)
+            self._look_elsewhere(called, number)
             return CLOSE
         known.touch()
         return OK
+
+    def _look_elsewhere(self, called: Called, number: int) -> None:
+        if not self.sends_away:
+            self._book.whereabouts.check(called, number)
 
     def _consumer(self, called: Called, number: int) -> bytes:
         closing = self._book.closing.get(number)
@@ -56,7 +61,7 @@ class HealthCheckService:
             return CLOSE
         known = self._book.consumer(number)
         if known is None:
-            self._book.whereabouts.check(called, number)
+            self._look_elsewhere(called, number)
             return CLOSE
         known.touch()
         return OK

@@ -1,0 +1,72 @@
+"""A broker that leaves hands its topics over first (`danube up --drain`), and sends its clients after them.
+
+While topics leave, clients notice nothing: their calls are carried. Then they are sent away, in the way that all official
+clients understand (docs/research/data-plane.md#105-recipes): health checks of consumers are answered with CLOSE, and
+their streams end with UNAVAILABLE when each has had time to ask; sends and subscriptions are refused as retryable, upon
+which clients look the topic up. Look-ups are answered to the end, and acknowledgements are carried on, since most clients
+hand a refused one to their application.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import anyio
+from pydanube_core.errors import ClusterError
+
+from pydanube_broker.broker import Broker
+from pydanube_broker.cluster.membership import BrokerState
+
+log = logging.getLogger("pydanube.cluster")
+
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """Times in seconds.
+
+    Attributes:
+        topics: for all of them to leave; those that have not stay, and come back with the broker.
+        health_checks: until consumers have asked, which they do every 5 s.
+        look_ups: clients look a topic up after five refused sends, 1.5 to 3 s; some after more.
+    """
+
+    topics: float = 300.0
+    health_checks: float = 6.0
+    look_ups: float = 12.0
+
+    @property
+    def total(self) -> float:
+        """How long it all may take."""
+        return self.topics + self.health_checks + self.look_ups
+
+
+async def depart(broker: Broker, patience: Patience) -> None:
+    """Hand all topics over and send the clients after them; to be followed by stopping the broker."""
+    try:
+        await broker.moves.drain()
+    except ClusterError as error:
+        log.warning("not_drained", extra={"event": "not_drained", "code": error.code, "error": error.message})
+        return
+    office = broker.registry.ownership.office
+    me = int(broker.registry.ownership.me.broker_id)
+    with anyio.move_on_after(patience.topics) as waiting:
+        while True:
+            member = next((each for number, each in office.members.items() if number == me), None)
+            if member is not None and member.state is BrokerState.DRAINED:
+                break
+            await anyio.sleep(_LOOK_S)
+    left = sum(topic.stores and not topic.options.topic.is_audit for topic in broker.registry.topics)
+    log.info("broker_drained", extra={"event": "broker_drained", "topics_left": left})
+    if waiting.cancelled_caught:
+        log.warning("drain_given_up", extra={"event": "drain_given_up", "topics_left": left})
+    relay = broker.relay
+    if relay is None or broker.access.connect_url is not None:
+        return  # clients come back by the one address, to another broker
+    relay.send_away()
+    broker.official.send_away()
+    await anyio.sleep(patience.health_checks)
+    relay.end_streams()
+    await anyio.sleep(patience.look_ups)

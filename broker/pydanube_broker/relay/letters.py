@@ -1,0 +1,185 @@
+"""Copies of messages for topics that other brokers own: dead letters travel to the owner, and are done when it has them.
+
+`danube.relay.Letters/Append`, from broker to broker. The request is a JSON object in UTF-8 (`topic`; `origin`: which
+originals these are copies of) behind its length in four bytes, big-endian, and the batch, as producers send it; the answer
+is empty, and comes once the batch is on stable storage. A copy whose answer was lost comes again with the same `origin`,
+and is stored once as long as its owner remembers: the last `_REMEMBERED` of its life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from pydanube_core.batch import read_producer_part
+from pydanube_core.errors import ClusterError, InvalidArgument, StoreUnavailable, Unavailable
+from pydanube_core.grpc_wire import decode_metadata, frame
+from pydanube_core.names import TopicName
+
+from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
+from pydanube_broker.delivery.dead_letter_desk import Done, LocalTarget, Target
+from pydanube_broker.relay.journey import error_in
+from pydanube_broker.relay.link import Link
+from pydanube_broker.relay.membership import RELAYED, not_a_member
+from pydanube_broker.rpc.caller import COLD_CALL
+from pydanube_broker.serving.registry import Registry
+from pydanube_broker.topics.topic import Topic
+
+if TYPE_CHECKING:
+    from pydanube_core.http2.head import AnswerHead
+
+    from pydanube_broker.relay.relay import Relay
+
+APPEND: Final = "/danube.relay.Letters/Append"
+_LENGTH: Final = 4
+_REMEMBERED: Final = 16_384  # origins of copies that were appended here
+
+
+class Letters:
+    """Both sides of it. Single user: the loop.
+
+    Args:
+        relay: None of a broker alone.
+    """
+
+    def __init__(self, registry: Registry, relay: Relay | None) -> None:
+        self._registry = registry
+        self._relay = relay
+        self._known: OrderedDict[tuple[int, str], int] = OrderedDict()  # (topic id, origin) → end offset
+
+    async def targets(self, name: TopicName) -> Sequence[Target]:
+        """The concrete topics of a name, in order; made here where there is none, whatever `topics.auto_create` says.
+
+        Raises:
+            ClusterError: it could not be made.
+        """
+        registry = self._registry
+        if self._relay is None:
+            found = registry.parts(name)[1]
+        else:
+            index = registry.catalog.index
+            record = index.find_topic(name)
+            records = [record] if record is not None else list(index.partitions(name))
+            if records:
+                return [self._target(each) for each in records]
+            found = ()
+        found = found or await registry.create(name, partitions=0, dispatch_strategy="reliable", here=True)
+        return [LocalTarget(topic) for topic in found] or [
+            self._target(record) for record in [registry.catalog.index.find_topic(name)] if record is not None
+        ]
+
+    def _target(self, record: TopicRecord) -> Target:
+        topic = self._registry.find(record.topic)
+        if topic is not None:
+            return LocalTarget(topic)
+        assert self._relay is not None
+        return _RemoteTarget(self._registry, self._relay, record)
+
+    async def append(self, data: bytes) -> bytes:
+        """The cold handler, at the owner.
+
+        Raises:
+            PermissionDenied: who calls does not prove that it is a broker of this cluster.
+            NotOwner, NoOwner: the topic is not here. InvalidArgument, and what appending raises.
+        """
+        shown = dict(COLD_CALL.caller.metadata).get(RELAYED.decode())
+        if self._relay is None or self._relay.membership is None or not isinstance(shown, str):
+            raise not_a_member()
+        self._relay.membership.check(shown.encode())
+        end = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
+        try:
+            said = json.loads(data[_LENGTH:end])
+            name, origin = TopicName.parse(said["topic"]), str(said["origin"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidArgument("the bytes are no copies for a topic", method=APPEND) from error
+        topic = self._registry.find(name)
+        if topic is None:
+            raise self._registry.not_found(name)
+        await self._append(topic, origin, data[end:])
+        return b""
+
+    async def _append(self, topic: Topic, origin: str, batch: bytes) -> None:
+        key = topic.topic_id, origin
+        end = self._known.get(key)
+        if end is None:
+            appended, _ = topic.append(batch, read_producer_part(batch), limited=False)
+            assert appended.base_offset is not None, "only retries of sessions have no offset"
+            end = self._known[key] = appended.base_offset + appended.count
+            if len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: ClusterError | None) -> None:
+            if error is not None:
+                self._known.pop(key, None)
+            if committed.done():
+                return
+            if error is None:
+                committed.set_result(None)
+            else:
+                committed.set_exception(error)
+
+        topic.when_committed(end, done)
+        await committed
+
+
+class _RemoteTarget:
+    """A topic of another broker."""
+
+    def __init__(self, registry: Registry, relay: Relay, record: TopicRecord) -> None:
+        self._registry = registry
+        self._relay = relay
+        self._record = record
+        self.name = record.name
+        self.stores = record.dispatch_strategy is not DispatchStrategy.NON_RELIABLE
+
+    def take(self, data: bytes, origin: str, done: Done) -> None:
+        owner = self._registry.ownership.owner(self._record.topic_id)
+        if owner is None or not owner.broker_url:
+            raise self._registry.ownership.elsewhere(self._record)
+        said = json.dumps({"topic": self.name, "origin": origin}).encode()
+        request = frame(len(said).to_bytes(_LENGTH, "big") + said + data)
+        headers = self._relay.make_head(owner.broker_url, APPEND)
+        url = owner.broker_url
+
+        def go(link: Link | str) -> None:
+            if isinstance(link, str):
+                done(Unavailable(f"the broker at {url} cannot be reached ({link})", broker=url))
+            else:
+                link.ask(headers, request, _Leg(url, done))
+
+        self._relay.links.reach(url, go)
+
+
+class _Leg:
+    """One batch on its way; see `link.Leg`."""
+
+    def __init__(self, url: str, done: Done) -> None:
+        self._url = url
+        self._done: Done | None = done
+
+    def on_head(self, head: AnswerHead, *, ended: bool) -> None:
+        if not ended:
+            return
+        if dict(head.fields).get(b"grpc-status") == b"0":
+            self._end(None)
+        else:
+            error = error_in(decode_metadata(head.fields))
+            self._end(error or StoreUnavailable(f"the broker at {self._url} did not take it"))
+
+    def on_data(self, data: bytes, start: int, end: int) -> None:
+        """An answer says nothing but that it came."""
+
+    def on_lost(self, why: str, *, untouched: bool) -> None:
+        self._end(Unavailable(f"the broker at {self._url} went away ({why})", broker=self._url))
+
+    def eased(self) -> None:
+        """It was sent whole."""
+
+    def _end(self, error: ClusterError | None) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(error)

@@ -1,0 +1,50 @@
+"""A broker that leaves: its topics go first, its clients after them."""
+
+from __future__ import annotations
+
+import anyio
+import grpc
+import pytest
+from pydanube_broker.departure import Patience, depart
+from pydanube_core.names import TopicName
+
+from tests.broker.official.raw_client import CONSUMER, RawClient, code_of
+from tests.broker.relay.test_slow_and_fast_clients import topics_of
+from tests.support.several_brokers import SeveralBrokers, until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(300)]
+
+
+async def test_official_clients_of_a_broker_that_leaves_are_sent_after_their_topics(
+    cluster: SeveralBrokers,
+) -> None:
+    leaving = cluster.brokers[1]
+    (name,) = await topics_of(leaving, cluster, 1)
+    async with RawClient(leaving.broker_url) as client, anyio.create_task_group() as group:
+        producer = await client.create_producer(name)
+        stream = await client.consume(name)
+        await client.send(name, producer, b"before")
+        message = await stream.next()
+        served = leaving.registry.find(TopicName.parse(name))
+        assert served is not None
+        (consumer,) = served.subscriptions["s"].links
+        patience = Patience(topics=60, health_checks=1.0, look_ups=60)
+        group.start_soon(depart, leaving, patience)
+        await until(lambda: cluster.serves(TopicName.parse(name)) and cluster.owner(name) is not leaving)
+
+        async def closed() -> bool:
+            return await client.health(CONSUMER, consumer) == "CLOSE"
+
+        with anyio.fail_after(20):
+            while not await closed():  # noqa: ASYNC110  # what it asks has no event
+                await anyio.sleep(0.05)
+        sending = client.call("ProducerService/SendMessage", client.message(name, producer, b"x"))
+        assert await code_of(sending) is grpc.StatusCode.UNAVAILABLE
+        await client.ack(message)
+        assert await stream.ended() is grpc.StatusCode.UNAVAILABLE
+        found = await client.lookup(name)
+        assert found.connect_url == cluster.owner(name).broker_url
+        stored = cluster.owner(name).registry.find(TopicName.parse(name))
+        assert stored is not None
+        await until(lambda: stored.subscriptions["s"].floor == 1)
+        group.cancel_scope.cancel()

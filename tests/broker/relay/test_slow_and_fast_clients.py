@@ -1,0 +1,61 @@
+"""A client that does not read what is carried to it holds up nobody else, and costs no more than its windows."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from pydanube_broker.broker import Broker
+from pydanube_core.names import TopicName
+
+from tests.broker.official.raw_client import RELIABLE, RawClient
+from tests.support.several_brokers import SeveralBrokers, until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(300)]
+
+MESSAGE_BYTES = 1 << 20
+HELD_BYTES = 8 << 20
+
+
+async def topics_of(owner: Broker, cluster: SeveralBrokers, count: int) -> list[str]:
+    """So many topics that one broker serves."""
+    found: list[str] = []
+    async with RawClient(owner.broker_url) as client:
+        for n in range(100):
+            name = f"/default/t{n}"
+            await client.create_producer(name, strategy=RELIABLE)
+            topic = TopicName.parse(name)
+            await until(lambda topic=topic: cluster.serves(topic))
+            if owner.registry.find(topic) is not None:
+                found.append(name)
+            if len(found) == count:
+                return found
+    raise AssertionError("hardly any topic went to that broker")
+
+
+async def test_client_that_reads_nothing_stops_no_other(cluster: SeveralBrokers) -> None:
+    asked, owner = cluster.brokers[1], cluster.brokers[2]
+    slow, fast = await topics_of(owner, cluster, 2)
+    async with RawClient(asked.broker_url) as reading, RawClient(asked.broker_url) as deaf:
+        for name, client in ((slow, deaf), (fast, reading)):
+            await client.create_producer(name)
+        stuck = await deaf.consume(slow)
+        stream = await reading.consume(fast)
+        producer = await reading.create_producer(slow)
+        for _ in range(30):
+            await reading.send(slow, producer, b"x" * MESSAGE_BYTES)
+        producer = await reading.create_producer(fast)
+        with anyio.fail_after(60):
+            for n in range(50):
+                await reading.send(fast, producer, b"%d" % n)
+                message = await stream.next()
+                assert message.payload == b"%d" % n
+                await reading.ack(message)
+        for broker in (asked, owner):
+            held = sum(each.holds() for server in broker._servers for each in server._connections)
+            assert held < HELD_BYTES, "what the other does not read waits on disk"
+        # and whoever begins to read gets all of it
+        with anyio.fail_after(60):
+            for _ in range(30):
+                message = await stuck.next()
+                assert len(message.payload) == MESSAGE_BYTES
+                await deaf.ack(message)
