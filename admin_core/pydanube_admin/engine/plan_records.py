@@ -13,7 +13,7 @@ import json
 import secrets
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from pydanube_core.cluster_port import ClusterPort
@@ -51,6 +51,7 @@ class PlanRecord:
     state: str = OPEN
     call_id: str | None = None
     later: str | None = None
+    members: list[str] = field(default_factory=list)  # plans that are applied with this one
 
     def to_bytes(self) -> bytes:
         return json.dumps({"version": 1, **asdict(self)}, default=str).encode()
@@ -114,6 +115,13 @@ class Plans:
             self._waiting[record.principal] += 1
         return f"{kept.plan_id}.{secret}"
 
+    async def lock(self, plan_id: str, secret: str) -> None:
+        """Let another secret apply a plan, and that alone. Raises `PlanNotFound`, `Conflict`."""
+        record, revision = await self.get(plan_id)
+        key = PREFIX + plan_id
+        locked = replace(record, secret=digest_of(secret))
+        await self._port.write_state({key: locked.to_bytes()}, expected={key: revision})
+
     async def get(self, plan_id: str) -> tuple[PlanRecord, int]:
         """A plan and its revision. Raises `PlanNotFound`."""
         sound = is_id(plan_id)
@@ -137,6 +145,14 @@ class Plans:
                 plan_id=plan_id,
             )
         return record, revision
+
+    async def many(self, token: str) -> tuple[PlanRecord, int] | None:
+        """The plan of a token if it stands for several, and its revision."""
+        try:
+            record, revision = await self.of_token(token)
+        except (PlanNotFound, PlanMismatch):  # whoever applies it says so, and it is recorded
+            return None
+        return (record, revision) if record.members else None
 
     async def list(self) -> list[PlanRecord]:
         """Every plan that is kept, by age."""

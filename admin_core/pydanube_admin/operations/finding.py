@@ -138,6 +138,7 @@ def _ranking() -> Ranking:
             for each in every()
         },
         {each.name: _names(each) for each in every()},
+        {each.name for each in every() if each.effect is not Effect.READ},
     )
 
 

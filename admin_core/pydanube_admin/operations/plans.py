@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
-from pydanube_core.errors import InvalidArgument
+from pydanube_core.errors import InvalidArgument, TopicNotFound
 from pydanube_core.units import format_time
 
+from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.many_plans import apply_many, plan_many, topics_named
 from pydanube_admin.engine.models import Page, Request, Result, SortedListRequest
+from pydanube_admin.engine.next_calls import known
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import glob, one_by_one, page_of
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.engine.plan_records import PlanRecord, no_plan
 from pydanube_admin.engine.shown_plan import AppliedPlan, Plan, ShownPlan, shown_plan
+from pydanube_admin.engine.spelling import shown
 
 _ID: Final = "p019b0c1d2e3f4a5b6c7d8e9f"
 
@@ -27,6 +32,12 @@ class CreatePlanRequest(Request):
     operation: Annotated[str, Field(max_length=100, description="Name of a change, such as topics.delete")]
     arguments: Annotated[
         dict[str, Any] | None, Field(description="Its arguments, without plan_only and plan_token")
+    ] = None
+    topics: Annotated[
+        str | None,
+        Field(
+            max_length=16_384, description="For each topic of these globs or names, commas between: one plan"
+        ),
     ] = None
 
 
@@ -78,17 +89,44 @@ class DiscardedPlan(Result):
             arguments={"operation": "topics.delete", "arguments": {"topic": "orders"}},
             note="what deleting a topic would take away",
         ),
+        Example(
+            arguments={"operation": "topics.delete", "topics": "test-*,old-*"},
+            note="the same of every topic of two globs, with one token",
+        ),
     ),
 )
 async def create_plan(context: Context, request: CreatePlanRequest) -> Plan:
-    call = context.desk.parse(request.operation, request.arguments or {})
+    if request.topics is not None:
+        return await plan_many(context, await _for_each(context, request, request.topics))
+    return await context.desk.plan(context, _plannable(context, request.operation, request.arguments or {}))
+
+
+async def _for_each(context: Context, request: CreatePlanRequest, globs: str) -> list[Call]:
+    """The change of each topic that is named."""
+    arguments = request.arguments or {}
+    if "topic" in arguments or "topic" not in known(request.operation).request_names:
+        raise InvalidArgument(
+            "topics: the change is planned for each of them, so it takes a topic, and arguments has none",
+            field="topics",
+            value=globs[:200],
+        )
+    names = await topics_named(context, globs)
+    if not names:
+        raise TopicNotFound(
+            f"topics: no topic is named by {shown(globs)!r}", field="topics", value=shown(globs)
+        )
+    return [_plannable(context, request.operation, {**arguments, "topic": name}) for name in names]
+
+
+def _plannable(context: Context, operation: str, arguments: Mapping[str, Any]) -> Call:
+    call = context.desk.parse(operation, arguments)
     if not call.operation.planned or call.plan_token:
         raise InvalidArgument(
-            f"{request.operation} cannot be planned: it is no change, or is itself about plans. Call it as it is",
+            f"{operation} cannot be planned: it is no change, or is itself about plans. Call it as it is",
             field="operation",
-            value=request.operation,
+            value=operation,
         ).followed_by(call.operation.next_call(call.arguments, "does it"))
-    return await context.desk.plan(context, call)
+    return call
 
 
 @operation(
@@ -151,6 +189,9 @@ async def show_plan(context: Context, request: PlanRequest) -> ShownPlan:
     examples=(Example(arguments={"plan_token": f"{_ID}.secret"}, note="the token of plans.create"),),
 )
 async def apply_plan(context: Context, request: ApplyPlanRequest) -> AppliedPlan:
+    many = await context.desk.plans.many(request.plan_token)
+    if many is not None and request.plan_id in (None, many[0].plan_id):
+        return await apply_many(context, *many, request.plan_token)
     return await context.desk.apply(context, request.plan_token, request.plan_id)
 
 

@@ -24,8 +24,14 @@ from pydanube_core.spelling import close_names
 MOST_MISSPELT: Final = 3  # words of a question that are compared letter by letter, some 5 ms each
 _LEAST_SCORE: Final = 0.3  # below it nothing is meant that exists
 _LEAST_KNOWN: Final = 0.34  # share of a question's words that the operation must have
+_STRANGE: Final = 0.2  # of a word's weight there, if nothing here has it
 _WHOLE: Final = 0.6  # how much all words of an operation together weigh beside its best phrase
 _UNKNOWN: Final = 0.35  # of a word's weight: names of somebody's own things say little
+_ASKED_FOR_A_CHANGE: Final = 0.85  # of the score of what changes, where somebody only asks
+_ASKS: Final = re.compile(
+    r"\W*(?:how (?!do i\b|do we\b|can\b|to\b|could\b|would\b)|wh(?:o|at|ich|en|ere|y)\b|is\b|are\b|does\b|did\b|has\b|have\b|"
+    r"show\b|list\b|tell\b|see\b|anything\b|any\b)"
+)  # how a question begins that wants to know, and nothing done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +57,16 @@ class Ranking:
     Args:
         texts: of each operation its name, tool and title, each a phrase; last its summary, whose words are many and weak.
         names: of each operation the names (arguments, settings, rules) that mean it when they stand alone.
+        changes: the operations that change something.
     """
 
-    def __init__(self, texts: Mapping[str, Sequence[str]], names: Mapping[str, Collection[str]]) -> None:
+    def __init__(
+        self,
+        texts: Mapping[str, Sequence[str]],
+        names: Mapping[str, Collection[str]],
+        changes: Collection[str] = (),
+    ) -> None:
+        self._changes = frozenset(changes)
         told = _told()
         self._names = frozenset(each for own in names.values() for each in own)
         self._small = frozenset(told["words"]["small"].split())
@@ -112,7 +125,12 @@ class Ranking:
         if not asked:
             return Ranked(operations=(), absent=None, known=False)
         total = sum(self._asked_weight(word) for word in asked)
-        scores = {name: self._score(name, asked, total) for name in self._phrases}
+        asks = _ASKS.match(question.lower()) is not None
+        scores = {
+            name: self._score(name, asked, total)
+            * (_ASKED_FOR_A_CHANGE if asks and name in self._changes else 1)
+            for name in self._phrases
+        }
         ranked = sorted((name for name in scores if scores[name] > 0), key=lambda name: (-scores[name], name))
         operations = tuple(name for name in ranked if name not in self._absent)
         best = ranked[0] if ranked else None
@@ -153,7 +171,7 @@ class Ranking:
     def _share(self, name: str, asked: Sequence[str]) -> float:
         """How much of a question an operation has words for, by weight."""
         whole = self._whole[name]
-        weigh = {word: self._weight.get(word, self._usual) for word in asked}
+        weigh = {word: self._weight.get(word, self._usual * _STRANGE) for word in asked}
         return sum(weight for word, weight in weigh.items() if word in whole) / sum(weigh.values())
 
 

@@ -687,7 +687,9 @@ class PlansOperations:
         """Do what a plan says, once; refused if what it stands on has changed."""
         return await self._caller.call("plans.apply", locals(), AppliedPlan)
 
-    async def create(self, operation: str, *, arguments: Mapping[str, Any] | None = None) -> PlanDocument:
+    async def create(
+        self, operation: str, *, arguments: Mapping[str, Any] | None = None, topics: str | None = None
+    ) -> PlanDocument:
         """Say exactly what a change would do, and get the token that does it once. Nothing changes."""
         return await self._caller.call("plans.create", locals(), PlanDocument)
 

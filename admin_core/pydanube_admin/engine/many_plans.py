@@ -1,0 +1,155 @@
+"""One plan for the same change of many topics: one difference to read, one token, which works once.
+
+Behind it stands a plan for each topic, made and applied as any plan is, with records and an undo of its own: what has
+changed since makes that one stale, and not the others. Their tokens follow from the one that is shown, so nothing that
+is kept applies any of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from base64 import urlsafe_b64encode
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from pydanube_core.errors import ClusterError, LimitReached, PlanExpired, PlanNotFound, PlanUsed
+from pydanube_core.names import SYSTEM_NAMESPACE, TopicName
+
+from pydanube_admin.engine.call import Call
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.identifiers import CALL, PLAN, new_id
+from pydanube_admin.engine.paging import chosen, glob
+from pydanube_admin.engine.plan_records import OPEN, USED, PlanRecord
+from pydanube_admin.engine.shown_plan import AppliedPlan, Plan, shown_plan
+
+MOST: Final = 100  # of one plan: each is kept until its time is over, and a principal may have 250
+
+
+async def topics_named(context: Context, globs: str) -> list[str]:
+    """Return the topics that any of some globs, with commas between, names; in order.
+
+    Raises:
+        LimitReached: there are too many.
+    """
+    patterns = [each.strip() for each in globs.split(",") if each.strip()]
+    names = {TopicName.parse(facts.topic).base for facts in await context.port.topics()}
+    listed = sorted(str(name) for name in names if name.namespace != SYSTEM_NAMESPACE)
+    found: set[str] = set()
+    for pattern in patterns:
+        found.update(await chosen(listed, glob(pattern)))
+    if len(found) > MOST:
+        raise LimitReached(
+            f"{globs} names {len(found)} topics, and one plan is for {MOST} at the most: narrow the glob",
+            field="topics",
+            value=globs[:200],
+            limit=MOST,
+        )
+    return sorted(found)
+
+
+async def plan_many(context: Context, calls: Sequence[Call]) -> Plan:
+    """Plan each call, and all of them as one.
+
+    Raises:
+        ClusterError: what keeps one of them from being planned; none is kept then.
+    """
+    plans = context.desk.plans
+    members: list[Plan] = []
+    try:
+        for call in calls:
+            members.append(await context.desk.plan(context, call))
+            await asyncio.sleep(0)
+        now = context.now_ms()
+        first = members[0]
+        whole = PlanRecord(
+            plan_id=new_id(PLAN, now),
+            operation=first.operation,
+            arguments={"topics": [member.arguments["topic"] for member in members], **_shared(first)},
+            principal=context.principal,
+            effect=max(
+                (member.effect for member in members), key=lambda effect: effect == Effect.DESTROY.value
+            ),
+            reversible=all(member.reversible for member in members),
+            diff=[each for member in members for each in member.diff],
+            blast_radius=_sums(members),
+            revision=first.revision,
+            later=next((member.later for member in members if member.later), None),
+            created_ms=now,
+            expires_ms=(await plans.get(first.plan_id))[0].expires_ms,  # the others have longer
+            secret="",
+            members=[member.plan_id for member in members],
+        )
+        token = await plans.add(whole)
+        for member in members:
+            await plans.lock(member.plan_id, _secret(token, member.plan_id))
+    except ClusterError:
+        for member in members:
+            await context.desk.discard(context, member.plan_id)
+        raise
+    return Plan(**shown_plan(whole, now).model_dump(), plan_token=token)
+
+
+async def apply_many(context: Context, record: PlanRecord, revision: int, token: str) -> AppliedPlan:
+    """Make the changes one after another; what one is refused for is said, and keeps none of the others.
+
+    Raises:
+        PlanUsed, PlanExpired, PlanNotFound: by what became of the plan.
+    """
+    _check_open(context, record)
+    await context.desk.plans.end(record, revision, USED)
+    changed: list[dict[str, Any]] = []
+    failed: list[dict[str, Any]] = []
+    for topic, plan_id in zip(record.arguments["topics"], record.members, strict=True):
+        own = replace(context, call_id=new_id(CALL, context.now_ms()))
+        try:
+            applied = await context.desk.apply(own, f"{plan_id}.{_secret(token, plan_id)}", plan_id)
+        except ClusterError as error:
+            failed.append({"topic": topic, "error": error.to_dict()})
+        else:
+            changed.append({"topic": topic, "call_id": applied.call_id, "undo_until": applied.undo_until})
+    return AppliedPlan(
+        operation=record.operation,
+        result={"changed": changed, "failed": failed},
+        call_id=context.call_id,
+        plan_id=record.plan_id,
+        undo_until=None,  # each has its own
+    )
+
+
+def _check_open(context: Context, record: PlanRecord) -> None:
+    match record.state_at(context.now_ms()):
+        case state if state == OPEN:
+            return
+        case "used":
+            raise PlanUsed(
+                f"the plan {record.plan_id} was applied already; a token works once", plan_id=record.plan_id
+            )
+        case "expired":
+            raise PlanExpired(
+                f"the time of the plan {record.plan_id} is over; make another", plan_id=record.plan_id
+            )
+        case _:
+            raise PlanNotFound(
+                f"the plan {record.plan_id} was discarded; make another", plan_id=record.plan_id
+            )
+
+
+def _secret(token: str, plan_id: str) -> str:
+    """The secret of a member's token, which follows from the token of the whole."""
+    return urlsafe_b64encode(hmac.digest(token.encode(), plan_id.encode(), "sha256")[:18]).decode()
+
+
+def _shared(plan: Plan) -> dict[str, Any]:
+    return {name: value for name, value in plan.arguments.items() if name != "topic"}
+
+
+def _sums(plans: Sequence[Plan]) -> dict[str, int | None]:
+    """What all of them touch; unknown where one is."""
+    sums: dict[str, int | None] = {}
+    for name in plans[0].blast_radius:
+        counts = [plan.blast_radius[name] for plan in plans]
+        sums[name] = None if None in counts else sum(count for count in counts if count is not None)
+    return sums

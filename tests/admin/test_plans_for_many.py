@@ -1,0 +1,101 @@
+"""The same change of many topics: one plan, one token, and each topic with a record and an undo of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from pydanube_admin.engine.many_plans import MOST
+
+from tests.admin.real_broker import Administered, administered
+from tests.support.filled_cluster import add_topic
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
+    async with administered() as cluster:
+        for name, messages in (("test-a", 3), ("test-b", 4), ("old", 5), ("orders", 6)):
+            await add_topic(cluster, f"/default/{name}", messages=messages)
+        yield cluster
+
+
+async def topics(cluster: Administered) -> list[str]:
+    return [item["topic"] for item in (await cluster("topics.list"))["items"]]
+
+
+async def test_a_glob_is_one_plan_with_one_token(cluster: Administered) -> None:
+    plan = await cluster("plans.create", operation="topics.delete", topics="test-*,old")
+    assert (plan["operation"], plan["effect"], plan["reversible"]) == ("topics.delete", "destroy", True)
+    assert plan["arguments"] == {"topics": ["/default/old", "/default/test-a", "/default/test-b"]}
+    assert (plan["blast_radius"]["topics"], plan["blast_radius"]["messages"]) == (3, 12)
+    assert len(plan["diff"]) == 3
+    assert len(await topics(cluster)) == 4, "nothing has changed"
+    shown = await cluster("plans.show", plan_id=plan["plan_id"])
+    assert shown["diff"] == plan["diff"]
+    done = await cluster("plans.apply", plan_token=plan["plan_token"])
+    assert [each["topic"] for each in done["result"]["changed"]] == plan["arguments"]["topics"]
+    assert done["result"]["failed"] == []
+    assert await topics(cluster) == ["/default/orders"]
+    assert (await cluster.refused("plans.apply", plan_token=plan["plan_token"])).code == "PLAN_USED"
+    # Each is a change of its own: in the audit, and with an undo.
+    records = (await cluster("audit.query", operation="topics.delete", limit=100))["items"]
+    called = {each["call_id"] for each in records if each["decision"] == "allowed"}
+    assert {each["call_id"] for each in done["result"]["changed"]} <= called
+    await cluster("changes.undo", call_id=done["result"]["changed"][1]["call_id"])
+    assert await topics(cluster) == ["/default/orders", "/default/test-a"]
+    assert (await cluster("topics.describe", topic="test-a"))["next_offset"] == 3
+
+
+async def test_what_has_changed_since_is_refused_alone(cluster: Administered) -> None:
+    plan = await cluster(
+        "plans.create",
+        operation="topics.set_policies",
+        topics="test-*",
+        arguments={"policies": {"max_publish_rate": 10}},
+    )
+    await cluster("topics.set_policies", topic="test-a", policies={"max_publish_rate": 7})
+    done = await cluster("plans.apply", plan_token=plan["plan_token"])
+    assert [each["topic"] for each in done["result"]["changed"]] == ["/default/test-b"]
+    (failed,) = done["result"]["failed"]
+    assert (failed["topic"], failed["error"]["code"]) == ("/default/test-a", "PLAN_STALE")
+
+
+async def test_the_token_of_the_whole_is_the_only_one(cluster: Administered) -> None:
+    plan = await cluster("plans.create", operation="topics.delete", topics="test-*")
+    plan_id, _, secret = plan["plan_token"].partition(".")
+    members = [
+        each["plan_id"] for each in (await cluster("plans.list"))["items"] if each["plan_id"] != plan_id
+    ]
+    assert len(members) == 2
+    for member in members:
+        refused = await cluster.refused("plans.apply", plan_token=f"{member}.{secret}")
+        assert refused.code == "PLAN_MISMATCH"
+    wrong = await cluster.refused("plans.apply", plan_token=f"{plan_id}.{secret[:-1]}x")
+    assert wrong.code == "PLAN_MISMATCH"
+    assert len(await topics(cluster)) == 4
+    await cluster("plans.discard", plan_id=plan_id)
+    assert (await cluster.refused("plans.apply", plan_token=plan["plan_token"])).code == "PLAN_NOT_FOUND"
+
+
+async def test_what_cannot_be_planned_for_many_says_why(cluster: Administered) -> None:
+    nothing = await cluster.refused("plans.create", operation="topics.delete", topics="nothing-*")
+    assert (nothing.code, nothing.details["field"]) == ("TOPIC_NOT_FOUND", "topics")
+    without = await cluster.refused("plans.create", operation="namespaces.delete", topics="*")
+    assert without.details["field"] == "topics"
+    twice = await cluster.refused(
+        "plans.create", operation="topics.delete", topics="*", arguments={"topic": "orders"}
+    )
+    assert twice.details["field"] == "topics"
+    # One that is refused keeps all of them from being planned.
+    none = await cluster.refused(
+        "plans.create", operation="subscriptions.delete", topics="test-*", arguments={"subscription": "s"}
+    )
+    assert none.code == "SUBSCRIPTION_NOT_FOUND"
+    states = {each["state"] for each in (await cluster("plans.list"))["items"]}
+    assert states <= {"discarded"}
+    for number in range(MOST + 1):
+        await cluster("topics.create", topic=f"many-{number}")
+    many = await cluster.refused("plans.create", operation="topics.delete", topics="many-*")
+    assert (many.code, many.details["limit"]) == ("LIMIT_REACHED", MOST)
