@@ -32,6 +32,7 @@ from pydanube_core.secrets import without_passwords
 from pydanube_core.security.identity import OPERATOR, current_identity
 
 from pydanube_admin.arguments import parse_call
+from pydanube_admin.engine.acting import acting_for, calling, check_acting
 from pydanube_admin.engine.audit.audit_log import AuditLog
 from pydanube_admin.engine.audit.audit_records import Entry, data_records, note_refusal
 from pydanube_admin.engine.call import Call
@@ -147,7 +148,7 @@ class AdminCore:
         Args:
             operation: `topics.list` …
             arguments_json: a JSON object; empty means none.
-            principal: who asks; a claim, which a credential overrules where the locks are on.
+            principal: who asks; with the locks on, another than whom the credential proves is refused without `act_for`.
             face: where it was asked, `cli`, `mcp`, `jsonrpc`, `tui`.
             plan_token: of the plan to apply; it may stand in the arguments as well.
             one_step: for a face that cannot show a plan (`danube_admin` over gRPC): what destroys is planned,
@@ -157,17 +158,18 @@ class AdminCore:
         Cancelled, a change may have been made or not.
         """
         try:
-            result, unseen = await noting(
-                lambda: self._carry_out(
-                    operation,
-                    arguments_json,
-                    principal=principal,
-                    face=face,
-                    plan_token=plan_token,
-                    one_step=one_step,
-                    read_only=read_only,
+            with acting_for(self._port, principal):
+                result, unseen = await noting(
+                    lambda: self._carry_out(
+                        operation,
+                        arguments_json,
+                        principal=principal,
+                        face=face,
+                        plan_token=plan_token,
+                        one_step=one_step,
+                        read_only=read_only,
+                    )
                 )
-            )
             return _with_unseen(result, unseen)
         except ClusterError as error:
             return error
@@ -200,7 +202,7 @@ class AdminCore:
         if self._port is None:
             parse_call(name, arguments)
             raise Unavailable("the broker is still starting; try again in a moment", retry_after_ms=500)
-        self._port.quotas.request(current_identity.get())
+        self._port.quotas.request(calling())
         await self._tidy_up()
         context = Context(
             port=self._port,
@@ -214,6 +216,7 @@ class AdminCore:
         )
         self._audit.check_room()
         try:
+            check_acting(self._port)
             known = OPERATIONS.get(name)
             if read_only and known is not None and known.effect is not Effect.READ:
                 raise ReadOnly(

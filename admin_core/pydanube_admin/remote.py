@@ -15,9 +15,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pydanube.addresses import DEFAULT_ADMIN_URL
-from pydanube.principal import default_principal
+from pydanube.principal import default_principal, named_principal
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.ops_call import LONG_RUNNING_S, call_request, call_result, call_target, no_answer
+from pydanube_core.security.identity import ANONYMOUS, current_identity
 
 from pydanube_admin.registry import OPERATIONS
 
@@ -48,7 +49,7 @@ class OpsClient:
         self.admin_url = admin_url
         self.read_only = read_only
         self.face = face
-        self.principal = principal or default_principal()
+        self._principal = principal
         self.timeout_s = timeout_s
         call_target(admin_url)  # one of another form is refused here
         self._entry = entry
@@ -104,18 +105,31 @@ class OpsClient:
         request = call_request(
             operation,
             arguments,
-            principal=principal or self.principal,
+            principal=self.principal if principal is None else principal,
             face=self.face,
             plan_token=plan_token,
             read_only=self.read_only,
         )
         if self._entry is not None:
             return call_result(await self._here(self._entry, request, operation, timeout_s))
+        return await self._opened().call(request, timeout_s=timeout_s)
+
+    @property
+    def principal(self) -> str:
+        """Whom calls name that name nobody else; empty where what is shown says it."""
+        if self._entry is None:
+            return named_principal(self._principal, shows_identity=self._opened().shows_identity)
+        caller = current_identity.get()  # of the request that this face answers
+        if caller is not None and caller.method != ANONYMOUS.method:
+            return ""
+        return self._principal or default_principal()
+
+    def _opened(self) -> OpsChannel:
         if self._channel is None:
             from pydanube.wire.ops_channel import OpsChannel  # an MCP server lists its tools without
 
             self._channel = OpsChannel(self.admin_url)
-        return await self._channel.call(request, timeout_s=timeout_s)
+        return self._channel
 
     async def _here(
         self, entry: OpsEntry, request: CallRequest, operation: str, timeout_s: float

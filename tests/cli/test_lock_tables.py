@@ -70,7 +70,7 @@ class Faces:
         channel = self._channels.get((url, who))
         if channel is None:
             channel = self._channels[url, who] = OpsChannel(url, token=self.locked.tokens.get(who))
-        request = call_request(operation, arguments, principal="claimed", face="cli")
+        request = call_request(operation, arguments, principal="", face="cli")
         try:
             await channel.call(request, timeout_s=60)
         except ClusterError as error:

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio as aio
 import httpx
 import jwt
 import pytest
@@ -43,7 +45,9 @@ class Locked:
     async def call(self, who: str, operation: str, /, **arguments: Any) -> dict[str, Any]:
         channel = OpsChannel(self.broker.admin_url, token=self.tokens.get(who))
         try:
-            request = call_request(operation, arguments, principal="claimed", face="cli")
+            request = call_request(
+                operation, arguments, principal=arguments.pop("principal_claimed", ""), face="cli"
+            )
             found: dict[str, Any] = json.loads(await channel.call(request, timeout_s=30))
             return found
         finally:
@@ -127,18 +131,71 @@ async def test_what_is_inside_a_plan_a_read_or_an_undo_is_looked_at_too(path: Pa
         assert await locked.code("owner", "topics.delete", again) == ""
 
 
-async def test_the_principal_is_the_credentials_whatever_the_call_says(path: Path) -> None:
-    async with locked_broker(path / "claim") as locked:
+async def test_who_names_another_is_refused_and_recorded_unless_he_may_act_for_others(path: Path) -> None:
+    async with (
+        locked_broker(path / "claim") as locked,
+        httpx.AsyncClient(trust_env=False, timeout=60) as web,
+    ):
         await people(locked)
-        who = await locked.call("viewer", "security.whoami")
-        assert (who["principal"], who["method"], who["mode"], who["bindings"]) == (
-            "viewer",
-            "token",
-            "required",
-            ["viewer"],
+        await locked.call(
+            "admin", "roles.create", role="gate", permissions="security:act_for,topics:read,audit:read"
         )
-        record = (await locked.call("admin", "audit.query", operation="security.whoami"))["items"][0]
-        assert record["principal"] == "viewer"
+        await give(locked, "gate", "gate")
+        who = await locked.call("viewer", "security.whoami")
+        assert (who["principal"], who["method"], who["bindings"]) == ("viewer", "token", ["viewer"])
+        # by its own name, in either way, nobody names another
+        assert await locked.code("viewer", "topics.list", {"principal_claimed": "viewer"}) == ""
+        assert await locked.code("viewer", "topics.list", {"principal_claimed": "user:viewer"}) == ""
+        # --as, DANUBE_PRINCIPAL, Call.principal
+        for claim in ("admin", "service_account:viewer"):
+            assert (
+                await locked.code("viewer", "security.whoami", {"principal_claimed": claim})
+                == "PERMISSION_DENIED"
+            )
+        # Danube-Principal over HTTP
+        body = {"jsonrpc": "2.0", "id": 1, "method": "topics.list", "params": {}}
+        shown = {"authorization": f"Bearer {locked.tokens['viewer']}", "danube-principal": "admin"}
+        refused = (await web.post(f"{locked.http}/rpc", json=body, headers=shown)).json()
+        assert refused["error"]["data"]["code"] == "PERMISSION_DENIED"
+        # the official admin protocol: the same header, and how the original's brokers know each other
+        metadata = (("authorization", f"Bearer {locked.tokens['viewer']}"),)
+        async with aio.insecure_channel(locked.broker.admin_url.removeprefix("http://")) as channel:
+            call = channel.unary_unary("/danube_admin.BrokerAdmin/ListBrokers")
+            await call(b"", metadata=metadata)
+            for more in (("danube-principal", "admin"), ("x-danube-internal-broker", "7")):
+                with pytest.raises(aio.AioRpcError) as caught:
+                    await call(b"", metadata=(*metadata, more))
+                assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        found = (await locked.call("admin", "audit.query", filter=None, limit=200))["items"]
+        claims = {(each["principal"], each["actor"], each["decision"]) for each in found if each["actor"]}
+        assert claims == {
+            ("admin", "user:viewer", "refused"),
+            ("viewer", "user:viewer", "refused"),
+            ("broker_internal:7", "user:viewer", "refused"),
+        }
+
+        # with act_for: for another, with what both may do
+        await locked.call("admin", "namespaces.create", namespace="shop")
+        as_owner = {"principal_claimed": "owner"}
+        assert (await locked.call("gate", "security.whoami", **as_owner))["principal"] == "owner"
+        assert await locked.code("gate", "topics.list", {"namespace": "shop", **as_owner}) == ""
+        assert (
+            await locked.code("gate", "topics.create", {"topic": "/shop/x", **as_owner})
+            == "PERMISSION_DENIED"
+        )
+        assert await locked.code("gate", "audit.query", as_owner) == "PERMISSION_DENIED"
+        assert (
+            await locked.code("admin", "topics.create", {"topic": "/other/x", **as_owner})
+            == "PERMISSION_DENIED"
+        )
+        await locked.call("admin", "topics.create", topic="/shop/x", **as_owner)
+        made = (await locked.call("admin", "audit.query", operation="topics.create", topic="/shop/x"))[
+            "items"
+        ][0]
+        assert (made["principal"], made["actor"], made["decision"]) == ("owner", "user:admin", "allowed")
+        assert (
+            await locked.code("owner", "changes.undo", {"call_id": made["call_id"]}) == ""
+        )  # it is the owner's
 
 
 async def test_data_is_for_those_who_may_and_what_is_taken_back_ends(

@@ -39,7 +39,7 @@ async def error_of(locked: Locked, who: str, operation: str, **arguments: Any) -
     """The whole error, as it comes, without what differs from call to call."""
     channel = OpsChannel(locked.broker.admin_url, token=locked.tokens[who])
     try:
-        await channel.call(call_request(operation, arguments, principal="x", face="cli"), timeout_s=60)
+        await channel.call(call_request(operation, arguments, principal="", face="cli"), timeout_s=60)
     except ClusterError as error:
         found: dict[str, Any] = json.loads(error.to_json())
         return {key: value for key, value in found.items() if key != "trace_id"}

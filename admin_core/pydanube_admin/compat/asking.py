@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, Overloaded
+from pydanube_core.security.identity import current_identity
 
 from pydanube_admin.compat.principal import principal_of
 from pydanube_admin.core import AdminCore
@@ -34,7 +35,7 @@ class Asking:
         outcome = await self._core.call(
             operation,
             arguments or {},
-            principal=principal_of(self._metadata()),
+            principal=principal_of(self._metadata(), current_identity.get()),
             face=FACE,
             one_step=True,
         )

@@ -12,15 +12,23 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
+from pydanube_core.security.identity import Identity
+
 ANONYMOUS: Final = "anonymous"
 HEADER: Final = "danube-principal"
+BROKER: Final = "x-danube-internal-broker"
 MAX_TOKEN_CHARS: Final = 8192
 MAX_NAME_CHARS: Final = 256
 
 
-def principal_of(metadata: Iterable[tuple[str, str | bytes]]) -> str:
-    """The name that the metadata claims, else `anonymous`."""
+def principal_of(metadata: Iterable[tuple[str, str | bytes]], proven: Identity | None = None) -> str:
+    """The name that the metadata claims, else `anonymous`; of a proven caller whom he acts for, else nobody."""
     texts = {key: value for key, value in metadata if isinstance(value, str)}
+    if proven is not None and proven.method != "none":
+        broker = texts.get(
+            BROKER
+        )  # how brokers of the original know each other: here it is a claim like others
+        return texts.get(HEADER, "") if broker is None else f"broker_internal:{broker}"
     name = texts.get(HEADER) or _named_by(texts.get("authorization", ""))
     return name[:MAX_NAME_CHARS] if name and name.isprintable() else ANONYMOUS
 

@@ -51,6 +51,7 @@ class AuditRecord(Result):
     time: str
     principal: str
     authenticated: bool
+    actor: str | None = None  # who made it for the principal, with act_for
     face: str
     operation: str
     arguments: dict[str, Any]

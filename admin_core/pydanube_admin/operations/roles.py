@@ -11,6 +11,7 @@ from pydanube_core.errors import (
     InvalidArgument,
 )
 from pydanube_core.security.permissions import (
+    ACT_FOR,
     BUILT_IN,
     CONSUME,
     LOOK_UP,
@@ -142,7 +143,7 @@ async def create_role(context: Context, request: CreateRoleRequest) -> ChangedRo
 
 def _new_role(context: Context, book: GrantBook, request: CreateRoleRequest) -> Role:
     permissions = names_of(request.permissions)
-    known = {each.permission for each in DECLARED.values()} | {LOOK_UP, PRODUCE, CONSUME}
+    known = {each.permission for each in DECLARED.values()} | {LOOK_UP, PRODUCE, CONSUME, ACT_FOR}
     areas, verbs = ({each.split(":")[at] for each in known} for at in (0, 1))
     for each in permissions:
         area, _, verb = each.partition(":")

@@ -56,12 +56,12 @@ class Locks:
         try:
             if identity is None:
                 raise Unauthenticated("this call came without an identity")
-            self.authenticator.check(identity)
+            self.authenticator.check(identity.actor or identity)
         except Unauthenticated:
             if self.required:
                 raise
         else:
-            if identity.everything or self.grants.decide(identity.principal, permission, resource).allowed:
+            if self._may(identity, permission, resource):
                 return
         if len(self.denied) < MOST_COUNTED or permission in self.denied:
             self.denied[permission] += 1
@@ -73,9 +73,12 @@ class Locks:
         """Whether it is shown to him; nothing is counted."""
         if not self.required:
             return True
-        return identity is not None and (
-            identity.everything or self.grants.decide(identity.principal, permission, resource).allowed
-        )
+        return identity is not None and self._may(identity, permission, resource)
+
+    def _may(self, identity: Identity, permission: str, resource: Resource) -> bool:
+        """Whether he holds it, and so does whoever acts for him: nobody gains by acting for another."""
+        held = identity.everything or self.grants.decide(identity.principal, permission, resource).allowed
+        return held and (identity.actor is None or self._may(identity.actor, permission, resource))
 
     def sees_topic(self, name: TopicName) -> bool:
         """Whether an error may propose a topic to whoever makes the call under way."""
@@ -85,7 +88,7 @@ class Locks:
         """Whether a list of what is within `whole` is cut to what he may see: he may see some of it, perhaps all."""
         if not self.required or identity is None:
             return False
-        self.authenticator.check(identity)
+        self.authenticator.check(identity.actor or identity)
         return self.grants.decide_part(identity.principal, permission, whole)
 
     async def run(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydanube_core.ops_call import LONG_RUNNING_S, call_request
 
 from pydanube.admin.values import ResultT
-from pydanube.principal import default_principal
+from pydanube.principal import named_principal
 from pydanube.wire.ops_channel import OpsChannel
 
 FACE: Final = "python"
@@ -22,7 +22,7 @@ class Caller:
         self, channel: OpsChannel, *, principal: str | None = None, timeout_s: float = CALL_S
     ) -> None:
         self._channel = channel
-        self._principal = principal or default_principal()
+        self._principal = named_principal(principal, shows_identity=channel.shows_identity)
         self._timeout_s = timeout_s
 
     async def call(

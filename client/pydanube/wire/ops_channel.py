@@ -38,10 +38,16 @@ class OpsChannel:
     ) -> None:
         self.url = url
         target, secure = call_target(url, field=field)
+        token = token_from() if token is None else token
+        tls = tls_from() if tls is None and secure else tls
+        #: a broker that asks knows who calls, by what is shown: there is no need to say it
+        self.shows_identity = (
+            token is not None or target.startswith(UNIX) or (tls is not None and tls.cert is not None)
+        )
         self._transport = transport or Http2Transport(
             target if target.startswith(UNIX) else f"{'https' if secure else 'http'}://{target}",
-            token=token_from() if token is None else token,
-            tls=tls_from() if tls is None and secure else tls,
+            token=token,
+            tls=tls,
         )
 
     async def call(self, request: CallRequest, *, timeout_s: float) -> bytes:

@@ -17,6 +17,7 @@ class Identity:
         method: `token`, `jwt`, `certificate`, `socket`, or `none` for whoever showed nothing.
         credential: what was shown: a token's id, a JWT's `jti`, a certificate's serial; never the secret.
         expires_at_s: unix time after which it proves nothing any more; None: never.
+        actor: who makes the call for this principal, with `act_for`; None: he himself.
         proof: what the broker knew it by, where that can be taken back: the key that signed a token.
         issued_at_s: unix time at which a web token says that it was issued; None: it does not say.
         everything: it may do everything: the operator on the machine.
@@ -28,6 +29,7 @@ class Identity:
     expires_at_s: float | None = None
     issued_at_s: float | None = None
     everything: bool = False
+    actor: Identity | None = None
     proof: object = field(default=None, compare=False, repr=False)
 
 

@@ -21,6 +21,7 @@ MOST_DECIDED: Final = 65_536  # decisions that are remembered
 LOOK_UP: Final = "data:look_up"
 PRODUCE: Final = "data:produce"
 CONSUME: Final = "data:consume"
+ACT_FOR: Final = "security:act_for"  # to name another as the one whom a call is made for
 AUDIT_READ: Final = "audit:read"  # also for whatever lies in the namespace system
 
 #: the original's nine, as ours; it has one for each kind of thing, and no reading apart from managing

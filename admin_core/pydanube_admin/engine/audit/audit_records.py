@@ -34,6 +34,7 @@ class Entry:
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
     authenticated: bool = False  # the principal was proven by a credential
+    actor: str | None = None  # who made it for the principal; None: he himself
     is_recorded: bool = field(default=False)
 
     @classmethod
@@ -45,7 +46,8 @@ class Entry:
             operation=operation,
             arguments=arguments,
             time_ms=context.now_ms(),
-            authenticated=_is_proven(current_identity.get()),
+            authenticated=_is_proven(identity := current_identity.get()),
+            actor=None if identity is None or identity.actor is None else str(identity.actor.principal),
         )
 
     @classmethod
@@ -60,6 +62,7 @@ class Entry:
             time_ms=time_ms,
             plan_id=call["plan_id"],
             authenticated=call["authenticated"],
+            actor=call.get("actor"),
             is_recorded=True,
         )
 
@@ -102,6 +105,7 @@ class Entry:
             "time": format_time(self.time_ms),
             "principal": self.principal[:256],
             "authenticated": self.authenticated,
+            "actor": self.actor,
             "face": self.face[:32],
             "operation": self.operation[:100],
             "arguments": redacted(self.arguments),

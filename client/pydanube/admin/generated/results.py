@@ -63,6 +63,7 @@ class AuditRecord(Result):
     time: str
     principal: str
     authenticated: bool
+    actor: str | None = None
     face: str
     operation: str
     arguments: dict[str, Any]
