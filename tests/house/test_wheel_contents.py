@@ -31,7 +31,7 @@ LONGER = {
     "pydanube/receiving/consume_lane.py": 580,
     "pydanube/producer.py": 626,
     "pydanube/receiving/receiver.py": 510,
-    "pydanube_broker/delivery/pump.py": 710,
+    "pydanube_broker/delivery/pump.py": 714,
     "pydanube_broker/journal/journal.py": 690,
     "pydanube_broker/cluster/tombstones.py": 530,
     "pydanube_broker/subscription/routes/key_slots.py": 520,
