@@ -53,7 +53,9 @@ class Auth(Section):
     issuer: Text | None = Field(
         default=None, description="what `iss` of such a token must be; unset: anything"
     )
-    audience: Text | None = Field(default=None, description="what `aud` must name; unset: tokens name none")
+    audience: Text | None = Field(
+        default=None, description="what `aud` must name; unset: a token that names anybody is refused"
+    )
     leeway: Duration = Field(default=60.0, description="how far the clocks of token makers may be from ours")
     failure_delay: Duration = Field(
         default=2.0,

@@ -207,6 +207,7 @@ def _check_ports(settings: Settings, *, http: bool) -> None:
 async def _http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
     """Serve MCP and JSON-RPC, of the entry behind the admin port; yields the URL once it answers."""
     # Here, since `danube broker` needs neither and starts quicker without them.
+    from pydanube_admin.asked import asked_permission
     from pydanube_mcp import late_http_face
 
     settings, tls = broker.settings, broker.tls
@@ -226,7 +227,15 @@ async def _http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
         entry=entry,
     ) as app:
         port = HttpPort(
-            app if locks is None else IdentifiedApp(app, locks, issuer=settings.auth.issuer),
+            app
+            if locks is None
+            else IdentifiedApp(
+                app,
+                locks,
+                issuer=settings.auth.issuer,
+                audience=settings.auth.audience,
+                asked=asked_permission,
+            ),
             listener,
             tls=None if tls is None else tls.http,
             connections=places().other,

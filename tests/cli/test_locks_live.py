@@ -352,12 +352,92 @@ async def test_who_gives_tokens_out_is_told_as_oauth_has_it(path: Path) -> None:
     ):
         refused = await web.post(f"{locked.http}/mcp", json={})
         page = f"{locked.http}/.well-known/oauth-protected-resource/mcp"
-        assert refused.headers["www-authenticate"] == f'Bearer resource_metadata="{page}"'
+        assert (
+            refused.headers["www-authenticate"] == f'Bearer scope="danube:read", resource_metadata="{page}"'
+        )
         told = (await web.get(page)).json()
         assert told["resource"] == f"{locked.http}/mcp"
         assert told["authorization_servers"] == ["https://login.example/realms/x"]
         odd = await web.post(f"{locked.http}/mcp", json={}, headers={"host": 'x", error="y'})
-        assert odd.headers["www-authenticate"].count('"') == 2
+        assert odd.headers["www-authenticate"].count('"') == 4
+
+
+async def test_a_token_is_good_for_its_scopes_and_is_told_which_one_it_lacks(path: Path) -> None:
+    keys = path / "scopes.json"
+    keys.write_text(
+        json.dumps({"keys": [{"kty": "oct", "k": "c3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3M"}]})
+    )
+    me = "https://broker.example/mcp"
+    more = {"auth.issuer": "https://login.example", "auth.audience": me, "auth.jwt_keys": str(keys)}
+    async with (
+        locked_broker(path / "scopes", **more) as locked,
+        httpx.AsyncClient(trust_env=False, timeout=60) as web,
+    ):
+        await give(locked, "ann", "admin")
+
+        def token(**claims: object) -> str:
+            body = {
+                "sub": "ann",
+                "exp": time.time() + 600,
+                "iss": "https://login.example",
+                "aud": me,
+                **claims,
+            }
+            return jwt.encode(body, "s" * 32)
+
+        locked.tokens |= {"all": token(), "read": token(scope="openid danube:read"), "none": token(scope="openid"),
+                          "both": token(scp=["danube:read", "danube:write"])}  # fmt: skip
+        made = {"namespace": "shop"}
+        for who, look, change, rights in (
+            ("all", "", "", ""), ("read", "", "PERMISSION_DENIED", "PERMISSION_DENIED"),
+            ("both", "", "ALREADY_EXISTS", "PERMISSION_DENIED"),
+            ("none", "PERMISSION_DENIED", "PERMISSION_DENIED", "PERMISSION_DENIED"),
+        ):  # fmt: skip
+            assert await locked.code(who, "topics.list", {}) == look
+            assert await locked.code(who, "namespaces.create", made) == change
+            assert await locked.code(who, "tokens.create", {"name": who}) == rights
+        inner = {"operation": "topics.create", "arguments": {"topic": "/shop/orders"}}
+        assert await locked.code("read", "plans.create", inner) == "PERMISSION_DENIED"
+        async with connect(locked.broker.broker_url, token=locked.tokens["both"]) as client:
+            with pytest.raises(PermissionDenied, match="danube:data"):
+                async with client.producer("orders") as producer:
+                    await producer.send(b"no")
+
+        page = f"{locked.http}/.well-known/oauth-protected-resource/mcp"
+        told = (await web.get(page)).json()
+        assert (told["resource"], told["scopes_supported"]) == (
+            me, ["danube:read", "danube:data", "danube:write", "danube:admin"]
+        )  # fmt: skip
+        wrong = await web.post(f"{locked.http}/mcp", json={}, headers={"authorization": "Bearer x"})
+        assert wrong.headers["www-authenticate"].startswith(
+            'Bearer error="invalid_token", scope="danube:read"'
+        )
+        bearer = {
+            "authorization": f"Bearer {locked.tokens['read']}",
+            "accept": "application/json, text/event-stream",
+        }
+        call = {"name": "create_topic", "arguments": {"topic": "/shop/x"}, "_meta": META}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+        mcp = {
+            "mcp-protocol-version": "2026-07-28",
+            "mcp-method": "tools/call",
+            "mcp-name": "create_topic",
+            **bearer,
+        }
+        refused = await web.post(f"{locked.http}/mcp", json=body, headers=mcp)
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (
+            403,
+            f'Bearer error="insufficient_scope", scope="danube:read danube:write", resource_metadata="{page}"',
+        )
+        call["name"] = mcp["mcp-name"] = "list_topics"
+        call["arguments"] = {}
+        assert (await web.post(f"{locked.http}/mcp", json=body, headers=mcp)).status_code == 200
+        rpc = {"jsonrpc": "2.0", "id": 1, "method": "tokens.create", "params": {"name": "x"}}
+        refused = await web.post(f"{locked.http}/rpc", json=rpc, headers=bearer)
+        assert (refused.status_code, "danube:admin" in refused.headers["www-authenticate"]) == (403, True)
+        # one too large to be looked at is refused by the operation itself
+        rpc["params"] = {"name": "x", "role": "x" * (1 << 20)}
+        assert "error" in (await web.post(f"{locked.http}/rpc", json=rpc, headers=bearer)).json()
 
 
 async def test_a_session_of_mcp_is_of_use_to_its_owner_only(path: Path) -> None:

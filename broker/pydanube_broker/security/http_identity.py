@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
 from pydanube_core.security.identity import Identity, current_identity
 from pydanube_core.security.permissions import Principal
+from pydanube_core.security.scopes import READ, SCOPES
 
 from pydanube_broker.rpc.caller import Peer, address_of
 from pydanube_broker.security.locks import Locks
@@ -28,6 +29,9 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 SESSION: Final = b"mcp-session-id"
 MOST_SESSIONS: Final = 1024
+MOST_LOOKED_AT: Final = (
+    1 << 20
+)  # of a body, for the operation in it; of a larger one the operation itself is refused
 OAUTH_PAGE: Final = "/.well-known/oauth-protected-resource"
 MCP_PATH: Final = "/mcp"
 _NOT_OF_A_HOST: Final = re.compile(r"[^\w.:\[\]-]", re.ASCII)
@@ -40,6 +44,8 @@ class IdentifiedApp:
         needs: path → permission on the cluster, of pages that look at no permission themselves.
         open: paths for which nobody is asked; whoever shows a token there is known all the same.
         issuer: the authorization server, by its URL; None: tokens are not had by signing in somewhere.
+        audience: whom its tokens are for; the page calls the server so, where that is a URL.
+        asked: the body of a request → the permission that the operation in it needs; None: none, or it is not known.
     """
 
     def __init__(
@@ -50,12 +56,16 @@ class IdentifiedApp:
         needs: Mapping[str, str] | None = None,
         open: frozenset[str] = frozenset(),
         issuer: str | None = None,
+        audience: str | None = None,
+        asked: Callable[[bytes], str | None] = lambda body: None,
     ) -> None:
         self._app = app
         self._locks = locks
         self._needs = needs or {}
         self._open = open
         self._issuer = issuer if issuer is not None and issuer.startswith("https://") else None
+        self._resource = audience if audience is not None and "://" in audience else None
+        self._asked = asked
         self._sessions: OrderedDict[bytes, Principal] = OrderedDict()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -64,29 +74,50 @@ class IdentifiedApp:
             return
         if self._issuer is not None and scope["path"] in (OAUTH_PAGE, OAUTH_PAGE + MCP_PATH):
             page = {
-                "resource": _address(scope) + MCP_PATH,
+                "resource": self._resource or _address(scope) + MCP_PATH,
                 "authorization_servers": [self._issuer],
+                "scopes_supported": list(SCOPES),
                 "bearer_methods_supported": ["header"],
             }
             await _send(send, 200, json.dumps(page).encode())
             return
+        identity = None
         try:
             identity = self._admit(scope)
+            if identity is not None and identity.scopes is not None:
+                body, receive = await _looked_at(receive)
+                if (permission := self._asked(body)) is not None:
+                    self._locks.check_scope(identity, permission)
         except ClusterError as error:
-            where = (
-                ""
-                if self._issuer is None
-                else f' resource_metadata="{_address(scope)}{OAUTH_PAGE}{MCP_PATH}"'
-            )
             if isinstance(error, Unauthenticated):
                 await asyncio.sleep(self._locks.authenticator.wait_s(_peer(scope)))
-            await _refuse(send, error, asked_for=f"Bearer{where}")
+            await _refuse(send, error, asked_for=self._challenge(scope, error, identity))
             return
         before = current_identity.set(identity)
         try:
             await self._app(scope, receive, send if identity is None else self._noting(send, identity))
         finally:
             current_identity.reset(before)
+
+    def _challenge(self, scope: Mapping[str, Any], error: ClusterError, identity: Identity | None) -> str:
+        """What the client needs, for `WWW-Authenticate` (RFC 6750, 9728); empty: no other token would help."""
+        facts: dict[str, str] = {}
+        needed = error.details.get("scope")
+        if isinstance(error, Unauthenticated):
+            if any(name == b"authorization" for name, _ in scope["headers"]):
+                facts["error"] = "invalid_token"
+            facts["scope"] = READ
+        elif needed is not None and identity is not None:
+            facts |= {
+                "error": "insufficient_scope",
+                "scope": " ".join(sorted({*(identity.scopes or ()), needed})),
+            }
+        else:
+            return ""
+        if self._issuer is None:
+            return "Bearer"
+        facts["resource_metadata"] = f"{_address(scope)}{OAUTH_PAGE}{MCP_PATH}"
+        return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in facts.items())
 
     def _admit(self, scope: Mapping[str, Any]) -> Identity | None:
         """Raises `Unauthenticated`, `PermissionDenied`."""
@@ -119,6 +150,23 @@ class IdentifiedApp:
         return noting
 
 
+async def _looked_at(receive: Receive) -> tuple[bytes, Receive]:
+    """The body of a request, up to `MOST_LOOKED_AT` and a piece more, and what gives it again."""
+    messages: deque[Message] = deque()
+    size, more = 0, True
+    while more and size <= MOST_LOOKED_AT:
+        message = await receive()
+        messages.append(message)
+        size += len(message.get("body", b""))
+        more = message["type"] == "http.request" and message.get("more_body", False)
+    body = b"".join(each.get("body", b"") for each in messages)
+
+    async def again() -> Message:
+        return messages.popleft() if messages else await receive()
+
+    return body, again
+
+
 def _address(scope: Mapping[str, Any]) -> str:
     """As the client knows it: a proxy may stand before the port. Quotes cannot leave the header that this goes into."""
     host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "localhost")
@@ -131,10 +179,8 @@ def _peer(scope: Mapping[str, Any]) -> Peer:
 
 async def _refuse(send: Send, error: ClusterError, *, asked_for: str) -> None:
     body = b'{"error": %s}\n' % error.to_json().encode()
-    if isinstance(error, Unauthenticated):
-        await _send(send, 401, body, (b"www-authenticate", asked_for.encode()))
-    else:
-        await _send(send, 403, body)
+    status = 401 if isinstance(error, Unauthenticated) else 403
+    await _send(send, status, body, *([(b"www-authenticate", asked_for.encode())] if asked_for else []))
 
 
 async def _send(send: Send, status: int, body: bytes, *more: tuple[bytes, bytes]) -> None:

@@ -21,6 +21,7 @@ from pydanube_core.errors import InvalidArgument, MissingExtra, Unauthenticated
 from pydanube_core.extras import install_command
 from pydanube_core.security.identity import Identity
 from pydanube_core.security.permissions import Principal
+from pydanube_core.security.scopes import named_scopes
 
 ALGORITHMS: Final = ("HS256", "RS256", "ES256", "EdDSA")
 MOST_KEYS: Final = 64
@@ -259,7 +260,7 @@ class JwtVerifier:
                 leeway=0,
                 options={
                     "require": ["exp", "sub"],
-                    "verify_aud": rules.audience is not None,
+                    "verify_aud": True,  # one for somebody else is none of ours, also where we have no name
                     "verify_exp": False,  # by our clock, below
                     "verify_nbf": False,
                     "verify_iat": False,
@@ -299,9 +300,14 @@ class JwtVerifier:
             )
         if kind not in ("user", "service_account"):
             raise Unauthenticated("the token's principal_type is neither user nor service_account")
+        try:
+            scopes = named_scopes(claims)
+        except ValueError as error:
+            raise Unauthenticated(f"the token's {error}") from None
         return Identity(
             principal=Principal(name, kind),
             method="jwt",
+            scopes=scopes,
             credential=str(claims.get("jti", ""))[:256],
             expires_at_s=end + leeway,
             issued_at_s=issued,

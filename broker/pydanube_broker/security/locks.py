@@ -9,6 +9,7 @@ from pydanube_core.errors import PermissionDenied, Unauthenticated
 from pydanube_core.names import TopicName
 from pydanube_core.security.identity import Identity, current_identity
 from pydanube_core.security.permissions import CLUSTER, LOOK_UP, Grants, Resource
+from pydanube_core.security.scopes import scope_of
 
 from pydanube_broker.security.authenticator import Authenticator
 from pydanube_broker.security.book import SecurityBook
@@ -77,6 +78,8 @@ class Locks:
 
     def _may(self, identity: Identity, permission: str, resource: Resource) -> bool:
         """Whether he holds it, and so does whoever acts for him: nobody gains by acting for another."""
+        if not _in_scope(identity, permission):
+            return False
         held = identity.everything or self.grants.decide(identity.principal, permission, resource).allowed
         return held and (identity.actor is None or self._may(identity.actor, permission, resource))
 
@@ -89,7 +92,15 @@ class Locks:
         if not self.required or identity is None:
             return False
         self.authenticator.check(identity.actor or identity)
-        return self.grants.decide_part(identity.principal, permission, whole)
+        return _in_scope(identity, permission) and self.grants.decide_part(
+            identity.principal, permission, whole
+        )
+
+    def check_scope(self, identity: Identity, permission: str) -> None:
+        """Raises `PermissionDenied` where the caller's token was not issued for that, whatever he may do himself."""
+        if self.required and not _in_scope(identity, permission):
+            self.denied[permission] += 1
+            raise denied(identity, permission, CLUSTER)
 
     async def run(self) -> None:
         """Keep up with what changes by itself, until it is cancelled: published keys, and which tokens are used."""
@@ -102,7 +113,18 @@ class Locks:
         await self.book.look()
 
 
+def _in_scope(identity: Identity, permission: str) -> bool:
+    return identity.scopes is None or scope_of(permission) in identity.scopes
+
+
 def denied(identity: Identity, permission: str, resource: Resource) -> PermissionDenied:
+    if not _in_scope(identity, permission):
+        return PermissionDenied(
+            f"the token was not issued for {scope_of(permission)}: sign in again, and ask for that scope as well",
+            permission=permission,
+            principal=str(identity.principal),
+            scope=scope_of(permission),
+        )
     return PermissionDenied(
         f"{identity.principal} has no {permission} on {resource}: ask an admin for a role that has it "
         f"(`danube bindings create`), and see what there is with `danube security whoami`",

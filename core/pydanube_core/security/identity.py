@@ -20,6 +20,7 @@ class Identity:
         actor: who makes the call for this principal, with `act_for`; None: he himself.
         proof: what the broker knew it by, where that can be taken back: the key that signed a token.
         issued_at_s: unix time at which a web token says that it was issued; None: it does not say.
+        scopes: what a web token was issued for; None: for all that its principal may do.
         everything: it may do everything: the operator on the machine.
     """
 
@@ -28,6 +29,7 @@ class Identity:
     credential: str = ""
     expires_at_s: float | None = None
     issued_at_s: float | None = None
+    scopes: frozenset[str] | None = None
     everything: bool = False
     actor: Identity | None = None
     proof: object = field(default=None, compare=False, repr=False)

@@ -153,6 +153,20 @@ def test_other_keys_end_what_the_former_let_in() -> None:
         looking.verify(text)
 
 
+def test_a_token_for_somebody_else_is_refused_where_we_have_no_name() -> None:
+    nameless = JwtRules(issuer=None, audience=None)
+    assert verifier(rules=nameless).verify(token(aud=None)).principal.name == "ann"
+    for other in ("other", ["other"], "danube"):
+        with pytest.raises(Unauthenticated, match="audience"):
+            verifier(rules=nameless).verify(token(aud=other))
+
+
+@pytest.mark.parametrize("bad", [7, {"a": 1}, ["danube:read", None]])
+def test_a_token_whose_scopes_are_none_is_refused(bad: object) -> None:
+    with pytest.raises(Unauthenticated, match="scope"):
+        verifier().verify(token(scope=bad))
+
+
 def test_one_key_needs_no_id() -> None:
     public = EC.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     assert verifier(public).verify(token()).principal.name == "ann"

@@ -1,0 +1,51 @@
+"""Scopes of web tokens, as OAuth has them: they narrow what the principal may do by his bindings, and give nothing. Pure.
+
+A token that names scopes is good for those of ours among them only; one without the claim is good for all that its
+principal may do, as the original's tokens are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydanube_core.security.permissions import CONSUME, LOOK_UP, PRODUCE
+
+READ: Final = "danube:read"  # whatever only looks
+DATA: Final = "danube:data"  # produce and consume
+WRITE: Final = "danube:write"  # whatever changes something
+ADMIN: Final = "danube:admin"  # who may do what, and the brokers themselves
+SCOPES: Final = (READ, DATA, WRITE, ADMIN)
+
+_LOOKS: Final = frozenset({LOOK_UP, "journal:describe", "objects:list", "objects:verify", "reports:run"})
+_RIGHTS: Final = frozenset(
+    {"security", "roles", "bindings", "tokens", "revocations", "quotas", "brokers", "cluster"}
+)
+
+
+def scope_of(permission: str) -> str:
+    """The scope that a token needs for what needs the permission."""
+    area, _, verb = permission.partition(":")
+    if verb == "read" or permission in _LOOKS:
+        return READ
+    if permission in (PRODUCE, CONSUME):
+        return DATA
+    return ADMIN if area in _RIGHTS else WRITE
+
+
+def named_scopes(claims: Mapping[str, Any]) -> frozenset[str] | None:
+    """Those of ours that a token names: in `scope`, with spaces between, or in `scp`; None: it has neither claim.
+
+    Raises:
+        ValueError: one of them is no text and no list of texts.
+    """
+    found = [claims[name] for name in ("scope", "scp") if name in claims]
+    words: list[str] = []
+    for each in found:
+        if isinstance(each, str):
+            words += each.split()
+        elif isinstance(each, list) and all(isinstance(word, str) for word in each):
+            words += each
+        else:
+            raise ValueError("scope is a text, scp a text or a list of texts")
+    return frozenset(words).intersection(SCOPES) if found else None

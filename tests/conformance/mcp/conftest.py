@@ -1,0 +1,10 @@
+"""The MCP suite and OAuth: asyncio alone, as the broker."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
