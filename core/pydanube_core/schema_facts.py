@@ -47,13 +47,15 @@ class RegistrationFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompatibilityFacts:
-    """`differences`: {path, rule, before, after}, empty if compatible; `compared_with`: versions, newest first."""
+    """`differences`: {path, rule, before, after}, empty if compatible; `compared_with`: versions, newest first; `example`: a
+    message that shows it, {written_by, refused_by, message, at, because}."""
 
     is_compatible: bool
     differences: tuple[Mapping[str, Any], ...]
     compatibility_mode: str
     transitive: bool
     compared_with: tuple[int, ...]
+    example: Mapping[str, Any] | None = None
 
 
 class SchemasPort(Protocol):

@@ -113,8 +113,14 @@ async def test_a_check_of_json_schema_says_what_either_profile_finds(operations:
     verdict = await operations("schemas.check", **arguments, compatibility_mode="backward")
     assert (verdict["is_compatible"], verdict["differences"]) == (True, [])
     default, strict = verdict["by_profile"]
-    assert default == {"json_profile": "default", "decides": True, "is_compatible": True, "differences": []}
+    assert (default["json_profile"], default["decides"], default["is_compatible"]) == ("default", True, True)
+    assert (default["differences"], default["example"]) == ([], None)
+    assert "a new field that is required passes" in default["why"]
     assert (strict["json_profile"], strict["decides"], strict["is_compatible"]) == ("strict", False, False)
+    shown = strict["example"]
+    assert (shown["written_by"], shown["refused_by"]) == ("version 1", "the new version")
+    assert "required" in shown["untrusted"]["because"]
+    assert "since" not in json.loads(shown["untrusted"]["message"])
     (because,) = strict["differences"]
     assert (because["path"], because["rule"]) == ("/properties/since", "property_not_always_written")
     turned = await operations(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
@@ -125,6 +126,10 @@ class ProfileVerdict(Result):
     decides: bool
     is_compatible: bool
     differences: list[Difference]
+    # A message that shows it, which one version takes and the other refuses: {written_by, refused_by, untrusted: {message,
+    # at, because}}. None: it is compatible, or none was found
+    example: dict[str, Any] | None
+    why: str  # what the profile holds the new version against
 
 
 class Verdict(Result):
@@ -321,7 +326,20 @@ def _by_profile(profile: str, facts: CompatibilityFacts, *, decides: bool) -> Pr
         decides=decides,
         is_compatible=facts.is_compatible,
         differences=[Difference(**difference) for difference in facts.differences],
+        example=None if facts.example is None else _refused(facts.example),
+        why=_WHY[profile],
     )
+
+
+def _refused(example: Mapping[str, Any]) -> dict[str, Any]:
+    told = {name: example[name] for name in ("message", "at", "because")}
+    return {"written_by": example["written_by"], "refused_by": example["refused_by"], "untrusted": told}
+
+
+_WHY: Final = {
+    "default": "as the original compares: of fields that go, change their type or become required; a new field that is required passes",
+    "strict": "whether every message that one version takes is taken by the other",
+}
 
 
 async def _compared(

@@ -21,6 +21,7 @@ from pydanube_broker.delivery.dispatch_rate import DispatchRate
 from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.delivery.frame_builder import Frame
 from pydanube_broker.delivery.link import ConsumerLink
+from pydanube_broker.delivery.moved import Moved
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch, Kind
@@ -58,17 +59,6 @@ log = logging.getLogger("pydanube.delivery")
 MOST_DEPARTURES: Final = 16  # of a subscription, to see that its consumers come and go
 ROUTED_BYTES: Final = 4 * FRAME_BYTES
 FEW_RANGES: Final = 4  # of a plan: each is a cut of its own; from here on one selection costs less
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
-    """The last seek of a kind: back, or forward over messages that were unread."""
-
-    at_ms: int
-    from_offset: int
-    to_offset: int
-    passed_over: int = 0
-    by: str | None = None  # the client that asked; None: an operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from pydanube_core.names import TopicName
 from pydanube_core.schema_facts import CompatibilityFacts, RegistrationFacts, SchemaFacts, SubjectFacts
 
 from pydanube_broker.schema.records import SubjectRecord, VersionRecord, VersionSpec
+from pydanube_broker.schema.refused_messages import Refused
 from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.schema.vocabulary import parse_mode, parse_policy, parse_profile, parse_type
 
@@ -99,6 +100,7 @@ class SchemaAdministration:
             compatibility_mode=verdict.mode.value,
             transitive=verdict.transitive,
             compared_with=verdict.compared_with,
+            example=None if verdict.example is None else _shown(verdict.example),
         )
 
     async def set_compatibility(
@@ -173,3 +175,14 @@ def _version(record: VersionRecord) -> SchemaFacts:
         created_at_ms=spec.created_at_ms,
         tags=spec.tags,
     )
+
+
+def _shown(refused: Refused) -> Mapping[str, Any]:
+    old, new = f"version {refused.version}", "the new version"
+    return {
+        "written_by": old if refused.by_new else new,
+        "refused_by": new if refused.by_new else old,
+        "message": refused.sample.message,
+        "at": refused.sample.at,
+        "because": refused.sample.why,
+    }

@@ -49,6 +49,7 @@ from pydanube_broker.schema.records import (
     removed,
     stored,
 )
+from pydanube_broker.schema.refused_messages import Refused, refused_message
 from pydanube_broker.schema.store import SchemaStore
 from pydanube_broker.schema.turns import Turns
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
@@ -77,6 +78,7 @@ class Compatibility:
     transitive: bool
     differences: tuple[Difference, ...]
     compared_with: tuple[int, ...]
+    example: Refused | None = None  # of a JSON Schema: what one version takes and the other refuses
 
     @property
     def is_compatible(self) -> bool:
@@ -332,9 +334,11 @@ class SchemaRegistry:
         compared = await self._in_thread(work) if olds else []
         for identity, old, _ in compared:
             _remember(self._parsed, identity, old)
+        worst = next((each for each in compared if each[2]), None)  # the newest that does not go with it
         return Compatibility(
             mode=mode,
             transitive=all_versions,
+            example=await self._in_thread(lambda: refused_message(worst, parsed, mode)) if worst else None,
             differences=merged(differences for _, _, differences in compared),
             compared_with=tuple(version for (_, version), _, _ in compared),
         )

@@ -652,6 +652,8 @@ class ProfileVerdict(Result):
     decides: bool
     is_compatible: bool
     differences: list[Difference]
+    example: dict[str, Any] | None
+    why: str
 
 
 class Verdict(Result):
