@@ -347,3 +347,4 @@ async def test_a_tick_finds_no_screen_after_the_end(cluster: Administered, gone:
     async with opened(cluster, "topics") as (app, _):
         await app.screen.query(gone).remove()
         app._tick()
+        app.draw()

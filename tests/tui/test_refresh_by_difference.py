@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydanube_tui import source
 from pydanube_tui.source import Feed
+from pydanube_tui.view import Situation
 from pydanube_tui.views import VIEWS
+from pydanube_tui.views.subscriptions import behind
 
 from tests.admin.real_broker import Administered
-from tests.support.filled_cluster import add_subscription, add_topic
+from tests.support.filled_cluster import add_topic
+from tests.tui.consoles import client_of, opened
 
 pytestmark = pytest.mark.anyio
 
@@ -30,6 +33,21 @@ class Counting:
     ) -> dict[str, Any]:
         answer = await self._cluster(operation, **(arguments or {}))
         self.came += len(answer["items"])
+        return answer
+
+
+class Watched:
+    """A client whose answers are looked at."""
+
+    def __init__(self, cluster: Administered) -> None:
+        self._client = client_of(cluster)
+        self.answers: list[tuple[Mapping[str, Any], dict[str, Any]]] = []
+
+    async def call(
+        self, operation: str, arguments: Mapping[str, Any] | None = None, *, plan_token: str = ""
+    ) -> dict[str, Any]:
+        answer = await self._client.call(operation, arguments, plan_token=plan_token)
+        self.answers.append((arguments or {}, answer))
         return answer
 
 
@@ -69,7 +87,6 @@ async def test_only_what_changed_comes_again(
 
 async def test_a_topic_at_rest_has_no_growth_any_more(cluster: Administered, asking: Counting) -> None:
     feed = Feed(asking, VIEWS["topics"], {})
-    series = feed.series
     for now_ms in (1000, 3000):
         await feed.refresh(now_ms)
     await cluster.publish("/default/orders", b"x", b"y")
@@ -77,21 +94,65 @@ async def test_a_topic_at_rest_has_no_growth_any_more(cluster: Administered, ask
         await feed.refresh(now_ms)
     await cluster.publish("/default/orders", b"z")
     await feed.refresh(13_000)
-    moments = list(series["/default/orders"])
+    situation = Situation(
+        view=feed.view, arguments={}, answers={}, now_ms=0, series=feed.series, times=feed.times
+    )
+    moments = situation.moments("/default/orders")
     assert [(after[1] - before[1], after[0] - before[0]) for before, after in itertools.pairwise(moments)][
-        -4:
-    ] == [(2, 2000), (0, 2000), (0, 4000), (1, 2000)]
+        -5:
+    ] == [(2, 2000), (0, 2000), (0, 2000), (0, 2000), (1, 2000)]
 
 
-async def test_ages_grow_while_nothing_changes(
-    cluster: Administered, asking: Counting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await add_topic(cluster, "/many/late", messages=1)
-    await add_subscription(cluster, "/many/late", "s")
-    feed = Feed(asking, VIEWS["subscriptions"], {})
-    await feed.refresh(1000)
-    age_s = shown(feed)["/many/late"]["oldest_unread_age_s"]
-    later_s = time.monotonic() + 100
-    monkeypatch.setattr(source, "monotonic", lambda: later_s)
-    await feed.refresh(3000)
-    assert 99 <= shown(feed)["/many/late"]["oldest_unread_age_s"] - age_s <= 130
+async def test_what_did_not_change_is_not_made_anew_and_a_rate_comes_to_rest(cluster: Administered) -> None:
+    caller = Watched(cluster)
+    async with opened(cluster, "topics", caller=caller) as (app, press):
+
+        async def refreshed() -> set[str]:
+            caller.answers.clear()
+            app.settled.clear()
+            await press("r")
+            [(asked, answer)] = caller.answers
+            assert asked["changed_since"]
+            return {item["topic"] for item in (*answer["items"], *answer["gone"])}
+
+        first = app.page
+        await refreshed()
+        assert await refreshed() == set()
+        still = app.page
+        assert await refreshed() == set()
+        assert app.page is still
+        assert still.rows[0] is first.rows[0]
+        await cluster.publish("/default/orders", b"one")
+        assert await refreshed() == {"/default/orders"}
+        rate_at = [column.name for column in app.page.columns].index("in")
+        assert app.page.rows[0].value(rate_at)
+        await refreshed()
+        assert app.page.rows[0].value(rate_at) == 0
+
+
+def test_ages_go_on_without_a_change_and_brokers_that_do_not_answer_are_named() -> None:
+    asked = {"partition": None, "status": "SLOW", "lag_messages": 3, "oldest_unread_age_s": 10.0}
+    item = {**asked, "topic": "/default/orders", "subscription": "billing", "retention_headroom_s": 4.0}
+    item |= {"as_of": "2026-01-31T12:00:00.000Z"}
+    situation = Situation(
+        view=VIEWS["subscriptions"],
+        arguments={},
+        answers={
+            "list": {
+                "items": [item],
+                "as_of": "2026-01-31T12:00:05.000Z",
+                "not_seen": [{"broker_id": "7", "why": "it does not answer"}],
+            }
+        },
+        now_ms=0,
+    )
+    assert behind(item, situation).age_s == 15.0
+    assert behind(item, situation).headroom_s == 0.0
+    [line] = (
+        VIEWS["topics"]
+        .page(
+            replace(situation, view=VIEWS["topics"], answers={"list": {**situation.of("list"), "items": []}})
+        )
+        .head
+    )
+    assert line[0][0] == " ▼ not seen  broker 7: it does not answer"

@@ -100,6 +100,7 @@ Change (--allow-writes)
   topics.create | n | new topic | make a topic | topics
   topics.set_policies | l | policies | limits and retention of the topic | topics topic
   topics.truncate | ctrl+t | truncate | delete messages before a position | topics topic
+  topics.move | ctrl+y | move | hand the topic to another broker | topics topic
   topics.unload | ctrl+u | unload | let go of the topic and take it up again | topics topic
   topics.replay | ctrl+r | replay | copy a range into another topic | topics topic messages
   topics.delete | ctrl+d | delete | delete the topic with all it has | topics topic
@@ -130,6 +131,7 @@ Change (--allow-writes)
 """
 _ASKED: Final[Mapping[str, str]] = {
     "topics.create": "topic partitions dispatch_strategy",
+    "topics.move": "to_broker",
     "topics.replay": "from until",
     "subscriptions.create": "topic subscription type start",
     "subscriptions.seek": "to",

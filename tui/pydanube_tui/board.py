@@ -30,7 +30,7 @@ from pydanube_tui.dialogs import Choice, Choosing, Reading
 from pydanube_tui.filters import Filter, RowsInSight
 from pydanube_tui.grid import MANY, Grid
 from pydanube_tui.memory import Memory
-from pydanube_tui.page import Column, Line, Page, Target, Tone
+from pydanube_tui.page import Column, Line, Page, Row, Target, Tone
 from pydanube_tui.source import Caller, Feed
 from pydanube_tui.tail import Tail
 from pydanube_tui.text import count
@@ -41,6 +41,9 @@ from pydanube_tui.views.messages import FORMS
 
 HISTORY: Final = 100
 LIVE_S: Final = 0.25  # between two looks at a tail
+STILL: Final = (
+    2  # refreshes without news, after which the page is that of before: marks and rates are gone by then
+)
 FOLDED: Final = 200  # rows that are made ready for filters in one go
 
 
@@ -85,6 +88,8 @@ class Board(App[None]):
         self.form = FORMS[0]  # of payloads
         self.situation = self._situation()
         self._in_sight = RowsInSight()
+        self._folded: Sequence[Row] = ()
+        self._counts = ""
         self.wake = asyncio.Event()  # ask now
         self.settled = asyncio.Event()  # an answer, or that there is none, is on the screen
         self.prompting = ""
@@ -212,7 +217,7 @@ class Board(App[None]):
                     self.page = Page(head=(((f" {error}", Tone.BAD),), ()), empty="")
             else:
                 self._make(feed)
-                self.standing.answered(self.page.as_of_ms or self.now_ms)
+                self.standing.answered(self.view.as_of_ms(self.situation) or self.now_ms)
             self.draw(fresh=first)
             first = False
             pace_s = LIVE_S if isinstance(feed, Tail) else self.refresh_s
@@ -238,14 +243,19 @@ class Board(App[None]):
     def _make(self, feed: Feed | Tail) -> None:
         """The page of the answers."""
         situation = self.situation
-        situation.answers, situation.series, situation.now_ms = feed.answers, feed.series, self.now_ms
+        situation.answers, situation.series, situation.times = feed.answers, feed.series, feed.times
+        situation.now_ms = self.now_ms
         situation.width, situation.height, situation.form = self.size.width, self.size.height, self.form
-        self.page = self.view.page(situation)
+        if feed.still < STILL or self.standing.state is State.REFUSED:
+            self.page = self.view.page(situation)
 
     async def _fold(self) -> None:
         """Make ready what a filter looks at, a few rows at a time: no key waits for it."""
         rows = self.page.rows
-        for number, row in enumerate(rows if len(rows) > MANY else ()):
+        if len(rows) <= MANY or rows is self._folded:
+            return
+        self._folded = rows
+        for number, row in enumerate(rows):
             if number % FOLDED == 0:
                 await asyncio.sleep(0)
             row.folded  # noqa: B018 - kept by the row
@@ -258,8 +268,15 @@ class Board(App[None]):
         """How a page is sorted."""
         return self.memory.sort(self.target.view) or page.sort
 
+    @property
+    def _gone(self) -> bool:
+        """The screen is being taken down."""
+        return not self.screen_stack or not self.screen_stack[0].query(Grid)
+
     def draw(self, *, fresh: bool = False) -> None:
         """Filter, sort, and hand over to the grid."""
+        if self._gone:
+            return
         sort = self.sorted_by(self.page)
         rows = self._in_sight.of(self.page, sort, self.filter)
         self.marked &= self.situation.rows.keys()
@@ -269,6 +286,8 @@ class Board(App[None]):
         grid.show(self.page, rows, self.columns_of(self.page), fresh=fresh)
         if isinstance(self.feed, Tail) and self.feed.following and sort is None:
             self.call_after_refresh(grid.go_to, len(rows) - 1, -1)
+        selectable, whole = (sum(not row.heading for row in each) for each in (rows, self.page.rows))
+        self._counts = f"{selectable:,}" if selectable == whole else f"{selectable:,} of {whole:,}"
         self.bars()
 
     def _tick(self) -> None:
@@ -276,8 +295,8 @@ class Board(App[None]):
         now = self.options.now()
         if self.options.idle_s is not None and now - self.last_used > self.options.idle_s:
             self.exit(message="ended: nobody used it")
-        if not self.screen_stack or not self.screen_stack[0].query(Grid):
-            return  # the screen is being taken down
+        if self._gone:
+            return
         stale = self.standing.stale(self.now_ms, self.refresh_s)
         if stale != self.grid.stale:
             self.grid.stale = stale
@@ -285,7 +304,6 @@ class Board(App[None]):
         self.bars()
 
     def bars(self) -> None:
-        grid = self.grid
         name, crumbs, right = header(
             Top(
                 cluster=self.cluster.name,
@@ -304,9 +322,7 @@ class Board(App[None]):
         )
         top = Text(self.look.letters(name), bar, no_wrap=True, end="")
         self._set("#top", top.append_text(self._barred((*crumbs, *right))))
-        selectable = sum(1 for row in grid.rows if not row.heading)
-        whole = sum(1 for row in self.page.rows if not row.heading)
-        counts = f"{selectable:,}" if selectable == whole else f"{selectable:,} of {whole:,}"
+        counts = self._counts
         if isinstance(self.feed, Tail):
             counts = f"dropped by view: {count(self.feed.dropped)}  {counts}"
         if self.filter is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
 from typing import Final
 
 from pydanube_core.errors import ClusterError, InvalidArgument
@@ -14,7 +15,7 @@ from textual.widgets import Input
 from pydanube_tui import files
 from pydanube_tui.actions import Action
 from pydanube_tui.board import json_lines
-from pydanube_tui.cluster import FASTEST_S, SLOWEST_S, Cluster, Options
+from pydanube_tui.cluster import FASTEST_S, SLOWEST_S
 from pydanube_tui.dialogs import Choice, Field, Form
 from pydanube_tui.doing import Doing
 from pydanube_tui.filters import FilterError, parse
@@ -22,7 +23,6 @@ from pydanube_tui.grid import Grid
 from pydanube_tui.helping import help_lines
 from pydanube_tui.page import Call, Target
 from pydanube_tui.pictures import picture
-from pydanube_tui.source import Caller
 from pydanube_tui.tail import Tail
 from pydanube_tui.themes import LOOKS
 from pydanube_tui.views import place
@@ -33,17 +33,6 @@ _MOVES: Final = ("up", "down", "pageup", "pagedown", "home", "end", "j", "k", "g
 
 class Console(Doing):
     """The console."""
-
-    def __init__(
-        self,
-        clusters: Sequence[Cluster],
-        options: Options | None = None,
-        *,
-        start: Target | None = None,
-        caller: Caller | None = None,
-    ) -> None:
-        super().__init__(clusters, options, start=start, caller=caller)
-        self.own_actions: Mapping[str, Callable[[], Awaitable[None] | None]] = self._own_handlers()
 
     # -- keys --------------------------------------------------------------------------------------------------
 
@@ -96,19 +85,13 @@ class Console(Doing):
         grid = self.grid
         if isinstance(self.feed, Tail) and key in ("up", "pageup", "home", "k", "g"):
             self.feed.follow(False)  # who goes up wants to read
-        match key:
-            case "up" | "k":
-                grid.move(-1)
-            case "down" | "j":
-                grid.move(1)
-            case "pageup":
-                grid.move(-grid.page_rows)
-            case "pagedown":
-                grid.move(grid.page_rows)
-            case "home" | "g":
-                grid.go_to(0)
-            case _:
-                grid.go_to(len(grid.rows) - 1, -1)
+        if key in ("home", "g"):
+            grid.go_to(0)
+        elif key in ("end", "G"):
+            grid.go_to(len(grid.rows) - 1, -1)
+        else:
+            step = grid.page_rows if key.startswith("page") else 1
+            grid.move(-step if key in ("up", "k", "pageup") else step)
 
     def perform(self, action: Action) -> None:
         """Do an action: the console's own, or an operation of the cluster."""
@@ -122,7 +105,9 @@ class Console(Doing):
         elif action.id.startswith("go."):
             self.go(Target(view=action.id.removeprefix("go.")))
 
-    def _own_handlers(self) -> dict[str, Callable[[], Awaitable[None] | None]]:
+    @cached_property
+    def own_actions(self) -> Mapping[str, Callable[[], Awaitable[None] | None]]:
+        """What the console does by itself, by the ids of actions."""
         return {
             "go.command": lambda: self._ask(":"),
             "go.back": self._back,
@@ -428,24 +413,18 @@ class Console(Doing):
         self.draw()
 
     def _save(self) -> None:
-        for form in ("svg", "text"):
-            path = files.write(
-                self.options.files,
-                f"{self.target.view}.{'svg' if form == 'svg' else 'txt'}",
-                picture(self, form),
-            )
-        self.say(f"wrote {path.with_suffix('.svg')} and {path}")
+        svg, text = (
+            files.write(self.options.files, f"{self.target.view}.{ending}", picture(self, form))
+            for ending, form in (("svg", "svg"), ("txt", "text"))
+        )
+        self.say(f"wrote {svg} and {text}")
 
     # -- clusters ----------------------------------------------------------------------------------------------
 
     def _choose_cluster(self) -> None:
+        hints = {True: "production", False: ""}
         choices = [
-            Choice(
-                id=each.name,
-                title=each.name,
-                help=each.admin_url,
-                hint="production" if each.production else "",
-            )
+            Choice(id=each.name, title=each.name, help=each.admin_url, hint=hints[each.production])
             for each in self.clusters.values()
         ]
         self.push_screen(self.choosing("cluster", choices), lambda name: self.switch(name) if name else None)

@@ -47,9 +47,11 @@ class Dialog(ModalScreen[Result]):
     Dialog Button:focus { text-style: bold reverse; }
     """
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Look, title: str) -> None:
         super().__init__(classes="-ascii" if look.ascii_only else None)
         self.look = look
+        self.heading = Static(Text(clean(title)), classes="title")
+        self.about = title
 
     def action_leave(self) -> None:
         """Close without a result."""
@@ -76,14 +78,13 @@ class Reading(Dialog[None]):
     ]
 
     def __init__(self, look: Look, title: str, lines: Sequence[Line]) -> None:
-        super().__init__(look)
-        self._title = title
+        super().__init__(look, title)
         self._lines = lines
 
     def compose(self) -> ComposeResult:
         """Title, the text, and how to leave."""
         with Vertical():
-            yield Static(Text(clean(self._title)), classes="title")
+            yield self.heading
             with VerticalScroll():
                 yield Static(self.text(self._lines), id="text")
             yield Static(Text("esc back   arrows scroll   c copy"), classes="hint")
@@ -105,7 +106,7 @@ class Reading(Dialog[None]):
     def action_copy(self) -> None:
         """Copy the whole text."""
         whole = "\n".join("".join(text for text, _ in spans) for spans in self._lines)
-        self.app.copied(whole, self._title)  # type: ignore[attr-defined]
+        self.app.copied(whole, self.about)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,14 +123,13 @@ class Choosing(Dialog[str]):
     """A list that narrows as one types: the palette, clusters, runbooks."""
 
     def __init__(self, look: Look, title: str, choices: Sequence[Choice]) -> None:
-        super().__init__(look)
-        self._title = title
+        super().__init__(look, title)
         self._choices = choices
 
     def compose(self) -> ComposeResult:
         """Title, the words typed, what is left."""
         with Vertical():
-            yield Static(Text(clean(self._title)), classes="title")
+            yield self.heading
             yield Input(placeholder="type to narrow", id="words")
             yield OptionList(markup=False)
 
@@ -195,14 +195,13 @@ class Form(Dialog[dict[str, str]]):
     """Asks for texts. Empty ones that need not be given are left out of the answer."""
 
     def __init__(self, look: Look, title: str, fields: Sequence[Field]) -> None:
-        super().__init__(look)
-        self._title = title
+        super().__init__(look, title)
         self._fields = fields
 
     def compose(self) -> ComposeResult:
         """Title, a line for each, and the buttons."""
         with Vertical():
-            yield Static(Text(clean(self._title)), classes="title")
+            yield self.heading
             with VerticalScroll():
                 for number, each in enumerate(self._fields):
                     needed = "" if not each.required else " (must be given)"

@@ -66,8 +66,8 @@ class Filter:
 
     def narrows(self, other: Filter) -> bool:
         """Whether what stays is among what stayed of the other: its last term, a text or a fuzzy one, was typed on."""
-        *before, last = _words(other.text)
-        *now, grown = _words(self.text)
+        *before, last = _words(other.text) or ["!"]
+        *now, grown = _words(self.text) or ["!"]
         same_kind = (":" in last) == (":" in grown) and _GROWS.fullmatch(last) and _GROWS.fullmatch(grown)
         return now == before and grown.startswith(last) and bool(same_kind)
 
@@ -149,9 +149,11 @@ def _of_column(name: str, relation: str, wanted: str, columns: Sequence[Column])
     if relation in (">", ">=", "<", "<=") or (relation == "=" and column.unit):
         return _compare(at, relation, _number(wanted, column))
     folded = wanted.casefold()
-    if relation == "=":
-        return lambda row: row.cell(at).text.casefold() == folded
-    return lambda row: folded in row.cell(at).text.casefold()
+    holds = operator.eq if relation == "=" else operator.contains
+    if column.moves:
+        return lambda row: holds(row.cell(at).text.casefold(), folded)
+    still = sum(not each.moves for each in columns[:at])
+    return lambda row: holds(row.folded.split("\n")[still], folded)
 
 
 def _column(name: str, columns: Sequence[Column]) -> int:

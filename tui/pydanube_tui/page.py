@@ -152,7 +152,6 @@ class Page:
     rows: Sequence[Row] = ()
     empty: str = "nothing here"  # said in place of rows
     before: Mapping[str, Row] = field(default_factory=dict)  # of the page before, by their keys
-    as_of_ms: int | None = None  # of the oldest answer
     sort: tuple[str, bool] | None = None  # column and whether falling; None: as the rows come
 
 

@@ -111,15 +111,15 @@ class Consent(Dialog[bool]):
     """Shows plans and asks. True only when somebody said so."""
 
     def __init__(self, look: Look, plans: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__(look)
+        many = f"{len(plans)} changes" if len(plans) > 1 else "one change"
+        super().__init__(look, f"This is what would happen: {many}")
         self._plans = plans
         self._typed = name_to_type(plans) if any(plan["effect"] == "destroy" for plan in plans) else ""
 
     def compose(self) -> ComposeResult:
         """The plans, the name where it is wanted, Cancel and Apply."""
         with Vertical():
-            many = f"{len(self._plans)} changes" if len(self._plans) > 1 else "one change"
-            yield Static(Text(f"This is what would happen: {many}"), classes="title")
+            yield self.heading
             with VerticalScroll():
                 yield Static(self.text(self._lines()))
             if self._typed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pydanube_core.errors import ClusterError
@@ -48,6 +48,8 @@ class Tail:
     def __init__(self, caller: Caller, broker_url: str, topic: str, position: str | None) -> None:
         self.topic = topic
         self.series: dict[str, Moments] = {}
+        self.times: Sequence[int] = ()
+        self.still = 0
         self.answers: dict[str, Answer] = {}
         self.received = 0
         self.dropped = 0

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError
 
-from pydanube_tui.page import Call, Cell, Column, Item, Line, Page, Row, Sortable, Target
+from pydanube_tui.page import Call, Cell, Column, Item, Line, Page, Row, Sortable, Target, Tone, line
 from pydanube_tui.text import milliseconds
 
 Answer = Mapping[str, Any] | ClusterError
@@ -23,7 +23,7 @@ class Extent(StrEnum):
     """How much of a list is asked for."""
 
     ONE = "one"  # the answer as it is
-    ALL = "all"  # every page, and then what changed
+    ALL = "all"  # every page; after the first answer what changed and what went
     NEWS = "news"  # newest first: after the first answer only what came since
 
 
@@ -61,7 +61,8 @@ class Situation:
     now_ms: int
     width: int = 80
     height: int = 24
-    series: Mapping[str, Moments] = field(default_factory=dict)
+    series: Mapping[str, Moments] = field(default_factory=dict)  # each value once, when it came
+    times: Sequence[int] = ()  # of the refreshes
     rows: dict[str, Row] = field(default_factory=dict)  # of the page before
     form: str = ""  # in which payloads are shown
 
@@ -79,21 +80,38 @@ class Situation:
         found = self.answers.get(name)
         return found if isinstance(found, ClusterError) else None
 
+    def unseen(self) -> list[str]:
+        """Brokers that did not answer: what they have is on no list."""
+        found = (each for name in self.answers for each in self.of(name).get("not_seen") or ())
+        return list(dict.fromkeys(f"broker {each['broker_id']}: {each['why']}" for each in found))
+
+    def moments(self, name: str, most: int = SAMPLES) -> Moments:
+        """A series as it stood at each of the last refreshes."""
+        came, found = self.series.get(name, ()), []
+        at = len(came) - 1
+        for time in islice(reversed(self.times), most):
+            while at >= 0 and came[at][0] > time:
+                at -= 1
+            if at < 0:
+                break
+            found.append((time, came[at][1]))
+        return found[::-1]
+
     def values(self, name: str) -> list[float]:
         """A series without its times."""
-        return [value for _, value in self.series.get(name, ())]
+        return [value for _, value in self.moments(name)]
 
-    def rates(self, name: str) -> list[float | None]:
+    def rates(self, name: str, most: int = SAMPLES) -> list[float | None]:
         """A counter a second, between each two moments; None where it began anew."""
         found: list[float | None] = []
-        for (before_ms, before), (after_ms, after) in pairwise(self.series.get(name, ())):
+        for (before_ms, before), (after_ms, after) in pairwise(self.moments(name, most)):
             usable = after >= before and after_ms > before_ms
             found.append((after - before) * 1000 / (after_ms - before_ms) if usable else None)
         return found
 
     def rate(self, name: str) -> float | None:
         """The newest of `rates`."""
-        found = self.rates(name)
+        found = self.rates(name, 2)
         return found[-1] if found else None
 
     # -- the maker of the rows -----------------------------------------------------------------------------------
@@ -155,18 +173,22 @@ class View:
     live: bool = False  # rows come from a reader of messages, not from answers
     instead: Callable[[Arguments], View | None] = lambda _: None
 
+    def as_of_ms(self, situation: Situation) -> int | None:
+        """Of which time the page is."""
+        times = (milliseconds(situation.of(name).get("as_of")) for name in self.dated)
+        return next((time for time in times if time is not None), None)
+
     def page(self, situation: Situation) -> Page:
         """The page of the answers."""
-        times = (milliseconds(situation.of(name).get("as_of")) for name in self.dated)
+        unseen = [line((f" ▼ not seen  {told}", Tone.WARN)) for told in situation.unseen()]
         rows = self._made(situation) if self.rows is None else list(self.rows(situation))
         before, situation.rows = situation.rows, {row.key: row for row in rows}
         return Page(
-            head=self.head(situation),
+            head=[*unseen, *self.head(situation)],
             columns=self.columns,
             rows=rows,
             before=before,
             empty=self.empty,
-            as_of_ms=next((time for time in times if time is not None), None),
             sort=self.sort,
         )
 

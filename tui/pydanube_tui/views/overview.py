@@ -23,8 +23,6 @@ from pydanube_tui.views.wording import (
     together,
 )
 
-_SLOWEST: Final = 5
-_CHANGES: Final = 5
 _FINDINGS: Final = 50
 
 
@@ -129,6 +127,11 @@ def shown_ms(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f} ms"
 
 
+def _most(situation: Situation) -> int:
+    """How many rows of a kind there is room for."""
+    return 5 if situation.height < 40 else 12
+
+
 def _needs(situation: Situation) -> Iterator[Row]:
     findings = together(situation.of("diagnosis").get("findings", ())[:_FINDINGS])
     opened = {
@@ -139,39 +142,26 @@ def _needs(situation: Situation) -> Iterator[Row]:
     if not findings and not opened:
         return
     yield headings("needs you")
-    for finding, count_ in findings:
-        subject = subject_text(finding["subject"])
-        alert = opened.get((finding["rule"], subject))
-        since = None if alert is None else alert["opened_at"]
-        more = f" (and {count_ - 1} more partitions)" if count_ > 1 else ""
-        yield _finding_row(situation, finding, subject, since, more)
     said = {
         finding["rule"] for finding, _ in findings
     }  # of each rule the diagnosis tells the worst, and how many
-    for finding, count_ in together(alert["finding"] for alert in opened.values()):
-        if finding["rule"] not in said:
-            subject = subject_text(finding["subject"])
-            more = f" (and {count_ - 1} more partitions)" if count_ > 1 else ""
-            yield _finding_row(
-                situation, finding, subject, opened[finding["rule"], subject]["opened_at"], more
-            )
-
-
-def _finding_row(
-    situation: Situation, finding: Mapping[str, Any], subject: str, since: str | None, more: str = ""
-) -> Row:
-    cells = (
-        severity_cell(finding["severity"]),
-        Cell(subject, Tone.STRONG, subject),
-        Cell(finding["summary"] + more),
-        Cell(ago(since, situation.now_ms) if since else "", Tone.DIM),
-    )
-    return Row(
-        key=f"finding {finding['rule']} {subject}",
-        cells=cells,
-        item=finding,
-        enter=next_of(finding, "overview"),
-    )
+    findings += [
+        each
+        for each in together(alert["finding"] for alert in opened.values())
+        if each[0]["rule"] not in said
+    ]
+    for finding, times in findings:
+        subject = subject_text(finding["subject"])
+        since = opened.get((finding["rule"], subject), {}).get("opened_at")
+        more = f" (and {times - 1} more partitions)" if times > 1 else ""
+        cells = (
+            severity_cell(finding["severity"]),
+            Cell(subject, Tone.STRONG, subject),
+            Cell(finding["summary"] + more),
+            Cell(ago(since, situation.now_ms) if since else "", Tone.DIM),
+        )
+        key = f"finding {finding['rule']} {subject}"
+        yield Row(key=key, cells=cells, item=finding, enter=next_of(finding, "overview"))
 
 
 def _slowest(situation: Situation) -> Iterator[Row]:
@@ -180,7 +170,7 @@ def _slowest(situation: Situation) -> Iterator[Row]:
         yield headings(f"slowest subscriptions: {error}")
         return
     behind = sorted(grouped(situation.items("lag")), key=Behind.urgency, reverse=True)
-    behind = [each for each in behind if each.lag_messages][:_SLOWEST]
+    behind = [each for each in behind if each.lag_messages][: _most(situation)]
     if not behind:
         return
     cut = situation.of("lag").get("next_page")
@@ -208,7 +198,8 @@ def is_change(record: Mapping[str, Any]) -> bool:
 
 
 def _changes(situation: Situation) -> Iterator[Row]:
-    changes = [record for record in situation.items("audit") if is_change(record)][:_CHANGES]
+    changes = [record for record in situation.items("audit") if is_change(record)]
+    changes = changes[: _most(situation)]
     if not changes:
         return
     yield headings("recent changes")

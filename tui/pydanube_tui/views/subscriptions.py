@@ -8,7 +8,7 @@ from typing import Final
 
 from pydanube_tui.columns import column, moving, told, words
 from pydanube_tui.page import Cell, Column, Item, Line, Row, Target, Tone, line
-from pydanube_tui.text import count, rate, shown, size, span, sparkline
+from pydanube_tui.text import count, milliseconds, rate, shown, size, span, sparkline
 from pydanube_tui.view import Answer, Arguments, Ask, Extent, Situation, View, listed
 from pydanube_tui.views.wording import STATUS, finding_lines, rank, status_cell
 
@@ -18,6 +18,7 @@ class Behind:
     """A subscription, its partitions taken together: the worst status, the oldest message, the longest way."""
 
     parts: tuple[Item, ...]
+    passed_s: float = 0.0  # since the item was answered: what the clock alone moves comes with no change
 
     @property
     def _worst(self) -> Item:
@@ -56,7 +57,8 @@ class Behind:
 
     @property
     def age_s(self) -> float | None:
-        return _most(self.parts, "oldest_unread_age_s")
+        age_s = _most(self.parts, "oldest_unread_age_s")
+        return age_s + self.passed_s if age_s and self.passed_s else age_s
 
     @property
     def eta_s(self) -> float | None:
@@ -70,7 +72,8 @@ class Behind:
         known = [
             part["retention_headroom_s"] for part in self.parts if part["retention_headroom_s"] is not None
         ]
-        return min(known, default=None)
+        left_s = min(known, default=None)
+        return left_s if left_s is None else max(0, left_s - self.passed_s)
 
     def urgency(self) -> tuple[int, float, int]:
         """The more, the sooner somebody should look."""
@@ -95,9 +98,13 @@ class Behind:
         return Target(view="subscription", arguments=place)
 
 
-def behind(item: Item) -> Behind:
-    """Of a row's item."""
-    return Behind(parts=tuple(item.get("parts", (item,))))
+def behind(item: Item, situation: Situation | None = None) -> Behind:
+    """Of a row's item; its ages in that situation, else as they were answered."""
+    parts = tuple(item.get("parts", (item,)))
+    then = milliseconds(parts[0].get("as_of"))
+    answer = {} if situation is None else situation.of("list") or situation.of("lag")
+    now = milliseconds(answer.get("as_of"))
+    return Behind(parts=parts, passed_s=0.0 if then is None or now is None else (now - then) / 1000)
 
 
 def _most(parts: Iterable[Item], name: str) -> float | None:
@@ -140,8 +147,13 @@ def _per_s(each: Behind, name: str) -> Cell:
     return Cell(rate(value)[:-2] or "–", Tone.DIM, value)
 
 
-def _headroom(each: Behind) -> Cell:
-    left = each.headroom_s
+def _age(item: Item, situation: Situation) -> Cell:
+    each = behind(item, situation)
+    return Cell(span(each.age_s), Tone.PLAIN if each.lag_messages else Tone.DIM, each.age_s)
+
+
+def _headroom(item: Item, situation: Situation) -> Cell:
+    left = behind(item, situation).headroom_s
     return Cell(span(left), Tone.BAD if left is not None and left < 3600 else Tone.DIM, left)
 
 
@@ -167,18 +179,13 @@ LIST: Final = View(
         _of("topic", "N 14-60 grows", _topic),
         words("subscription", "B 10-40 grows", tone=Tone.STRONG),
         _of("lag", "L 6 right count marks", _lag),
-        _of(
-            "age",
-            "A 6 right seconds",
-            lambda each: Cell(span(each.age_s), Tone.PLAIN if each.lag_messages else Tone.DIM, each.age_s),
-            "oldest",
-        ),
+        moving("age", "A 6 right seconds", _age, title="oldest"),
         _of("eta", "E 6 right drop=3 seconds", lambda each: Cell(span(each.eta_s), Tone.DIM, each.eta_s)),
         _of("consumers", "C 4 right drop=2 count", _consumers, "cons"),
         moving("history", "30 drop=6", _history, title="lag so far"),
         _of("in", "I 7 right drop=5 count", lambda each: _per_s(each, "produce_rate"), "in/s"),
         _of("out", "O 7 right drop=5 count", lambda each: _per_s(each, "consume_rate"), "out/s"),
-        _of("headroom", "H 8 right drop=4 seconds", _headroom),
+        moving("headroom", "H 8 right drop=4 seconds", _headroom),
         _of(
             "flight",
             "F 6 right drop=8 count",
@@ -215,7 +222,7 @@ def _head_of_one(situation: Situation) -> list[Line]:
     described = situation.of("subscription")
     lines: list[Line] = []
     for each in grouped(situation.items("lag"))[:1]:
-        lines += _standing(each, described)
+        lines += _standing(behind(each.item, situation), described)
     lines += _chart(situation)
     policy = described.get("failure_policy")
     if policy:
@@ -282,7 +289,7 @@ def _parts(situation: Situation) -> Iterator[Row]:
         number, unread = part["partition"], part["lag_messages"]
         known = lag.get(number, {})
         status = status_cell(known["status"]) if known else Cell("")
-        age = known.get("oldest_unread_age_s")
+        age = behind(known, situation).age_s if known else None
         held = "; ".join(
             f"{each.get('consumer') or each.get('name') or each.get('id')}: {count(each.get('in_flight'))} held"
             for each in part.get("consumers", ())
