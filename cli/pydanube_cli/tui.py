@@ -112,6 +112,8 @@ def _console(common: Common, given: TuiOptions) -> Console:
     from pydanube_tui.views import place
 
     words = (given.snapshot or given.view).split()
+    if not os.environ.get("NO_COLOR"):
+        os.environ.pop("NO_COLOR", None)  # said with nothing it says nothing; Textual would draw in greys
     if given.theme not in LOOKS:
         raise InvalidArgument(
             f"--theme {given.theme}: write one of {', '.join(LOOKS)}", field="theme", value=given.theme
@@ -123,7 +125,7 @@ def _console(common: Common, given: TuiOptions) -> Console:
         mouse=not given.no_mouse,
         idle_s=None if given.idle is None else parse_duration_s(given.idle, field="idle"),
         theme=given.theme,
-        no_colour=bool(os.environ.get("NO_COLOR")),
+        no_colour="NO_COLOR" in os.environ,
         principal=common.principal,
         timeout_s=common.timeout_s,
         actions=ACTIONS if given.keys is None else read_keys(given.keys),

@@ -89,7 +89,7 @@ def decision_cell(record: Mapping[str, Any]) -> Cell:
 
 def subject_text(subject: Mapping[str, Any]) -> str:
     """What a finding is about: `/default/orders › billing`."""
-    words = [subject.get("topic"), subject.get("subscription"), subject.get("producer"), subject.get("key")]
+    words = [subject.get(name) for name in ("topic", "subscription", "producer", "key", "subject")]
     if subject.get("partition") is not None and words[0]:
         words[0] = f"{words[0]}[{subject['partition']}]"
     named = [str(word) for word in words if word]
