@@ -113,7 +113,7 @@ def state(cluster: Killed, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
         {name: each[name] for name in each if name not in ("consumers", "members")}
         for each in cluster("subscriptions.list")["items"]
     ]
-    body: dict[str, Any] = _without(json.loads(json.dumps(found)), {"as_of", "epoch", *without})
+    body: dict[str, Any] = _without(json.loads(json.dumps(found)), {"as_of", "mark", "epoch", *without})
     return body
 
 

@@ -62,3 +62,59 @@ async def test_who_read_a_subscription_last_also_when_he_is_gone(cluster: Admini
         assert "last_consumed_at_reason" not in item
         described = await cluster("subscriptions.describe", topic="orders", subscription="s")
         assert described["last_consumer"] == "first"
+
+
+async def test_whether_a_topic_is_safe_to_drop_is_one_call(cluster: Administered) -> None:
+    await cluster("topics.create", topic="unused")
+    described = await cluster("topics.describe", topic="unused")
+    assert (described["in_use"], described["in_use_because"]) == (False, [])
+    assert (described["newest_offset"], described["newest_offset_reason"]) == (None, "nothing_published")
+    await cluster("topics.create", topic="parts", partitions=2)
+    await cluster("subscriptions.create", topic="parts", subscription="s", start="earliest")
+    assert not (await cluster("topics.describe", topic="parts"))["in_use"]
+    await cluster.publish("parts", b"x", b"y")
+    described = await cluster("topics.describe", topic="parts")
+    assert described["in_use"]
+    assert described["in_use_because"][0].startswith("written ")
+    assert described["in_use_because"][1:] == ["subscription s: 4 unread"]
+    assert described["newest_offset_reason"] == "partitioned"
+    async with connect(cluster.broker.broker_url) as client, client.producer("unused"):
+        assert (await cluster("topics.describe", topic="unused"))["in_use_because"] == [
+            "producers connected: 1"
+        ]
+
+
+async def test_the_newest_message_is_in_the_list(cluster: Administered) -> None:
+    await cluster("topics.create", topic="orders")
+    await cluster.publish("orders", b"x", b"y", b"z")
+    (item,) = (await cluster("topics.list"))["items"]
+    assert item["newest_offset"] == 2
+    assert (await cluster("topics.describe", topic="orders"))["newest_offset"] == 2
+    assert is_now(item["last_published_at"])
+
+
+async def test_bytes_are_what_is_stored_before_and_after_tiering(cluster: Administered) -> None:
+    """The same sum as `retention_bytes` and quotas count, and the list tells where it went when it becomes less."""
+    await cluster("topics.create", topic="orders")
+    await cluster.publish("orders", *[b"x" * 1000] * 200)
+    (before,) = (await cluster("topics.list"))["items"]
+    assert before["bytes"] > 200_000
+    assert before["object_bytes"] == 0
+    mark = (await cluster("topics.list"))["mark"]
+    await cluster("objects.flush", topic="orders")
+    with anyio.fail_after(30):  # the broker notes an object's size when it has been committed
+        while True:
+            (item,) = (await cluster("topics.list"))["items"]
+            if item["object_bytes"]:
+                break
+            await anyio.sleep(0.01)
+    described = await cluster("topics.describe", topic="orders")
+    assert item["object_bytes"] == sum(
+        each["bytes"] for each in (await cluster("objects.list", topic="orders"))["items"]
+    )
+    assert item["bytes"] == item["object_bytes"] < before["bytes"] / 10
+    assert (described["bytes"], described["object_bytes"], described["journal_bytes"]) == (
+        item["bytes"], item["object_bytes"], 0,
+    )  # fmt: skip
+    assert (await cluster.broker._stored_bytes("default")) == item["bytes"]
+    assert (await cluster("topics.list", changed_since=mark))["items"] == [item]

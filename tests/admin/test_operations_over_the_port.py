@@ -52,6 +52,7 @@ async def test_topics_are_listed_with_partitions_taken_together(
 ) -> None:
     listed = await result(core, "topics.list")
     assert 0 <= age_s(listed.pop("as_of")) < 60
+    assert listed.pop("mark")
     assert [0 <= age_s(item.pop("last_published_at")) < 60 for item in listed["items"]] == [True, True]
     assert listed == {
         "items": [
@@ -61,6 +62,8 @@ async def test_topics_are_listed_with_partitions_taken_together(
                 "dispatch_strategy": "reliable",
                 "messages": 400,
                 "bytes": ORDERS_BYTES,
+                "object_bytes": 0,
+                "newest_offset": 499,
                 "producers": 0,
                 "consumers": 1,
                 "subscriptions": 2,
@@ -72,6 +75,9 @@ async def test_topics_are_listed_with_partitions_taken_together(
                 "dispatch_strategy": "reliable",
                 "messages": 30,
                 "bytes": CLICKS_BYTES,
+                "object_bytes": 0,
+                "newest_offset": None,
+                "newest_offset_reason": "partitioned",
                 "producers": 3,
                 "consumers": 3,
                 "subscriptions": 1,
@@ -112,8 +118,14 @@ async def test_a_topic_is_described_whole(core: AdminCore, cluster: Administered
     assert 0 <= age_s(described.pop("last_published_at")) < 60
     assert int(described.pop("topic_id")) > 0
     assert int(described.pop("epoch")) > 0
+    connected, written, *unread = described.pop("in_use_because")
+    assert connected == "consumers and readers connected: 1"
+    assert written.startswith("written 2")
+    assert [each.partition(",")[0] for each in unread] == ["subscription billing: 35 unread"]
     assert described == {
         "topic": "/default/orders",
+        "newest_offset": 499,
+        "in_use": True,
         "partitions": 0,
         "dispatch_strategy": "reliable",
         "durability": "memory",

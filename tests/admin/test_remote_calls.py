@@ -119,7 +119,7 @@ async def test_no_answer_in_time_is_deadline_exceeded_and_says_what_is_uncertain
 def without_times(result: Any) -> Any:
     """What does not depend on the moment of the call."""
     if isinstance(result, dict):
-        moments = ("as_of", "oldest_unread_age_s")
+        moments = ("as_of", "mark", "oldest_unread_age_s")
         return {key: without_times(value) for key, value in result.items() if key not in moments}
     return [without_times(each) for each in result] if isinstance(result, list) else result
 

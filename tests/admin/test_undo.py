@@ -77,6 +77,7 @@ async def state(cluster: Administered) -> dict[str, Any]:
     for each in body.values():
         if isinstance(each, dict):
             each.pop("as_of", None)
+            each.pop("mark", None)
             each.pop("epoch", None)  # of ownership: each return is a new one
             for part in each.get("parts", ()):
                 part.pop("epoch")

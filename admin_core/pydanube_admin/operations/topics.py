@@ -6,10 +6,11 @@ as they are, one a partition.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 from pydanube_core.errors import TopicNotFound
@@ -29,6 +30,8 @@ from pydanube_admin.operations.namespaces import no_namespace
 
 PARTITIONED = "partitioned"
 UNASSIGNED = "unassigned"
+LATELY_MS: Final = 86_400_000  # a topic that was written or read within a day is in use
+MOST_REASONS: Final = 20
 
 
 class ListTopicsRequest(SortedListRequest):
@@ -45,11 +48,14 @@ class TopicItem(Result):
     partitions: int  # 0: not partitioned
     dispatch_strategy: str
     messages: int  # next_offset - start_offset
-    bytes: int
+    bytes: int  # stored, as retention_bytes and quotas count it: in the journal until it is tiered, then in objects
+    object_bytes: int  # of these, in objects of the cold tier: compressed, and so fewer than they were
     producers: int  # sessions
     consumers: int  # sessions
     subscriptions: int  # how many
     last_published_at: str | None  # None: nothing was published
+    newest_offset: int | None  # of the message published last, though it may be given up by now
+    newest_offset_reason: str | None = None  # partitioned | nothing_published
     owner: str | None  # broker id
     owner_reason: str | None = None  # partitioned | unassigned
 
@@ -86,6 +92,10 @@ class TopicDescription(Result):
     consumers: int
     subscriptions: list[str]
     last_published_at: str | None  # None: nothing was published
+    newest_offset: int | None  # of the message published last, though it may be given up by now
+    newest_offset_reason: str | None = None  # partitioned | nothing_published
+    in_use: bool  # False: nobody is connected, and nobody wrote, read or left messages unread lately
+    in_use_because: list[str]
     owner: str | None
     owner_reason: str | None = None
     epoch: str | None
@@ -136,6 +146,20 @@ class Topic:
     @property
     def subscriptions(self) -> list[str]:
         return sorted({name for log in self.logs for name in log.subscriptions})
+
+    @property
+    def object_bytes(self) -> int:
+        return sum(log.object_bytes for log in self.logs)
+
+    @property
+    def newest_offset(self) -> int | None:
+        return None if self.newest_offset_reason else self.own.next_offset - 1
+
+    @property
+    def newest_offset_reason(self) -> str | None:
+        if self.own.partitions:
+            return PARTITIONED
+        return None if self.own.next_offset else "nothing_published"
 
     @property
     def owner_reason(self) -> str | None:
@@ -255,7 +279,8 @@ def _item(topic: Topic) -> TopicItem:
     "topics.describe",
     effect=Effect.READ,
     title="Describe a topic",
-    summary="Show one topic: offsets, sizes, durability, owner, policies, subscriptions, partitions.",
+    summary="Show one topic: offsets, sizes, owner, policies, subscriptions, partitions; whether it is in use, and so safe "
+    "to delete.",
     default_profile=True,
     examples=(Example(arguments={"topic": "orders"}, note="/default/orders"),),
 )
@@ -263,11 +288,14 @@ async def describe_topic(context: Context, request: DescribeTopicRequest) -> Top
     topic = await find_topic(context, request.topic)
     own = topic.own
     split = PARTITIONED if own.partitions else None
+    because = await _in_use_because(context, topic)
     return TopicDescription.of(
         topic,
         own,
         topic_id=str(own.topic_id),
         last_published_at=_at(own.last_published_ms),
+        in_use=bool(because),
+        in_use_because=because,
         owner=None if topic.owner_reason else own.owner,
         epoch=None if split else str(own.epoch),
         epoch_reason=split,
@@ -278,7 +306,6 @@ async def describe_topic(context: Context, request: DescribeTopicRequest) -> Top
         tiered_offset=None if split else own.tiered_offset,
         tiered_offset_reason=split or ("no_cold_tier" if own.tiered_offset is None else None),
         journal_bytes=sum(log.journal_bytes for log in topic.logs),
-        object_bytes=sum(log.object_bytes for log in topic.logs),
         kept_failure_policies={
             name: dict(kept) for log in topic.logs for name, kept in log.kept_failure_policies.items()
         },
@@ -294,3 +321,31 @@ async def describe_topic(context: Context, request: DescribeTopicRequest) -> Top
             for part in topic.parts
         ],
     )
+
+
+async def _in_use_because(context: Context, topic: Topic) -> list[str]:
+    """Who would feel it if the topic were deleted; nothing where nobody would, as far as a broker knows."""
+    found = [
+        f"{who} connected: {count}"
+        for count, who in ((topic.producers, "producers"), (topic.consumers, "consumers and readers"))
+        if count
+    ]
+    now_ms, written_ms = context.now_ms(), topic.own.last_published_ms
+    if written_ms is not None and now_ms - written_ms < LATELY_MS:
+        found.append(f"written {format_time(written_ms)}")
+    unread: Counter[str] = Counter()
+    read_ms: dict[str, int] = {}
+    for log in topic.logs:
+        with suppress(TopicNotFound):  # it went just now
+            for each in await context.port.subscriptions(log.topic, None):
+                unread[each.subscription] += each.state.lag_messages
+                last_ms = each.last_consumed_ms or 0
+                read_ms[each.subscription] = max(last_ms, read_ms.get(each.subscription, 0))
+    for name, last_ms in sorted(read_ms.items()):
+        lately = f", read {format_time(last_ms)}" if now_ms - last_ms < LATELY_MS else ""
+        if unread[name] or lately:
+            found.append(f"subscription {name}: {unread[name]} unread{lately}")
+    return [
+        *found[:MOST_REASONS],
+        *([f"and {len(found) - MOST_REASONS} more"] if found[MOST_REASONS:] else []),
+    ]

@@ -1433,7 +1433,7 @@ class TopicsOperations:
         return await planned(self._caller, "topics.delete", locals(), DeletedTopic)
 
     async def describe(self, topic: str) -> TopicDescription:
-        """Show one topic: offsets, sizes, durability, owner, policies, subscriptions, partitions."""
+        """Show one topic: offsets, sizes, owner, policies, subscriptions, partitions; whether it is in use, and so safe to delete."""
         return await self._caller.call("topics.describe", locals(), TopicDescription)
 
     async def get_policies(self, topic: str) -> TopicPoliciesResult:

@@ -1075,6 +1075,10 @@ class TopicDescription(Result):
     consumers: int
     subscriptions: list[str]
     last_published_at: str | None
+    newest_offset: int | None
+    newest_offset_reason: str | None = None
+    in_use: bool
+    in_use_because: list[str]
     owner: str | None
     owner_reason: str | None = None
     epoch: str | None
@@ -1116,10 +1120,13 @@ class TopicItem(Result):
     dispatch_strategy: str
     messages: int
     bytes: int
+    object_bytes: int
     producers: int
     consumers: int
     subscriptions: int
     last_published_at: str | None
+    newest_offset: int | None
+    newest_offset_reason: str | None = None
     owner: str | None
     owner_reason: str | None = None
 
