@@ -35,6 +35,7 @@ from pydanube_admin.arguments import parse_call
 from pydanube_admin.engine.acting import acting_for, calling, check_acting
 from pydanube_admin.engine.audit.audit_log import AuditLog
 from pydanube_admin.engine.audit.audit_records import Entry, data_records, note_refusal
+from pydanube_admin.engine.audit.let_in import record_let_in
 from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.context import Context, NowMs, system_now_ms
 from pydanube_admin.engine.desk import AdminOptions, Desk
@@ -274,6 +275,8 @@ class AdminCore:
         before = current_identity.set(OPERATOR)  # what goes on was allowed when it began
         try:
             await self._desk.tidy_up()
+            assert self._port is not None, "attached"
+            await record_let_in(self._port, self._audit)
         except ClusterError as error:
             _log.warning("not_tidied_up", extra={"event": "admin.not_tidied_up", "error": str(error)})
         finally:

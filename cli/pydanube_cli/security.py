@@ -6,6 +6,7 @@ data directory, which stands below every other source of settings, and records i
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import time
@@ -15,11 +16,12 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from pydanube.principal import default_principal
 from pydanube_broker.settings_values import SECURITY_FILE
 from pydanube_core.errors import InvalidArgument, NotImplementedYet, PlanRequired
 from pydanube_core.security.api_tokens import DICE_BYTES, new_token
 from pydanube_core.security.permissions import Binding, Principal, Scope
-from pydanube_core.security.records import binding_key, encode_binding, encode_token, token_key
+from pydanube_core.security.records import LET_IN, binding_key, encode_binding, encode_token, token_key
 
 from pydanube_cli.certificates import CertificateFolder
 from pydanube_cli.command import Common, command
@@ -51,7 +53,7 @@ def init(
     if not folder.file("server.crt").exists():
         folder.make([host.strip() for host in hosts.split(",")], principal=ADMIN, days=DAYS, again=False)
     principal = Principal(ADMIN)
-    token = run_async(partial(_let_in, data_dir, principal, f"{ADMIN}-init"))
+    token = run_async(partial(_let_in, data_dir, principal, f"{ADMIN}-init", "security.init"))
     written = data_dir.absolute() / SECURITY_FILE
     _write_private(written, _settings(folder))
     ca, cert, key = (str(folder.file(name)) for name in ("ca.crt", "client.crt", "client.key"))
@@ -111,7 +113,7 @@ def recover(*, common: Common, data_dir: DataOption = Path("danube-data")) -> No
             f"{data_dir} is no broker's data directory", field="data_dir", value=str(data_dir)
         )
     principal = Principal(f"recovered-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}")
-    token = run_async(partial(_let_in, data_dir, principal, principal.name))
+    token = run_async(partial(_let_in, data_dir, principal, principal.name, "security.recover"))
     if common.as_json:
         print_json({"principal": principal.name, "token": token})
         return
@@ -123,8 +125,10 @@ Mend what was lost, then take it back: danube bindings delete {principal.name}; 
     )
 
 
-async def _let_in(data_dir: Path, principal: Principal, name: str) -> str:
+async def _let_in(data_dir: Path, principal: Principal, name: str, operation: str) -> str:
     """Bind the role admin to a principal, in the metadata of a stopped broker; returns a token of its.
+
+    The audit is in the journal, which a stopped broker does not write: a note is left for its next start.
 
     Raises:
         DataDirLocked: the broker runs.
@@ -142,16 +146,20 @@ async def _let_in(data_dir: Path, principal: Principal, name: str) -> str:
                 f"--admin unix:{path}/admin.sock, with [auth] in its settings"
             )
         binding = Binding(id=name, principal=principal, roles=("admin",), scope=Scope.CLUSTER)
-        record, token = new_token(
-            name,
-            principal,
-            secrets.token_bytes(DICE_BYTES),
-            now_ms=time.time_ns() // 1_000_000,
-            until_ms=None,
-        )
+        now_ms = time.time_ns() // 1_000_000
+        dice = secrets.token_bytes(DICE_BYTES)
+        record, token = new_token(name, principal, dice, now_ms=now_ms, until_ms=None)
+        note = {
+            "operation": operation,
+            "principal": str(principal),
+            "token_id": record.token_id,
+            "by": default_principal({}),
+            "time_ms": now_ms,
+        }
         changes: Mapping[str, bytes | None] = {
             binding_key(binding.id): encode_binding(binding),
             token_key(record.token_id): encode_token(record),
+            LET_IN + record.token_id: json.dumps(note).encode(),
         }
         async with EmbeddedStore(path / "metadata.sqlite") as store:
             await AdminState(store).write(changes, {})

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydanube import Tls
 from pydanube.admin import connect_admin
+from pydanube.principal import default_principal
 from pydanube_broker.settings_load import load_settings
 from pydanube_broker.settings_values import SECURITY_FILE
 from pydanube_cli.composition import administered
@@ -91,3 +92,14 @@ async def test_whoever_has_the_data_directory_lets_himself_in_again(
     principal, _ = await whoami(data, again["token"], made["ca"])
     assert principal == again["principal"]
     assert principal.startswith("recovered-")
+    # each stands in the audit once, after as many starts as there were
+    async with (
+        administered(settings_of(data)) as (broker, _),
+        connect_admin(broker.admin_url, token=again["token"], tls=Tls(ca=made["ca"])) as admin,
+    ):
+        every = (await admin.audit.query(filter="security.*")).items
+        found = [each for each in every if each.face == "cli"]
+        told = [(each.operation, each.arguments["principal"]) for each in found if each.phase == "outcome"]
+        assert sorted(told) == [("security.init", "user:admin"), ("security.recover", f"user:{principal}")]
+        assert {each.principal for each in found} == {default_principal({})}
+        assert again["token"] not in str(found)

@@ -14,6 +14,7 @@ ROLES: Final = "security/roles/"
 BINDINGS: Final = "security/bindings/"
 TOKENS: Final = "security/tokens/"
 REVOCATIONS: Final = "security/revocations/"
+LET_IN: Final = "security/let_in/"  # who was, while the broker was stopped: until the audit has it
 VERSION: Final = "security/version"  # another value with every change
 
 
