@@ -176,7 +176,7 @@ class Schemas:
         ref: SchemaRef | None = message.schema
         payload = bytes(message.payload)
         schema = None if ref is None else await self.get(ref)
-        return _made(_value(schema, payload, into), into)
+        return _made(value_of(schema, payload, into), into)
 
     async def _ask(self, method: str, request: Message) -> bytes:
         return await self._call(SCHEMA_REGISTRY[method].path, request.SerializeToString(), TIMEOUT_S)
@@ -201,7 +201,7 @@ class Schemas:
         return schema
 
 
-def _value(schema: Schema | None, payload: bytes, into: Callable[..., Any] | None) -> Any:
+def value_of(schema: Schema | None, payload: bytes, into: Callable[..., Any] | None) -> Any:
     kind = "bytes" if schema is None else schema.schema_type
     try:
         match kind:

@@ -16,7 +16,7 @@ from pydanube_core.errors import InvalidArgument, MissingExtra, PayloadInvalid
 from pydanube_core.extras import install_command
 
 from pydanube.avro_data import fault_of, is_recursive
-from pydanube.schemas import Schema
+from pydanube.schemas import Schema, value_of
 from pydanube.value_shapes import pointer, to_data, to_json_data
 
 _FAULTS: Final = (ValueError, TypeError, KeyError, OverflowError, ArithmeticError, AttributeError)
@@ -58,6 +58,19 @@ def serialiser(schema: Schema) -> Callable[[Any], bytes]:
             _refuse(schema, "/", "it is nested too deeply", value)
 
     return serialise
+
+
+def payload_check(schema: Schema) -> Callable[[bytes], object]:
+    """A function that takes payloads of this schema; bytes of a type that says nothing of them are all taken, and Protobuf's.
+
+    It raises:
+        PayloadInvalid: the bytes are no such value, or it does not fit.
+        MissingExtra: what the format needs is not installed.
+    """
+    if schema.schema_type not in ("string", "json_schema", "avro"):
+        return len
+    serialise = serialiser(schema) if schema.schema_type == "json_schema" else lambda value: b""
+    return lambda payload: serialise(value_of(schema, payload, None))
 
 
 def _refuse(schema: Schema, path: str, why: str, value: Any) -> NoReturn:

@@ -48,3 +48,15 @@ async def test_every_sample_runs_and_prints_what_the_page_says(
             if inspect.isawaitable(outcome):
                 await outcome
         assert printed.getvalue() == expected, f"the sample at line {line} of docs/python.md"
+
+
+def test_the_worker_with_retries_and_dead_letters_takes_few_lines() -> None:
+    text = PAGE.read_text()
+    (program,) = re.findall(
+        r"^```python\n(import asyncio\n.*?)\n\n\nasync def look", text, re.MULTILINE | re.DOTALL
+    )
+    lines = [line for line in program.splitlines() if line.strip()]
+    assert {"client.run(", "retries=", "backoff_s=", "dead_letter=True"} <= set(
+        re.findall(r"client\.run\(|\w+=(?:True)?", program)
+    )
+    assert len(lines) <= 23  # and one line that imports connect, one that runs it

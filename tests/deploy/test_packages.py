@@ -16,6 +16,9 @@ from tests.support.pinned_packages import ensure_package
 
 UV = "uv==0.13.9"
 MINUTES = 60.0
+MOST_ADDED = (
+    65_000_000  # bytes on disk, bytecode with them, that the base install adds to an empty environment
+)
 # (Python, what is installed, extras): all extras once, since Spark alone is half a gigabyte.
 INSTALLS = [
     ("3.11", "wheel", "all"),
@@ -53,6 +56,13 @@ def _runs(program: str, version: str) -> bool:
     return done.returncode == 0 and done.stdout.strip() == version
 
 
+def bytes_on_disk(folder: Path) -> int:
+    return (
+        sum(path.lstat().st_blocks for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        * 512
+    )
+
+
 @pytest.mark.timeout(20 * MINUTES)
 @pytest.mark.parametrize(("python", "kind", "extras"), INSTALLS)
 def test_an_empty_environment_gets_a_command_that_works(
@@ -65,9 +75,10 @@ def test_an_empty_environment_gets_a_command_that_works(
     }
     venv = tmp_path / "venv"
     subprocess.run([uv, "venv", "--quiet", "--python", base, str(venv)], check=True, env=environment)
+    empty = bytes_on_disk(venv)
     wanted = f"pydanube[{extras}] @ {packages[kind].as_uri()}" if extras else str(packages[kind])
     installed = subprocess.run(
-        [uv, "pip", "install", "--quiet", "--python", str(venv / "bin/python"), wanted],
+        [uv, "pip", "install", "--quiet", *["--compile-bytecode"] * (not extras), "--python", str(venv / "bin/python"), wanted],
         capture_output=True, text=True, env=environment, check=False,
     )  # fmt: skip
     assert installed.returncode == 0, installed.stderr
@@ -86,6 +97,7 @@ def test_an_empty_environment_gets_a_command_that_works(
 
     assert danube("--version").stdout.startswith("danube ")
     if not extras:
+        assert 0 < bytes_on_disk(venv) - empty <= MOST_ADDED
         refused = danube("up", "--json")
         assert json.loads(refused.stderr)["error"]["code"] == "MISSING_EXTRA"
         doctor = danube("doctor", "--json", "--port-offset", "1234")

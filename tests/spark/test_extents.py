@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_spark.sources.extent import ColdObject, Extent, cover_of, slices_of, tails_of, within
+from pydanube_spark.sources.extent import (
+    ColdObject,
+    Extent,
+    cover_of,
+    reached_by,
+    slices_of,
+    stored_bytes,
+    tails_of,
+    within,
+)
 from pydanube_storage.objects.names import ObjectName
 
 
@@ -77,3 +86,27 @@ def test_a_range_beyond_the_end_is_empty() -> None:
     cut = within(extent(1, 1), 50, 70)
     assert (cut.start, cut.end, cut.objects) == (50, 50, ())
     assert slices_of([cut], split_bytes=10) == []
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 20), st.integers(1, 4000)), max_size=5),
+    st.integers(0, 30),
+    st.integers(0, 40),
+    st.floats(0, 1),
+)
+def test_a_share_of_the_bytes_reaches_as_far_as_they_go_and_one_message_at_least(
+    sizes: list[tuple[int, int]], tail: int, start: int, share: float
+) -> None:
+    objects, at = [], 0
+    for count, size in sizes:
+        objects.append(ColdObject(key=f"{at}", start=at, end=at + count, bytes=size))
+        at += count
+    whole = Extent(topic="t", partition=None, start=0, end=at + tail, objects=tuple(objects))
+    low = min(start, whole.end)
+    reached = reached_by(whole, low, whole.end, share)
+    assert min(low + 1, whole.end) <= reached <= whole.end
+    wanted = share * stored_bytes(whole, low, whole.end)
+    if reached > low + 1:
+        assert stored_bytes(whole, low, reached) <= wanted * 1.001
+    if reached < whole.end:
+        assert stored_bytes(whole, low, reached + 1) > wanted * 0.999

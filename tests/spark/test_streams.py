@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,13 @@ def _send(broker: BrokerProcess, topic: str, *numbers: int, partitions: int | No
         producer.send_many([b"%d" % n for n in numbers], keys=[f"k{n}" for n in numbers])
 
 
-def _payloads(broker: BrokerProcess, topic: str) -> list[int]:
+def _raw(broker: BrokerProcess, topic: str) -> list[bytes]:
     with connect(broker.url) as client, client.reader(topic, stop="head") as reader:
-        return [int(message.payload) for message in reader]
+        return [message.payload for message in reader]
+
+
+def _payloads(broker: BrokerProcess, topic: str) -> list[int]:
+    return [int(payload) for payload in _raw(broker, topic)]
 
 
 def _stream(spark: Any, options: dict[str, str]) -> Any:
@@ -60,6 +66,27 @@ def test_available_now_honours_the_limit_ends_where_the_topic_ended_and_reports(
     assert (json.loads(end) if isinstance(end, str) else end)["/default/now"] == 35
     latest = source["latestOffset"]
     assert (json.loads(latest) if isinstance(latest, str) else latest)["/default/now"] == 36
+
+
+def test_a_batch_has_no_more_bytes_than_it_may(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
+    _send(broker, "bytes", *range(12), partitions=2)
+    seen: list[list[int]] = []
+
+    def take(frame: Any, batch: int) -> None:
+        seen.append([int(bytes(row.payload)) for row in frame.collect()])
+
+    query = (
+        _stream(
+            spark, _options(broker, "bytes", max_bytes_per_batch="16kB")
+        )  # of 1 KiB each until they are in objects
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(100)
+    assert sorted(number for batch in seen for number in batch) == list(range(12))
+    assert len(seen) > 1
 
 
 def test_few_messages_wait_for_more_until_the_delay_is_over(broker: BrokerProcess) -> None:
@@ -100,6 +127,29 @@ def test_offsets_of_partitions_are_json(spark: Any, broker: BrokerProcess) -> No
     ):
         with pytest.raises(Exception, match=said):
             spark.read.format("danube").options(**_options(broker, "parts", start=wrong)).load().collect()
+
+
+def test_a_partition_is_a_topic_of_its_own_name(spark: Any, broker: BrokerProcess) -> None:
+    _send(broker, "assigned", *range(40), partitions=3)
+    wanted = {0: "assigned-part-0", 2: "assigned-part-2"}
+    whole = spark.read.format("danube").options(**_options(broker, "assigned")).load().collect()
+    some = spark.read.format("danube").options(**_options(broker, ",".join(wanted.values()))).load().collect()
+    assert sorted(bytes(row.payload) for row in some) == sorted(
+        bytes(row.payload) for row in whole if row.partition in wanted
+    )
+
+
+def test_a_time_is_a_beginning(spark: Any, broker: BrokerProcess) -> None:
+    _send(broker, "timed", 1, 2)
+    with connect(broker.url) as client, client.reader("timed", stop="head") as reader:
+        (*_, last) = (message.append_time for message in reader)
+    later = last.timestamp() + 0.001
+    while time.time() <= later + 0.001:
+        pass
+    _send(broker, "timed", 3)
+    moment = datetime.fromtimestamp(later, UTC).isoformat()
+    rows = spark.read.format("danube").options(**_options(broker, "timed", start=f"time:{moment}")).load()
+    assert [bytes(row.payload) for row in rows.collect()] == [b"3"]
 
 
 def test_lost_messages_end_a_stream_or_are_passed_over(
@@ -172,3 +222,31 @@ def test_each_row_goes_to_the_topic_that_it_names(spark: Any, broker: BrokerProc
         frame.select("payload").write.format("danube").option("broker", broker.url).mode("append").save()
     with pytest.raises(Exception, match="say which topic"):
         spark.read.format("danube").option("broker", broker.url).load()
+
+
+@pytest.mark.parametrize(
+    ("kind", "definition", "good", "bad"),
+    [
+        ("json_schema", '{"type": "object", "required": ["id"]}', b'{"id": 1}', b'{"no": 1}'),
+        ("json_schema", '{"type": "object", "required": ["id"]}', b'{"id": 2}', b"no JSON"),
+        ("avro", '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}', b"\x02x", b"\x09x"),
+        ("string", "", b"text", b"\xff"),
+    ],
+)  # fmt: skip
+def test_a_payload_that_does_not_fit_the_schema_is_refused_before_anything_is_written(
+    spark: Any, broker: BrokerProcess, kind: str, definition: str, good: bytes, bad: bytes
+) -> None:
+    topic = f"fits-{kind}-{len(good)}-{len(bad)}"
+    with connect(broker.url) as client:
+        client.schemas.register(topic, kind, definition)
+    options = _options(broker, topic, schema=topic)
+
+    def write(*payloads: bytes) -> None:
+        frame = spark.createDataFrame([(bytearray(each),) for each in payloads], "payload binary").coalesce(1)
+        frame.write.format("danube").options(**options).mode("append").save()
+
+    with pytest.raises(Exception, match="PAYLOAD_INVALID"):
+        write(good, good, bad)
+    assert _raw(broker, topic) == []
+    write(good, good)
+    assert _raw(broker, topic) == [good, good]

@@ -34,7 +34,7 @@ def made(batches):
     killed = Path(folder, f"killed-{part}")
     count = 0
     for batch in batches:
-        payloads = [f"p{number}".ljust(2000) for number in batch.column(0).to_pylist()]
+        payloads = [f"p{number}".ljust(6000) for number in batch.column(0).to_pylist()]
         yield pa.RecordBatch.from_pydict({"payload": payloads})
         count += len(payloads)
         if count >= 1000 and not killed.exists():

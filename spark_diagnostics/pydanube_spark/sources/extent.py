@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from pydanube_storage.objects.names import ObjectName
+
+_UNKNOWN_BYTES: Final = 1024.0  # of a message, while none of its topic is in an object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,35 @@ def within(extent: Extent, start: int, end: int) -> Extent:
     high = max(low, min(extent.end, end))
     kept = tuple(each for each in extent.objects if each.end > low and each.start < high)
     return replace(extent, start=low, end=high, objects=kept)
+
+
+def reached_by(extent: Extent, start: int, end: int, share: float) -> int:
+    """The offset up to which about `share` of the bytes of `[start, end)` go, one message at least where there is one.
+
+    The bytes of an object are spread evenly over its offsets; a message that is in none yet has the mean of those that are.
+    """
+    budget = share * stored_bytes(extent, start, end)
+    for low, high, each_bytes in _stretches(extent, start, end):
+        if budget < (high - low) * each_bytes:
+            return max(low + int(budget / each_bytes), min(start + 1, end))
+        budget -= (high - low) * each_bytes
+    return end
+
+
+def stored_bytes(extent: Extent, start: int, end: int) -> float:
+    """The bytes of `[start, end)`, as `reached_by` reckons them."""
+    return sum((high - low) * each_bytes for low, high, each_bytes in _stretches(extent, start, end))
+
+
+def _stretches(extent: Extent, start: int, end: int) -> list[tuple[int, int, float]]:
+    """[low, high) and the bytes of one of its messages, ascending, of what there is between two offsets."""
+    known = [(each.start, each.end, each.bytes / (each.end - each.start)) for each in extent.objects]
+    messages = sum(high - low for low, high, _ in known)
+    mean = sum(each.bytes for each in extent.objects) / messages if messages else _UNKNOWN_BYTES
+    cold_end = max(extent.start, extent.cold_end)
+    found = [(max(low, start), min(high, end), size) for low, high, size in known]
+    found.append((max(cold_end, start), end, mean))
+    return [(low, high, max(size, 1.0)) for low, high, size in found if low < high]
 
 
 def slices_of(extents: Sequence[Extent], *, split_bytes: int) -> list[tuple[Slice, ...]]:

@@ -20,7 +20,13 @@ from pydanube_storage.objects import StoreOptions
 _STORE: Final = ("endpoint", "region", "path_style", "profile", "role", "anonymous")
 _TOPIC: Final = (
     *("topic", "pattern", "broker", "admin", "tier", "cluster", "start", "end", "decode", "on_error"),
-    *("max_messages_per_batch", "min_messages_per_batch", "max_trigger_delay", "fail_on_data_loss"),
+    *(
+        "max_messages_per_batch",
+        "max_bytes_per_batch",
+        "min_messages_per_batch",
+        "max_trigger_delay",
+        "fail_on_data_loss",
+    ),
     *("split_bytes", "write_id", "dispatch_strategy", "schema"),
     *_STORE,
 )
@@ -50,6 +56,7 @@ class TopicOptions:
     decode: bool = False
     on_error: str = "null"  # what a payload becomes that cannot be decoded
     max_messages_per_batch: int | None = None  # of a micro-batch
+    max_bytes_per_batch: int | None = None
     min_messages_per_batch: int | None = None  # fewer wait, but no longer than `max_trigger_delay_s`
     max_trigger_delay_s: float = 900.0
     fail_on_data_loss: bool = True
@@ -133,6 +140,9 @@ class TopicOptions:
             decode=_switch(given, "decode"),
             on_error=given.get("on_error", "null").lower(),
             max_messages_per_batch=_count(given, "max_messages_per_batch"),
+            max_bytes_per_batch=parse_bytes(given["max_bytes_per_batch"], field="max_bytes_per_batch")
+            if "max_bytes_per_batch" in given
+            else None,
             min_messages_per_batch=_count(given, "min_messages_per_batch"),
             max_trigger_delay_s=parse_duration_s(given["max_trigger_delay"], field="max_trigger_delay")
             if "max_trigger_delay" in given

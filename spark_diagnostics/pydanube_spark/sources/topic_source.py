@@ -31,7 +31,7 @@ from pydanube_spark.decoding.column import DECODED_ROWS, Decoding
 from pydanube_spark.sources.cluster import Located, locate
 from pydanube_spark.sources.columns import TOPIC_SCHEMA
 from pydanube_spark.sources.decoded import decoding_of, schema_of
-from pydanube_spark.sources.extent import Extent, Slice, slices_of, tails_of, within
+from pydanube_spark.sources.extent import Extent, Slice, reached_by, slices_of, stored_bytes, tails_of, within
 from pydanube_spark.sources.options import TopicOptions
 from pydanube_spark.sources.positions import between, first_offsets
 from pydanube_spark.sources.reading import Times, read_slices, read_tail
@@ -175,6 +175,8 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         most = getattr(limit, "max_rows", None) or getattr(limit, "maxRows", None)
         if most is not None and start is not None:
             latest = _limited(begun, latest, most)
+        if self.options.max_bytes_per_batch is not None and start is not None:
+            latest = _limited_bytes(located.extents, begun, latest, self.options.max_bytes_per_batch)
         return self._said(latest, located)
 
     def _said(self, offsets: Mapping[str, int], located: Located) -> dict[str, Any]:
@@ -293,3 +295,14 @@ def _limited(start: Mapping[str, int], latest: Mapping[str, int], most: int) -> 
         topic: start.get(topic, 0) + (max(1, count * most // total) if count else 0)
         for topic, count in waiting.items()
     }
+
+
+def _limited_bytes(
+    extents: Sequence[Extent], start: Mapping[str, int], latest: Mapping[str, int], most: int
+) -> dict[str, int]:
+    """At most about `most` stored bytes, shared between the topics by what each has; every one that has some gets on."""
+    spans = [(each, start.get(each.topic, each.start), latest[each.topic]) for each in extents]
+    total = sum(stored_bytes(*span) for span in spans)
+    if total <= most:
+        return dict(latest)
+    return {**latest, **{each.topic: reached_by(each, low, high, most / total) for each, low, high in spans}}

@@ -12,18 +12,25 @@ goes on where it stopped.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Final
 
+from pydanube import Message
+from pydanube.routing import Router, Routing
+from pydanube.serialising import payload_check
+from pydanube_core.batch import BATCH_TARGET_BYTES
 from pydanube_core.errors import InvalidArgument
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, MapType, StringType, StructType
 
 from pydanube_spark.sources.options import TopicOptions
 
-_CHUNK: int = 4096
+_ROWS: Final = 65_536  # stored together
+_BYTES: Final = 4 << 20
 MOST_TOPICS: Final = 100  # of one task: each is a stream of its own
 #: local properties of a streaming query's tasks
 _QUERY: Final = "sql.streaming.queryId"
@@ -145,31 +152,56 @@ def _write(options: TopicOptions, name: str, iterator: Iterator[Any]) -> _Writte
     """Store rows under the name of a producer, those that it has not stored yet."""
     from pydanube.sync import connect
 
-    with connect(options.broker_url) as client, ExitStack() as opened:
-        topics: dict[str, _OneTopic] = {}
-        for batch in iterator:
-            for at in range(0, batch.num_rows, _CHUNK):
-                for topic, rows in _by_topic(batch.slice(at, _CHUNK), options.topic):
-                    if topic not in topics:
-                        if len(topics) == MOST_TOPICS:
-                            raise InvalidArgument(
-                                f"the rows of one task go to more than {MOST_TOPICS} topics: repartition by topic",
-                                field="topic", value=topic,
-                            )  # fmt: skip
-                        producer = client.producer(
-                            topic,
-                            name=name,
-                            access_mode="named",
-                            dispatch_strategy=options.dispatch_strategy,  # type: ignore[arg-type]
-                            schema=options.schema,
-                            routing="key",
-                        )
-                        topics[topic] = _OneTopic(opened.enter_context(producer))
-                    topics[topic].store(rows)
+    topics: dict[str, _OneTopic] = {}
+
+    def store(rows: Any) -> None:
+        for topic, own in _by_topic(rows, options.topic):
+            if topic not in topics:
+                if len(topics) == MOST_TOPICS:
+                    raise InvalidArgument(
+                        f"the rows of one task go to more than {MOST_TOPICS} topics: repartition by topic",
+                        field="topic", value=topic,
+                    )  # fmt: skip
+                producer = client.producer(
+                    topic,
+                    name=name,
+                    access_mode="named",
+                    dispatch_strategy=options.dispatch_strategy,  # type: ignore[arg-type]
+                    schema=options.schema,
+                    routing="key",
+                    batch_bytes=BATCH_TARGET_BYTES,
+                )
+                topics[topic] = _OneTopic(opened.enter_context(producer), check)
+            topics[topic].store(own)
+
+    # Spark makes the next rows while these are sent.
+    with connect(options.broker_url) as client, ExitStack() as opened, ThreadPoolExecutor(1) as sender:
+        check = None if options.schema is None else payload_check(client.schemas.latest(options.schema))
+        sent: Future[None] | None = None
+        for rows in _gathered(iterator):
+            if sent is not None:
+                sent.result()
+            sent = sender.submit(store, rows)
+        if sent is not None:
+            sent.result()
     return _Written(
         rows=sum(each.rows.seen for each in topics.values()),
         left_out=sum(each.rows.left_out for each in topics.values()),
     )
+
+
+def _gathered(iterator: Iterator[Any]) -> Iterator[Any]:
+    """Spark's batches, several together: each time what was sent is waited for until it is stored."""
+    import pyarrow as pa
+
+    held: list[Any] = []
+    for batch in iterator:
+        held.append(batch)
+        if sum(each.num_rows for each in held) >= _ROWS or sum(each.nbytes for each in held) >= _BYTES:
+            yield pa.Table.from_batches(held)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held)
 
 
 def _by_topic(batch: Any, topic: str) -> Iterator[tuple[str, Any]]:
@@ -191,64 +223,101 @@ def _by_topic(batch: Any, topic: str) -> Iterator[tuple[str, Any]]:
 class _OneTopic:
     """The producer of a task on one topic."""
 
-    def __init__(self, producer: Any) -> None:
+    def __init__(self, producer: Any, check: Callable[[bytes], object] | None = None) -> None:
         self._producer = producer
+        self._check = check  # of payloads, where there is a schema
         self.rows = _Rows(producer.stored_before)
 
     def store(self, batch: Any) -> None:
-        """Send what is not stored yet, and wait until it is where that cannot be left to the producer's block."""
-        waiting = self.rows.not_stored(batch)
-        if self._producer.partitions is None:
-            self._producer.send_many(message for _, message in waiting)
+        """Send what is not stored yet, and wait until it is."""
+        rows = _columns(batch)
+        if self._check is not None:
+            for payload in rows[0]:  # before any of them is sent
+                self._check(payload)
+        if not self.rows.by_column:
+            self._store_each(self.rows.not_stored(*rows))
             return
-        for partition, message in waiting:
-            self.rows.pending.append(
-                self._producer.send_nowait(
-                    message.payload,
-                    key=message.key,
-                    attributes=dict(message.attributes) or None,
-                    partition=partition,
-                )
-            )
+        payloads, keys, attributes = self.rows.rest(*rows)
+        if attributes is None:
+            self._producer.send_many(payloads, keys=keys)
+        else:
+            self._producer.send_many(map(_message, payloads, keys or repeat(None), attributes))
+
+    def _store_each(self, rows: Sequence[_Placed]) -> None:
+        """As a task that comes again has to: each row to the partition that it went to in the first try."""
+        handles = [
+            self._producer.send_nowait(payload, key=key, attributes=attributes or None, partition=partition)
+            for partition, payload, key, attributes in rows
+        ]
         self._producer.flush()
-        for handle in self.rows.pending:
+        for handle in handles:
             handle.result()
-        self.rows.pending.clear()
+
+
+_Attributes = dict[str, str] | None
+_Columns = tuple[list[bytes], list[str | None] | None, list[_Attributes] | None]
+_Placed = tuple[int, bytes, str | None, _Attributes]
+
+
+def _columns(batch: Any) -> _Columns:
+    """Payloads, keys and attributes of rows; None for a column that says nothing."""
+    import pyarrow as pa
+
+    payloads = batch.column("payload")
+    if payloads.null_count:
+        raise InvalidArgument("payload is null in a row: a message has one", field="payload", value=None)
+    return (
+        payloads.cast(pa.binary()).to_pylist(),
+        _said(batch, "key", lambda column: column.to_pylist()),
+        _said(batch, "attributes", lambda column: [pairs and dict(pairs) for pairs in column.to_pylist()]),
+    )
+
+
+def _said(batch: Any, name: str, values: Callable[[Any], list[Any]]) -> list[Any] | None:
+    if name not in batch.schema.names or batch.column(name).null_count == batch.num_rows:
+        return None
+    return values(batch.column(name))
+
+
+def _message(payload: bytes, key: str | None, attributes: _Attributes) -> Message:
+    return Message.new(payload, key=key, attributes=attributes or {})
 
 
 class _Rows:
     """Which rows of a task are not stored yet. The way of a row hangs on nothing but its key and its place."""
 
     def __init__(self, stored: tuple[int, ...]) -> None:
-        from pydanube.routing import Router, Routing
-
         self._stored = stored
         self._reached = [0] * len(stored)
         self._router = Router(Routing.KEY, len(stored))
-        self.pending: list[Any] = []
+        # Else a producer, whose routing is the same, would begin with the first row that is not stored.
+        self.by_column = len(stored) == 1 or not any(stored)
         self.seen = self.left_out = 0
 
-    def not_stored(self, batch: Any) -> list[tuple[int, Any]]:
-        """(partition, message) of the rows that the topic does not hold from an earlier try."""
-        from pydanube import Message
+    def rest(
+        self, payloads: list[bytes], keys: list[str | None] | None, attributes: list[_Attributes] | None
+    ) -> _Columns:
+        """The rows that are not stored, where it is the first so many of all that are."""
+        count = len(payloads)
+        first = min(count, max(0, sum(self._stored) - self.seen))
+        self.seen += count
+        self.left_out += first
+        return payloads[first:], keys and keys[first:], attributes and attributes[first:]
 
-        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
-        count = batch.num_rows
-        keys = columns.get("key", [None] * count)
-        attributes = columns.get("attributes", [None] * count)
+    def not_stored(
+        self, payloads: list[bytes], keys: list[str | None] | None, attributes: list[_Attributes] | None
+    ) -> list[_Placed]:
+        """The rows that the topic does not hold from an earlier try, each with its partition."""
         found = []
-        for payload, key, pairs in zip(columns["payload"], keys, attributes, strict=True):
-            if payload is None:
-                raise InvalidArgument(
-                    "payload is null in a row: a message has one", field="payload", value=None
-                )
+        for payload, key, pairs in zip(
+            payloads, keys or repeat(None), attributes or repeat(None), strict=False
+        ):
             partition = self._router.pick(key, None)
             number = self._reached[partition]
             self._reached[partition] += 1
             self.seen += 1
             if number < self._stored[partition]:
                 self.left_out += 1
-                continue
-            data = payload.encode() if isinstance(payload, str) else payload
-            found.append((partition, Message.new(data, key=key, attributes=dict(pairs or ()))))
+            else:
+                found.append((partition, payload, key, pairs))
         return found
