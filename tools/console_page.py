@@ -99,7 +99,8 @@ END: Final = """\
 `danube tui --serve` prints a link with a token that works once. The browser gets a cookie for it that scripts do not see
 and other sites cannot send, and the next link is printed for the next browser. Page and websocket check cookie, `Host`
 and `Origin`; the page asks no foreign host for anything. Four consoles run at most, and one that is not used for
-`--idle` (30 minutes) ends. It listens on this machine alone: from elsewhere, `ssh -L 8766:127.0.0.1:8766 HOST`.
+`--idle` (30 minutes) ends. It listens on this machine alone: from elsewhere, `ssh -L 8766:127.0.0.1:8766 HOST`. In a container, whose port is published on
+127.0.0.1, `--host 0.0.0.0 --insecure-bind`: [the compose file](deployment.md#compose) has it so.
 
 ## Looks
 

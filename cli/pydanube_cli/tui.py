@@ -59,6 +59,12 @@ class TuiOptions:
     port: Annotated[
         int, typer.Option("--port", metavar="PORT", min=0, max=65_535, help="With --serve; 0: any free one.")
     ] = 8766
+    insecure_bind: Annotated[
+        bool,
+        typer.Option(
+            "--insecure-bind", help="With --serve: allow a public --host; who has the link gets in."
+        ),
+    ] = False
     idle: Annotated[
         str | None,
         typer.Option(
@@ -165,10 +171,11 @@ def _clusters(common: Common) -> list[Cluster]:
 def _serve(common: Common, options: TuiOptions) -> None:
     """A server whose sessions each run this command."""
     host, port = options.host, options.port
-    if host not in ("127.0.0.1", "localhost", "::1"):
+    if host not in ("127.0.0.1", "localhost", "::1") and not options.insecure_bind:
         raise InsecureBind(
-            f"--host {host}: anybody there could use the console, and it knows nobody yet; forward the port instead: "
-            f"ssh -L {port or 8766}:127.0.0.1:{port or 8766} THIS-HOST",
+            f"--host {host}: whoever reads the link on its way could use the console; forward the port instead: "
+            f"ssh -L {port or 8766}:127.0.0.1:{port or 8766} THIS-HOST. Where something else keeps strangers away, as a "
+            "port that a container publishes on 127.0.0.1, say --insecure-bind",
             field="host",
             value=host,
         )

@@ -2,12 +2,12 @@
 # Build the container image from this tree, without a registry of images: Debian's packages by mmdebstrap for the base,
 # PyPI for the rest. Needs buildah and mmdebstrap (apt-get install buildah mmdebstrap), and root or a user namespace.
 #
-#   deploy/image/build.sh [--tag localhost/danube:dev] [--extras broker,mcp,s3] [--base-tar FILE] [-o FILE.tar]
+#   deploy/image/build.sh [--tag localhost/danube:dev] [--extras broker,mcp,s3,tui] [--base-tar FILE] [-o FILE.tar]
 #
 # The same commit, the same Debian packages and the same requirements give the same layers: times are the commit's.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd -P)
-usual=broker,mcp,s3
+usual=broker,mcp,s3,tui
 tag=localhost/danube:dev extras=$usual base_tar= out= suite=bookworm
 while [ $# -gt 0 ]; do
     case $1 in

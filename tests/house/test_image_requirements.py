@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-EXTRAS = ("broker", "mcp", "s3")  # as deploy/image/build.sh has them
+EXTRAS = ("broker", "mcp", "s3", "tui")  # as deploy/image/build.sh has them
 AGAIN = "remove deploy/image/requirements.txt and run deploy/image/build.sh"
 
 

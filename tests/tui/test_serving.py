@@ -160,6 +160,22 @@ async def test_another_address_is_refused(cluster: Administered) -> None:
     assert json.loads(told)["error"]["code"] == "INSECURE_BIND"
 
 
+async def test_in_a_container_it_answers_to_the_address_that_its_port_is_published_on(
+    cluster: Administered,
+) -> None:
+    async with (
+        served(cluster, "--host", "0.0.0.0", "--insecure-bind") as it,
+        aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser,
+    ):
+        assert it.base.startswith("http://127.0.0.1:")
+        async with browser.get(it.base) as refused:
+            assert refused.status == 403
+        async with browser.get(it.link) as entered:
+            assert entered.status == 200
+        async with browser.get(it.base, headers={"Host": "evil.example"}) as refused:
+            assert refused.status == 403
+
+
 class Chromium:
     """A page of a real Chromium, by its debugging protocol."""
 

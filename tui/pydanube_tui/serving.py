@@ -73,6 +73,11 @@ class ConsoleServer(Server):
 
     def __init__(self, command: str, listener: socket.socket, say: Callable[[str], None]) -> None:
         host, port = listener.getsockname()[:2]
+        if host in (
+            "0.0.0.0",
+            "::",
+        ):  # no address to open: a container, whose port is published on its machine
+            host = "127.0.0.1"
         super().__init__(command, host=host, port=port, title="danube console")
         self.door = Door(frozenset({f"{host}:{port}", f"localhost:{port}"}))
         self._listener = listener
