@@ -76,9 +76,7 @@ def test_a_batch_has_no_more_bytes_than_it_may(spark: Any, broker: BrokerProcess
         seen.append([int(bytes(row.payload)) for row in frame.collect()])
 
     query = (
-        _stream(
-            spark, _options(broker, "bytes", max_bytes_per_batch="16kB")
-        )  # of 1 KiB each until they are in objects
+        _stream(spark, _options(broker, "bytes", max_bytes_per_batch="1kB"))
         .writeStream.foreachBatch(take)
         .option("checkpointLocation", str(tmp_path / "c"))
         .trigger(availableNow=True)
