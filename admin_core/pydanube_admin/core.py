@@ -30,6 +30,7 @@ from pydanube_core.facts import DataChangesTaken
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.secrets import without_passwords
 from pydanube_core.security.identity import OPERATOR, current_identity
+from pydanube_core.security.permissions import Principal
 
 from pydanube_admin.arguments import parse_call
 from pydanube_admin.engine.acting import acting_for, calling, check_acting
@@ -205,11 +206,13 @@ class AdminCore:
             raise Unavailable("the broker is still starting; try again in a moment", retry_after_ms=500)
         self._port.quotas.request(calling())
         await self._tidy_up()
+        proven = _known_principal(self._port)
         context = Context(
             port=self._port,
             now_ms=self._now_ms,
             face=face,
-            principal=_known_principal(self._port, principal),
+            principal=principal if proven is None else proven.name,
+            principal_type="" if proven is None else proven.type,
             call_id=new_id(CALL, self._now_ms()),
             desk=self._desk,
             audit=self._audit,
@@ -330,12 +333,12 @@ def _with_unseen(result: BaseModel, unseen: Mapping[str, str]) -> BaseModel:
     return result.model_copy(update={"not_seen": found})
 
 
-def _known_principal(port: ClusterPort, claimed: str) -> str:
-    """Who calls: with the locks on, whoever the credential names, whatever the call says."""
+def _known_principal(port: ClusterPort) -> Principal | None:
+    """Who calls: with the locks on, whoever the credential names, whatever the call says; None: what it claims."""
     identity = current_identity.get()
     if port.locks is None or identity is None or identity.method == "none":
-        return claimed
-    return identity.principal.name
+        return None
+    return identity.principal
 
 
 def _as_far_as_known(arguments: bytes | str | Mapping[str, Any]) -> Mapping[str, Any]:

@@ -160,6 +160,7 @@ class Broker(BrokerParts):
             settings.auth, self.admin_state, self.metrics.security_refused, self.registry.quotas.connection
         )
         self.access = TopicAccess(self.registry, self.health, settings, self.data_changes, self.locks)
+        self.metrics.quota_felt = self.registry.quotas.felt
         self.metrics.validations = self.registry.schemas.counters.validations
         self.metrics.validation_failures = self.registry.schemas.counters.failures
         self.plane = self.data_plane()

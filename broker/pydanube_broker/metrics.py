@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -81,6 +81,7 @@ class BrokerMetrics:
         self.dropped: Counter[tuple[str, str]] = Counter()  # (topic, reason)
         self.validations: Counter[tuple[str, str]] = Counter()  # (topic, policy)
         self.validation_failures: Counter[tuple[str, str]] = Counter()  # (topic, reason)
+        self.quota_felt: Callable[[], Iterable[tuple[tuple[str, ...], int]]] = tuple
         self.observation_s: dict[str, float] = {"sample": 0.0, "judge": 0.0, "tell": 0.0}
         self._fsync_buckets = [0] * (len(FSYNC_BUCKETS_S) + 1)
         self._fsync_sum = 0.0
@@ -134,6 +135,7 @@ class BrokerMetrics:
             "danube_dropped_messages": list(self.dropped.items()),
             "danube_schema_validation": list(self.validations.items()),
             "danube_schema_validation_failures": list(self.validation_failures.items()),
+            "danube_quota_felt": list(self.quota_felt()),
             "danube_grpc_calls": list(self.grpc_calls.items()),
             "danube_tier_objects": [((event,), count) for event, count in now.tier_objects.items()],
             "danube_grpc_connections_closed": [((why,), n) for why, n in self.connections_closed.items()],

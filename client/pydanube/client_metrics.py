@@ -41,7 +41,11 @@ class ClosedCounts:
 
 
 def _counters(statistics: Statistics) -> dict[str, int]:
-    return {name: number for name, number in asdict(statistics).items() if name not in _GAUGES}
+    return {name: number for name, number in _numbers(statistics).items() if name not in _GAUGES}
+
+
+def _numbers(statistics: Statistics) -> dict[str, int]:
+    return {name: value for name, value in asdict(statistics).items() if isinstance(value, int)}
 
 
 def exposition(
@@ -50,7 +54,7 @@ def exposition(
     """The text format of Prometheus, version 0.0.4."""
     sums: dict[Labels, Counter[str]] = {}
     for labels, statistics in open_ones:
-        sums.setdefault(labels, Counter()).update(asdict(statistics))
+        sums.setdefault(labels, Counter()).update(_numbers(statistics))
     for labels, counts in closed.items():
         sums.setdefault(labels, Counter()).update(counts)
     families: dict[str, list[str]] = {}

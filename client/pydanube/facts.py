@@ -99,7 +99,10 @@ class ClientStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerStatistics:
-    """Counters since the producer was opened; `waiting_*` is handed over and not yet answered."""
+    """Counters since the producer was opened; `waiting_*` is handed over and not yet answered.
+
+    `throttled_ms` is how long the broker has held this producer back for a quota, `throttled_by` the last such quota.
+    """
 
     sent_messages: int
     sent_bytes: int
@@ -113,6 +116,8 @@ class ProducerStatistics:
     resent_batches: int
     reconnects: int
     sessions: int
+    throttled_ms: int
+    throttled_by: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

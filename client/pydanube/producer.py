@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from itertools import repeat
 from operator import add
 from types import TracebackType
@@ -355,22 +356,15 @@ class Producer:
 
     def statistics(self) -> ProducerStatistics:
         """Return what was sent, answered and retried so far, and what waits; counts are messages."""
-        counters = self._counters
         waiting = [b for lane in self._lanes for b in lane.unanswered()]
         waiting_messages, waiting_bytes = sum(map(len, waiting)), sum(b.bytes for b in waiting)
         return ProducerStatistics(
             sent_messages=self._taken_messages + waiting_messages,
             sent_bytes=self._taken_bytes + waiting_bytes,
-            acknowledged_messages=counters.acknowledged_messages,
-            failed_messages=counters.failed_messages,
-            duplicate_messages=counters.duplicate_messages,
             waiting_messages=waiting_messages,
             waiting_bytes=waiting_bytes,
             blocked_senders=len(self._blocked),
-            written_batches=counters.written_batches,
-            resent_batches=counters.resent_batches,
-            reconnects=counters.reconnects,
-            sessions=counters.sessions,
+            **asdict(self._counters),
         )
 
     # -- the slower roads ------------------------------------------------------------------------------------

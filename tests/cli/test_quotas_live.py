@@ -108,12 +108,20 @@ async def test_what_is_published_beyond_the_rate_waits_and_its_client_is_not_ref
         async with client.producer("/shop/paced") as producer:
             for number in range(3):  # each waits for the one before it
                 await asyncio.gather(*(producer.send(b"%d" % number) for _ in range(500)))
+            told = producer.statistics()
+            assert (told.throttled_ms > 0, told.throttled_by) == (True, "namespace shop: messages_in_per_s")
         assert (
             asyncio.get_running_loop().time() - begun >= 0.9
         )  # a burst of a second, then a second's worth waits
     quotas = locked.broker.registry.quotas
     assert quotas.account("namespace", "shop").slowed["messages_in_per_s"].times
     assert "namespace shop: messages_in_per_s" in quotas.slowed["/shop/paced"]
+    findings = (await locked.call("shop", "diagnose.topic", topic="/shop/paced"))["findings"]
+    assert "throttled by quota namespace shop: messages_in_per_s" in str([one["summary"] for one in findings])
+    shown = (await locked.broker.port.metrics()).decode()
+    assert (
+        'danube_quota_felt_total{account="namespace shop",quota="messages_in_per_s",what="slowed"}' in shown
+    )
     item = next(
         each for each in (await locked.call("admin", "quotas.list"))["items"] if each["name"] == "shop"
     )

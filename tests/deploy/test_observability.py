@@ -24,6 +24,7 @@ SCRAPES_S = 60.0
 WITHOUT_SERIES = {
     "danube_dropped_messages_total",
     "danube_grpc_connections_closed_total",
+    "danube_quota_felt_total",
     "danube_security_refused_total",
 }
 

@@ -56,6 +56,7 @@ class ChangeRecord:
     destroys: bool = False
     image_bytes: int = 0  # of an image that lies beside the record
     life: str = ""  # of the broker that makes it
+    principal_type: str = ""  # as of its call
 
     def to_bytes(self) -> bytes:
         image = {} if self.image_bytes else self.image

@@ -81,10 +81,16 @@ class Context:
     port: ClusterPort
     now_ms: NowMs
     face: str  # where the call was made: cli, mcp, jsonrpc …
-    principal: str  # who asks; a claim until there is authentication
+    principal: str  # who asks; a claim unless its type is known
     call_id: str
     desk: PlanDesk
     audit: AuditLog
     lists: ListMemory = field(default_factory=ListMemory)
     grace: Grace | None = None
+    principal_type: str = ""  # what kind of thing has the name, by its credential; empty: a claim
     detached: Detachment | None = None  # nobody waits for the call: its task is the answer
+
+    @property
+    def owner(self) -> dict[str, Any]:
+        """Whose plans, tasks and changes this call makes: fields of their records."""
+        return {"principal": self.principal, "principal_type": self.principal_type}

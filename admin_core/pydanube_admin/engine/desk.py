@@ -116,7 +116,7 @@ class Desk:
             plan_id=new_id(PLAN, now),
             operation=call.operation.name,
             arguments=call.arguments,
-            principal=context.principal,
+            **context.owner,
             effect=(forecast.effect or call.operation.effect).value,
             reversible=_reversible(call.operation, forecast),
             diff=[dict(each) for each in forecast.diff],
@@ -272,7 +272,7 @@ class Desk:
             plan_id=plan_id,
             operation=call.operation.name,
             arguments=call.arguments,
-            principal=context.principal,
+            **context.owner,
             at_ms=now,
             undo_until_ms=now + self._options.undo_grace_ms,
             diff=[dict(each) for each in forecast.diff if each["path"] != UNDO_PATH][:100],
@@ -408,7 +408,7 @@ class Desk:
         return record, revision
 
     def _check_owner(self, context: Context, record: PlanRecord) -> None:
-        if record.principal != context.principal:
+        if (record.principal, record.principal_type) != (context.principal, context.principal_type):
             raise PlanMismatch(
                 f"the plan {record.plan_id} was made by another principal: only who made a plan applies it; make one "
                 "of your own",

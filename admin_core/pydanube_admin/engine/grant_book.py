@@ -16,6 +16,7 @@ from pydanube_core.errors import (
     InvalidArgument,
     PermissionDenied,
 )
+from pydanube_core.refusals import changed_since
 from pydanube_core.security.identity import ANONYMOUS, Identity, current_identity
 from pydanube_core.security.permissions import (
     BUILT_IN,
@@ -133,6 +134,12 @@ def check_admin_left(before: GrantBook, after: GrantBook) -> None:
         raise ConditionNotMet(
             "this would take the last admin's rights: bind the role admin to somebody else on the cluster first"
         )
+
+
+def check_unchanged(now: object, made: object, before: object, what: str) -> None:
+    """For an undo: what a change made is still there, or is taken back already. Raises `Conflict`."""
+    if now not in (made, before):
+        raise changed_since(what)
 
 
 def check_room(found: dict[str, Any], key: str, what: str) -> None:

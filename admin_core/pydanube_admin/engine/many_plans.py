@@ -68,7 +68,7 @@ async def plan_many(context: Context, calls: Sequence[Call]) -> Plan:
             plan_id=new_id(PLAN, now),
             operation=first.operation,
             arguments={"topics": [member.arguments["topic"] for member in members], **_shared(first)},
-            principal=context.principal,
+            **context.owner,
             effect=max(
                 (member.effect for member in members), key=lambda effect: effect == Effect.DESTROY.value
             ),

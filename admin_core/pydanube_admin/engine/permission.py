@@ -7,13 +7,13 @@ read inside `operations.read`, the change that an undo takes back.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import PermissionDenied
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
 from pydanube_core.security.identity import current_identity
-from pydanube_core.security.permissions import AUDIT_READ, CLUSTER, PRODUCE, Resource
+from pydanube_core.security.permissions import AUDIT_READ, CLUSTER, PRODUCE, Principal, Resource
 
 from pydanube_admin.engine.call import Call
 
@@ -58,6 +58,16 @@ def check_permission(port: ClusterPort, call: Call) -> Call:
     return call
 
 
+class Owned(Protocol):
+    """A plan, a task, a change."""
+
+    @property
+    def principal(self) -> str: ...
+
+    @property
+    def principal_type(self) -> str: ...
+
+
 class Sight:
     """The view that a caller has of others' things, in a list or in an error that proposes names.
 
@@ -79,11 +89,13 @@ class Sight:
     def namespace(self, name: str) -> bool:
         return self._sees(Resource(name))
 
-    def made_by(self, principal: str) -> bool:
-        """Whether he sees a plan or a task: his own, or all of them."""
+    def made_by(self, record: Owned) -> bool:
+        """Whether he sees a plan or a task: his own, or all of them. A namesake of another type is somebody else."""
         if self.everything:
             return True
-        return self._identity is not None and self._identity.principal.name == principal
+        return self._identity is not None and self._identity.principal == Principal(
+            record.principal, record.principal_type
+        )
 
     def _sees(self, resource: Resource) -> bool:
         if self.everything or self._locks is None:

@@ -52,6 +52,7 @@ class PlanRecord:
     call_id: str | None = None
     later: str | None = None
     members: list[str] = field(default_factory=list)  # plans that are applied with this one
+    principal_type: str = ""  # as of its call
 
     def to_bytes(self) -> bytes:
         return json.dumps({"version": 1, **asdict(self)}, default=str).encode()
@@ -65,6 +66,10 @@ class PlanRecord:
     def state_at(self, now_ms: int) -> str:
         """open, used, discarded or expired."""
         return "expired" if self.state == OPEN and now_ms >= self.expires_ms else self.state
+
+
+def _owner(record: PlanRecord) -> tuple[str, str]:
+    return record.principal, record.principal_type
 
 
 def digest_of(secret: str) -> str:
@@ -88,7 +93,7 @@ class Plans:
         self._swept_ms = -SWEEP_MS
         # As of the last look at all of them, and what was added since: never too few
         self._count = 0
-        self._waiting: Counter[str] = Counter()  # by principal
+        self._waiting: Counter[tuple[str, str]] = Counter()  # by principal, with its type
 
     async def add(self, record: PlanRecord) -> str:
         """Keep a plan and return its token.
@@ -107,12 +112,12 @@ class Plans:
                 limit=MAX_BYTES,
             )
         async with self._adding:
-            await self._make_room(record.principal, record.created_ms)
+            await self._make_room(record)
             await self._port.write_state(
                 {PREFIX + kept.plan_id: value}, expected={PREFIX + kept.plan_id: None}
             )
             self._count += 1
-            self._waiting[record.principal] += 1
+            self._waiting[_owner(record)] += 1
         return f"{kept.plan_id}.{secret}"
 
     async def lock(self, plan_id: str, secret: str) -> None:
@@ -166,7 +171,7 @@ class Plans:
         await self._port.write_state({key: ended.to_bytes()}, expected={key: revision})
         return ended
 
-    async def _make_room(self, principal: str, now_ms: int) -> None:
+    async def _make_room(self, new: PlanRecord) -> None:
         """Let go of plans whose time is long over; of the oldest, where there are too many.
 
         All are looked at once a minute, and where by the count since then there may be no room.
@@ -174,13 +179,14 @@ class Plans:
         Raises:
             LimitReached: too many plans are waiting, of one principal or of all.
         """
+        owner, now_ms = _owner(new), new.created_ms
         recent = 0 <= now_ms - self._swept_ms < SWEEP_MS
-        if recent and self._count < MAX_PLANS and self._waiting[principal] < MAX_PLANS_OF_ONE:
+        if recent and self._count < MAX_PLANS and self._waiting[owner] < MAX_PLANS_OF_ONE:
             return
         await self._sweep(now_ms)
-        if self._waiting[principal] >= MAX_PLANS_OF_ONE:
+        if self._waiting[owner] >= MAX_PLANS_OF_ONE:
             raise LimitReached(
-                f"{MAX_PLANS_OF_ONE} plans of {principal[:80]} are waiting to be applied: apply or discard some",
+                f"{MAX_PLANS_OF_ONE} plans of {new.principal[:80]} are waiting to be applied: apply or discard some",
                 field="plan",
                 limit=MAX_PLANS_OF_ONE,
             )
@@ -193,7 +199,7 @@ class Plans:
 
     async def _sweep(self, now_ms: int) -> None:
         items = await self._port.list_state(PREFIX, limit=MAX_PLANS)
-        waiting: Counter[str] = Counter()
+        waiting: Counter[tuple[str, str]] = Counter()
         old: list[str] = []
         over: list[str] = []
         for number, (item, record) in enumerate(readable(items, PlanRecord.from_item)):
@@ -202,7 +208,7 @@ class Plans:
             if record.expires_ms + KEPT_MS <= now_ms:
                 old.append(item.key)
             elif record.state_at(now_ms) == OPEN:
-                waiting[record.principal] += 1
+                waiting[_owner(record)] += 1
             else:
                 over.append(item.key)
         if len(items) - len(old) >= MAX_PLANS:

@@ -46,6 +46,7 @@ class TaskRecord:
     error: Mapping[str, Any] | None = None
     life: str = ""  # of the broker that runs it
     work: Sequence[Mapping[str, Any]] = ()  # how far it was when that was last noted
+    principal_type: str = ""  # as of its call
 
     def to_bytes(self) -> bytes:
         return json.dumps({"version": 1, **asdict(self)}, default=str).encode()

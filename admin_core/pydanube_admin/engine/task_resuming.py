@@ -88,6 +88,7 @@ class Resumption:
             now_ms=self._now_ms,
             face=record.face,
             principal=record.principal,
+            principal_type=record.principal_type,
             call_id=record.call_id,
             desk=self._desk,
             audit=self._audit,

@@ -156,7 +156,7 @@ class Tasks:
                 call_id=context.call_id,
                 operation=call.operation.name,
                 arguments=redacted(call.arguments),
-                principal=context.principal,
+                **context.owner,
                 started_ms=now_ms,
                 face=context.face,
                 via=detachment.via if detachment is not None else "",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -23,7 +25,7 @@ from pydanube_core.security.records import (
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
+from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, entry, nothing_left
 from pydanube_admin.engine.grant_book import (
     GrantBook,
     Name,
@@ -33,6 +35,7 @@ from pydanube_admin.engine.grant_book import (
     check_admin_left,
     check_holds,
     check_room,
+    check_unchanged,
     found_role,
     grant_book,
     names_of,
@@ -112,10 +115,47 @@ async def forecast_create_binding(context: Context, request: CreateBindingReques
     book = await grant_book(context)
     made = _new_binding(context, book, request)
     before = book.bindings.get(made.id)
+    former = None if before is None else _binding(before)
     return Forecast(
-        diff=[entry(f"bindings/{made.id}", None if before is None else _binding(before), _binding(made))],
+        diff=[entry(f"bindings/{made.id}", former, _binding(made))],
         blast_radius=blast_radius(),
+        image={"before": former},
     )
+
+
+async def undo_create_binding(
+    context: Context,
+    request: CreateBindingRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> Undo:
+    """A grant, or its end, like any other: whoever takes it back needs the right to do that himself."""
+    now, before = await _as_it_is(context, request.binding), image["before"]
+    check_unchanged(now, _binding(_made(request)), before, f"the binding {request.binding}")
+    if before is not None:
+        return await _again(context, before)
+    if now is None:
+        return Undo(act=nothing_left)
+    gone = BindingRequest(binding=request.binding)
+    context.desk.parse("bindings.delete", {"binding": request.binding})
+    return Undo(
+        act=partial(delete_binding, context, gone), forecast=await forecast_delete_binding(context, gone)
+    )
+
+
+async def _again(context: Context, before: Mapping[str, Any]) -> Undo:
+    """Give what was there before, as a new grant."""
+    arguments = {**before, "roles": ",".join(before["roles"])}
+    context.desk.parse("bindings.create", arguments)
+    back = CreateBindingRequest(**arguments)
+    return Undo(
+        act=partial(create_binding, context, back), forecast=await forecast_create_binding(context, back)
+    )
+
+
+async def _as_it_is(context: Context, name: str) -> dict[str, Any] | None:
+    found = (await grant_book(context)).bindings.get(name)
+    return None if found is None else _binding(found)
 
 
 @operation(
@@ -124,6 +164,7 @@ async def forecast_create_binding(context: Context, request: CreateBindingReques
     title="Create or change a binding",
     summary="Give a principal roles on the cluster, a namespace or a topic; a binding of that name is replaced.",
     forecast=forecast_create_binding,
+    undo=undo_create_binding,
     required_flags=("roles",),
     examples=(
         Example(
@@ -142,22 +183,25 @@ async def create_binding(context: Context, request: CreateBindingRequest) -> Cha
 
 
 def _new_binding(context: Context, book: GrantBook, request: CreateBindingRequest) -> Binding:
-    scope, roles = Scope(request.scope), names_of(request.roles)
-    resource = _scoped(scope, request.resource)
-    made = Binding(
-        id=request.binding,
-        principal=Principal(request.principal, request.principal_type),
-        roles=roles,
-        scope=scope,
-        resource=resource,
-    )
+    made = _made(request)
     check_room(book.bindings, made.id, "bindings")
     grants = book.grants
-    for role in roles:
+    for role in made.roles:
         found_role(book, role)
-        check_holds(context, grants, role, scope, resource)
+        check_holds(context, grants, role, made.scope, made.resource)
     check_admin_left(book, replace(book, bindings={**book.bindings, made.id: made}))
     return made
+
+
+def _made(request: CreateBindingRequest) -> Binding:
+    scope = Scope(request.scope)
+    return Binding(
+        id=request.binding,
+        principal=Principal(request.principal, request.principal_type),
+        roles=names_of(request.roles),
+        scope=scope,
+        resource=_scoped(scope, request.resource),
+    )
 
 
 def _scoped(scope: Scope, resource: str) -> str:
@@ -196,7 +240,19 @@ def _none(scope: Scope) -> str:
 
 async def forecast_delete_binding(context: Context, request: BindingRequest) -> Forecast:
     found = _check_removable(await grant_book(context), request.binding)
-    return Forecast(diff=[entry(f"bindings/{found.id}", _binding(found), None)], blast_radius=blast_radius())
+    return Forecast(
+        diff=[entry(f"bindings/{found.id}", _binding(found), None)],
+        blast_radius=blast_radius(),
+        image={"before": _binding(found)},
+    )
+
+
+async def undo_delete_binding(
+    context: Context, request: BindingRequest, image: Mapping[str, Any], result: Mapping[str, Any] | None
+) -> Undo:
+    now = await _as_it_is(context, request.binding)
+    check_unchanged(now, None, image["before"], f"the binding {request.binding}")
+    return await _again(context, image["before"])
 
 
 @operation(
@@ -205,6 +261,7 @@ async def forecast_delete_binding(context: Context, request: BindingRequest) -> 
     title="Delete a binding",
     summary="Take a binding back; streams that stood on it end within 5 s.",
     forecast=forecast_delete_binding,
+    undo=undo_delete_binding,
     examples=(Example(arguments={"binding": "ann-orders"}, note="ann has it no more"),),
 )
 async def delete_binding(context: Context, request: BindingRequest) -> DeletedBinding:

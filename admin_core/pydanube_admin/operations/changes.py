@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
-from pydanube_core.errors import ClusterError, PlanExpired, PlanNotFound, PlanUsed
+from pydanube_core.errors import ClusterError, PermissionDenied, PlanExpired, PlanNotFound, PlanUsed
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.change_records import UNDOING, UNDONE, ChangeRecord
@@ -17,6 +17,7 @@ from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, entry
 from pydanube_admin.engine.models import Change, Request
 from pydanube_admin.engine.next_calls import known, next_call
 from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.permission import Sight
 from pydanube_admin.engine.steps import Step, reached
 
 
@@ -43,6 +44,12 @@ async def _undoable(context: Context, call_id: str) -> ChangeRecord:
         ).followed_by(look)
     record, _ = found
     context.desk.parse(record.operation, record.arguments)  # whoever may not make it may not take it back
+    if not Sight(context.port, "changes:change").made_by(record):
+        raise PermissionDenied(
+            f"the change {call_id} was made by another principal: who made it takes it back, or whoever has changes:change "
+            "on the cluster",
+            permission="changes:change",
+        )
     if record.state == UNDONE:
         raise PlanUsed(
             f"the change {call_id} was undone already, by the call {record.undone_by}",

@@ -140,7 +140,7 @@ async def list_plans(context: Context, request: ListPlansRequest) -> Page[PlanIt
     matches, sight = glob(request.filter), Sight(context.port, "plans:read")
     now = context.now_ms()
     plans = await context.desk.plans.list()
-    found = [plan for plan in plans if matches(plan.operation) and sight.made_by(plan.principal)]
+    found = [plan for plan in plans if matches(plan.operation) and sight.made_by(plan)]
     return await page_of(
         context,
         PlanItem,
@@ -162,7 +162,7 @@ async def list_plans(context: Context, request: ListPlansRequest) -> Page[PlanIt
 async def _seen(context: Context, request: PlanRequest, permission: str) -> PlanRecord:
     """The plan; of others only with the permission, and what is hidden is said not to be there."""
     record, _ = await context.desk.plans.get(request.plan_id)
-    if not Sight(context.port, permission).made_by(record.principal):
+    if not Sight(context.port, permission).made_by(record):
         raise no_plan(request.plan_id)
     return record
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -28,13 +30,14 @@ from pydanube_core.security.records import (
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
+from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, entry, nothing_left
 from pydanube_admin.engine.grant_book import (
     GrantBook,
     RoleName,
     check_admin_left,
     check_holds,
     check_room,
+    check_unchanged,
     found_role,
     grant_book,
     names_of,
@@ -116,10 +119,40 @@ async def forecast_create_role(context: Context, request: CreateRoleRequest) -> 
     book = await grant_book(context)
     made = _new_role(context, book, request)
     before = book.roles.get(request.role)
+    former = None if before is None else _role(before)
     return Forecast(
-        diff=[entry(f"roles/{made.name}", None if before is None else _role(before), _role(made))],
+        diff=[entry(f"roles/{made.name}", former, _role(made))],
         blast_radius=blast_radius(),
+        image={"before": former},
     )
+
+
+async def undo_create_role(
+    context: Context, request: CreateRoleRequest, image: Mapping[str, Any], result: Mapping[str, Any] | None
+) -> Undo:
+    """As of a binding: what comes back is given anew, by whoever takes the change back."""
+    now, before = await _as_it_is(context, request.role), image["before"]
+    made = _role(Role(name=request.role, permissions=names_of(request.permissions)))
+    check_unchanged(now, made, before, f"the role {request.role}")
+    if before is not None:
+        return await _again(context, before)
+    if now is None:
+        return Undo(act=nothing_left)
+    gone = RoleRequest(role=request.role)
+    context.desk.parse("roles.delete", {"role": request.role})
+    return Undo(act=partial(delete_role, context, gone), forecast=await forecast_delete_role(context, gone))
+
+
+async def _again(context: Context, before: Mapping[str, Any]) -> Undo:
+    arguments = {"role": before["role"], "permissions": ",".join(before["permissions"])}
+    context.desk.parse("roles.create", arguments)
+    back = CreateRoleRequest(**arguments)
+    return Undo(act=partial(create_role, context, back), forecast=await forecast_create_role(context, back))
+
+
+async def _as_it_is(context: Context, name: str) -> dict[str, Any] | None:
+    found = (await grant_book(context)).roles.get(name)
+    return None if found is None else _role(found)
 
 
 @operation(
@@ -128,6 +161,7 @@ async def forecast_create_role(context: Context, request: CreateRoleRequest) -> 
     title="Create or change a role",
     summary="Create a role, or give an existing one other permissions.",
     forecast=forecast_create_role,
+    undo=undo_create_role,
     required_flags=("permissions",),
     examples=(
         Example(
@@ -189,7 +223,18 @@ def _with_probe(book: GrantBook, made: Role) -> Grants:
 async def forecast_delete_role(context: Context, request: RoleRequest) -> Forecast:
     book = await grant_book(context)
     role = _check_deletable(book, request.role)
-    return Forecast(diff=[entry(f"roles/{role.name}", _role(role), None)], blast_radius=blast_radius())
+    return Forecast(
+        diff=[entry(f"roles/{role.name}", _role(role), None)],
+        blast_radius=blast_radius(),
+        image={"before": _role(role)},
+    )
+
+
+async def undo_delete_role(
+    context: Context, request: RoleRequest, image: Mapping[str, Any], result: Mapping[str, Any] | None
+) -> Undo:
+    check_unchanged(await _as_it_is(context, request.role), None, image["before"], f"the role {request.role}")
+    return await _again(context, image["before"])
 
 
 @operation(
@@ -198,6 +243,7 @@ async def forecast_delete_role(context: Context, request: RoleRequest) -> Foreca
     title="Delete a role",
     summary="Delete a role; bindings that name it stay and give nothing by it.",
     forecast=forecast_delete_role,
+    undo=undo_delete_role,
     examples=(Example(arguments={"role": "auditor"}, note="nobody is an auditor any more"),),
 )
 async def delete_role(context: Context, request: RoleRequest) -> DeletedRole:

@@ -45,7 +45,7 @@ class CancelledTask(Change):
 async def list_tasks(context: Context, request: ListTasksRequest) -> Page[TaskItem]:
     matches, sight = glob(request.filter), Sight(context.port, "tasks:read")
     kept = await context.desk.tasks.kept()
-    found = [record for record in kept if matches(record.operation) and sight.made_by(record.principal)]
+    found = [record for record in kept if matches(record.operation) and sight.made_by(record)]
     tasks = context.desk.tasks
 
     async def made(some: Sequence[TaskRecord]) -> list[TaskItem]:
@@ -68,7 +68,7 @@ async def list_tasks(context: Context, request: ListTasksRequest) -> Page[TaskIt
 async def _task(context: Context, request: TaskRequest, permission: str) -> TaskRecord:
     """The task; of others only with the permission, and what is hidden is said not to be there."""
     record = await context.desk.tasks.get(request.task_id)
-    if record is None or not Sight(context.port, permission).made_by(record.principal):
+    if record is None or not Sight(context.port, permission).made_by(record):
         raise InvalidArgument(
             f"there is no task {request.task_id!r}: it never was, or ended more than a day ago",
             field="task_id",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
@@ -19,6 +21,7 @@ from pydanube_core.security.permissions import (
 from pydanube_core.security.records import (
     TokenRecord,
     binding_key,
+    decode_token,
     encode_binding,
     encode_token,
     token_key,
@@ -27,7 +30,7 @@ from pydanube_core.units import format_time, parse_duration_s
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
+from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, entry
 from pydanube_admin.engine.grant_book import (
     GrantBook,
     Name,
@@ -35,6 +38,7 @@ from pydanube_admin.engine.grant_book import (
     check_holds,
     check_owner,
     check_room,
+    check_unchanged,
     found_role,
     grant_book,
     write_grant,
@@ -183,8 +187,26 @@ async def rotate_token(context: Context, request: RotateTokenRequest) -> NewToke
 async def forecast_revoke_token(context: Context, request: TokenRequest) -> Forecast:
     found = _found_token(await grant_book(context), request.token_id)
     return Forecast(
-        diff=[entry(f"tokens/{found.token_id}", _token(found), None)], blast_radius=blast_radius()
+        diff=[entry(f"tokens/{found.token_id}", _token(found), None)],
+        blast_radius=blast_radius(),
+        image={"record": encode_token(found).decode()},  # its secret is in none of both
     )
+
+
+async def undo_revoke_token(
+    context: Context, request: TokenRequest, image: Mapping[str, Any], result: Mapping[str, Any] | None
+) -> Undo:
+    """The token is good again, for as long as it was: like a new one, made by whoever takes the change back."""
+    book, former = await grant_book(context), decode_token(image["record"].encode())
+    now = book.tokens.get(request.token_id)
+    check_unchanged(now, None, former, f"the token {request.token_id}")
+    context.desk.parse(
+        "tokens.create",
+        {"name": former.name, "principal": former.principal.name, "principal_type": former.principal.type},
+    )
+    check_room(book.tokens, former.token_id, "tokens")
+    check_owner(context, book, former.principal)
+    return Undo(act=partial(write_grant, context, token_key(former.token_id), encode_token(former)))
 
 
 @operation(
@@ -193,6 +215,7 @@ async def forecast_revoke_token(context: Context, request: TokenRequest) -> Fore
     title="Revoke a token",
     summary="Make a token good for nothing, at once; streams that were opened with it end within 5 s.",
     forecast=forecast_revoke_token,
+    undo=undo_revoke_token,
     examples=(Example(arguments={"token_id": "0123456789abcdef"}, note="it has leaked"),),
 )
 async def revoke_token(context: Context, request: TokenRequest) -> RevokedToken:

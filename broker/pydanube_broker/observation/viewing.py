@@ -158,6 +158,7 @@ class Viewer:
             passing=_passing(pump),
             production=track.production(now, state.next_offset, sampler.options.window_s),
             settled=settled,
+            slowed=self._observed.registry.quotas.slowed_of(topic.name, window_ms),
             departures=_departures(pump, state, 3 * window_ms),
             unrouted=cursor.count("unrouted", state, window_ms),
         )
@@ -268,6 +269,7 @@ class Viewer:
             max_publish_rate=topic.gate.limits.max_publish_rate,
             max_message_size=topic.gate.limits.max_message_size,
             max_producers=topic.gate.limits.max_producers_per_topic,
+            slowed=self._observed.registry.quotas.slowed_of(topic.name, window_ms),
         )
 
     # -- the broker ------------------------------------------------------------------------------------------

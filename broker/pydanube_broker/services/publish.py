@@ -335,6 +335,10 @@ class PublishStream:
         receipt.base_offset = _UNKNOWN_OFFSET if appended.base_offset is None else appended.base_offset
         receipt.append_time_ms = appended.append_time_ms
         receipt.duplicate = duplicate
+        waited = self._pace.untold
+        if waited is not None:
+            receipt.throttled_ms, receipt.throttled_by = waited
+            self._pace.untold = None
         self._reply.send(response.SerializeToString())
         self._mind_unread()
         self._read_on()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from pydanube_broker.tenants.quotas import Share
+from pydanube_broker.tenants.quotas import Share, Waited
 
 
 class Pace:
@@ -17,10 +17,11 @@ class Pace:
         go_on: called when what was waited for is paid.
     """
 
-    __slots__ = ("_go_on", "_share", "_topic", "slowed")
+    __slots__ = ("_go_on", "_share", "_topic", "slowed", "untold")
 
     def __init__(self, share: Share | None = None, topic: str = "", go_on: Callable[[], None] = lambda: None):
         self.slowed = False
+        self.untold: Waited | None = None  # the last wait, until its client is told
         self._share = share
         self._topic = topic
         self._go_on = go_on
@@ -45,10 +46,10 @@ class Pace:
         if self._share is not None:
             self._share.producers(change)
 
-    def _wait(self, wait_ms: int) -> None:
-        if wait_ms and not self.slowed:
-            self.slowed = True
-            asyncio.get_running_loop().call_later(wait_ms / 1000, self._paid)
+    def _wait(self, waited: Waited | None) -> None:
+        if waited is not None and not self.slowed:
+            self.slowed, self.untold = True, waited
+            asyncio.get_running_loop().call_later(waited.wait_ms / 1000, self._paid)
 
     def _paid(self) -> None:
         self.slowed = False

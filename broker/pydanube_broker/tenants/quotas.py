@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from pydanube_core.errors import ClusterError
@@ -184,11 +184,30 @@ class Quotas:
             if quota.limits.get("stored_bytes") or quota.warnings.get("stored_bytes"):
                 account.counts["stored_bytes"] = await stored(account.name)
 
-    def note_slowed(self, topic: str, account: Account, key: str) -> None:
+    def note_slowed(self, topic: str, quota: str) -> None:
         """Remember, for diagnosis, what a topic's traffic waits for."""
         if topic not in self.slowed and len(self.slowed) >= MOST_SLOWED:
             del self.slowed[next(iter(self.slowed))]
-        self.slowed.setdefault(topic, {})[f"{account.label}: {key}"] = self.clock()
+        self.slowed.setdefault(topic, {})[quota] = self.clock()
+
+    def slowed_of(self, topic: str, window_ms: int) -> dict[str, float]:
+        """The quotas that a topic's traffic waited for in the window → seconds ago."""
+        now_ms, told = self.clock(), self.slowed.get(topic, {})
+        return {label: (now_ms - at) / 1000 for label, at in told.items() if now_ms - at <= window_ms}
+
+    def felt(self) -> Iterator[tuple[tuple[str, str, str], int]]:
+        """((whose, quota, slowed | refused | warned), how often): for metrics"""
+        for use in self.uses()[:MOST_SLOWED]:
+            for what, found in (("slowed", use.slowed), ("refused", use.refused), ("warned", use.warned)):
+                for quota, (times, _) in found.items():
+                    yield (f"{use.kind} {use.name}", quota, what), times
+
+
+class Waited(NamedTuple):
+    """How long a session waits, in ms, and for which quota."""
+
+    wait_ms: int
+    quota: str
 
 
 class Share:
@@ -213,25 +232,27 @@ class Share:
             account.check_debt("bytes_in_per_s", now_ms)
             account.check_room("stored_bytes", account.counts["stored_bytes"], now_ms, more=0)
 
-    def took_in(self, topic: str, messages: int, size: int) -> int:
-        """Count what was published; how long, in ms, its producer waits now."""
+    def took_in(self, topic: str, messages: int, size: int) -> Waited | None:
+        """Count what was published; how long its producer waits now."""
         for account in self.accounts:
             if "stored_bytes" in account.quota.limits:  # until it is measured again
                 account.counts["stored_bytes"] += size
         return self._took(topic, "messages_in_per_s", messages, "bytes_in_per_s", size)
 
-    def took_out(self, topic: str, messages: int, size: int) -> int:
-        """Count what was delivered; how long, in ms, its consumer waits now."""
+    def took_out(self, topic: str, messages: int, size: int) -> Waited | None:
+        """Count what was delivered; how long its consumer waits now."""
         return self._took(topic, "messages_out_per_s", messages, "bytes_out_per_s", size)
 
-    def _took(self, topic: str, by_number: str, messages: int, by_size: str, size: int) -> int:
-        now_ms, longest = self._quotas.clock(), 0
+    def _took(self, topic: str, by_number: str, messages: int, by_size: str, size: int) -> Waited | None:
+        now_ms, longest = self._quotas.clock(), None
         for account in self.accounts:
             for key, count in ((by_number, messages), (by_size, size)):
                 wait_ms = account.take(key, count, now_ms)
                 if wait_ms:
-                    self._quotas.note_slowed(topic, account, key)
-                    longest = max(longest, wait_ms)
+                    quota = f"{account.label}: {key}"
+                    self._quotas.note_slowed(topic, quota)
+                    if longest is None or wait_ms > longest.wait_ms:
+                        longest = Waited(wait_ms, quota)
         return longest
 
     def check_producer(self) -> None:

@@ -27,6 +27,13 @@ class LaneCounters:
     resent_batches: int = 0
     reconnects: int = 0
     sessions: int = 0
+    throttled_ms: int = 0
+    throttled_by: str | None = None
+
+    def throttled(self, ms: int, quota: str) -> None:
+        """The broker reads nothing more for so long: a quota is used up."""
+        self.throttled_ms += ms
+        self.throttled_by = quota
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -394,6 +394,8 @@ class PublishLane:
             counters.acknowledged_messages += batch.count
             if receipt.duplicate:
                 counters.duplicate_messages += batch.count
+            if receipt.throttled_ms:
+                counters.throttled(receipt.throttled_ms, receipt.throttled_by)
             # On stable storage by now: the broker writes a receipt only when the durability that it named at open is
             # reached (`fsynced`: after fdatasync of the journal).
             batch.store(

@@ -14,6 +14,7 @@ from pydanube_core.diagnosis.looping import CONSUMER_CRASH_LOOP, consumer_crash_
 from pydanube_core.diagnosis.moving import CURSOR_MOVED_FORWARD
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.retaining import RETENTION_RISK
+from pydanube_core.diagnosis.slowing import DELIVERY_OVER_QUOTA
 from pydanube_core.diagnosis.views import ConsumerView, SubscriptionView
 
 BURST_SHARE: Final = 0.5  # of the lag: less does not explain it
@@ -500,6 +501,7 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
 
 SUBSCRIPTION_RULES: Final = (
     CONSUMER_CRASH_LOOP,
+    DELIVERY_OVER_QUOTA,
     Rule(
         name="poison_message",
         area=RuleArea.SUBSCRIPTION,

@@ -7,6 +7,7 @@ from typing import Final
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.refusing import PRODUCER_LIMIT, PUBLISH_TOO_LARGE, ago_s, refusals
+from pydanube_core.diagnosis.slowing import PUBLISH_OVER_QUOTA
 from pydanube_core.diagnosis.topic_burst import TOPIC_BURST
 from pydanube_core.diagnosis.views import TopicView
 
@@ -191,5 +192,6 @@ TOPIC_RULES: Final = (
         check=producer_stopped,
         many="topics have stopped to get messages",
     ),
+    PUBLISH_OVER_QUOTA,
     TOPIC_BURST,
 )

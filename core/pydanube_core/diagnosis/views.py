@@ -172,6 +172,7 @@ class SubscriptionView:
     departures: Departures | None = None
     unrouted: Count = NO_COUNT  # passed over: no consumer's filter accepts their key
     settled: LagStatus | None = None  # None: not looked at before; then the judgement of the moment counts
+    slowed: Mapping[str, float] = field(default_factory=dict)  # as of its topic
 
     @property
     def status(self) -> LagStatus:
@@ -226,6 +227,9 @@ class TopicView:
     max_publish_rate: int = 0
     max_message_size: int = 0
     max_producers: int = 0
+    slowed: Mapping[str, float] = field(
+        default_factory=dict
+    )  # quotas that were waited for in the window → seconds ago
 
     @property
     def impact(self) -> int:

@@ -139,18 +139,22 @@ class ProducerOpened(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., producer_name: _Optional[str] = ..., topic_id: _Optional[int] = ..., durability: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., schema_id: _Optional[int] = ..., schema_version: _Optional[int] = ..., max_batch_messages: _Optional[int] = ..., producer_token: _Optional[int] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("first_sequence", "count", "base_offset", "append_time_ms", "duplicate")
+    __slots__ = ("first_sequence", "count", "base_offset", "append_time_ms", "duplicate", "throttled_ms", "throttled_by")
     FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     APPEND_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_MS_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_BY_FIELD_NUMBER: _ClassVar[int]
     first_sequence: int
     count: int
     base_offset: int
     append_time_ms: int
     duplicate: bool
-    def __init__(self, first_sequence: _Optional[int] = ..., count: _Optional[int] = ..., base_offset: _Optional[int] = ..., append_time_ms: _Optional[int] = ..., duplicate: bool = ...) -> None: ...
+    throttled_ms: int
+    throttled_by: str
+    def __init__(self, first_sequence: _Optional[int] = ..., count: _Optional[int] = ..., base_offset: _Optional[int] = ..., append_time_ms: _Optional[int] = ..., duplicate: bool = ..., throttled_ms: _Optional[int] = ..., throttled_by: _Optional[str] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("error", "first_sequence", "count")

@@ -340,6 +340,26 @@ def test_why_publishes_are_refused_is_told_apart(code: str, rule: str, limits: d
     assert (found.rule, found.severity, found.evidence["refused_publishes"]) == (rule, Severity.WARNING, 50)
 
 
+def test_traffic_that_waits_for_a_quota_is_told_with_whose_it_is() -> None:
+    slowed = {"namespace shop: bytes_in_per_s": 3.0, "principal user:ann: bytes_out_per_s": 4.0}
+    [found] = check_view(topic_view(slowed=slowed), OPTIONS)
+    assert (found.rule, found.evidence["quotas"]) == (
+        "publish_over_quota",
+        ["namespace shop: bytes_in_per_s"],
+    )
+    assert "was throttled by quota namespace shop: bytes_in_per_s" in found.summary
+    [found] = check_view(topic_view(refused={"QUOTA_EXCEEDED": SOME}), OPTIONS)
+    assert (found.rule, found.evidence["refused_publishes_in_window"]) == (
+        "publish_over_quota",
+        SOME.in_window,
+    )
+    told = {each.rule: each for each in check_view(view(slowed=slowed), OPTIONS)}
+    assert told["delivery_over_quota"].evidence["quotas"] == ["principal user:ann: bytes_out_per_s"]
+    assert not {"publish_over_quota", "delivery_over_quota"} & {
+        one.rule for one in check_view(view(), OPTIONS)
+    }
+
+
 def test_a_burst_is_told_though_nobody_is_late_for_it() -> None:
     [found] = check_view(topic_view(production=BURST), OPTIONS)
     assert (found.rule, found.severity, found.evidence["burst_messages"]) == (
@@ -464,7 +484,7 @@ def test_answers_are_bounded_and_ranked_and_silence_without_a_look_is_unknown() 
 
 
 def test_the_rules_are_declared_and_the_windows_are_what_they_seem() -> None:
-    assert len(RULES) == 31
+    assert len(RULES) == 33
     assert (FALLING.status, STANDING.status) == (LagStatus.FALLING_BEHIND, LagStatus.STUCK)
     for rule in RULES.values():
         assert rule.evidence

@@ -123,8 +123,8 @@ class ProducerService:
             return 0.0
         share = self._plane.access.share(reply, topic)
         share.check_in()
-        wait_ms = share.took_in(topic.name, 1, size)
-        return self._loop.time() + wait_ms / 1000 if wait_ms else 0.0
+        waited = share.took_in(topic.name, 1, size)
+        return 0.0 if waited is None else self._loop.time() + waited.wait_ms / 1000
 
     async def _add_checked(self, checking: Awaitable[None], topic: Topic, pending: Pending) -> None:
         """Queue a message whose payload takes longer to look at than the loop may wait."""

@@ -1,0 +1,94 @@
+"""Rules on traffic that waits for the quota of its namespace, or of a principal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.refusing import refusals
+from pydanube_core.diagnosis.views import SubscriptionView, TopicView
+
+QUOTA_CODES: Final = ("QUOTA_EXCEEDED",)
+_NEXT: Final = NextCall(operation="quotas.list", arguments={}, why="see the quota, and what is used of it")
+_OTHERS: Final = "which of its other topics use the quota up"
+
+
+def publish_over_quota(view: TopicView, options: DiagnosisOptions) -> Outcome:
+    slowed = _of(view.slowed, "_in_per_s")
+    refused = refusals(view.refused, QUOTA_CODES)
+    if not slowed and not refused.in_window:
+        return f"no publish waited for a quota in the last {options.window_s:.0f} s"
+    what = "was throttled by quota " + ", ".join(slowed) if slowed else "was refused by a quota"
+    return Finding(
+        rule="publish_over_quota",
+        severity=Severity.WARNING,
+        confidence=1.0,
+        summary=f"{view.log} {what}: its producers bring more than they may",
+        subject=view.subject,
+        evidence={
+            "quotas": sorted(slowed),
+            "last_s_ago": min(slowed.values(), default=None),
+            "refused_publishes_in_window": refused.in_window,
+            "produce_rate": round(view.production.rate, 3),
+        },
+        unobservable=(_OTHERS,),
+        next=(_NEXT,),
+    )
+
+
+def delivery_over_quota(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    slowed = _of(view.slowed, "_out_per_s")
+    if not slowed:
+        return f"no delivery waited for a quota in the last {options.window_s:.0f} s"
+    return Finding(
+        rule="delivery_over_quota",
+        severity=Severity.WARNING if view.unread else Severity.INFO,
+        confidence=0.9,
+        summary=f"delivery of {view.log} was throttled by quota {', '.join(slowed)}; {view.subscription} has "
+        f"{view.unread} unread",
+        subject=view.subject,
+        evidence={
+            "quotas": sorted(slowed),
+            "last_s_ago": min(slowed.values()),
+            "lag_messages": view.unread,
+        },
+        unobservable=(_OTHERS, "whether it was another subscription of the topic that waited"),
+        next=(_NEXT,),
+    )
+
+
+def _of(slowed: Mapping[str, float], ending: str) -> dict[str, float]:
+    return {quota: age_s for quota, age_s in slowed.items() if quota.endswith(ending)}
+
+
+PUBLISH_OVER_QUOTA: Final = Rule(
+    name="publish_over_quota",
+    area=RuleArea.TOPIC,
+    severity="warning",
+    holds="producers waited, or were refused, for a quota in the window",
+    evidence={
+        "quotas": "those that were used up, with whose they are",
+        "refused_publishes_in_window": "batches or calls that were refused",
+        "produce_rate": "messages a second that came",
+    },
+    unobservable=(_OTHERS,),
+    helps="raise the quota, or slow the producers down",
+    check=publish_over_quota,
+    many="topics get more than a quota allows",
+)
+DELIVERY_OVER_QUOTA: Final = Rule(
+    name="delivery_over_quota",
+    area=RuleArea.SUBSCRIPTION,
+    severity="warning; info where nothing is unread",
+    holds="consumers of the topic waited for a quota in the window",
+    evidence={
+        "quotas": "those that were used up, with whose they are",
+        "lag_messages": "unread by this subscription",
+    },
+    unobservable=(_OTHERS, "whether it was another subscription of the topic that waited"),
+    helps="raise the quota",
+    check=delivery_over_quota,
+    many="subscriptions wait for a quota",
+)
