@@ -6,13 +6,14 @@ endif
 
 VENV := .venv/bin
 
-.PHONY: help run test test-long test-deploy release site lint conformance fuzz bench proto docs clean env-run env-dev
+.PHONY: help run test test-long test-deploy diagnosis release site lint conformance fuzz bench proto docs clean env-run env-dev
 
 help:
 	@echo "make run           start a broker on ./danube-data, with MCP and JSON-RPC (Ctrl-C stops it)"
 	@echo "make test          the test suite, without its long tests"
 	@echo "make lint          style, types, import rules, drift of generated code and documents"
 	@echo "make test-long     the whole test suite"
+	@echo "make diagnosis     thirty faults with ten seeds each, and healthy twins for hours"
 	@echo "make test-deploy   deploy/ with the tools it is for: promtool, helm, podman … as far as they are installed"
 	@echo "make conformance   outside judges of our protocols"
 	@echo "make fuzz          property tests with many more examples (FUZZ_EXAMPLES=20000), atheris on HTTP/2 (FUZZ_SECONDS=120)"
@@ -34,6 +35,10 @@ run: env-run
 
 test: env-dev
 	@$(VENV)/python tools/gate.py test $(ARGS)
+
+# Faults with ten seeds, honest work for hours of a quick clock: half an hour on two quiet cores.
+diagnosis: env-dev
+	@$(VENV)/python -m pytest tests/diagnosis -m "" -q $(ARGS)
 
 test-long: env-dev
 	@$(VENV)/python tools/gate.py test-long $(ARGS)

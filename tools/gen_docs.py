@@ -165,8 +165,9 @@ topic that takes it all); two at once, both named; a disk that fills, a journal 
 Every call that the finding proposes is made, and must show what it speaks of. Ten shapes of honest work (idle, bursty, a batch
 job, pauses, a standby, …) raise nothing; fifty such workloads, each for ten minutes of a clock that goes faster, raise at most
 one alarm. Settings of the tests are `sample_interval` 200 ms, `window` 4 s, `stuck_after` 2 s.
-Seen on 23 November 2026 on two shared, loaded cores: thirty of thirty with seeds 1 and 3, each within 6 s of its beginning.
-`pytest tests/diagnosis -m ""` runs it all, with eleven seeds for the faults alone.
+Seen on 23 November 2026 on two shared, loaded cores: thirty faults side by side with seeds 2 to 11, the cause first 299 times of
+300, each but that one within 6 s of its beginning; a publish that was throttled was called a producer that had stopped, on a
+machine where clients waited 15 s for their broker. `make diagnosis` runs it all, with eleven seeds for the faults alone.
 
 ## Rules
 

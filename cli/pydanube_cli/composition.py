@@ -209,8 +209,10 @@ async def _http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
     # Here, since `danube broker` needs neither and starts quicker without them.
     from pydanube_admin.asked import asked_permission
     from pydanube_mcp import late_http_face
+    from pydanube_mcp.profiles import parse_toolsets
 
     settings, tls = broker.settings, broker.tls
+    parse_toolsets(settings.mcp.toolsets)  # the server itself is made by the first request
     host = settings.server.host
     listener = listen(host, settings.server.http_port, flag="http-port")
     # A public address was asked for in so many words (--insecure-bind), or everybody shows a token, which no foreign page

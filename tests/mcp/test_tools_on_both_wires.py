@@ -16,7 +16,7 @@ from mcp.types import CallToolResult, TextContent
 from pydanube_admin import OPERATIONS, Effect
 from pydanube_core.errors import InvalidArgument
 from pydanube_mcp import Profile, build_server, parse_connections
-from pydanube_mcp.profiles import FOR_PROGRAMS, explain, small_output
+from pydanube_mcp.profiles import FOR_PROGRAMS, TOOLSETS, explain, small_output
 
 from tests.admin.real_broker import Administered, administered
 from tests.support.filled_cluster import add_topic, topics_of
@@ -439,3 +439,22 @@ def test_the_default_profile_is_the_one_of_the_interface() -> None:
         sorted(operation.tool for operation in OPERATIONS.values() if operation.default_profile)
         == DEFAULT_TOOLS
     )
+
+
+async def test_sets_of_tools_are_listed_beside_the_profile(cluster: Administered) -> None:
+    async with build_server(cluster.url) as plain, Client(plain) as client:
+        default = {tool.name for tool in (await client.list_tools()).tools}
+    async with build_server(cluster.url, toolsets="messages, security") as server, Client(server) as client:
+        more = {tool.name for tool in (await client.list_tools()).tools}
+    added = {
+        each.tool for each in OPERATIONS.values() if each.group in TOOLSETS["messages"] | TOOLSETS["security"]
+    }
+    assert more == default | added
+    assert "search_messages" in more - default
+    assert {each.group for each in OPERATIONS.values()} >= frozenset().union(*TOOLSETS.values())
+
+
+def test_a_set_of_tools_that_is_none_is_refused_by_name() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        build_server("http://127.0.0.1:1", toolsets="messages,scheams")
+    assert caught.value.details["did_you_mean"] == ["schemas"]
