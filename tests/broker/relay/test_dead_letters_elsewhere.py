@@ -11,7 +11,8 @@ from pydanube import connect
 from pydanube_core.names import TopicName
 
 from tests.broker.relay.test_slow_and_fast_clients import topics_of
-from tests.support.several_brokers import SeveralBrokers, until
+from tests.support.several_brokers import SeveralBrokers
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(300)]
 

@@ -10,7 +10,8 @@ from pydanube_core.names import TopicName
 
 from tests.broker.official.raw_client import CONSUMER, RawClient, code_of
 from tests.broker.relay.test_slow_and_fast_clients import topics_of
-from tests.support.several_brokers import SeveralBrokers, until
+from tests.support.several_brokers import SeveralBrokers
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(300)]
 

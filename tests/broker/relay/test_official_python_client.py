@@ -12,7 +12,8 @@ from pydanube_core.names import TopicName
 from tests.broker.relay.test_one_address import behind_one
 from tests.broker.serving.test_moves_between_brokers import broker_id
 from tests.support.official_client import run_beside_official_client
-from tests.support.several_brokers import SeveralBrokers, until
+from tests.support.several_brokers import SeveralBrokers
+from tests.support.waiting import until
 
 __all__ = ["behind_one"]
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(400)]

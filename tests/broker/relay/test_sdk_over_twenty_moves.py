@@ -11,7 +11,8 @@ from pydanube_core.names import TopicName
 
 from tests.broker.serving.test_moves_between_brokers import move
 from tests.broker.serving.test_several_brokers import create
-from tests.support.several_brokers import SeveralBrokers, until
+from tests.support.several_brokers import SeveralBrokers
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(300)]
 

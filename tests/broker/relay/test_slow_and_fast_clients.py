@@ -8,7 +8,8 @@ from pydanube_broker.broker import Broker
 from pydanube_core.names import TopicName
 
 from tests.broker.official.raw_client import RELIABLE, RawClient
-from tests.support.several_brokers import SeveralBrokers, until
+from tests.support.several_brokers import SeveralBrokers
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(300)]
 
