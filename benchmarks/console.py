@@ -6,8 +6,8 @@
 
 First paint: from the start of the process to the first screen that has words on it, beside an application of Textual that
 shows one word, in turn. A key: from its byte going in to the last byte of the screen that shows what it did. Shares are of
-one core, from /proc. Of keys the processor time of the screen's thread is told too: a machine that is busy with something else (see the load
-average) makes the rest slower.
+one core, from /proc. Of keys the processor time of the screen's thread is told too, and of a tail its share of a core: a
+machine that is busy with something else (see the load average) makes the rest slower.
 """
 
 from __future__ import annotations
@@ -278,6 +278,9 @@ def tail(broker: BrokerProcess, rate: int, times: int) -> dict[str, float]:
         with terminal(*console(broker, "--view", "messages flood")) as it:
             it.shown(r"dropped by view: ([1-9]\S*)")
             it.drain(3)
+            before = it.loop_s()
+            it.drain(3)
+            busy = (it.loop_s() - before) / 3
             for _ in range(times):
                 pressed = time.perf_counter()
                 it.key("?")
@@ -292,6 +295,7 @@ def tail(broker: BrokerProcess, rate: int, times: int) -> dict[str, float]:
     return {
         "tail_key_ms": round(statistics.median(taken) * 1000, 1),
         "tail_key_worst_ms": round(max(taken) * 1000, 1),
+        "tail_loop_share": round(busy, 3),
         "tail_dropped": dropped,  # type: ignore[dict-item]
     }
 

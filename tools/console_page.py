@@ -81,7 +81,7 @@ KEYS_TEXT: Final = """\
 ## Keys
 
 A change is there with `--allow-writes` alone. Its plan is shown first, with what goes and who feels it; Cancel has the
-focus, and what destroys wants the name typed. Marked rows are planned together, at most a hundred. Other keys come from
+focus, and what destroys wants the name typed. Marked rows are planned together, at most a hundred; topics are one plan with one token. Other keys come from
 a file, by action; two actions with one key in a view are an error that names both.
 
 ```toml

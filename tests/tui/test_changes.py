@@ -104,11 +104,19 @@ async def test_marked_rows_are_one_plan_and_the_number_is_typed(cluster: Adminis
     async with opened(cluster, "topics", allow_writes=True) as (app, press):
         await press("/", *"gone", "enter", "ctrl+a", "ctrl+d")
         await until_dialog(app, press, Consent)
+        assert "topics=/default/gone0, /default/gone1, /default/gone2" in screen(app), (
+            "one plan with one token"
+        )
         assert "3 changes" in screen(app)
         assert "6 messages" in screen(app)
         await press(*"3", "enter", "enter")
         await settled(app, press)
         assert not [topic for topic in await topics_of(cluster) if "gone" in topic]
+        await press("ctrl+z")
+        await until_dialog(app, press, Consent)
+        await press("tab", "enter")
+        await settled(app, press)
+        assert len([topic for topic in await topics_of(cluster) if "gone" in topic]) == 3
 
 
 async def test_the_buttons_stay_in_sight_of_many_plans(cluster: Administered) -> None:

@@ -23,7 +23,7 @@ from pydanube_tui.actions import Action
 from pydanube_tui.board import Board, json_lines
 from pydanube_tui.dialogs import Choice, Field, Form, Reading
 from pydanube_tui.page import Line, Row, Target, Tone, line
-from pydanube_tui.plans import MOST_TOGETHER, Consent, arguments_of, fields_of, typed
+from pydanube_tui.plans import MOST_TOGETHER, Consent, arguments_of, as_one, fields_of, typed
 from pydanube_tui.text import clock
 
 Plan = Mapping[str, Any]
@@ -81,18 +81,34 @@ class Doing(Board):
         return marked or ([selected] if selected is not None else [])
 
     async def _change(self, operation: Operation, calls: Sequence[dict[str, Any]]) -> None:
-        plans = [await self._planned(operation, each) for each in calls]
+        together = as_one(operation, calls)
+        plans: list[Plan]
+        if together is not None:
+            plans = [await self.caller.call("plans.create", together)]
+        else:
+            plans = [await self._planned(operation, each) for each in calls]
         if not await self.push_screen_wait(Consent(self.look, plans)):
             self.say("nothing was changed")
             return
-        done: list[dict[str, Any]] = []
+        done: list[Mapping[str, Any]] = []
+        lines: list[Line] = []
         try:
-            for arguments, plan in zip(calls, plans, strict=True):
-                token = plan.get("plan_token", "")
-                done.append(await self.caller.call(operation.name, arguments, plan_token=token))
+            if together is not None:
+                answer = await self.caller.call("plans.apply", {"plan_token": plans[0]["plan_token"]})
+                done = answer["result"]["changed"]
+                lines = [
+                    line((f" {each['topic']}: {each['error']['message']}", Tone.BAD))
+                    for each in answer["result"]["failed"]
+                ]
+            else:
+                for arguments, plan in zip(calls, plans, strict=True):
+                    token = plan.get("plan_token", "")
+                    done.append(await self.caller.call(operation.name, arguments, plan_token=token))
         except ClusterError as error:
-            lines = [line((f" {len(done)} of {len(calls)} were done; then: ", Tone.WARN)), *_refusal(error)]
-            self.read(f"{operation.name}: not whole", lines)
+            lines = _refusal(error)
+        if lines:
+            first = line((f" {len(done)} of {len(calls)} were done; then: ", Tone.WARN))
+            self.read(f"{operation.name}: not whole", [first, *lines])
         self._told(operation, done)
         self.marked.clear()
         self.wake.set()

@@ -22,6 +22,7 @@ from pydanube_tui.themes import Look
 from pydanube_tui.views.records import plan_lines, radius_text
 
 MOST_TOGETHER: Final = 100  # rows that are planned together
+MOST_NAMES: Final = 16_000  # characters of the topics of one plan
 DIFFERENCES: Final = 12  # of a plan that are shown
 _NAMES: Final = ("subscription", "namespace", "subject", "topic", "broker_id", "id", "plan_id", "call_id")
 
@@ -99,11 +100,24 @@ def _count(text: str, argument: Argument) -> Any:
     return None if text == "none" else int(text)
 
 
+def as_one(operation: Operation, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The arguments of `plans.create` by which calls that differ by their topic alone are one plan; None: they are not."""
+    rest, *others = ({name: value for name, value in each.items() if name != "topic"} for each in calls)
+    topics = [str(each.get("topic", "")) for each in calls]
+    names = ",".join(topics)
+    same = operation.planned and all(topics) and all(each == rest for each in others)
+    if len(calls) == 1 or not same or len(names) > MOST_NAMES or set(names) & set("*?[]"):
+        return None
+    return {"operation": operation.name, "topics": names, **({"arguments": rest} if rest else {})}
+
+
 def name_to_type(plans: Sequence[Mapping[str, Any]]) -> str:
     """What is typed before something is destroyed: the name, or how many."""
     if len(plans) > 1:
         return str(len(plans))
     arguments = plans[0]["arguments"]
+    if "topics" in arguments:
+        return str(len(arguments["topics"]))
     return str(next((arguments[name] for name in _NAMES if arguments.get(name)), "yes"))
 
 
@@ -111,7 +125,8 @@ class Consent(Dialog[bool]):
     """Shows plans and asks. True only when somebody said so."""
 
     def __init__(self, look: Look, plans: Sequence[Mapping[str, Any]]) -> None:
-        many = f"{len(plans)} changes" if len(plans) > 1 else "one change"
+        count = len(plans) if len(plans) > 1 else len(plans[0]["arguments"].get("topics", (1,)))
+        many = f"{count} changes" if count > 1 else "one change"
         super().__init__(look, f"This is what would happen: {many}")
         self._plans = plans
         self._typed = name_to_type(plans) if any(plan["effect"] == "destroy" for plan in plans) else ""
