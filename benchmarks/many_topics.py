@@ -7,7 +7,7 @@
 holds unread mail, which is the dearest case. Calls go over JSON-RPC, audited, on a connection that is kept; each figure is the
 median of `--calls`, the worst beside it. The sampler's share is told twice: by its own account (`/metrics`), and as the
 difference of the two brokers' processor time. Then `--at-work` topics get and acknowledge a message every interval.
-Goals: 150 ms, 2 s, 3 %.
+Goals: 150 ms, 2 s, 100 ms for the diagnosis, 3 %.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CALLS: Final[dict[str, tuple[str, dict[str, Any], float]]] = {
     "lag, 1000 items": ("subscriptions.lag", {"limit": 1000}, DIAGNOSIS_GOAL_MS),
     "subscriptions.list": ("subscriptions.list", {}, DIAGNOSIS_GOAL_MS),
     "topics.list": ("topics.list", {}, DIAGNOSIS_GOAL_MS),
-    "diagnose.cluster": ("diagnose.cluster", {}, DIAGNOSIS_GOAL_MS),
+    "diagnose.cluster": ("diagnose.cluster", {}, 100.0),
     "alerts.list": ("alerts.list", {}, DIAGNOSIS_GOAL_MS),
 }
 

@@ -140,3 +140,24 @@ async def test_change_that_an_owner_cannot_make_names_it_and_changes_nothing(clu
     answer = await ask(first, "subscriptions.lag")
     assert lags(answer) == [3] * 4
     assert [each["broker_id"] for each in answer["not_seen"]] == [gone_id]
+
+
+async def test_what_changed_at_any_broker_is_told_by_each(cluster: SeveralBrokers) -> None:
+    first, second, _ = cluster.brokers.values()
+    await ask(first, "subscriptions.create", topic="wide", subscription="s", start="earliest")
+    lists = ("topics.list", "subscriptions.list", "subscriptions.lag")
+    marks = {operation: (await ask(first, operation))["mark"] for operation in lists}
+    async with connect(first.broker_url) as client, client.producer(str(PARTS[2])) as producer:
+        await producer.send(b"x")
+    for broker in cluster.brokers.values():  # a mark is good at each of them
+        found = {
+            operation: await ask(broker, operation, changed_since=mark) for operation, mark in marks.items()
+        }
+        assert [each["messages"] for each in found["topics.list"]["items"]] == [19]
+        assert lags(found["subscriptions.list"]) == [19]
+        assert 4 in lags(found["subscriptions.lag"])
+        assert all("whole_because" not in answer for answer in found.values())
+    await cluster.stop(3)
+    whole = await ask(second, "topics.list", changed_since=marks["topics.list"])
+    assert whole["whole_because"] == "brokers_changed"
+    assert [each["topic"] for each in whole["items"]] == ["/default/wide"]

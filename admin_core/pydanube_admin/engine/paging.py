@@ -285,7 +285,7 @@ async def _page(
         context,
         item,
         items,
-        reason=None if total else _none_because(request),
+        reason=None if total else none_because(request),
         next_page=None if request.top is not None else next_page,
         total=total,
     )
@@ -309,7 +309,7 @@ def _of(
     )
 
 
-def _none_because(request: SortedListRequest) -> str | None:
+def none_because(request: ListRequest) -> str | None:
     """Name what an empty list was narrowed by; None where it was not."""
     given = request.model_dump(
         exclude_defaults=True, exclude=set(SortedListRequest.model_fields) - {"filter"}

@@ -22,7 +22,7 @@ from pydanube_admin.engine.models import SINCE_DESCRIPTION, ListRequest, Optiona
 from pydanube_admin.engine.next_calls import every, next_call
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.page_tokens import begin_of, next_token
-from pydanube_admin.engine.paging import glob
+from pydanube_admin.engine.paging import glob, none_because
 from pydanube_admin.engine.spelling import either, shown
 
 CHUNK: Final = 100  # records a turn of the loop: ten milliseconds
@@ -124,6 +124,7 @@ async def query_audit(context: Context, request: QueryAuditRequest) -> Page[Audi
             end = start
     return Page[AuditRecord](
         items=items,
+        items_reason=none_because(request) if not items and end <= first and begin is None else None,
         next_page=next_token((end,), "audit.query", request) if end > first else None,
         total=None,
         as_of=format_time(context.now_ms()),

@@ -28,7 +28,7 @@ from pydanube_admin.engine.models import (
     TopicArgument,
 )
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import cut, glob
+from pydanube_admin.engine.paging import cut, glob, none_because
 from pydanube_admin.operations.messages import CHUNK, CHUNK_BYTES, MaxBytes, fenced
 from pydanube_admin.operations.subscriptions import subscription_facts
 from pydanube_admin.operations.topics import find_topic
@@ -210,6 +210,7 @@ async def list_dead_letters(context: Context, request: ListDeadLettersRequest) -
         )
     return Page[DeadLetterItem](
         items=items,
+        items_reason=None if page.total else none_because(request),
         next_page=page.next_page,
         total=page.total,
         as_of=format_time(context.now_ms()),

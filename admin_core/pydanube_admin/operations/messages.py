@@ -18,7 +18,7 @@ from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.models import ListRequest, Page, Request, Result, TopicArgument
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.page_tokens import begin_of, next_token
-from pydanube_admin.engine.paging import glob
+from pydanube_admin.engine.paging import glob, none_because
 from pydanube_admin.operations.topics import find_topic
 
 MAX_PAYLOAD_BYTES: Final = 8192  # of one message in an answer
@@ -216,6 +216,7 @@ async def search_messages(context: Context, request: SearchRequest) -> SearchPag
     key = (index, starts[logs[index].topic] if offset is None else offset) if more else (0, 0)
     return SearchPage(
         items=items,
+        items_reason=none_because(request) if not items and not more and begin is None else None,
         next_page=next_token(key, "messages.search", request) if more else None,
         total=None,
         as_of=format_time(context.now_ms()),

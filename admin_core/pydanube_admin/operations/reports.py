@@ -76,8 +76,8 @@ class ReportResult(Result):
     effect=Effect.READ,
     title="Run the lag report",
     permission="reports:run",
-    summary="Report from telemetry how far each subscription was behind, with status, since when and why; takes a "
-    "minute or more.",
+    summary="Report from telemetry how far each subscription was behind, with status, since when and why; takes "
+    "seconds, or minutes on Spark where there is much.",
     long_running=True,
     resumable=True,
     examples=(Example(arguments={"since": "24h", "topic": "orders*"}, note="last night"),),
@@ -92,7 +92,7 @@ async def run_lag_report(context: Context, request: ReportRequest) -> ReportResu
     title="Run the balance report",
     permission="reports:run",
     summary="Report from telemetry how evenly brokers are loaded, which moves would help, and when they are full; "
-    "takes a minute or more.",
+    "takes seconds, or minutes on Spark where there is much.",
     long_running=True,
     resumable=True,
     examples=(Example(arguments={"since": "24h"}, note="is a broker missing"),),

@@ -864,7 +864,7 @@ class ReportsOperations:
         compare: Literal["previous"] | None = None,
         rows: int | None = None,
     ) -> ReportResult:
-        """Report from telemetry how evenly brokers are loaded, which moves would help, and when they are full; takes a minute or more."""
+        """Report from telemetry how evenly brokers are loaded, which moves would help, and when they are full; takes seconds, or minutes on Spark where there is much."""
         return await self._caller.call("reports.balance", locals(), ReportResult, long_running=True)
 
     async def lag(
@@ -876,7 +876,7 @@ class ReportsOperations:
         compare: Literal["previous"] | None = None,
         rows: int | None = None,
     ) -> ReportResult:
-        """Report from telemetry how far each subscription was behind, with status, since when and why; takes a minute or more."""
+        """Report from telemetry how far each subscription was behind, with status, since when and why; takes seconds, or minutes on Spark where there is much."""
         return await self._caller.call("reports.lag", locals(), ReportResult, long_running=True)
 
 
