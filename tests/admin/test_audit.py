@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_admin.engine.audit.audit_chain import FIRST, ChainCheck, linked, redacted
 from pydanube_admin.engine.audit.audit_keys import KeyTerms
+from pydanube_admin.operations.audit import MAX_LOOKED_AT
 from pydanube_core.audit_key import KEY_BYTES, AuditKey
 from pydanube_core.errors import DiskFull, JournalReadOnly
 
@@ -227,3 +228,22 @@ async def test_others_have_their_turn_while_the_audit_is_read(cluster: Administe
             await cluster(operation, **arguments)
             group.cancel_scope.cancel()
         assert turns >= 4, operation
+
+
+async def test_a_record_far_back_is_found_and_a_page_is_not_empty(cluster: Administered) -> None:
+    """One change before forty thousand records of others: the first page has it, and no page is empty and goes on."""
+    await cluster("topics.create", topic="orders")
+    made = (await cluster("audit.query", operation="topics.create"))["items"]
+    entry = {**made[0], "operation": "topics.describe", "call_id": "c" + "0" * 24}
+    for name in ("seq", "prev_hash", "hash", "mac", "key_id"):
+        entry.pop(name)
+    audit = cluster.core._audit
+    for _ in range(2 * MAX_LOOKED_AT // 500):
+        audit.note(*[entry] * 500)
+        await audit.settled()
+    page = await cluster("audit.query", operation="topics.create", limit=2)
+    assert [each["seq"] for each in page["items"]] == [each["seq"] for each in made]
+    found = await cluster("audit.query", call_id=made[0]["call_id"], limit=1)
+    assert [each["call_id"] for each in found["items"]] == [made[0]["call_id"]]
+    none = await cluster("audit.query", operation="topics.delete")
+    assert (none["items"], none["next_page"]) == ([], None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
@@ -26,7 +27,10 @@ from pydanube_admin.engine.paging import glob, none_because
 from pydanube_admin.engine.spelling import either, shown
 
 CHUNK: Final = 100  # records a turn of the loop: ten milliseconds
-MAX_LOOKED_AT: Final = 20_000  # records a page; a page may hold fewer items, or none, and go on
+MAX_LOOKED_AT: Final = (
+    20_000  # records a page that has items; it may hold fewer than were asked for, and go on
+)
+LONGEST_S: Final = 5.0  # that is looked for a first item; after that a page may be empty, and go on
 MAC_FIELDS: Final = {"mac", "key_id"}  # which a record from before there were MACs has not
 DAMAGE: Final = ("CORRUPT_JOURNAL", "CORRUPT_OBJECT", "OBJECT_MISSING", "CHECKSUM_MISMATCH")
 
@@ -105,17 +109,21 @@ async def query_audit(context: Context, request: QueryAuditRequest) -> Page[Audi
     items: list[AuditRecord] = []
     looked_at = 0
     first = 0
-    while end > first and len(items) < request.limit and looked_at < MAX_LOOKED_AT:
+    begun = time.monotonic()
+    while end > first and len(items) < request.limit:
+        if looked_at >= MAX_LOOKED_AT and (items or time.monotonic() - begun > LONGEST_S):
+            break
         await asyncio.sleep(0)  # what is in memory is read without waiting
         start = max(0, end - CHUNK)
         first, found = await context.port.read_audit(start=start, max_messages=end - start)
-        chunk = [record for offset, payload in found if offset < end and (record := _record(payload))]
         looked_at += CHUNK
-        for record in reversed(chunk):
+        for offset, payload in reversed(found):
+            if offset >= end or not wanted.may_hold(payload) or (record := _record(payload)) is None:
+                continue
             if wanted.is_too_old(record):
                 end = first
                 break
-            end = record["seq"]
+            end = offset
             if wanted.holds(record):
                 items.append(AuditRecord(**record))
                 if len(items) == request.limit:
@@ -174,9 +182,16 @@ class _Filter:
         self._matches = glob(request.filter)
         self._operation = None if request.operation is None else _operation_named(request.operation)
         self._topic = None if request.topic is None else str(TopicName.parse(request.topic))
+        asked = (self._operation, request.call_id)
+        # Where a time is asked for, each record says whether what follows is older.
+        self._words = [] if request.since else [json.dumps(one).encode() for one in asked if one is not None]
         self._since: str | None = None
         if request.since is not None:
             self._since = format_time(parse_moment_ms(request.since, now_ms=context.now_ms(), field="since"))
+
+    def may_hold(self, payload: bytes) -> bool:
+        """Whether a record as it is stored has the words that are asked for: most are passed over without being read."""
+        return all(word in payload for word in self._words)
 
     def is_too_old(self, record: Mapping[str, Any]) -> bool:
         return self._since is not None and str(record["time"]) < self._since
