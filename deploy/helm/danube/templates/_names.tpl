@@ -25,7 +25,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{/* What a value may not be, each as one sentence that names it. The schema beside this only knows types. */}}
 {{- define "danube.check" -}}
 {{- if ne (int .Values.brokers) 1 }}
-{{- fail (printf "brokers is %v: this chart runs 1, since it gives clients one address, and brokers do not pass calls on to the owner yet" .Values.brokers) }}
+{{- fail (printf "brokers is %v: this chart runs 1, since it does not give each pod the address that the other brokers need (docs/cluster.md)" .Values.brokers) }}
 {{- end }}
 {{- if not (has .Values.service.type (list "ClusterIP" "NodePort" "LoadBalancer")) }}
 {{- fail (printf "service.type is %q: use ClusterIP, NodePort or LoadBalancer" .Values.service.type) }}
