@@ -6,7 +6,7 @@ endif
 
 VENV := .venv/bin
 
-.PHONY: help run test test-long test-deploy diagnosis release site lint conformance fuzz bench proto docs clean env-run env-dev
+.PHONY: help run audit test test-long test-deploy diagnosis release site lint conformance fuzz bench proto docs clean env-run env-dev
 
 help:
 	@echo "make run           start a broker on ./danube-data, with MCP and JSON-RPC (Ctrl-C stops it)"
@@ -16,6 +16,7 @@ help:
 	@echo "make diagnosis     thirty faults with ten seeds each, and healthy twins for hours"
 	@echo "make test-deploy   deploy/ with the tools it is for: promtool, helm, podman … as far as they are installed"
 	@echo "make conformance   outside judges of our protocols"
+	@echo "make audit         known weaknesses of what the image installs (pip-audit, asks PyPI)"
 	@echo "make fuzz          property tests with many more examples (FUZZ_EXAMPLES=20000), atheris on HTTP/2 (FUZZ_SECONDS=120)"
 	@echo "make bench         measure: needs a quiet machine"
 	@echo "make proto docs    write the generated code, the generated documents"
@@ -51,6 +52,12 @@ test-deploy: env-dev
 
 conformance: env-dev
 	@$(VENV)/python tools/gate.py conformance
+
+# In an environment of its own: its dependencies are not ours.
+audit: env-dev
+	@$(VENV)/python -m venv .venv/pip-audit
+	@.venv/pip-audit/bin/python -m pip install --quiet pip-audit
+	@.venv/pip-audit/bin/pip-audit --require-hashes --disable-pip -r deploy/image/requirements.txt
 
 fuzz: env-dev
 	@$(VENV)/python tools/gate.py fuzz $(ARGS)

@@ -480,6 +480,16 @@ class EachBrokerPort(Protocol):
         """The topic's first offset, and (offset, payload) from `start` on, ascending."""
         ...
 
+    async def export_audit(
+        self, *, start: int | None, most: int, file: str | None, any_folder: bool, into: str | None
+    ) -> Mapping[str, Any]:
+        """Copy at most so many records to a file of the broker's machine, or into a topic: {path, records, next_seq, end_seq}.
+
+        `start`: the first one's number; None: what the file has not yet, or the oldest. `any_folder`: `file` may be a
+        path; else it is a bare name, below `exports/` in the data directory.
+        """
+        ...
+
 
 class ClusterPort(MetadataPort, TopicPort, EachBrokerPort, Protocol):
     """Everything the admin core asks of the brokers."""

@@ -68,6 +68,7 @@ def test_the_operations_and_their_tools() -> None:
         "changes.undo": "undo_change",
         "audit.query": "query_audit",
         "audit.verify": "verify_audit",
+        "audit.export": "export_audit",
         "topics.truncate": "truncate_topic",
         "topics.unload": "unload_topic",
         "topics.move": "move_topic",

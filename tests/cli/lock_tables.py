@@ -30,6 +30,7 @@ OPERATIONS: Final = {
     line.split()[0]: line.split()[1]
     for line in """\
 alerts.list                       cluster:read
+audit.export                      machine
 audit.query                       audit:read
 audit.verify                      audit:read
 bindings.create                   bindings:create

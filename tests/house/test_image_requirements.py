@@ -29,6 +29,15 @@ def wanted(project: dict[str, object], extras: tuple[str, ...]) -> set[Requireme
     return found
 
 
+def test_everything_that_is_installed_has_its_hashes(root: Path) -> None:
+    text = (root / "deploy" / "image" / "requirements.txt").read_text(encoding="utf-8")
+    entries = re.split(r"^(?=\S)", text, flags=re.MULTILINE)[1:]
+    assert len(entries) > 20
+    assert [entry.split()[0] for entry in entries if "--hash=sha256:" not in entry] == []
+    containerfile = (root / "deploy" / "image" / "Containerfile").read_text(encoding="utf-8")
+    assert "--require-hashes -r /build/requirements.txt" in containerfile
+
+
 def test_the_list_holds_what_the_package_asks_for(root: Path) -> None:
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     text = (root / "deploy" / "image" / "requirements.txt").read_text(encoding="utf-8")

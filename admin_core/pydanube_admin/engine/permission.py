@@ -27,13 +27,17 @@ OWN: Final = frozenset(
 )
 NO_QUESTION: Final = FREE | OF_ANOTHER | OWN
 #: they write files of the broker's machine, which is for the operator who sits there
-ON_THE_MACHINE: Final = frozenset({"objects.export"})
+ON_THE_MACHINE: Final = {"objects.export": "to", "audit.export": "to"}  # where that argument is given
 #: lists of which everybody who may see some of it sees that: what their handlers show goes by `Sight`
 CUT: Final = frozenset({"topics.list", "namespaces.list", "subscriptions.list", "subscriptions.lag"})
 #: whoever may do everything in a namespace does not set what it may take
 ON_CLUSTER: Final = frozenset({"quotas.set"})
 #: arguments that name a topic which the operation writes
-WRITTEN: Final = {"topics.replay": "to", "subscriptions.set_failure_policy": "dead_letter_topic"}
+WRITTEN: Final = {
+    "audit.export": "into",
+    "topics.replay": "to",
+    "subscriptions.set_failure_policy": "dead_letter_topic",
+}
 
 
 def check_permission(port: ClusterPort, call: Call) -> Call:
@@ -50,7 +54,8 @@ def check_permission(port: ClusterPort, call: Call) -> Call:
         in_part = operation.name in CUT and permission == operation.permission
         if not (in_part and locks.allows_part(identity, permission, resource)):
             locks.check(identity, permission, resource)
-    if operation.name in ON_THE_MACHINE and locks.required and (identity is None or not identity.everything):
+    writes_file = call.arguments.get(ON_THE_MACHINE.get(operation.name, "")) is not None
+    if writes_file and locks.required and (identity is None or not identity.everything):
         raise PermissionDenied(
             f"{operation.name} writes files of the broker's machine: call it there, with --admin unix:DATA/admin.sock",
             permission=operation.permission,

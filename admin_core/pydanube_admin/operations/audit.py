@@ -19,12 +19,22 @@ from pydanube_admin.engine.audit.audit_keys import KEYS_KEY, KeyTerms
 from pydanube_admin.engine.audit.audit_log import HEAD_KEY
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.models import SINCE_DESCRIPTION, ListRequest, OptionalTopic, Page, Request, Result
+from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
+from pydanube_admin.engine.models import (
+    SINCE_DESCRIPTION,
+    Change,
+    ListRequest,
+    OptionalTopic,
+    Page,
+    Request,
+    Result,
+)
 from pydanube_admin.engine.next_calls import every, next_call
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.page_tokens import begin_of, next_token
 from pydanube_admin.engine.paging import glob, none_because
 from pydanube_admin.engine.spelling import either, shown
+from pydanube_admin.operations.objects import PERSON
 
 CHUNK: Final = 100  # records a turn of the loop: ten milliseconds
 MAX_LOOKED_AT: Final = (
@@ -32,6 +42,7 @@ MAX_LOOKED_AT: Final = (
 )
 LONGEST_S: Final = 5.0  # that is looked for a first item; after that a page may be empty, and go on
 MAC_FIELDS: Final = {"mac", "key_id"}  # which a record from before there were MACs has not
+MAX_EXPORTED: Final = 100_000
 DAMAGE: Final = ("CORRUPT_JOURNAL", "CORRUPT_OBJECT", "OBJECT_MISSING", "CHECKSUM_MISMATCH")
 
 
@@ -70,6 +81,26 @@ class AuditRecord(Result):
         None  # of the hash, by the key of `key_id`; none of a record from before there were MACs
     )
     key_id: str | None = None
+
+
+class ExportAuditRequest(Request):
+    to: Annotated[
+        str | None,
+        Field(max_length=4096, description="File on the broker's machine; one that is there goes on"),
+    ] = None
+    into: Annotated[str | None, Field(max_length=300, description="Or this topic, a message a record")] = None
+    from_seq: Annotated[
+        int | None, Field(ge=0, description="First record; without: what the file has not yet, or the oldest")
+    ] = None
+    limit: Annotated[int, Field(ge=1, le=MAX_EXPORTED, description="Records at the most")] = 10_000
+
+
+class ExportedAudit(Change):
+    to: str | None  # the file; beside it, with .head, where the chain stands at its end
+    into: str | None
+    records: int
+    next_seq: int  # from_seq of the next export
+    complete: bool  # nothing is left by now
 
 
 class VerifyAuditRequest(Request):
@@ -219,6 +250,55 @@ def _topics(arguments: Mapping[str, Any]) -> set[str]:
         elif name == "arguments" and isinstance(value, Mapping):
             found |= _topics(value)
     return found
+
+
+async def forecast_export_audit(context: Context, request: ExportAuditRequest) -> Forecast:
+    _check_one(request)
+    return Forecast(
+        diff=[
+            entry(
+                str(request.to or request.into), None, {"from_seq": request.from_seq, "limit": request.limit}
+            )
+        ],
+        blast_radius=blast_radius(),
+    )
+
+
+@operation(
+    "audit.export",
+    effect=Effect.CREATE,
+    title="Export the audit",
+    summary="Append audit records as JSON lines to a file on the broker's machine, or to a topic; again, it goes on where it ended.",
+    forecast=forecast_export_audit,
+    idempotent=False,
+    examples=(
+        Example(arguments={"to": "audit.jsonl"}, note="what the file has not yet"),
+        Example(arguments={"into": "/ops/audit", "from_seq": 0}, note="to a topic"),
+    ),
+)
+async def export_audit(context: Context, request: ExportAuditRequest) -> ExportedAudit:
+    _check_one(request)
+    await context.audit.settled()
+    into = None if request.into is None else str(TopicName.parse(request.into, field="into"))
+    said = await context.port.export_audit(
+        start=request.from_seq,
+        most=request.limit,
+        file=request.to,
+        any_folder=context.face == PERSON,
+        into=into,
+    )
+    return ExportedAudit(
+        to=said["path"],
+        into=into,
+        records=said["records"],
+        next_seq=said["next_seq"],
+        complete=said["next_seq"] >= said["end_seq"],
+    )
+
+
+def _check_one(request: ExportAuditRequest) -> None:
+    if (request.to is None) == (request.into is None):
+        raise InvalidArgument("say where to: a file (to), or a topic (into)", field="to", value=request.to)
 
 
 @operation(

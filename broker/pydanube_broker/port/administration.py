@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
 import anyio
 from pydanube_core.audit_key import AuditKey
@@ -18,11 +19,15 @@ from pydanube_core.errors import (
     Unavailable,
 )
 from pydanube_core.facts import DataChangesTaken, StateItem
+from pydanube_core.names import TopicName
 
 from pydanube_broker.audit_key import load_audit_key
 from pydanube_broker.outcome import outcome_of
 from pydanube_broker.parts import BrokerParts
+from pydanube_broker.port.exports import append, export_path, next_in, write_head
+from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.security.locks import Locks
+from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.tenants.quotas import Quotas
 from pydanube_broker.topics.stored_messages import append_durably, messages_between
 from pydanube_broker.topics.topic import Topic
@@ -30,6 +35,7 @@ from pydanube_broker.topics.topic import Topic
 _READ_BYTES: Final = 4 * 1024 * 1024
 _AUDIT_ROOM_BYTES: Final = 64 * 1024  # of the journal, for a group of records
 _AUDIT: Final = "audit/"  # keys of the audit's head and its terms
+_AT_ONCE: Final = 500  # records of an export that are read and written together
 _PROBE: Final = "probe"  # a key that is written to see whether writing works
 
 
@@ -120,6 +126,42 @@ class AdministrationPart:
     async def read_audit(self, *, start: int, max_messages: int) -> tuple[int, Sequence[tuple[int, bytes]]]:
         topic = await self._broker.registry.audit_topic()
         return topic.start_offset, await self._read(topic, max(start, topic.start_offset), max_messages)
+
+    async def export_audit(
+        self, *, start: int | None, most: int, file: str | None, any_folder: bool, into: str | None
+    ) -> Mapping[str, Any]:
+        """Copy records to a file of this machine, or into a topic, in order: {path, records, next_seq, end_seq}.
+
+        Args:
+            start: the first one's number; None: what the file has not yet, or the oldest.
+        """
+        path = None if file is None else export_path(self._broker.data_dir.path, file, any_folder=any_folder)
+        pending = self._broker.engine.give_way.pending
+        if path is not None and start is None:
+            with pending():
+                start = await anyio.to_thread.run_sync(next_in, path)
+        target = None
+        if into is not None:
+            target = self._broker.access.topic(COLD_CALL, Action.PRODUCE, TopicName.parse(into, field="into"))
+        topic = await self._broker.registry.audit_topic()
+        at, done = max(start or 0, topic.start_offset), 0
+        while done < most and (found := await self._read(topic, at, min(_AT_ONCE, most - done))):
+            payloads = [payload for _, payload in found]
+            if path is not None:
+                with pending():
+                    await anyio.to_thread.run_sync(append, path, payloads)
+            if target is not None:
+                await append_durably(target, payloads, producer="administration", checked=True)
+            at, done = found[-1][0] + 1, done + len(found)
+        last = await self._read(topic, at - 1, 1) if done else []
+        if path is not None and last:
+            body = json.loads(last[0][1])
+            head = {"seq": body["seq"], "hash": body["hash"], "mac": body["mac"], "key_id": body["key_id"]}
+            with pending():
+                await anyio.to_thread.run_sync(write_head, path, head)
+        return {
+            "path": None if path is None else str(path), "records": done, "next_seq": at, "end_seq": topic.commit,
+        }  # fmt: skip
 
     @contextmanager
     def _noted(self, code: str) -> Iterator[None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from pydanube_core.errors import DispatchMismatch, InvalidArgument
@@ -12,12 +11,11 @@ from pydanube_core.positions import Position, PositionKind
 from pydanube_core.refusals import replay_into_itself
 
 from pydanube_broker.parts import BrokerParts
+from pydanube_broker.port.exports import export_path
 from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.tier.export import export_range
 from pydanube_broker.topics.replay import Replay
 from pydanube_broker.topics.topic import Topic, now_ms
-
-EXPORTS = "exports"  # folder of the data directory for what is exported by a bare name
 
 
 class ObjectsPart:
@@ -102,29 +100,12 @@ class ObjectsPart:
         """
         tier, log = self._broker.tier, self._log(topic)
         tier.enabled()
-        path = self._export_path(to, any_folder=any_folder)
+        path = export_path(self._broker.data_dir.path, to, any_folder=any_folder)
         with tier.long_work.begun("objects.export", log.name, unit="offsets", now_ms=now_ms()) as work:
             said = await export_range(
                 tier, log, start=start, end=end, path=path, file_format=file_format, work=work
             )
         return {"path": str(path), **said}
-
-    def _export_path(self, to: str, *, any_folder: bool) -> Path:
-        given = Path(to)
-        if "\0" in to or not given.name or given.name in (".", ".."):
-            raise InvalidArgument(f"to: {to!r} is not the name of a file", field="to", value=to)
-        if any_folder and given.is_absolute():
-            return given
-        if len(given.parts) > 1:
-            raise InvalidArgument(
-                f"to: {to!r} is a path; from here give a bare name, the file then is in {EXPORTS}/ of the broker's data "
-                "directory. On the command line `danube objects export` takes any path",
-                field="to",
-                value=to,
-            )
-        folder = self._broker.data_dir.path / EXPORTS
-        folder.mkdir(exist_ok=True)
-        return folder / given.name
 
     # -- replay ----------------------------------------------------------------------------------------------
 

@@ -72,7 +72,9 @@ class OwnConnection(asyncio.Protocol):
         self._held = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting_bytes = 0  # in the transport, when last looked at
-        self._ended: Callable[[], None] | None = None  # of its principal's count
+        self._ended: Callable[[], None] | None = (
+            None  # of its principal's count; None: nobody has shown who he is
+        )
 
     # -- of the transport --------------------------------------------------------------------------------------
 
@@ -426,6 +428,11 @@ class OwnConnection(asyncio.Protocol):
             "connection_closed",
             extra={"event": "connection_closed", "reason": why, "peer": self.peer.address},
         )
+
+    @property
+    def known(self) -> bool:
+        """Whether somebody has shown who he is."""
+        return self._ended is not None
 
     @property
     def idle(self) -> bool:

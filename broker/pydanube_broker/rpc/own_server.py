@@ -158,18 +158,31 @@ class OwnServer:
         """Whether one more is taken."""
         if self._stopping or len(self._connections) >= self.times.connections:
             self.closed["too_many_connections"] += 1
-            idle = [each for each in self._connections if each.idle]
-            if self._stopping or not idle:
+            leaving = None if self._stopping else self._first_to_go()
+            if leaving is None:
                 return False
-            # uvloop counts milliseconds: of two from the same one, that which has not even greeted
-            longest = min(idle, key=lambda each: (each.http.heard_at, each.http.greeted))
-            longest.http.leave("too_many_connections")
-            longest.close("too_many_connections")  # its client comes back when it has something to say
-            self._connections.discard(longest)
+            leaving.http.leave("too_many_connections")
+            leaving.close("too_many_connections")  # its client comes back when it has something to say
+            self._connections.discard(leaving)
         self._connections.add(connection)
         self._counted["opened"] += 1
         self._empty.clear()
         return True
+
+    def _first_to_go(self) -> OwnConnection | None:
+        """Of those that nobody has vouched for, or else of those that are idle: one of the address that has most of them, and
+        of these that which has said nothing for longest. None: all are at work for somebody who is known."""
+        for given in (
+            [each for each in self._connections if self.keeper is not None and not each.known],
+            [each for each in self._connections if each.idle],
+        ):
+            if given:
+                of = Counter(each.peer.host for each in given)
+                # uvloop counts milliseconds: of two from the same one, that which has not even greeted
+                return min(
+                    given, key=lambda each: (-of[each.peer.host], each.http.heard_at, each.http.greeted)
+                )
+        return None
 
     def lost(self, connection: OwnConnection) -> None:
         self._counted["ended"] += 1

@@ -48,6 +48,7 @@ from pydanube.admin.generated.results import (
     DiscardedPlan,
     Disconnected,
     Explanation,
+    ExportedAudit,
     ExportedObjects,
     FailurePolicyResult,
     FlushedObjects,
@@ -128,6 +129,29 @@ class AuditOperations:
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
+
+    async def export(
+        self,
+        *,
+        to: str | None = None,
+        into: str | None = None,
+        from_seq: int | None = None,
+        limit: int | None = None,
+        plan_token: str | None = None,
+    ) -> ExportedAudit:
+        """Append audit records as JSON lines to a file on the broker's machine, or to a topic; again, it goes on where it ended."""
+        return await self._caller.call("audit.export", locals(), ExportedAudit)
+
+    async def plan_export(
+        self,
+        *,
+        to: str | None = None,
+        into: str | None = None,
+        from_seq: int | None = None,
+        limit: int | None = None,
+    ) -> Plan[ExportedAudit]:
+        """What `export` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "audit.export", locals(), ExportedAudit)
 
     async def query(
         self,

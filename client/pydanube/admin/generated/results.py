@@ -54,6 +54,17 @@ class NotSeen(Result):
     why: str
 
 
+class ExportedAudit(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    to: str | None
+    into: str | None
+    records: int
+    next_seq: int
+    complete: bool
+
+
 class AuditRecord(Result):
     """One record, as it is stored."""
 

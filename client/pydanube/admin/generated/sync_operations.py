@@ -47,6 +47,8 @@ class SyncAlertsOperations(InLoop[AlertsOperations]):
 class SyncAuditOperations(InLoop[AuditOperations]):
     """`admin.audit`"""
 
+    export = Blocking(AuditOperations.export)
+    plan_export = BlockingPlan(AuditOperations.plan_export)
     query = Blocking(AuditOperations.query)
     verify = Blocking(AuditOperations.verify)
 
