@@ -34,12 +34,14 @@ from pydanube_core.security.permissions import Principal
 
 from pydanube_admin.arguments import parse_call
 from pydanube_admin.engine.acting import acting_for, calling, check_acting
+from pydanube_admin.engine.admin_options import AdminOptions
 from pydanube_admin.engine.audit.audit_log import AuditLog
 from pydanube_admin.engine.audit.audit_records import Entry, data_records, note_refusal
 from pydanube_admin.engine.audit.let_in import record_let_in
+from pydanube_admin.engine.balancer import BalanceOptions, Balancer
 from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.context import Context, NowMs, system_now_ms
-from pydanube_admin.engine.desk import AdminOptions, Desk
+from pydanube_admin.engine.desk import Desk
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.identifiers import CALL, new_id
 from pydanube_admin.engine.list_memory import ListMemory
@@ -55,6 +57,7 @@ _log = logging.getLogger("pydanube.admin")
 # Groups whose results quote settings and what stores answer, whose addresses may hold a password.
 _ABOUT_SETTINGS = frozenset({"alerts", "brokers", "diagnose", "objects", "operations"})
 
+BALANCE = "balance"  # who calls, and where, when the load manager acts by itself
 LOGIN = "login"  # no operation, and in the audit where it failed
 GATHERED_S = 1.0  # of what data calls change: a hundred records a second at the most
 APPLY_PLAN = "plans.apply"  # is recorded as the change that it makes
@@ -67,6 +70,7 @@ class AdminCore:
         port: the broker's; may be attached later, and until then every call answers UNAVAILABLE.
         now_ms: the clock that stamps append times, in milliseconds since 1970.
         options: `[admin]` of the settings.
+        balance: `[balance]` of the settings.
     """
 
     def __init__(
@@ -75,9 +79,12 @@ class AdminCore:
         *,
         now_ms: NowMs = system_now_ms,
         options: AdminOptions | None = None,
+        balance: BalanceOptions | None = None,
     ) -> None:
         self._now_ms = now_ms
         self._lists = ListMemory()
+        self._balance = balance or BalanceOptions()
+        self._balancer: Balancer
         self._options = options or AdminOptions()
         self._port: ClusterPort | None = None
         self._audit: AuditLog
@@ -97,6 +104,7 @@ class AdminCore:
             port = cast("ClusterPort", WidePort(port, self._peers))
         self._audit = AuditLog(port, self._options.audit_reads)
         self._desk = Desk(port, self._audit, self._options, self._now_ms, self._parse)
+        self._desk.balancer = self._balancer = Balancer(port, self._balance, noting, now_ms=self._now_ms)
         self._port = port
         self._audit.draw_from(lambda: self._recorded(own.take_data_changes()))
         own.watch_data_changes(self._data_changed)
@@ -129,6 +137,20 @@ class AdminCore:
             await self._audit.aclose()
         if self._peers is not None:
             await self._peers.aclose()
+
+    async def balance(self) -> None:
+        """Look after the balance of several brokers where this one leads, until it is cancelled."""
+        if self._peers is not None:
+            await self._balancer.run(self._rebalance)
+
+    async def _rebalance(self) -> None:
+        before = current_identity.set(OPERATOR)
+        try:
+            found = await self.call("cluster.rebalance", {}, principal=BALANCE, face=BALANCE)
+        finally:
+            current_identity.reset(before)
+        if isinstance(found, ClusterError):
+            _log.warning("not_rebalanced", extra={"event": "admin.not_rebalanced", "error": found.message})
 
     async def begin(self) -> None:
         """Take up what an earlier life left undone; else the first call does."""

@@ -37,6 +37,9 @@ _ANYWHERE: Final = frozenset(
     {"topics.create", "topics.list", "topics.describe", "topics.move", "topics.unload", "subscriptions.lag"}
 )
 
+# What is suggested is remembered where the load manager works.
+_AT_THE_LEADER: Final = frozenset({"cluster.balance", "cluster.rebalance"})
+
 _not_seen: ContextVar[dict[str, str] | None] = ContextVar("not_seen", default=None)
 
 
@@ -68,6 +71,13 @@ class Peers:
         if call.forwarded or call.operation in _ANYWHERE:
             return None
         own = self._port.life.partition("/")[0]
+        if call.operation in _AT_THE_LEADER:
+            leader = await self._port.leader()
+            if leader is None or leader.broker_id == own:
+                return None
+            return await self._at(
+                leader, call, f"{call.operation} is for the leader, broker {leader.broker_id}, which"
+            )
         if call.operation.startswith("brokers.") and (broker := await self._named(call.arguments)):
             return (
                 None

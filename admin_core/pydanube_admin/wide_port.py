@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any, Final
 
 import anyio
+from pydanube_core.balance import LoadReport
 from pydanube_core.cluster_port import ClusterPort, LagFacts, TopicPort
 from pydanube_core.diagnosis.findings import Diagnosis, Verdict, verdict_of
 from pydanube_core.diagnosis.lag_status import LagStatus
@@ -119,6 +120,7 @@ ASKED: Final = _AT_OWNERS | {
     "producers",
     "consumers",
     "disconnect",
+    "loads",
     "forecast_retention",
 }
 
@@ -313,6 +315,10 @@ class WidePort:
     async def statuses(self) -> Sequence[BrokerFacts]:
         """Every registered broker that answers."""
         return list((await self._everywhere("status")).values())
+
+    async def loads(self) -> Sequence[LoadReport]:
+        """Of every broker that answers."""
+        return _all_of((await self._everywhere("loads")).values())
 
     async def _everywhere(self, method: str, **given: Any) -> dict[str, Any]:
         for broker_id, topics in (await self._port.missed()).items():

@@ -229,6 +229,8 @@ class Broker(BrokerParts):
             streams = lambda: (*self._streams, *self.official.streams)  # noqa: E731
             self.spawn(RightsWatch(self.locks, self.access, streams).run())
             self.spawn(self.locks.run())
+        if self.registry.ownership.several and settings.balance.mode != "off":
+            self.observation.observe(self.load_meter.take)
         self._start_telemetry(stack)
         self.spawn(self.observation.run())
         stack.push_async_callback(self._stop_tasks)

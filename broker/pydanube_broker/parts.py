@@ -18,6 +18,8 @@ from pydanube_broker.health import Health
 from pydanube_broker.journal import Journal
 from pydanube_broker.log_ring import LogRing
 from pydanube_broker.metrics import BrokerMetrics
+from pydanube_broker.observation.cluster_viewing import Told
+from pydanube_broker.observation.load_meter import LoadMeter
 from pydanube_broker.observation.observed import Observed
 from pydanube_broker.port_certificates import PortCertificates
 from pydanube_broker.relay.relay import Relay
@@ -71,6 +73,8 @@ class BrokerParts:
         self.http_url: str | None = None  # of the HTTP face, which the command starts beside this broker
         self.log_ring = LogRing()
         self.data_changes = DataChanges()
+        self.load_meter = LoadMeter(settings.balance.interval)
+        self.told = Told()
         self.tasks: set[asyncio.Task[None]] = set()
 
     def address(self) -> BrokerAddress:
@@ -106,6 +110,7 @@ class BrokerParts:
             metrics=self.metrics,
             data_dir=self.data_dir,
             settings=self.settings,
+            told=self.told,
             started_at=self.started_at,
             append_time_ms=self.append_time_ms,
         )

@@ -210,6 +210,9 @@ class Tier(Section):
     )
 
 
+BalanceMode = Annotated[str, *choice("off", "suggest", "act")]
+
+
 class Admin(Section):
     """Settings of plans and undo."""
 
@@ -226,6 +229,16 @@ class Admin(Section):
         default=None,
         description="file of the key for the MACs of audit records; beside the data directory by default",
     )
+
+
+class Balance(Section):
+    """The load manager of several brokers."""
+
+    mode: BalanceMode = Field(default="suggest", description="off, suggest or act: whether moves are begun")
+    interval: ShortDuration = Field(default=60.0, description="between two looks; rates are taken over it")
+    cooldown: ShortDuration = Field(default=600.0, description="a topic that moved stays for this long")
+    max_moves: Count = Field(default=20, description="topics that are on their way at once, at most")
+    floor: Size = Field(default=1 << 20, description="bytes a second below which nobody is too busy")
 
 
 class Diagnosis(Section):
@@ -349,6 +362,7 @@ class Settings(BaseModel):
     delivery: Delivery = Delivery()
     tier: Tier = Tier()
     admin: Admin = Admin()
+    balance: Balance = Balance()
     diagnosis: Diagnosis = Diagnosis()
     telemetry: Telemetry = Telemetry()
     mcp: Mcp = Mcp()

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from pydanube_admin.compat.methods import compat_methods
 from pydanube_admin.core import AdminCore
+from pydanube_admin.engine.admin_options import AdminOptions
 from pydanube_admin.engine.audit.audit_sampling import AuditReads
-from pydanube_admin.engine.desk import AdminOptions
+from pydanube_admin.engine.balancer import BalanceOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.departure import Patience, depart
 from pydanube_broker.log import configure_logging
@@ -166,13 +167,20 @@ async def administered(
     settings: Settings, *, upgrade: bool = True, grace_s: float = 2.0
 ) -> AsyncIterator[tuple[Broker, AdminCore]]:
     """A broker with the admin core that serves its operations; both stop in order, within `grace_s`."""
-    admin = settings.admin
+    admin, balance = settings.admin, settings.balance
     core = AdminCore(
         options=AdminOptions(
             plan_ttl_ms=int(admin.plan_ttl * 1000),
             undo_grace_ms=int(admin.undo_grace * 1000),
             compat_destructive=admin.compat_destructive,
             audit_reads=AuditReads(admin.audit_reads),
+        ),
+        balance=BalanceOptions(
+            mode=balance.mode,
+            interval_s=balance.interval,
+            cooldown_s=balance.cooldown,
+            max_moves=balance.max_moves,
+            floor=balance.floor,
         ),
         now_ms=now_ms,  # the broker's, which does not follow a wrong moment of the machine's
     )
@@ -181,9 +189,10 @@ async def administered(
         core.attach(broker.port)
         if broker.locks is not None:
             broker.locks.authenticator.on_failed = core.note_failed_login
-        resuming = asyncio.create_task(core.begin())
+        tasks = [asyncio.create_task(core.begin()), asyncio.create_task(core.balance())]
         yield broker, core
-        resuming.cancel()
+        for task in tasks:
+            task.cancel()
         with anyio.move_on_after(grace_s):
             await core.aclose()
             await broker.drain(grace_s)

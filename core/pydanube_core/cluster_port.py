@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pydanube_core.audit_key import AuditKey
+from pydanube_core.balance_port import BalancePort
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis
 from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus
@@ -203,21 +204,6 @@ class MetadataPort(Protocol):
 
     async def owners(self, topic: str) -> Sequence[BrokerAddress | None]:
         """Return who owns the topic, of a partitioned one each partition; None: nobody yet. Empty for an unknown one."""
-        ...
-
-    async def takers(self) -> Sequence[str]:
-        """Brokers that take topics, those with the fewest first; none where a broker is alone."""
-        ...
-
-    async def move_topic(self, topic: str, to_broker: str | None = None) -> Mapping[str, str]:
-        """Begin to hand a topic over, each partition for itself: concrete topic → the broker it goes to.
-
-        `to_broker`: None for the one with the fewest topics, each moved one counted.
-
-        Raises:
-            LastBroker: there is no other broker that takes topics. InvalidArgument: that one does not. Conflict: it is
-            moving already, or there.
-        """
         ...
 
     async def leader(self) -> BrokerAddress | None:
@@ -491,7 +477,7 @@ class EachBrokerPort(Protocol):
         ...
 
 
-class ClusterPort(MetadataPort, TopicPort, EachBrokerPort, Protocol):
+class ClusterPort(MetadataPort, TopicPort, EachBrokerPort, BalancePort, Protocol):
     """Everything the admin core asks of the brokers."""
 
     @property

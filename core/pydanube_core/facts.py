@@ -263,12 +263,24 @@ class CursorDifference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MoveFacts:
+    """A topic on its way from one broker to another. `stage`: moving, sealed or assigned."""
+
+    topic: str
+    source: str
+    target: str
+    stage: str
+    begun_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
     """A broker and where it is reached. URLs as clients and brokers are to use them."""
 
     broker_id: str
     broker_url: str
     admin_url: str
+    state: str = ""  # as it is registered: starting, active, draining, drained; empty where that is not asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from mcp import Client
 from pydanube_admin import OpsClient
+from pydanube_admin.engine.admin_options import AdminOptions
 from pydanube_admin.engine.audit.audit_sampling import (
     MOST_ALIKE,
     READS_APART_MS,
@@ -16,7 +17,6 @@ from pydanube_admin.engine.audit.audit_sampling import (
     ReadSampling,
     RefusalBound,
 )
-from pydanube_admin.engine.desk import AdminOptions
 from pydanube_admin.jsonrpc import JsonRpc
 from pydanube_mcp import build_server
 

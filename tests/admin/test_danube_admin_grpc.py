@@ -12,7 +12,7 @@ import grpc
 import pytest
 from pydanube_admin import AdminCore
 from pydanube_admin.compat.methods import compat_methods
-from pydanube_admin.engine.desk import AdminOptions
+from pydanube_admin.engine.admin_options import AdminOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.rpc.caller import call_metadata
 from pydanube_broker.settings import MEMORY_DIR
@@ -312,14 +312,22 @@ async def test_who_calls_is_what_the_metadata_claims(tool: Tool) -> None:
         ("ClusterAdmin/AddNode", pb.AddNodeRequest),
         ("ClusterAdmin/PromoteNode", pb.PromoteNodeRequest),
         ("ClusterAdmin/RemoveNode", pb.RemoveNodeRequest),
-        ("BrokerAdmin/GetClusterBalance", pb.ClusterBalanceRequest),
-        ("BrokerAdmin/TriggerRebalance", pb.RebalanceRequest),
     ],
 )
 async def test_what_has_no_meaning_here_says_so(
     tool: Tool, method: str, request_of: Callable[[], Any]
 ) -> None:
     assert (await tool.refused(method, request_of()))[0] == "UNIMPLEMENTED"
+
+
+async def test_broker_alone_is_balanced_and_has_nothing_to_move(tool: Tool) -> None:
+    found = await tool("BrokerAdmin/GetClusterBalance", pb.ClusterBalanceRequest())
+    assert (found.broker_count, found.coefficient_of_variation) == (1, 0.0)
+    assert not found.brokers[0].is_overloaded
+    for dry_run in (True, False):
+        said = await tool("BrokerAdmin/TriggerRebalance", pb.RebalanceRequest(dry_run=dry_run))
+        assert (said.success, said.moves_executed, list(said.proposed_moves)) == (True, 0, [])
+        assert "no move would help" in said.error_message
 
 
 async def test_roles_and_bindings_by_the_tool(tool: Tool) -> None:

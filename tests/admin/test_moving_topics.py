@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
+from pydanube_broker.serving import moves
 from pydanube_broker.tier.flushing import Failure
 from pydanube_core.errors import ClusterError, StoreUnavailable
 from pydanube_core.names import TopicName
@@ -50,6 +53,28 @@ async def test_topic_goes_to_the_broker_that_is_named_whichever_is_asked(cluster
     found = cluster.owner("t").registry.find(TopicName.parse("t"))
     assert found is not None
     assert found.commit == 4
+
+
+async def test_hand_overs_are_deleted_when_nothing_is_on_its_way_and_not_before(
+    cluster: SeveralBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(cluster, "t")
+    target = cluster.others("t")[0]
+    await ask(target, "topics.move", topic="t", to_broker=id_of(target))
+    await until(lambda: target.registry.find(TopicName.parse("t")) is not None)
+
+    def fragments() -> set[Path]:
+        return set((tmp_path / "objects").rglob("*.fragment"))
+
+    old = fragments()
+    assert old
+    new = next(iter(old)).with_name("1-new.fragment")
+    new.write_bytes(b"of a move that has just begun")
+    two_hours_ago = time.time() - 7200
+    for each in old:
+        os.utime(each, (two_hours_ago, two_hours_ago))
+    monkeypatch.setattr(moves, "_QUIET_LOOKS", 2)
+    await until(lambda: fragments() == {new})
 
 
 async def test_move_that_the_target_cannot_take_is_refused_before_anything_stops(
@@ -129,6 +154,13 @@ async def test_unloaded_broker_keeps_its_audit_alone(cluster: SeveralBrokers) ->
         return leaving.registry.ownership.office.members[leaving.data_dir.broker_id].state.value
 
     await until(lambda: state() == "drained" and leaving.registry.count == 0)
+    await until(
+        lambda: other.registry.ownership.office.members[leaving.data_dir.broker_id].state == "drained"
+    )
+    listed = {each["broker_id"]: each["state"] for each in (await ask(other, "brokers.list"))["items"]}
+    assert listed == {
+        id_of(each): "drained" if each is leaving else "active" for each in cluster.brokers.values()
+    }
     for n in range(4):
         await until(lambda n=n: cluster.serves(TopicName.parse(f"live{n}")))
     assert (await ask(other, "brokers.activate", broker_id=id_of(leaving)))["state"] == "active"

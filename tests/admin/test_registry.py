@@ -88,6 +88,8 @@ def test_the_operations_and_their_tools() -> None:
         "brokers.activate": "activate_broker",
         "brokers.metrics": "get_broker_metrics",
         "cluster.metrics": "get_cluster_metrics",
+        "cluster.balance": "get_cluster_balance",
+        "cluster.rebalance": "rebalance_cluster",
         "producers.list": "list_producers",
         "producers.disconnect": "disconnect_producer",
         "consumers.list": "list_consumers",

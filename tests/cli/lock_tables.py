@@ -46,7 +46,9 @@ brokers.metrics                   brokers:read
 brokers.status                    brokers:read
 brokers.unload                    brokers:change
 changes.undo                      inside
+cluster.balance                   cluster:read
 cluster.metrics                   cluster:read
+cluster.rebalance                 brokers:change
 consumers.disconnect              consumers:disconnect
 consumers.list                    consumers:read
 dead_letters.list                 dead_letters:read

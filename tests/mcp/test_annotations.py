@@ -99,6 +99,7 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "objects.collect": {"topic": "orders"},
     "objects.export": {"topic": "orders", "to": "file:///tmp/none", "format": "jsonl"},
     "brokers.unload": {},
+    "cluster.rebalance": {},
     "brokers.activate": {},
     "producers.disconnect": {"id": "1"},
     "consumers.disconnect": {"id": "1"},

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from statistics import pstdev
 from typing import Final
 from urllib.parse import urlsplit
 
+from pydanube_core.balance import Policy, spread_of
 from pydanube_core.errors import NotImplementedYet
 from pydanube_core.generated import danube_admin_pb2 as pb
 
 from pydanube_admin.compat.asking import Asking
 
+BAND: Final = Policy().start_band
 LEADER: Final = "Cluster_Leader"  # the word by which the tool's web gateway finds whom to ask
 
 
@@ -52,10 +55,60 @@ class Brokers:
         return pb.ActivateBrokerResponse(success=True)
 
     async def get_cluster_balance(self, _: pb.ClusterBalanceRequest) -> pb.ClusterBalanceResponse:
-        raise _of_a_cluster("balance")
+        """Loads are those of the bottleneck; where nothing is used enough to matter, the numbers of topics."""
+        found = await self._ask("cluster.balance")
+        topics = {each["broker_id"]: each["topics"] for each in await self._ask.every("brokers.list")}
+        key = found["bottleneck"]
+        loads = {
+            each["broker_id"]: each["load"].get(key, 0.0) if key else float(topics.get(each["broker_id"], 0))
+            for each in found["brokers"]
+        }
+        spread = spread_of(list(loads.values()) or [0.0])
+        deviation = pstdev(loads.values()) if loads else 0.0
+        return pb.ClusterBalanceResponse(
+            coefficient_of_variation=spread.cv or 0.0,
+            mean_load=spread.mean,
+            max_load=spread.highest,
+            min_load=min(loads.values(), default=0.0),
+            std_deviation=deviation,
+            broker_count=len(loads),
+            brokers=[
+                pb.BrokerLoadInfo(
+                    broker_id=int(broker),
+                    load=load,
+                    topic_count=topics.get(broker, 0),
+                    is_overloaded=load > spread.mean * (1 + BAND),
+                    is_underloaded=load < spread.mean * (1 - BAND),
+                )
+                for broker, load in sorted(loads.items(), key=lambda item: item[1])
+            ],
+            assignment_strategy="Fair",  # new topics go by numbers of topics
+        )
 
-    async def trigger_rebalance(self, _: pb.RebalanceRequest) -> pb.RebalanceResponse:
-        raise _of_a_cluster("rebalancing")
+    async def trigger_rebalance(self, request: pb.RebalanceRequest) -> pb.RebalanceResponse:
+        found = await self._ask("cluster.balance")
+        most = request.max_moves if request.HasField("max_moves") else None
+        moves = found["moves"][:most]
+        proposed = [
+            pb.ProposedMove(
+                topic_name=move["topic"],
+                from_broker=int(move["source"]),
+                to_broker=int(move["target"]),
+                estimated_load=move["source_before"] - move["source_after"],
+                reason=found["because"],
+            )
+            for move in moves
+        ]
+        if request.dry_run or not moves:
+            why = "" if moves else f"no move would help: {found['because']}"
+            return pb.RebalanceResponse(success=True, proposed_moves=proposed, error_message=why)
+        done = await self._ask("cluster.rebalance", {} if most is None else {"max_moves": most})
+        return pb.RebalanceResponse(
+            success=not done["not_begun"],
+            moves_executed=len(done["moves"]),
+            proposed_moves=proposed,
+            error_message="the moves go on in the background",
+        )
 
     async def cluster_status(self, _: pb.Empty) -> pb.ClusterStatusResponse:
         """A group of one, which the tool's `cluster status` reads; there is no consensus behind it."""

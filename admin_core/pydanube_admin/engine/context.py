@@ -11,6 +11,7 @@ from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.facts import Grace
 
 from pydanube_admin.engine.audit.audit_log import AuditLog
+from pydanube_admin.engine.balancer import Balancer
 from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.change_records import Changes
 from pydanube_admin.engine.list_memory import ListMemory
@@ -53,6 +54,7 @@ class PlanDesk(Protocol):
 
     plans: Plans
     changes: Changes
+    balancer: Balancer
 
     @property
     def tasks(self) -> TaskBook:

@@ -29,10 +29,11 @@ from pydanube_core.errors import (
 from pydanube_core.facts import Grace
 from pydanube_core.units import format_time
 
+from pydanube_admin.engine.admin_options import AdminOptions
 from pydanube_admin.engine.audit.audit_cut_off import calls_cut_off
 from pydanube_admin.engine.audit.audit_log import HEAD_KEY, AuditLog
 from pydanube_admin.engine.audit.audit_records import Entry, head_value
-from pydanube_admin.engine.audit.audit_sampling import AuditReads
+from pydanube_admin.engine.balancer import Balancer
 from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.change_records import APPLIED, INTERRUPTED, UNDO, ChangeRecord, Changes
 from pydanube_admin.engine.context import Context, NowMs
@@ -60,22 +61,14 @@ T = TypeVar("T")
 Parser = Callable[[str, Mapping[str, Any]], Call]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdminOptions:
-    """The section `[admin]` of the settings."""
-
-    plan_ttl_ms: int = 600_000
-    undo_grace_ms: int = 86_400_000
-    compat_destructive: bool = True
-    audit_reads: AuditReads = AuditReads.SAMPLED
-
-
 class Desk:
     """See the module. Single user: the loop.
 
     Args:
         parse: checks a call by its name and arguments; given from outside, since it knows every operation.
     """
+
+    balancer: Balancer  # given by whoever makes the desk
 
     def __init__(
         self, port: ClusterPort, audit: AuditLog, options: AdminOptions, now_ms: NowMs, parse: Parser

@@ -58,7 +58,7 @@ class BrokerItem(Result):
     identity: ClassVar = ("broker_id",)
 
     broker_id: str
-    state: str  # active | draining
+    state: str  # starting | active | draining | drained
     is_leader: bool
     version: str
     uptime_s: float
@@ -185,6 +185,7 @@ async def _this(context: Context, broker_id: str | None) -> BrokerFacts:
 async def list_brokers(context: Context, request: ListBrokersRequest) -> Page[BrokerItem]:
     leading, matches = await context.port.leader(), glob(request.filter)
     found = [facts for facts in await context.port.statuses() if matches(facts.broker_id)]
+    states = {each.broker_id: each.state for each in await context.port.members()}
     return await page_of(
         context,
         BrokerItem,
@@ -192,7 +193,7 @@ async def list_brokers(context: Context, request: ListBrokersRequest) -> Page[Br
         one_by_one(
             lambda each: BrokerItem.of(
                 each,
-                state="draining" if any(r.code == "DRAINING" for r in each.reasons) else "active",
+                state=_state(each, states.get(each.broker_id, "")),
                 is_leader=leading is not None and each.broker_id == leading.broker_id,
                 uptime_s=round(each.uptime_s, 3),
             )
@@ -201,6 +202,12 @@ async def list_brokers(context: Context, request: ListBrokersRequest) -> Page[Br
         operation="brokers.list",
         request=request,
     )
+
+
+def _state(facts: BrokerFacts, registered: str) -> str:
+    if any(reason.code == "DRAINING" for reason in facts.reasons):
+        return "draining"
+    return registered or "active"
 
 
 @operation(

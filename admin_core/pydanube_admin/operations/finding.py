@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import anyio.to_thread
 from pydantic import Field
 from pydanube_core.diagnosis.broker_rules import BROKER_RULES
+from pydanube_core.diagnosis.cluster_rules import CLUSTER_RULES
 from pydanube_core.diagnosis.subscription_rules import SUBSCRIPTION_RULES
 from pydanube_core.diagnosis.topic_rules import TOPIC_RULES
 from pydanube_core.errors import InvalidArgument
@@ -30,7 +31,7 @@ _POLICIES_OF: Final = (
     "namespaces.get_policies",
 )
 _RULES_OF: Final = {
-    "diagnose.cluster": BROKER_RULES,
+    "diagnose.cluster": (*BROKER_RULES, *CLUSTER_RULES),
     "diagnose.topic": TOPIC_RULES,
     "diagnose.producer": TOPIC_RULES,
     "diagnose.subscription": SUBSCRIPTION_RULES,

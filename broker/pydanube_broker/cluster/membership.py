@@ -38,6 +38,7 @@ from pydanube_storage.metadata import (
     Revision,
 )
 
+from pydanube_broker import software
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import BrokerId, Incarnation
 from pydanube_broker.cluster.json_record import JsonRecord
@@ -80,6 +81,7 @@ class MemberRecord(JsonRecord):
     state: BrokerState
     reason: str
     registered_at_ms: int
+    software: str = ""  # its version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,6 +313,7 @@ class Membership:
             state=state,
             reason=reason,
             registered_at_ms=self._wall_ms(),
+            software=software.version(),
         )
 
 

@@ -9,6 +9,7 @@ from pydanube_broker.data_dir import DataDir
 from pydanube_broker.health import Health
 from pydanube_broker.journal import Journal
 from pydanube_broker.metrics import BrokerMetrics
+from pydanube_broker.observation.cluster_viewing import Told
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.settings import Settings
 from pydanube_broker.tier.tier import Tier
@@ -26,6 +27,7 @@ class Observed:
     metrics: BrokerMetrics
     data_dir: DataDir
     settings: Settings
+    told: Told
     started_at: float  # monotonic seconds
     append_time_ms: Callable[
         [Topic, int], int | None

@@ -27,6 +27,7 @@ from pydanube_core.diagnosis.views import (
 from pydanube_core.names import TopicName
 
 from pydanube_broker.delivery.any_pump import AnyPump
+from pydanube_broker.observation.cluster_viewing import ClusterViewing
 from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.sampler import Sampler
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
@@ -43,6 +44,7 @@ class Viewer:
     def __init__(self, observed: Observed, sampler: Sampler) -> None:
         self._observed = observed
         self._sampler = sampler
+        self._cluster = ClusterViewing(observed.registry, observed.health, observed.tier, observed.told)
 
     # -- subscriptions ---------------------------------------------------------------------------------------
 
@@ -309,6 +311,7 @@ class Viewer:
             given_up=dict(observed.registry.deleted.given_up),
             set_aside=tuple(observed.registry.catalog.set_aside()),
             pressure=sampler.pressure.over(now, window_ms),
+            cluster=self._cluster.view(now),
             clock=CLOCK.reason(),
             clock_step_s=round(CLOCK.last_step_ms / 1000, 1),
             clock_steps=CLOCK.steps,

@@ -5,12 +5,12 @@ One module for each area of operations; an operation needs one method here.
 
 from __future__ import annotations
 
-import importlib.metadata
-
 import anyio
 
+from pydanube_broker import software
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port.administration import AdministrationPart
+from pydanube_broker.port.balance import BalancePart
 from pydanube_broker.port.brokers import BrokersPart
 from pydanube_broker.port.diagnosis import DiagnosisPart
 from pydanube_broker.port.messages import MessagesPart
@@ -29,16 +29,14 @@ class BrokerPort(
     ObjectsPart,
     MessagesPart,
     AdministrationPart,
+    BalancePart,
 ):
     """Facts, read at the moment they are asked for, and the changes an operation may make."""
 
     def __init__(self, broker: BrokerParts) -> None:
         self._broker = broker
         self._loading_key = anyio.Lock()
-        try:
-            self.version = importlib.metadata.version("pydanube")
-        except importlib.metadata.PackageNotFoundError:
-            self.version = "0+source"
+        self.version = software.version()
 
     @property
     def this(self) -> BrokerPort:

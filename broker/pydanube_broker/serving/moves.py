@@ -35,6 +35,8 @@ log = logging.getLogger("pydanube.cluster")
 
 _LOOK_S: Final = 1.0  # of the leader
 _LEAVING_AT_ONCE: Final = 200  # moves that a drain begins between two looks
+_QUIET_LOOKS: Final = 120  # in a row that show nothing on its way, before old fragments are deleted
+_OLD_MS: Final = 3_600_000  # far longer than a move, and than clocks differ
 _RETRY_MS: Final = 100  # for who calls while a topic is handed over
 
 
@@ -65,10 +67,11 @@ class Moves:
             return
         self._tier = tier
         me = BrokerId(int(self._registry.ownership.me.broker_id))
+        fragments = Fragments(tier.child.call, tier.cluster, me)
         mover = Mover(
             self._store,
             self._hub,
-            Fragments(tier.child.call, tier.cluster, me),
+            fragments,
             self,
             me=me,
             incarnation=Incarnation(office.registration.incarnation),
@@ -82,25 +85,44 @@ class Moves:
         self._registry.ownership.on_their_way = mover.seats
         async with anyio.create_task_group() as group:
             group.start_soon(mover.run)
-            group.start_soon(self._lead, office)
+            group.start_soon(self._lead, office, fragments)
             group.start_soon(self._drain, office)
 
-    async def _lead(self, office: JoinedBroker) -> None:
+    async def _lead(self, office: JoinedBroker, fragments: Fragments) -> None:
         leader: MoveLeader | None = None
+        quiet = 0  # looks in a row at which nothing was on its way
         while True:
             await anyio.sleep(_LOOK_S)
             if not office.leads():
-                leader = None
+                leader, quiet = None, 0
                 continue
             try:
                 if leader is None:
                     leader = MoveLeader(self._store, office.leadership, now_ms=_monotonic_ms)
                 await leader.look_after(list(office.moving), office.alive())
+                quiet = 0 if office.moving else quiet + 1
+                if quiet >= _QUIET_LOOKS:
+                    quiet = 0
+                    await self._collect(office, fragments)
             except ClusterError as error:
                 leader = None
                 log.warning(
                     "moves_not_looked_after", extra={"event": "moves_not_looked_after", "code": error.code}
                 )
+
+    async def _collect(self, office: JoinedBroker, fragments: Fragments) -> None:
+        """Delete the hand-overs of moves that are over: nobody will read them while nothing is on its way.
+
+        A broker that was stopped in the middle of one cannot go on with what it wrote: its step is guarded by an
+        assignment that has changed since.
+        """
+        guard = office.leadership.guard
+        held = await self._store.get(guard.key)
+        if held is None or held.mod_revision != guard.revision:
+            return  # another leads by now, and knows better
+        deleted = await fragments.collect(before_ms=now_ms() - _OLD_MS)
+        if deleted:
+            log.info("fragments_deleted", extra={"event": "fragments_deleted", "count": deleted})
 
     def takers(self) -> list[BrokerId]:
         """Brokers that take topics, those with the fewest first; none where this broker is alone."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import anyio
 from pydanube_core.errors import ClusterError, NoOwner, NotOwner, SubscriptionNotFound, TopicNotFound
-from pydanube_core.facts import BrokerAddress
+from pydanube_core.facts import BrokerAddress, MoveFacts
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import MetadataStore
 
@@ -130,8 +131,12 @@ class Ownership:
 
     def members(self) -> list[BrokerAddress]:
         """Return every broker that is registered now."""
-        found = [self.office.address(broker_id) for broker_id in self.office.members]
-        return [each for each in found if each is not None] or [self.me]
+        found = [
+            replace(address, state=member.state.value)
+            for broker_id, member in self.office.members.items()
+            if (address := self.office.address(broker_id)) is not None
+        ]
+        return found or [self.me]
 
     def last_known(self, topic_id: int) -> BrokerAddress | None:
         """As `owner`, with empty addresses of one that this broker has never seen."""
@@ -148,6 +153,23 @@ class Ownership:
         """Whether a topic goes from one broker to another now, as far as is known here."""
         place = self.office.place(TopicId(topic_id))
         return topic_id in self.held or (place is not None and place.stage is not Stage.SERVING)
+
+    def moves(self) -> list[MoveFacts]:
+        """Topics that are on their way, at whichever broker."""
+        if not isinstance(self.office, JoinedBroker):
+            return []
+        places = [self.office.place(topic_id) for topic_id in list(self.office.moving)]
+        return [
+            MoveFacts(
+                topic=str(place.topic),
+                source=place.move.source,
+                target=place.move.target,
+                stage=place.stage.value,
+                begun_at_ms=place.move.begun_at_ms,
+            )
+            for place in places
+            if place is not None and place.move is not None
+        ]
 
     def elsewhere(self, record: TopicRecord) -> ClusterError:
         """The error for whoever comes here with a topic that another broker owns, or nobody yet."""

@@ -32,6 +32,7 @@ class FragmentWork:
         return {
             "fragment_write": self.write,
             "fragment_read": self.read,
+            "fragments_collect": self.collect,
         }
 
     def write(self, arguments: dict[str, Any], blob: bytes) -> Answer:
@@ -56,6 +57,17 @@ class FragmentWork:
         """Bytes [`start`, `end`) of `key`."""
         return {}, self._store.read(arguments["key"], arguments["start"], arguments["end"])
 
+    def collect(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Delete what lies below `prefix` and was written before `before_ms`, by the store's clock."""
+        old = [
+            fact.key
+            for fact in self._store.list(arguments["prefix"])
+            if fact.modified_ms < arguments["before_ms"]
+        ]
+        for key in old:
+            self._store.delete(key)
+        return {"deleted": len(old)}, b""
+
 
 class Fragments:
     """The broker's side; single user: the loop. `call` asks the tier's process."""
@@ -74,6 +86,16 @@ class Fragments:
         key = f"{self._cluster}/fragments/{self._broker_id}-{secrets.token_hex(8)}.fragment"
         await self._call("fragment_write", {"key": key}, data)
         return key
+
+    async def collect(self, *, before_ms: int) -> int:
+        """Delete fragments that were written before then, at whichever broker; returns how many. For when none is needed.
+
+        Raises:
+            StoreUnavailable.
+        """
+        prefix = f"{self._cluster}/fragments"
+        found, _ = await self._call("fragments_collect", {"prefix": prefix, "before_ms": before_ms}, b"")
+        return int(found["deleted"])
 
     async def read(self, part: HandOverPart) -> bytes:
         """The bytes of a part, as the store has them.

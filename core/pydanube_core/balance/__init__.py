@@ -1,7 +1,7 @@
 """How evenly brokers are loaded, and what would help: one pure function for reports, leaders and consoles."""
 
 from pydanube_core.balance.assess import Assessment, Deduction, ResourceView, Verdict, WhatIf, assess
-from pydanube_core.balance.facts import BrokerLoad, Policy, Resource, Snapshot, TopicLoad
+from pydanube_core.balance.facts import BrokerLoad, LoadReport, Policy, Resource, Snapshot, TopicLoad
 from pydanube_core.balance.measures import Spread, gini, robust_z, spread_of
 from pydanube_core.balance.plan import Move, Rejection, applied
 
@@ -9,6 +9,7 @@ __all__ = [
     "Assessment",
     "BrokerLoad",
     "Deduction",
+    "LoadReport",
     "Move",
     "Policy",
     "Rejection",

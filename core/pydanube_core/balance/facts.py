@@ -44,6 +44,14 @@ class TopicLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """What one broker says of itself, and of its topics that carry most; those without load are left out."""
+
+    broker: BrokerLoad
+    topics: tuple[TopicLoad, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The cluster at one moment. `interval_s`: between two samples of a broker."""
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pydanube_core.diagnosis.broker_rules import BROKER_RULES
+from pydanube_core.diagnosis.cluster_rules import CLUSTER_RULES
 from pydanube_core.diagnosis.findings import (
     Diagnosis,
     Finding,
@@ -29,10 +30,10 @@ from pydanube_core.diagnosis.topic_rules import TOPIC_RULES
 from pydanube_core.diagnosis.views import BrokerView, SubscriptionView, TopicView
 
 RULES: Final[Mapping[str, Rule]] = {
-    rule.name: rule for rule in (*BROKER_RULES, *TOPIC_RULES, *SUBSCRIPTION_RULES)
+    rule.name: rule for rule in (*BROKER_RULES, *CLUSTER_RULES, *TOPIC_RULES, *SUBSCRIPTION_RULES)
 }
 _ORDER: Final = {name: place for place, name in enumerate(RULES)}
-_OF_BROKER: Final = frozenset(rule.name for rule in BROKER_RULES)
+_OF_BROKER: Final = frozenset(rule.name for rule in (*BROKER_RULES, *CLUSTER_RULES))
 MOST_FINDINGS: Final = 100  # of one answer; the others are counted
 
 
@@ -46,7 +47,7 @@ def check_view(
         case TopicView():
             rules = TOPIC_RULES
         case BrokerView():
-            rules = BROKER_RULES
+            rules = (*BROKER_RULES, *CLUSTER_RULES)
     found: list[Finding] = []
     ruled_out: list[RuledOut] = []
     for rule in rules:  # fallbacks stand last

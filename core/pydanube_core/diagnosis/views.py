@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from pydanube_core.balance import Assessment
 from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.filling import Filling
 from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus, Rewind
-from pydanube_core.facts import SetAside
+from pydanube_core.facts import MoveFacts, SetAside
 
 BURST_TIMES: Final = 3.0  # the typical part of the window
 FEWEST_SEGMENTS: Final = 4
@@ -263,6 +264,37 @@ class Pressure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemberView:
+    """A broker that is registered. `software`: its version; empty of one that does not say."""
+
+    broker_id: str
+    state: str
+    software: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """The other brokers as one broker sees them."""
+
+    members: tuple[MemberView, ...]
+    leader: str | None
+    leaderless_since_ms: int | None = None
+    absent: Mapping[str, int] = field(
+        default_factory=dict
+    )  # owners that are not registered → topics that wait
+    silent: Mapping[str, str] = field(default_factory=dict)  # registered, and did not answer → why
+    metadata_error: str | None = None
+    metadata_full: bool = False
+    metadata_since_ms: int | None = None
+    moves: tuple[MoveFacts, ...] = ()
+    draining_since_ms: int | None = None
+    left: int = 0  # topics that a drain still has to hand over
+    takers: int = 0  # other brokers that take topics
+    store_refused: str | None = None  # why the object store is not the cluster's
+    balance: Assessment | None = None  # None: another broker judges, or none does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
     broker_id: str
     now_ms: int
@@ -288,6 +320,7 @@ class BrokerView:
     clock_step_s: float = 0.0  # forward or back, the last one
     clock_steps: int = 0  # since the start
     pressure: Pressure = field(default_factory=lambda: Pressure(window_s=0.0))
+    cluster: ClusterView | None = None  # None: the broker is alone
 
     @property
     def impact(self) -> int:

@@ -29,6 +29,7 @@ from pydanube.admin.generated.results import (
     ChangedRole,
     ChangedTopicPolicies,
     ChangedTopicSchema,
+    ClusterBalance,
     ClusterMetrics,
     CollectedObjects,
     CompactedObjects,
@@ -69,6 +70,7 @@ from pydanube.admin.generated.results import (
     PublishedMessage,
     QuotaListItem,
     ReadResult,
+    Rebalanced,
     Registration,
     ReplayedDeadLetters,
     ReplayedTopic,
@@ -316,9 +318,21 @@ class ClusterOperations:
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
 
+    async def balance(self) -> ClusterBalance:
+        """Show how evenly brokers are loaded: score, bottleneck, the moves that would help, or why none does."""
+        return await self._caller.call("cluster.balance", locals(), ClusterBalance)
+
     async def metrics(self) -> ClusterMetrics:
         """Show counters of the cluster: messages and bytes in and out, lag, refusals."""
         return await self._caller.call("cluster.metrics", locals(), ClusterMetrics)
+
+    async def rebalance(self, *, max_moves: int | None = None, plan_token: str | None = None) -> Rebalanced:
+        """Begin the moves that cluster.balance suggests; each must make the busiest broker less busy."""
+        return await self._caller.call("cluster.rebalance", locals(), Rebalanced)
+
+    async def plan_rebalance(self, *, max_moves: int | None = None) -> Plan[Rebalanced]:
+        """What `rebalance` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "cluster.rebalance", locals(), Rebalanced)
 
 
 class ConsumersOperations:

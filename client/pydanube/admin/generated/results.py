@@ -223,6 +223,61 @@ class UndoneChange(Result):
     operation: str
 
 
+class DeductionItem(Result):
+    points: float
+    because: str
+
+
+class ResourceItem(Result):
+    counts: bool
+    max_over_mean: float | None
+    coefficient_of_variation: float | None
+    gini: float | None
+
+
+class BrokerLoadItem(Result):
+    """One broker. Loads: processors that are busy, bytes a second."""
+
+    broker_id: str
+    takes_topics: bool
+    sampled_s_ago: float | None
+    load: dict[str, float]
+    capacity: dict[str, float]
+    topics_with_load: int
+
+
+class MoveItem(Result):
+    """A topic that would go. Before and after: of the bottleneck, a share of capacity, or load where that is unknown."""
+
+    topic: str
+    source: str
+    target: str
+    source_before: float
+    source_after: float
+    target_before: float
+    target_after: float
+    unread_messages: int
+
+
+class ClusterBalance(Result):
+    mode: str
+    verdict: str
+    because: str
+    score: float | None
+    score_reason: str | None = None
+    deductions: list[DeductionItem]
+    bottleneck: str | None
+    bottleneck_reason: str | None = None
+    resources: dict[str, ResourceItem]
+    brokers: list[BrokerLoadItem]
+    hot_topics: list[str]
+    moves: list[MoveItem]
+    rejected: dict[str, int]
+    moving: int
+    not_seen: list[str]
+    as_of: str
+
+
 class ClusterMetrics(Result):
     topics: int
     subscriptions: int
@@ -239,6 +294,14 @@ class ClusterMetrics(Result):
     uptime_s: float
     as_of: str
     brokers: int
+
+
+class Rebalanced(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    moves: dict[str, str]
+    not_begun: dict[str, str]
 
 
 class Disconnected(Result):

@@ -89,7 +89,10 @@ class SyncChangesOperations(InLoop[ChangesOperations]):
 class SyncClusterOperations(InLoop[ClusterOperations]):
     """`admin.cluster`"""
 
+    balance = Blocking(ClusterOperations.balance)
     metrics = Blocking(ClusterOperations.metrics)
+    rebalance = Blocking(ClusterOperations.rebalance)
+    plan_rebalance = BlockingPlan(ClusterOperations.plan_rebalance)
 
 
 class SyncConsumersOperations(InLoop[ConsumersOperations]):

@@ -1,0 +1,213 @@
+"""The load manager: asks every broker how loaded it is, has `assess` judge, and says what to move.
+
+Each broker can; the leader does by itself, each interval (`run`): in the mode `suggest` it keeps the plan, for
+`cluster.balance` and for the alert, in `act` it carries it out as `cluster.rebalance`. What keeps moves from chasing each
+other is pure and stands in `Rhythm`; which topics go where is decided by `pydanube_core.balance`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+import anyio
+from pydanube_core.balance import (
+    Assessment,
+    BrokerLoad,
+    LoadReport,
+    Policy,
+    Resource,
+    Snapshot,
+    TopicLoad,
+    assess,
+)
+from pydanube_core.cluster_port import ClusterPort
+from pydanube_core.errors import ClusterError
+from pydanube_core.facts import MoveFacts
+
+_log = logging.getLogger("pydanube.balance")
+
+OFF: Final = "off"
+SUGGEST: Final = "suggest"
+ACT: Final = "act"
+SETTLING: Final = 2  # intervals after a move in which rates still tell of the time before it
+KEPT: Final = 5  # intervals for which a suggestion is the same for whoever asks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalanceOptions:
+    """`[balance]` of the settings; times in seconds, `floor` in bytes a second."""
+
+    mode: str = SUGGEST
+    interval_s: float = 60.0
+    cooldown_s: float = 600.0
+    max_moves: int = 20
+    floor: float = 1 << 20
+
+    @property
+    def policy(self) -> Policy:
+        """What `assess` goes by."""
+        floors = {Resource.CPU: 0.05, Resource.NETWORK_IN: self.floor, Resource.NETWORK_OUT: self.floor}
+        return Policy(max_moves=self.max_moves, floors=floors)
+
+
+class Rhythm:
+    """When to move again: not a topic that moved a moment ago, and nothing before rates tell of the moves that were made.
+
+    Pure. Times are milliseconds of one clock. Bounded by the moves of one cool-down.
+    """
+
+    def __init__(self, options: BalanceOptions) -> None:
+        self._options = options
+        self._moved: dict[str, int] = {}
+        self._settled_ms = 0
+
+    def moved(self, topics: Iterable[str], now_ms: int) -> None:
+        """These go now."""
+        self._moved |= dict.fromkeys(topics, now_ms)
+        self._settled_ms = now_ms + int(SETTLING * self._options.interval_s * 1000)
+
+    def cooling(self, topic: str, now_ms: int) -> bool:
+        """Whether a topic moved a moment ago."""
+        at_ms = self._moved.get(topic)
+        if at_ms is None or now_ms - at_ms < self._options.cooldown_s * 1000:
+            return at_ms is not None
+        del self._moved[topic]
+        return False
+
+    def waits(self, now_ms: int) -> float | None:
+        """Seconds until rates tell of the last moves; None: they do."""
+        return (self._settled_ms - now_ms) / 1000 if now_ms < self._settled_ms else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One assessment, and what it was made of."""
+
+    at_ms: int
+    snapshot: Snapshot
+    assessment: Assessment
+    under_way: Sequence[MoveFacts]
+    silent: Mapping[str, str]  # brokers that did not answer, and why
+    waits_s: float | None  # rates still tell of the time before the last moves
+
+
+def snapshot_of(
+    reports: Sequence[LoadReport],
+    silent: Iterable[str],
+    under_way: Sequence[MoveFacts],
+    rhythm: Rhythm,
+    *,
+    interval_s: float,
+    now_ms: int,
+) -> Snapshot:
+    """Pure. `silent`: brokers that are registered and did not answer: nothing goes to them, nor away from them."""
+    late_s = 2 * interval_s
+    fresh = [report for report in reports if report.broker.age_s <= late_s]
+    moving = {move.topic for move in under_way}
+    topics: dict[str, TopicLoad] = {}  # one that goes while it is asked is told of by two
+    for report in fresh:
+        for topic in report.topics if report.broker.accepts else ():  # a drain empties a broker by itself
+            cooling = topic.cooling_down or topic.topic in moving or rhythm.cooling(topic.topic, now_ms)
+            topics[topic.topic] = replace(topic, cooling_down=cooling)
+    brokers = [report.broker for report in fresh]
+    brokers += [replace(report.broker, accepts=False) for report in reports if report.broker.age_s > late_s]
+    capacity = brokers[0].capacity if brokers else {}
+    brokers += [
+        BrokerLoad(broker_id=broker, load={}, capacity=capacity, age_s=2 * late_s, accepts=False)
+        for broker in silent
+    ]
+    return Snapshot(epoch=0, brokers=brokers, topics=list(topics.values()), interval_s=interval_s)
+
+
+class Asks(Protocol):
+    """Notes which brokers did not answer (`peers.noting`)."""
+
+    async def __call__(
+        self, work: Callable[[], Awaitable[Sequence[LoadReport]]]
+    ) -> tuple[Sequence[LoadReport], dict[str, str]]: ...
+
+
+class Balancer:
+    """See the module. Single user: the loop."""
+
+    def __init__(
+        self, port: ClusterPort, options: BalanceOptions, noting: Asks, *, now_ms: Callable[[], int]
+    ) -> None:
+        self.options = options
+        self._port = port
+        self._noting = noting
+        self._now_ms = now_ms
+        self._rhythm = Rhythm(options)
+        self._kept: Judged | None = None
+
+    async def judge(self) -> Judged:
+        """How it is now."""
+        reports, silent = await self._noting(self._port.loads)
+        under_way = await self._port.moves()
+        now = self._now_ms()
+        snapshot = snapshot_of(
+            reports, silent, under_way, self._rhythm, interval_s=self.options.interval_s, now_ms=now
+        )
+        policy = self.options.policy
+        budget = max(0, policy.max_moves - len(under_way))
+        found = assess(snapshot, replace(policy, max_moves=budget))
+        waits_s = self._rhythm.waits(now)
+        if waits_s is not None:
+            found = replace(found, moves=())
+        return Judged(
+            at_ms=now,
+            snapshot=snapshot,
+            assessment=found,
+            under_way=under_way,
+            silent=silent,
+            waits_s=waits_s,
+        )
+
+    async def suggestion(self) -> Judged:
+        """The plan that is suggested now: for a few intervals the same one, as long as it can be carried out."""
+        kept = self._kept
+        if kept is not None and kept.assessment.moves and await self._stands(kept):
+            return kept
+        self._kept = await self.judge()
+        return self._kept
+
+    async def _stands(self, kept: Judged) -> bool:
+        if self._now_ms() - kept.at_ms > KEPT * self.options.interval_s * 1000:
+            return False
+        takers = set(await self._port.takers())
+        for move in kept.assessment.moves:
+            owners = await self._port.owners(move.topic)
+            at = [None if owner is None else owner.broker_id for owner in owners]
+            if at != [move.source] or move.target not in takers:
+                return False
+        return True
+
+    def moved(self, topics: Iterable[str]) -> None:
+        """The suggestion is carried out."""
+        self._kept = None
+        self._rhythm.moved(topics, self._now_ms())
+
+    async def run(self, rebalance: Callable[[], Awaitable[None]]) -> None:
+        """Look each interval where this broker leads, until it is cancelled. `rebalance` carries the suggestion out.
+
+        Nothing with the locks on: brokers do not ask each other then.
+        """
+        if self.options.mode == OFF or self._port.locks is not None:
+            return
+        own = self._port.life.partition("/")[0]
+        while True:
+            await anyio.sleep(self.options.interval_s)
+            try:
+                leader = await self._port.leader()
+                if leader is None or leader.broker_id != own:
+                    self._port.tell_balance(None, {})
+                    continue
+                found = await self.suggestion()
+                self._port.tell_balance(found.assessment, found.silent)
+                if self.options.mode == ACT and found.assessment.moves:
+                    await rebalance()
+            except ClusterError as error:
+                _log.warning("balance_not_judged", extra={"event": "balance_not_judged", "code": error.code})

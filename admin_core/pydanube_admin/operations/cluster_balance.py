@@ -1,0 +1,214 @@
+"""How evenly the brokers are loaded, and the moves that even it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydanube_core.balance import Move
+from pydanube_core.errors import ClusterError, Conflict, LastBroker
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.balancer import Balancer, Judged
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
+from pydanube_admin.engine.models import Change, Request, Result
+from pydanube_admin.engine.next_calls import next_call
+from pydanube_admin.engine.operation import Example, operation
+
+
+class BalanceRequest(Request):
+    pass
+
+
+class RebalanceRequest(Request):
+    max_moves: Annotated[
+        int | None, Field(ge=1, le=1000, description="At most so many; without it, [balance] max_moves")
+    ] = None
+
+
+class BrokerLoadItem(Result):
+    """One broker. Loads: processors that are busy, bytes a second."""
+
+    broker_id: str
+    takes_topics: bool
+    sampled_s_ago: float | None  # None: it did not answer
+    load: dict[str, float]
+    capacity: dict[str, float]  # of resources whose capacity is known
+    topics_with_load: int
+
+
+class ResourceItem(Result):
+    counts: bool  # somebody uses more than the floor
+    max_over_mean: float | None
+    coefficient_of_variation: float | None
+    gini: float | None
+
+
+class DeductionItem(Result):
+    points: float
+    because: str
+
+
+class MoveItem(Result):
+    """A topic that would go. Before and after: of the bottleneck, a share of capacity, or load where that is unknown."""
+
+    topic: str
+    source: str
+    target: str
+    source_before: float
+    source_after: float
+    target_before: float
+    target_after: float
+    unread_messages: int
+
+
+class ClusterBalance(Result):
+    mode: str  # off | suggest | act
+    verdict: str  # BALANCED | IMBALANCED | OVERLOADED | UNDECIDED
+    because: str
+    score: float | None  # 0 to 100
+    score_reason: str | None = None  # undecided
+    deductions: list[DeductionItem]
+    bottleneck: str | None
+    bottleneck_reason: str | None = None  # nothing_used
+    resources: dict[str, ResourceItem]
+    brokers: list[BrokerLoadItem]
+    hot_topics: list[str]
+    moves: list[MoveItem]  # suggested
+    rejected: dict[str, int]  # why other moves, or any at all, are not suggested
+    moving: int  # topics that are on their way now
+    not_seen: list[str]  # brokers without a fresh sample
+    as_of: str
+
+
+class Rebalanced(Change):
+    moves: dict[str, str]  # topic → the broker it goes to
+    not_begun: dict[str, str]  # topic → why
+
+
+def _result(balancer: Balancer, found: Judged) -> ClusterBalance:
+    judged = found.assessment
+    rejected = {reason.value: count for reason, count in judged.rejected.items()}
+    if found.waits_s is not None:
+        rejected["settling"] = 1
+    owned: dict[str, int] = {}
+    for topic in found.snapshot.topics:
+        owned[topic.broker_id] = owned.get(topic.broker_id, 0) + 1
+    return ClusterBalance(
+        mode=balancer.options.mode,
+        verdict=judged.verdict.value,
+        because=judged.because,
+        score=None if judged.score is None else round(judged.score, 1),
+        score_reason="undecided" if judged.score is None else None,
+        deductions=[
+            DeductionItem(points=round(each.points, 1), because=each.because) for each in judged.deductions
+        ],
+        bottleneck=None if judged.bottleneck is None else judged.bottleneck.value,
+        bottleneck_reason="nothing_used" if judged.bottleneck is None else None,
+        resources={
+            resource.value: ResourceItem(
+                counts=view.counts,
+                max_over_mean=view.spread.max_over_mean,
+                coefficient_of_variation=view.spread.cv,
+                gini=view.spread.gini,
+            )
+            for resource, view in judged.resources.items()
+        },
+        brokers=[
+            BrokerLoadItem(
+                broker_id=each.broker_id,
+                takes_topics=each.accepts,
+                sampled_s_ago=round(each.age_s, 1) if each.load else None,
+                load={resource.value: round(amount, 3) for resource, amount in each.load.items()},
+                capacity={resource.value: amount for resource, amount in each.capacity.items()},
+                topics_with_load=owned.get(each.broker_id, 0),
+            )
+            for each in found.snapshot.brokers
+        ],
+        hot_topics=list(judged.hot_topics),
+        moves=[MoveItem.of(move) for move in judged.moves],
+        rejected=rejected,
+        moving=len(found.under_way),
+        not_seen=sorted(judged.missing),
+        as_of=format_time(found.at_ms),
+    )
+
+
+@operation(
+    "cluster.balance",
+    effect=Effect.READ,
+    tool="get_cluster_balance",
+    title="Balance of the cluster",
+    summary="Show how evenly brokers are loaded: score, bottleneck, the moves that would help, or why none does.",
+    examples=(Example(arguments={}, note="by the load of the last minutes"),),
+)
+async def cluster_balance(context: Context, request: BalanceRequest) -> ClusterBalance:
+    """Nothing is moved by it. The moves are those that `cluster.rebalance` would begin."""
+    return _result(context.desk.balancer, await context.desk.balancer.suggestion())
+
+
+async def _chosen(context: Context, request: RebalanceRequest) -> tuple[Judged, list[Move]]:
+    if not await context.port.takers():
+        raise LastBroker(
+            "there is nothing to balance: this broker is alone", field="operation", value="cluster.rebalance"
+        )
+    found = await context.desk.balancer.suggestion()
+    moves = list(found.assessment.moves)[: request.max_moves]
+    names = {move.topic for move in moves}  # of a swap both halves, or none
+    return found, [move for move in moves if move.swapped_with is None or move.swapped_with in names]
+
+
+async def forecast_rebalance(context: Context, request: RebalanceRequest) -> Forecast:
+    found, moves = await _chosen(context, request)
+    judged = found.assessment
+    if not moves:
+        reasons = ", ".join(sorted(reason.value for reason in judged.rejected)) or "settling"
+        raise Conflict(
+            f"no move would help: {judged.because} ({reasons})", verdict=judged.verdict.value
+        ).followed_by(next_call("cluster.balance", {}, "shows loads and why"))
+    resource = judged.bottleneck.value if judged.bottleneck is not None else "load"
+    diff: list[Mapping[str, Any]] = [
+        entry(f"topics{move.topic}/owner", move.source, move.target) for move in moves
+    ]
+    for move in moves:
+        diff.append(
+            entry(
+                f"brokers/{move.source}/{resource}", round(move.source_before, 3), round(move.source_after, 3)
+            )
+        )
+        diff.append(
+            entry(
+                f"brokers/{move.target}/{resource}", round(move.target_before, 3), round(move.target_after, 3)
+            )
+        )
+    return Forecast(
+        diff=diff,
+        blast_radius=blast_radius(topics=len(moves)),
+        basis=[[move.topic, move.source, move.target] for move in moves],
+    )
+
+
+@operation(
+    "cluster.rebalance",
+    effect=Effect.CHANGE,
+    title="Rebalance the cluster",
+    permission="brokers:change",
+    summary="Begin the moves that cluster.balance suggests; each must make the busiest broker less busy.",
+    forecast=forecast_rebalance,
+    examples=(Example(arguments={"max_moves": 5}, note="five topics at the most"),),
+)
+async def rebalance_cluster(context: Context, request: RebalanceRequest) -> Rebalanced:
+    """Returns when the moves are begun; of one that could not be begun it says why, and the others go on."""
+    _, moves = await _chosen(context, request)
+    begun: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    for move in moves:
+        try:
+            begun |= await context.port.move_topic(move.topic, move.target)
+        except ClusterError as error:
+            refused[move.topic] = error.message
+    context.desk.balancer.moved(begun)
+    return Rebalanced(moves=begun, not_begun=refused)

@@ -1,0 +1,74 @@
+"""The other brokers as this one sees them, for the rules of diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydanube_core.balance import Assessment
+from pydanube_core.diagnosis.views import ClusterView, MemberView
+
+from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.cluster.joined import JoinedBroker
+from pydanube_broker.cluster.membership import BrokerState
+from pydanube_broker.health import Health
+from pydanube_broker.serving.registry import Registry
+from pydanube_broker.tier.tier import Tier
+
+
+@dataclass(slots=True)
+class Told:
+    """What the load manager said last: how loads lie, and who did not answer it. Nothing where another broker leads."""
+
+    balance: Assessment | None = None
+    silent: Mapping[str, str] = field(default_factory=dict)
+
+
+class ClusterViewing:
+    """Remembers since when something is so. Single user: the loop."""
+
+    def __init__(self, registry: Registry, health: Health, tier: Tier, told: Told) -> None:
+        self._registry = registry
+        self._health = health
+        self._tier = tier
+        self._told = told
+        self._since: dict[str, int] = {}
+
+    def view(self, now_ms: int) -> ClusterView | None:
+        """None for a broker alone."""
+        ownership = self._registry.ownership
+        office = ownership.office
+        if not isinstance(office, JoinedBroker):
+            return None
+        error, leader = self._health.metadata_away, office.leader()
+        me = office.members.get(BrokerId(int(ownership.me.broker_id)))
+        draining = me is not None and me.state is BrokerState.DRAINING
+        hold = self._tier.hold
+        refused = not hold.held and hold.code == "TIER_NOT_SHARED" and hold.reason is not None
+        return ClusterView(
+            members=tuple(
+                MemberView(broker_id=each.broker_id, state=each.state.value, software=each.software)
+                for each in office.members.values()
+            ),
+            leader=None if leader is None else leader.broker_id,
+            leaderless_since_ms=self._begun("leaderless", now_ms, holds=leader is None),
+            absent={str(broker): topics for broker, topics in office.absent_owners().items()}
+            if error is None
+            else {},
+            silent=self._told.silent,
+            metadata_error=None if error is None else error.message,
+            metadata_full=error is not None and error.details.get("reason") == "nospace",
+            metadata_since_ms=self._begun("metadata", now_ms, holds=error is not None),
+            moves=tuple(ownership.moves()),
+            draining_since_ms=self._begun("draining", now_ms, holds=draining),
+            left=self._registry.count if draining else 0,
+            takers=len([broker for broker in office.alive() if str(broker) != ownership.me.broker_id]),
+            store_refused=hold.reason.message if refused and hold.reason is not None else None,
+            balance=self._told.balance,
+        )
+
+    def _begun(self, what: str, now_ms: int, *, holds: bool) -> int | None:
+        if holds:
+            return self._since.setdefault(what, now_ms)
+        self._since.pop(what, None)
+        return None

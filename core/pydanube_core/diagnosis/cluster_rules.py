@@ -1,0 +1,425 @@
+"""Rules on a broker's cluster: who is missed, what is not agreed on, what does not get on, how loads lie.
+
+Each broker says what it sees itself: a broker that one does not reach may be well for another. Loads are judged where the
+leader is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final
+
+from pydanube_core.balance import Verdict
+from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.views import BrokerView, ClusterView
+from pydanube_core.names import TopicName
+
+HANGS_MS: Final = 180_000  # three times what the leader waits before it takes a step itself
+SHOWN: Final = 10
+
+_BROKERS: Final = NextCall(operation="brokers.list", arguments={}, why="see who is there, and in which state")
+
+_Check = Callable[[BrokerView, ClusterView], Outcome]
+
+
+def _of_several(check: _Check) -> Callable[[BrokerView, DiagnosisOptions], Outcome]:
+    @wraps(check)
+    def checked(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+        return "the broker is alone" if view.cluster is None else check(view, view.cluster)
+
+    return checked
+
+
+def _since_s(view: BrokerView, since_ms: int | None) -> float | None:
+    return None if since_ms is None else max(0, view.now_ms - since_ms) / 1000
+
+
+@_of_several
+def owner_down(view: BrokerView, cluster: ClusterView) -> Outcome:
+    if not cluster.absent:
+        return "every owner of a topic is registered"
+    topics = sum(cluster.absent.values())
+    names = ", ".join(sorted(cluster.absent))
+    return Finding(
+        rule="owner_down",
+        severity=Severity.CRITICAL,
+        confidence=1.0,
+        summary=f"{topics} topics wait for broker {names}, which is not registered: start it again on its data directory",
+        subject=view.subject,
+        evidence={"brokers": dict(sorted(cluster.absent.items())[:SHOWN]), "topics": topics},
+        unobservable=("whether it runs and does not reach the metadata store, or is gone",),
+        next=(
+            _BROKERS,
+            NextCall(
+                operation="topics.list",
+                arguments={"broker": min(cluster.absent)},
+                why="see which topics wait",
+            ),
+        ),
+    )
+
+
+@_of_several
+def broker_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
+    if not cluster.silent:
+        return "every broker that is registered answered when it was asked last"
+    return Finding(
+        rule="broker_unreachable",
+        severity=Severity.WARNING,
+        confidence=0.8,
+        summary=f"broker {', '.join(sorted(cluster.silent)[:SHOWN])} is registered and does not answer this one: its topics "
+        "cannot be administered from here",
+        subject=view.subject,
+        evidence={"brokers": dict(sorted(cluster.silent.items())[:SHOWN])},
+        unobservable=("whether its clients reach it", "whether it reaches this broker"),
+        next=(_BROKERS,),
+    )
+
+
+@_of_several
+def no_leader(view: BrokerView, cluster: ClusterView) -> Outcome:
+    if cluster.leader is not None:
+        return f"broker {cluster.leader} leads"
+    if cluster.metadata_error is not None:
+        return "metadata_unreachable explains it"
+    return Finding(
+        rule="no_leader",
+        severity=Severity.WARNING,
+        confidence=1.0,
+        summary="no broker leads the cluster: moves stand still, and topics that nobody owns wait",
+        subject=view.subject,
+        evidence={"since_s": _since_s(view, cluster.leaderless_since_ms), "brokers": len(cluster.members)},
+        unobservable=("why the one that led is gone",),
+        next=(
+            NextCall(operation="brokers.leader", arguments={}, why="see whether one does by now"),
+            _BROKERS,
+        ),
+    )
+
+
+@_of_several
+def metadata_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
+    if cluster.metadata_error is None:
+        return "the metadata store answers"
+    if cluster.metadata_full:
+        return "it answers: it is full"
+    return Finding(
+        rule="metadata_unreachable",
+        severity=Severity.CRITICAL,
+        confidence=1.0,
+        summary="the metadata store does not answer: messages flow on, and nothing can be changed, moved or taken over",
+        subject=view.subject,
+        evidence={
+            "error": cluster.metadata_error,
+            "since_s": _since_s(view, cluster.metadata_since_ms),
+        },
+        unobservable=("whether the store or the network to it failed",),
+        next=(NextCall(operation="brokers.status", arguments={}, why="see when it answers again"),),
+    )
+
+
+@_of_several
+def metadata_full(view: BrokerView, cluster: ClusterView) -> Outcome:
+    if not cluster.metadata_full:
+        return "the metadata store takes writes, or does not answer"
+    return Finding(
+        rule="metadata_full",
+        severity=Severity.CRITICAL,
+        confidence=1.0,
+        summary="the metadata store is full and takes no change: `etcdctl defrag`, then `etcdctl alarm disarm`",
+        subject=view.subject,
+        evidence={
+            "error": cluster.metadata_error,
+            "since_s": _since_s(view, cluster.metadata_since_ms),
+        },
+        unobservable=("how much of it is others' data",),
+        next=(NextCall(operation="brokers.status", arguments={}, why="see when it takes changes again"),),
+    )
+
+
+@_of_several
+def versions_differ(view: BrokerView, cluster: ClusterView) -> Outcome:
+    found = {each.broker_id: each.software for each in cluster.members if each.software}
+    if len(set(found.values())) < 2:
+        return "all brokers run one version"
+    return Finding(
+        rule="versions_differ",
+        severity=Severity.INFO,
+        confidence=1.0,
+        summary=f"brokers run {len(set(found.values()))} versions: {', '.join(sorted(set(found.values())))}",
+        subject=view.subject,
+        evidence={"versions": dict(sorted(found.items())[:SHOWN])},
+        unobservable=("whether a rolling upgrade is under way",),
+        next=(_BROKERS,),
+    )
+
+
+@_of_several
+def cluster_imbalanced(view: BrokerView, cluster: ClusterView) -> Outcome:
+    balance = cluster.balance
+    if balance is None:
+        return "loads are judged by the broker that leads, and not in the mode off"
+    if balance.verdict not in (Verdict.IMBALANCED, Verdict.OVERLOADED):
+        return f"{balance.verdict.value.lower()}: {balance.because}"
+    help_there_is = NextCall(
+        operation="cluster.rebalance", arguments={}, why=f"begin the {len(balance.moves)} moves that even it"
+    )
+    return Finding(
+        rule="cluster_imbalanced",
+        severity=Severity.WARNING,
+        confidence=0.9,
+        summary=balance.because,
+        subject=view.subject,
+        evidence={
+            "verdict": balance.verdict.value,
+            "score": None if balance.score is None else round(balance.score, 1),
+            "bottleneck": None if balance.bottleneck is None else balance.bottleneck.value,
+            "highest": balance.highest_before,
+            "highest_after": balance.highest_after if balance.moves else None,
+            "moves": {move.topic: move.target for move in balance.moves[:SHOWN]},
+            "rejected": {reason.value: count for reason, count in balance.rejected.items()},
+        },
+        unobservable=("loads that come and go within an interval",),
+        next=(
+            NextCall(operation="cluster.balance", arguments={}, why="see loads, and why moves help or not"),
+            *([help_there_is] if balance.moves else []),
+        ),
+    )
+
+
+@_of_several
+def hot_partition(view: BrokerView, cluster: ClusterView) -> Outcome:
+    hot = [] if cluster.balance is None else list(cluster.balance.hot_topics)
+    parts = [topic for topic in hot if TopicName.parse(topic).partition is not None]
+    if not parts:
+        return "no partition carries far more than the other topics, as far as it is judged here"
+    return Finding(
+        rule="hot_partition",
+        severity=Severity.WARNING,
+        confidence=0.8,
+        summary=f"partition {parts[0]} carries far more than other topics: no move makes it lighter, keys that spread do",
+        subject=view.subject,
+        evidence={"partitions": parts[:SHOWN]},
+        unobservable=("which keys its messages have",),
+        next=(NextCall(operation="topics.describe", arguments={"topic": parts[0]}, why="see its traffic"),),
+    )
+
+
+@_of_several
+def move_hangs(view: BrokerView, cluster: ClusterView) -> Outcome:
+    hanging = sorted(
+        (move for move in cluster.moves if view.now_ms - move.begun_at_ms >= HANGS_MS),
+        key=lambda move: (move.begun_at_ms, move.topic),
+    )
+    if not hanging:
+        return f"{len(cluster.moves)} topics are on their way, none for longer than {HANGS_MS // 1000} s"
+    first = hanging[0]
+    waits_for = first.source if first.stage == "moving" else first.target
+    return Finding(
+        rule="move_hangs",
+        severity=Severity.WARNING,
+        confidence=1.0,
+        summary=f"{len(hanging)} topics are on their way for too long; the first, {first.topic}, is {first.stage} and waits "
+        f"for broker {waits_for}",
+        subject=view.subject,
+        evidence={
+            "topics": {move.topic: move.stage for move in hanging[:SHOWN]},
+            "source": first.source,
+            "target": first.target,
+            "since_s": _since_s(view, first.begun_at_ms),
+        },
+        unobservable=("what that broker is at: its log says it",),
+        next=(
+            _BROKERS,
+            NextCall(
+                operation="brokers.logs",
+                arguments={"broker_id": waits_for, "level": "warning"},
+                why="see what fails",
+            ),
+        ),
+    )
+
+
+@_of_several
+def drain_stuck(view: BrokerView, cluster: ClusterView) -> Outcome:
+    if cluster.draining_since_ms is None or not cluster.left:
+        return "no drain is under way here"
+    since_s = _since_s(view, cluster.draining_since_ms)
+    if cluster.takers and view.now_ms - cluster.draining_since_ms < HANGS_MS:
+        return f"{cluster.left} topics are still to leave, and {cluster.takers} brokers take them"
+    why = (
+        "no other broker takes topics"
+        if not cluster.takers
+        else f"it has gone on for {HANGS_MS // 1000} s and more"
+    )
+    return Finding(
+        rule="drain_stuck",
+        severity=Severity.WARNING,
+        confidence=1.0 if not cluster.takers else 0.6,
+        summary=f"the broker is to hand over {cluster.left} topics, and {why}",
+        subject=view.subject,
+        evidence={"left": cluster.left, "takers": cluster.takers, "since_s": since_s},
+        unobservable=("when another broker takes topics again",),
+        next=(
+            _BROKERS,
+            NextCall(
+                operation="brokers.activate",
+                arguments={"broker_id": view.broker_id},
+                why="give the drain up: the broker takes topics again",
+            ),
+        ),
+    )
+
+
+@_of_several
+def store_not_shared(view: BrokerView, cluster: ClusterView) -> Outcome:
+    if cluster.store_refused is None:
+        return "the object store is that of the cluster"
+    return Finding(
+        rule="store_not_shared",
+        severity=Severity.CRITICAL,
+        confidence=1.0,
+        summary="the broker's object store is not the cluster's: it tiers nothing, and no topic can come to it or leave it",
+        subject=view.subject,
+        evidence={"error": cluster.store_refused, "store": view.store_url},
+        unobservable=("which of the two settings is meant",),
+        next=(
+            NextCall(
+                operation="brokers.config",
+                arguments={"broker_id": view.broker_id},
+                why="see tier.url, and where it was set",
+            ),
+        ),
+    )
+
+
+def _rule(
+    check: Any, severity: str, holds: str, evidence: dict[str, str], helps: str, many: str, unseen: str
+) -> Rule:
+    return Rule(
+        name=check.__name__,
+        area=RuleArea.BROKER,
+        severity=severity,
+        holds=holds,
+        evidence=evidence,
+        unobservable=(unseen,),
+        helps=helps,
+        check=check,
+        many=many,
+    )
+
+
+CLUSTER_RULES: Final = (
+    _rule(
+        metadata_unreachable,
+        "critical",
+        "the last calls to etcd had no answer",
+        {"error": "as it was met", "since_s": "how long ago it began"},
+        "bring etcd back, or look at the network to it; the broker goes on by itself",
+        "brokers do not reach the metadata store",
+        "whether the store or the network to it failed",
+    ),
+    _rule(
+        metadata_full,
+        "critical",
+        "etcd refuses writes because it is at its quota",
+        {"error": "as it was met", "since_s": "how long ago it began"},
+        "`etcdctl defrag`, then `etcdctl alarm disarm`; raise its quota",
+        "brokers have a metadata store that is full",
+        "how much of it is others' data",
+    ),
+    _rule(
+        store_not_shared,
+        "critical",
+        "the object store of this broker does not hold the cluster's name",
+        {"error": "what is different", "store": "its URL"},
+        "give all brokers the same `tier.url`",
+        "brokers have an object store of their own",
+        "which of the two settings is meant",
+    ),
+    _rule(
+        owner_down,
+        "critical",
+        "a broker that owns reliable topics is not registered",
+        {"brokers": "id → how many topics wait for it", "topics": "all of them"},
+        "start it again on its data directory; nothing of its topics is lost",
+        "brokers miss another one",
+        "whether it runs and does not reach the metadata store, or is gone",
+    ),
+    _rule(
+        no_leader,
+        "warning",
+        "no broker holds the lead",
+        {"since_s": "how long ago this broker noticed", "brokers": "that are registered"},
+        "wait for the lease (10 s); then look at the brokers' logs",
+        "brokers have no leader",
+        "why the one that led is gone",
+    ),
+    _rule(
+        broker_unreachable,
+        "warning",
+        "a broker is registered, and did not answer the load manager's last question",
+        {"brokers": "id → why"},
+        "look at the network between the two, and at `server.advertise` of the one",
+        "brokers do not reach another one",
+        "whether its clients reach it",
+    ),
+    _rule(
+        move_hangs,
+        "warning",
+        "a topic has been on its way for three minutes",
+        {
+            "topics": "topic → stage, the first ten",
+            "source, target": "of the oldest",
+            "since_s": "how long it is on its way",
+        },
+        "look at the log of the broker that it waits for; before the seal the owner still serves it",
+        "brokers see moves that hang",
+        "what that broker is at",
+    ),
+    _rule(
+        drain_stuck,
+        "warning",
+        "the broker is being unloaded, and no other takes topics, or it has taken three minutes",
+        {"left": "topics", "takers": "other brokers that take topics", "since_s": "when it began"},
+        "start or activate another broker, or `brokers.activate` this one",
+        "brokers cannot end their drain",
+        "when another broker takes topics again",
+    ),
+    _rule(
+        cluster_imbalanced,
+        "warning",
+        "a broker is more than 20 % above the mean, or beyond 80 % of its capacity",
+        {
+            "verdict": "IMBALANCED or OVERLOADED",
+            "score": "0 to 100",
+            "bottleneck": "the resource",
+            "highest, highest_after": "of the busiest broker, now and after the moves",
+            "moves": "topic → broker, the first ten",
+            "rejected": "why other moves, or any, are not made",
+        },
+        "`danube cluster rebalance`; one that is overloaded with nothing to move needs another broker",
+        "brokers are too busy beside others",
+        "loads that come and go within an interval",
+    ),
+    _rule(
+        hot_partition,
+        "warning",
+        "a partition carries far more than the other topics",
+        {"partitions": "the first ten"},
+        "spread the keys, or give the topic more partitions",
+        "partitions carry too much",
+        "which keys its messages have",
+    ),
+    _rule(
+        versions_differ,
+        "info",
+        "registered brokers run different versions",
+        {"versions": "id → version"},
+        "end the upgrade",
+        "brokers run other versions",
+        "whether a rolling upgrade is under way",
+    ),
+)

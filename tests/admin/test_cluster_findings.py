@@ -1,0 +1,110 @@
+"""What goes wrong between three real brokers is found by `diagnose.cluster`, with its evidence and the next call."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from pydanube_broker.broker import Broker
+from pydanube_broker.cluster.membership import BrokerState
+from pydanube_broker.settings import Balance, Diagnosis, Settings
+from pydanube_cli.composition import administered
+from pydanube_core.names import TopicName
+
+from tests.admin.test_any_broker_administers import ask, etcd
+from tests.support.etcd import EtcdMembers
+from tests.support.several_brokers import SeveralBrokers, several_brokers, until
+
+__all__ = ["etcd"]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+
+
+@asynccontextmanager
+async def watched(settings: Settings) -> AsyncIterator[Broker]:
+    fast = settings.model_copy(
+        update={"balance": Balance(interval=1.0), "diagnosis": Diagnosis(sample_interval=0.2)}
+    )
+    async with administered(fast) as (broker, _):
+        yield broker
+
+
+@pytest.fixture
+async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBrokers]:
+    async with several_brokers(etcd, tmp_path, watched) as cluster:
+        yield cluster
+
+
+def id_of(broker: Broker) -> str:
+    return str(broker.data_dir.broker_id)
+
+
+async def finding(broker: Broker, rule: str) -> dict[str, Any]:
+    with anyio.fail_after(60):
+        while True:
+            answer = await ask(broker, "diagnose.cluster")
+            for found in answer["findings"]:
+                if found["rule"] == rule:
+                    return dict(found)
+            await anyio.sleep(0.1)
+
+
+async def test_owner_that_is_down_and_drain_that_cannot_end(cluster: SeveralBrokers) -> None:
+    for n in range(6):
+        await ask(cluster.brokers[1], "topics.create", topic=f"t{n}")
+        await until(lambda n=n: cluster.serves(TopicName.parse(f"t{n}")))
+    name = TopicName.parse("t0")
+    down = next(n for n, broker in cluster.brokers.items() if broker.registry.find(name) is not None)
+    down_id = id_of(cluster.brokers[down])
+    await cluster.stop(down)
+    one, other = cluster.brokers.values()
+    for broker in (one, other):
+        found = await finding(broker, "owner_down")
+        assert found["severity"] == "critical"
+        assert found["evidence"]["brokers"][down_id] >= 1
+        assert [each["operation"] for each in found["next"]] == ["brokers.list", "topics.list"]
+
+    full, last = (one, other) if one.registry.count else (other, one)
+    await ask(one, "brokers.unload", broker_id=id_of(last))
+    await until(lambda: full.moves.takers() == [full.data_dir.broker_id])
+    # As a second unload does that was let through a moment before the first.
+    await full.registry.ownership.office.show(BrokerState.DRAINING, "unload")
+    stuck = await finding(full, "drain_stuck")
+    assert stuck["evidence"]["left"] == full.registry.count
+    assert stuck["evidence"]["takers"] == 0
+    assert stuck["next"][-1]["operation"] == "brokers.activate"
+
+
+async def test_broker_that_is_registered_and_does_not_answer(cluster: SeveralBrokers) -> None:
+    leader = next(b for b in cluster.brokers.values() if b.registry.ownership.office.leads())
+    mute = next(b for b in cluster.brokers.values() if b is not leader)
+    office = leader.registry.ownership.office
+    record = office.members[mute.data_dir.broker_id]
+    office.members[mute.data_dir.broker_id] = replace(
+        record, admin_url="http://127.0.0.1:9"
+    )  # nobody is there
+    with anyio.fail_after(60):
+        while True:  # on a machine under load another one may be late as well, for a moment
+            found = await finding(leader, "broker_unreachable")
+            if id_of(mute) in found["evidence"]["brokers"]:
+                break
+            await anyio.sleep(0.2)
+    assert "127.0.0.1:9" in found["evidence"]["brokers"][id_of(mute)]
+
+
+async def test_metadata_that_does_not_answer(tmp_path: Path) -> None:
+    with EtcdMembers(tmp_path / "own") as own:
+        async with several_brokers(own, tmp_path, watched) as cluster:
+            broker = cluster.brokers[1]
+            own.stall(0)
+            try:
+                found = await finding(broker, "metadata_unreachable")
+                assert found["severity"] == "critical"
+                assert found["evidence"]["since_s"] is not None
+            finally:
+                own.resume(0)
+            await until(lambda: broker.health.metadata_away is None)

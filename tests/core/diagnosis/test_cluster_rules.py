@@ -1,0 +1,126 @@
+"""Rules on a broker's cluster: each holds on what it is for, says what to do next, and is silent otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydanube_core.balance import BrokerLoad, Policy, Resource, Snapshot, TopicLoad, assess
+from pydanube_core.diagnosis.cluster_rules import CLUSTER_RULES, HANGS_MS
+from pydanube_core.diagnosis.findings import Severity
+from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.rules import check_view
+from pydanube_core.diagnosis.views import BrokerView, ClusterView, MemberView
+from pydanube_core.facts import MoveFacts
+
+from tests.core.diagnosis.test_rules import BROKER
+
+NOW = BROKER.now_ms
+MIB = 1 << 20
+WELL = ClusterView(
+    members=tuple(MemberView(broker_id=each, state="active", software="1.0") for each in "123"),
+    leader="1",
+    takers=2,
+)
+
+
+def balance(*shares: float, partition: bool = False) -> Any:
+    """An assessment of two brokers with topics of these loads, all at the first."""
+    topics = [
+        TopicLoad(
+            topic="/default/hot-part-0" if partition and n == 0 else f"/default/t{n}",
+            broker_id="1",
+            load={Resource.NETWORK_IN: share * MIB},
+        )
+        for n, share in enumerate(shares)
+    ]
+    load = {Resource.NETWORK_IN: sum(shares) * MIB}
+    brokers = [
+        BrokerLoad(broker_id="1", load=load),
+        BrokerLoad(broker_id="2", load={Resource.NETWORK_IN: 0.0}),
+    ]
+    return assess(Snapshot(epoch=0, brokers=brokers, topics=topics, interval_s=60), Policy())
+
+
+def move(age_ms: int, stage: str) -> MoveFacts:
+    return MoveFacts(topic="/default/t", source="2", target="3", stage=stage, begun_at_ms=NOW - age_ms)
+
+
+HOLDS: dict[str, dict[str, Any]] = {
+    "owner_down": {"absent": {"2": 7, "3": 1}},
+    "broker_unreachable": {"silent": {"2": "broker 2 does not answer at http://b:2"}},
+    "no_leader": {"leader": None, "leaderless_since_ms": NOW - 5000},
+    "metadata_unreachable": {"metadata_error": "etcd does not answer", "metadata_since_ms": NOW - 9000},
+    "metadata_full": {"metadata_error": "no space", "metadata_full": True, "metadata_since_ms": NOW},
+    "versions_differ": {
+        "members": (
+            MemberView(broker_id="1", state="active", software="1.0"),
+            MemberView(broker_id="2", state="active", software="1.1"),
+        )
+    },
+    "cluster_imbalanced": {"balance": balance(5, 5, 5, 5)},
+    "move_hangs": {"moves": (move(HANGS_MS, "moving"), move(5, "moving"))},
+    "drain_stuck": {"draining_since_ms": NOW - 1000, "left": 5, "takers": 0},
+    "store_not_shared": {"store_refused": "the store has another cluster's name"},
+}
+
+
+def findings(**facts: Any) -> list[Any]:
+    return list(check_view(replace(BROKER, cluster=replace(WELL, **facts)), DiagnosisOptions()))
+
+
+@pytest.mark.parametrize("rule", sorted(HOLDS))
+def test_rule_holds_on_what_it_is_for_and_names_the_next_call(rule: str) -> None:
+    found = findings(**HOLDS[rule])
+    assert [each.rule for each in found] == [rule]
+    assert found[0].next
+    assert found[0].evidence
+    declared = next(each for each in CLUSTER_RULES if each.name == rule)
+    assert found[0].severity.word == declared.severity
+    assert found[0].subject == {"broker_id": BROKER.broker_id}
+
+
+def test_hot_partition_stands_beside_the_imbalance_that_it_makes() -> None:
+    loads = [60.0, *([1.0] * 20)]
+    assert {each.rule for each in findings(balance=balance(*loads, partition=True))} == {
+        "cluster_imbalanced",
+        "hot_partition",
+    }
+    assert "hot_partition" not in {each.rule for each in findings(balance=balance(*loads))}
+
+
+def test_nothing_is_found_of_a_cluster_that_is_well_nor_of_a_broker_alone() -> None:
+    assert findings() == []
+    assert findings(balance=balance(0.1)) == []
+    assert findings(moves=(move(HANGS_MS - 1, "moving"),)) == []
+    assert findings(draining_since_ms=NOW - 1000, left=5) == []
+    assert findings(draining_since_ms=NOW - HANGS_MS, left=0, takers=0) == []
+    assert check_view(BROKER, DiagnosisOptions()) == ()
+
+
+def test_drain_that_goes_on_for_too_long_is_found_though_others_take_topics() -> None:
+    (found,) = findings(draining_since_ms=NOW - HANGS_MS, left=1)
+    assert found.evidence["takers"] == 2
+    assert [call.operation for call in found.next] == ["brokers.list", "brokers.activate"]
+
+
+def test_hanging_move_names_the_broker_that_it_waits_for() -> None:
+    (before,) = findings(moves=(move(HANGS_MS, "moving"),))
+    (after,) = findings(moves=(move(HANGS_MS, "assigned"),))
+    assert before.next[1].arguments["broker_id"] == "2"
+    assert after.next[1].arguments["broker_id"] == "3"
+
+
+def test_leader_that_is_missed_because_nobody_reaches_the_metadata_is_no_finding_of_its_own() -> None:
+    found = findings(leader=None, **HOLDS["metadata_unreachable"])
+    assert [each.rule for each in found] == ["metadata_unreachable"]
+    assert found[0].severity is Severity.CRITICAL
+
+
+def test_every_rule_says_why_it_does_not_hold() -> None:
+    view: BrokerView = replace(BROKER, cluster=replace(WELL, leader=None))
+    (found,) = check_view(view, DiagnosisOptions())
+    said = {each.rule: each.because for each in found.ruled_out}
+    assert {each.name for each in CLUSTER_RULES} - {"no_leader"} <= said.keys()
+    assert all(said.values())
