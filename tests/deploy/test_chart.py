@@ -101,6 +101,23 @@ def test_the_judge_refuses_what_kubernetes_would(schemas: Path) -> None:
     assert "maxUnavailabel" in done.stdout
 
 
+def test_several_brokers_have_names_of_their_own_and_one_address(helm: str) -> None:
+    text = rendered(helm, "-f", str(CHART / "ci" / "several-locked-values.yaml")).stdout
+    (pod,) = [part for part in text.split("\n---\n") if "kind: StatefulSet" in part]
+    names = dict(re.findall(r"name: (DANUBE_\w+), value: \"?([^\"}]+)", pod))
+    assert names["DANUBE_SERVER__ADVERTISED_URL"] == "https://$(POD_NAME).d-brokers.default.svc:6650"
+    assert names["DANUBE_SERVER__CONNECT_URL"] == "https://d.default.svc:6650"
+    assert (names["DANUBE_TLS__CLIENT_CA"], names["DANUBE_TLS__CLIENT_AUTH"]) == (
+        "/etc/danube-tls/ca.crt",
+        "none",
+    )
+    assert "topologyKey: topology.kubernetes.io/zone" in pod
+    assert "replicas: 3" in pod
+    one = rendered(helm).stdout
+    assert "CONNECT_URL" not in one
+    assert "topologyKey" not in one
+
+
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 def test_the_settings_are_those_of_a_broker(helm: str, values: Path, tmp_path: Path) -> None:
     text = rendered(helm, "-f", str(values), "--show-only", "templates/configmap.yaml").stdout
@@ -137,7 +154,12 @@ def test_the_pod_of_helm_test_passes_where_a_broker_answers_and_fails_where_none
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        ("brokers=3", "brokers is 3: this chart runs 1"),
+        ("brokers=3", "settings.metadata.url names no etcd while brokers is 3"),
+        (
+            "brokers=3,settings.metadata.url=etcd://e:2379/x",
+            "settings.tier.url names no object store while brokers is 3",
+        ),
+        ("brokers=0", "brokers is 0: use 1 to 99"),
         ("brokers=x", "at '/brokers': got string, want integer"),
         ("service.type=Foo", 'service.type is "Foo": use ClusterIP'),
         ("service.type=NodePort", 'service.type is "NodePort" while networkPolicy.enabled is true'),

@@ -18,14 +18,25 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ .Values.tls.secret | empty | ternary "http" "https" }}
 {{- end }}
 
+{{- define "danube.address" -}}
+{{ include "danube.scheme" . }}://{{ include "danube.name" . }}.{{ .Release.Namespace }}.svc:6650
+{{- end }}
+
 {{- define "danube.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
 {{/* What a value may not be, each as one sentence that names it. The schema beside this only knows types. */}}
 {{- define "danube.check" -}}
-{{- if ne (int .Values.brokers) 1 }}
-{{- fail (printf "brokers is %v: this chart runs 1, since it does not give each pod the address that the other brokers need (docs/cluster.md)" .Values.brokers) }}
+{{- $brokers := int .Values.brokers }}
+{{- if or (lt $brokers 1) (gt $brokers 99) }}
+{{- fail (printf "brokers is %d: use 1 to 99" $brokers) }}
+{{- end }}
+{{- if and (gt $brokers 1) (not (hasPrefix "etcd://" (dig "metadata" "url" "" .Values.settings))) }}
+{{- fail (printf "settings.metadata.url names no etcd while brokers is %d: several share one, etcd://HOST:2379/PREFIX" $brokers) }}
+{{- end }}
+{{- if and (gt $brokers 1) (not (regexMatch "^(s3|gs|az)://" (dig "tier" "url" "" .Values.settings))) }}
+{{- fail (printf "settings.tier.url names no object store while brokers is %d: topics move from one to another through it" $brokers) }}
 {{- end }}
 {{- if not (has .Values.service.type (list "ClusterIP" "NodePort" "LoadBalancer")) }}
 {{- fail (printf "service.type is %q: use ClusterIP, NodePort or LoadBalancer" .Values.service.type) }}
