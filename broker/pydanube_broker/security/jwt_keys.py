@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ from pydanube_core.security.scopes import named_scopes
 ALGORITHMS: Final = ("HS256", "RS256", "ES256", "EdDSA")
 MOST_KEYS: Final = 64
 MOST_CHARS: Final = 8192  # of a token
+MOST_TIME_S: Final = 1e11  # of a claim: the year 5138
 SECRET_BYTES: Final = 32  # RFC 7518 3.2: a key of the hash's size at least
 MODULUS_BITS: Final = 2048
 MOST_MODULUS_BITS: Final = 8192  # a signature of 16 384 bits takes a millisecond to look at
@@ -316,5 +316,5 @@ class JwtVerifier:
 
 
 def _is_time(value: Any) -> bool:
-    """NaN is later than nothing, and so would never expire."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """NaN is later than nothing, and so would never expire; a number of hundreds of digits is no date."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST_TIME_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
@@ -12,10 +13,12 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from pydanube_broker.security.authenticator import certificate_name
 from pydanube_broker.security.jwt_keys import JwtRules, JwtVerifier, read_keys, read_published_keys
 from pydanube_core.errors import InvalidArgument, Unauthenticated
+from pydanube_core.security.api_tokens import verify as verify_api_token
 
 NOW = 1_800_000_000.0
 SECRET = b"s" * 32
@@ -206,3 +209,93 @@ def test_no_changed_token_gets_in(place: int, change: int) -> None:
     # the last character of base64 has bits that mean nothing
     assert place == len(text) - 1
     assert found.principal.name == "ann"
+
+
+#: values that a claim or a head may have in JSON, awkward ones among them
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([10**400, -(10**400), 2**63, 0])
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(["ann", "user", "HS256", "none", "danube", "us", "danube:read"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+NAMES = st.sampled_from(
+    ["sub", "exp", "nbf", "iat", "iss", "aud", "jti", "scope", "scp", "principal_name", "principal_type"]
+)
+
+
+@given(st.dictionaries(NAMES, JSON, max_size=5))
+@example({"exp": 10**400})
+@example({"exp": 1e308})
+@example({"iat": -(10**400)})
+def test_whatever_a_signed_token_claims_is_an_identity_or_refused(claims: dict[str, Any]) -> None:
+    text = by_hand({"alg": "HS256", "kid": "HS256"}, {**CLAIMS, **claims}, secret=SECRET)
+    try:
+        found = verifier().verify(text)
+    except Unauthenticated:
+        return
+    assert 0 < len(found.principal.name) <= 256
+    assert found.principal.type in ("user", "service_account")
+    assert found.expires_at_s is not None
+    assert NOW < found.expires_at_s < 1e12
+    assert found.scopes is None or all(scope.startswith("danube:") for scope in found.scopes)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["alg", "kid", "typ", "jku", "b64", "crit"]), JSON, max_size=4),
+    st.binary(max_size=40),
+)
+def test_no_head_gets_in_without_a_signature(head: dict[str, Any], signature: bytes) -> None:
+    with pytest.raises(Unauthenticated):
+        verifier().verify(by_hand(head, CLAIMS, signature))
+
+
+@given(
+    st.text(max_size=200) | st.binary(max_size=200).map(lambda data: base64.urlsafe_b64encode(data).decode())
+)
+def test_no_text_is_a_token(text: str) -> None:
+    for shown in (text, f"{text}.{text}.{text}", f"danube_{text}"):
+        with pytest.raises(Unauthenticated):
+            verifier().verify(shown)
+        with pytest.raises(Unauthenticated):
+            verify_api_token(shown, {}, now_ms=0)
+
+
+@given(JSON)
+def test_whatever_is_published_is_a_key_set_or_refused(value: Any) -> None:
+    for text in (
+        json.dumps(value),
+        json.dumps({"keys": value}),
+        json.dumps({"keys": [{"kty": "EC", "kid": value}]}),
+    ):
+        for read in (read_keys, read_published_keys):
+            with contextlib.suppress(InvalidArgument):
+                read(text.encode(), where="k")
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["URI", "email", "DNS", "IP Address"]), st.text(max_size=300)), max_size=4
+    ),
+    st.lists(st.text(max_size=300), max_size=3),
+)
+def test_a_certificate_names_one_principal_or_is_refused(
+    names: list[tuple[str, str]], common: list[str]
+) -> None:
+    certificate = {
+        "subjectAltName": tuple(names),
+        "subject": tuple((("commonName", name),) for name in common),
+    }
+    try:
+        found = certificate_name(certificate)
+    except Unauthenticated:
+        return
+    shown = [name for kind, name in names if kind in ("URI", "email")]
+    assert found in (shown or common)
+    assert found.isprintable()
+    assert 0 < len(found) <= 256
+    assert len([name for kind, name in names if kind == "URI"]) <= 1
