@@ -266,6 +266,18 @@ async def test_tokens_are_of_the_published_keys_and_end_with_them(path: Path) ->
                 assert (await anext(reader)).payload == b"hello"
 
 
+async def test_a_call_that_writes_two_records_is_in_force_whole(path: Path) -> None:
+    async with locked_broker(path / "two") as locked:
+        await people(locked)
+        made = await locked.call("admin", "tokens.create", name="desk", role="viewer")
+        locked.tokens["desk"] = made["token"]
+        assert await locked.code("desk", "topics.list", {}) == ""  # the binding was one, the token the other
+        await locked.call("admin", "tokens.rotate", token_id=made["token_id"], overlap="1ms")
+        assert (
+            await locked.code("desk", "topics.list", {}) == "UNAUTHENTICATED"
+        )  # the new one, and the former's end
+
+
 async def test_nobody_gives_what_he_does_not_hold_and_the_last_admin_stays(path: Path) -> None:
     async with locked_broker(path / "gives") as locked:
         await people(locked)

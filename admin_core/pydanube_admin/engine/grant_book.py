@@ -5,7 +5,7 @@ Nobody gives what he does not hold, and the last admin stays. They can be prepar
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import secrets
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -95,10 +95,10 @@ async def state_values(context: Context, prefix: str) -> list[bytes]:
         after = page[-1].key
 
 
-async def write_grant(context: Context, key: str, value: bytes | None, *, forget: Iterable[str] = ()) -> None:
-    """Write a record, or delete it (None), with others that are of no use any more."""
-    changes = dict.fromkeys(forget) | {key: value, VERSION: context.call_id.encode()}
-    await context.port.write_state(changes)
+async def write_grant(context: Context, key: str, value: bytes | None, **others: bytes | None) -> None:
+    """Write a record, or delete it (None); `others` in the same transaction. It is in force here when this returns."""
+    # Of each write its own: who has read this version believes that he has read all of it.
+    await context.port.write_state({**others, key: value, VERSION: secrets.token_hex(8).encode()})
     if context.port.locks is not None:
         await context.port.locks.reload()
 

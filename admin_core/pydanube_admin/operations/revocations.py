@@ -126,7 +126,7 @@ async def create_revocation(context: Context, request: CreateRevocationRequest) 
     book, now_ms = await grant_book(context), context.now_ms()
     made = _new(context, book, request)
     over = [revocation_key(each.id) for each in book.revocations.values() if each.is_over(now_ms)]
-    await write_grant(context, revocation_key(made.id), encode_revocation(made), forget=over[:100])
+    await write_grant(context, revocation_key(made.id), encode_revocation(made), **dict.fromkeys(over[:100]))
     return ChangedRevocation(**_revocation(made))
 
 

@@ -150,9 +150,8 @@ async def create_token(context: Context, request: CreateTokenRequest) -> NewToke
     record, text = new_token(
         request.name, principal, secrets.token_bytes(DICE_BYTES), now_ms=now, until_ms=until
     )
-    if binding is not None:
-        await write_grant(context, binding_key(binding.id), encode_binding(binding))
-    await write_grant(context, token_key(record.token_id), encode_token(record))
+    bound = {} if binding is None else {binding_key(binding.id): encode_binding(binding)}
+    await write_grant(context, token_key(record.token_id), encode_token(record), **bound)
     return NewToken(**_token(record), token=text)
 
 
@@ -175,11 +174,12 @@ async def rotate_token(context: Context, request: RotateTokenRequest) -> NewToke
     record, text = new_token(
         former.name, former.principal, secrets.token_bytes(DICE_BYTES), now_ms=now, until_ms=life
     )
-    await write_grant(context, token_key(record.token_id), encode_token(record))
+    ending = encode_token(renewed(former, now_ms=now, overlap_ms=overlap_ms))
     await write_grant(
         context,
-        token_key(former.token_id),
-        encode_token(renewed(former, now_ms=now, overlap_ms=overlap_ms)),
+        token_key(record.token_id),
+        encode_token(record),
+        **{token_key(former.token_id): ending},
     )
     return NewToken(**_token(record), token=text)
 
