@@ -80,6 +80,8 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "topics.set_policies": {"topic": "orders", "policies": {"max_publish_rate": 3}},
     "topics.configure_schema": {"topic": "clicks", "schema_subject": "orders-value"},
     "topics.set_validation_policy": {"topic": "orders", "validation_policy": "warn"},
+    "audit.export": {"to": "audit.jsonl"},
+    "quotas.set": {"namespace": "default", "limits": {"topics": 100}},
     "namespaces.create": {"namespace": "new"},
     "namespaces.delete": {"namespace": "empty"},
     "namespaces.set_policies": {"namespace": "default", "policies": {"max_publish_rate": 3}},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 _REFERENCE: Final = re.compile(r"\{([a-z_]+(?:\.[A-Za-z0-9_*]+)*)\}")
@@ -71,6 +71,13 @@ def fill_arguments(arguments: Mapping[str, Any], known: Mapping[str, Any]) -> di
     return filled
 
 
-def named(text: str) -> str:
-    """The text, to be read: a reference that leads nowhere yet as what it will be, `{item.topic}` as `<topic>`."""
-    return _REFERENCE.sub(lambda match: f"<{match[1].rpartition('.')[2]}>", text)
+def named(text: str, kept: Collection[str] = ()) -> str:
+    """The text, to be read: a reference that leads nowhere yet as what it will be, `{item.topic}` as `<topic>`.
+
+    `kept`: parameters of a skill, which says of them how they are written.
+    """
+
+    def name(match: re.Match[str]) -> str:
+        return match[0] if match[1] in kept else f"<{match[1].rpartition('.')[2]}>"
+
+    return _REFERENCE.sub(name, text)

@@ -17,7 +17,7 @@ def text(runbook: Runbook, values: Mapping[str, str], *, by_tools: bool = False)
     for number, step in enumerate(runbook.steps, 1):
         lines.append(f"{number}. {fill(step.title, values)}")
         lines += [f"   {line}" for line in _details(step, values, numbers, by_tools=by_tools)]
-    return named("\n".join(lines) + "\n")
+    return named("\n".join(lines) + "\n", {name for name, value in values.items() if value == f"{{{name}}}"})
 
 
 def _details(
