@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import select
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Final, Self
 
 import pytest
 
+from tests.conformance.official.locked import locked  # noqa: F401  # a fixture
 from tests.support.broker_process import BrokerProcess
 from tests.support.official_client import official_client_environment
 
@@ -45,7 +47,9 @@ class Scenario:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=official_client_environment(environment) if program is None else None,
+            env=official_client_environment(environment)
+            if program is None
+            else {**os.environ, **(environment or {})},
             bufsize=0,
         )
         self._output = b""

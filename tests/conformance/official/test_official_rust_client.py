@@ -18,6 +18,7 @@ from typing import Final
 import pytest
 
 from tests.conformance.official.conftest import Scenario
+from tests.conformance.official.locked import Locked
 from tests.support.broker_process import BrokerProcess
 from tests.support.pinned_packages import TOOLS
 
@@ -82,6 +83,16 @@ def rust_client(tmp_path_factory: pytest.TempPathFactory) -> str:
 )
 def test_official_rust_client(rust_client: str, broker: BrokerProcess, topic: str, name: str) -> None:
     with Scenario(name, broker.url, topic, program=[rust_client]):
+        pass
+
+
+@pytest.mark.timeout(4000)
+@pytest.mark.parametrize("name", ["reliable", "partitions", "nack", "failover"])
+def test_official_rust_client_over_tls_with_a_token(
+    rust_client: str, locked: Locked, topic: str, name: str
+) -> None:
+    environment = locked.environment(locked.token)
+    with Scenario(name, locked.broker.url, topic, program=[rust_client], environment=environment):
         pass
 
 

@@ -17,8 +17,13 @@ type Done<T> = Result<T, Box<dyn Error>>;
 /// For what must come; the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// With `OFFICIAL_CA` and `OFFICIAL_TOKEN`: over TLS, with a token.
 async fn connect(url: &str) -> Done<DanubeClient> {
-    Ok(DanubeClient::builder().service_url(url).build().await?)
+    let mut builder = DanubeClient::builder().service_url(url);
+    if let Ok(ca) = std::env::var("OFFICIAL_CA") {
+        builder = builder.with_tls(ca)?.with_token(std::env::var("OFFICIAL_TOKEN")?);
+    }
+    Ok(builder.build().await?)
 }
 
 async fn producer(client: &DanubeClient, topic: &str, reliable: bool, partitions: usize) -> Done<Producer> {
