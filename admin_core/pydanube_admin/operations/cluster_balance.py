@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -89,7 +89,7 @@ class Rebalanced(Change):
     not_begun: dict[str, str]  # topic → why
 
 
-def _result(balancer: Balancer, found: Judged) -> ClusterBalance:
+def _result(balancer: Balancer, found: Judged, takers: Sequence[str]) -> ClusterBalance:
     judged = found.assessment
     rejected = {reason.value: count for reason, count in judged.rejected.items()}
     if found.waits_s is not None:
@@ -120,7 +120,7 @@ def _result(balancer: Balancer, found: Judged) -> ClusterBalance:
         brokers=[
             BrokerLoadItem(
                 broker_id=each.broker_id,
-                takes_topics=each.accepts,
+                takes_topics=not takers or each.broker_id in takers,
                 sampled_s_ago=round(each.age_s, 1) if each.load else None,
                 load={resource.value: round(amount, 3) for resource, amount in each.load.items()},
                 capacity={resource.value: amount for resource, amount in each.capacity.items()},
@@ -147,7 +147,8 @@ def _result(balancer: Balancer, found: Judged) -> ClusterBalance:
 )
 async def cluster_balance(context: Context, request: BalanceRequest) -> ClusterBalance:
     """Nothing is moved by it. The moves are those that `cluster.rebalance` would begin."""
-    return _result(context.desk.balancer, await context.desk.balancer.suggestion())
+    balancer = context.desk.balancer
+    return _result(balancer, await balancer.suggestion(), await context.port.takers())
 
 
 async def _chosen(context: Context, request: RebalanceRequest) -> tuple[Judged, list[Move]]:

@@ -139,11 +139,12 @@ class Ownership:
         return found or [self.me]
 
     def last_known(self, topic_id: int) -> BrokerAddress | None:
-        """As `owner`, with empty addresses of one that this broker has never seen."""
+        """As `owner`, also of a topic on its way; with empty addresses of one that this broker has never seen."""
         place, owner = self.office.place(TopicId(topic_id)), self.owner(topic_id)
         if place is None or owner is not None:
             return owner
-        return BrokerAddress(broker_id=str(place.broker_id), broker_url="", admin_url="")
+        address = self.office.address(place.broker_id)
+        return address or BrokerAddress(broker_id=str(place.broker_id), broker_url="", admin_url="")
 
     def is_mine(self, topic_id: int) -> bool:
         """Whether this broker owns a topic, and is to serve it."""
