@@ -81,13 +81,11 @@ def _rest(asked: Asked, number: int, of: int) -> dict[str, Any]:
     arguments = {**asked.arguments, PART: number + 1}
     if asked.cluster is not None:
         arguments = {CLUSTER: asked.cluster} | arguments
+    why = "the same call, for the part after this one"
     if len(json.dumps(arguments)) > 300 or not all_plain(arguments):
         arguments = {PART: number + 1}
-    step = {
-        "tool": operation.tool,
-        "arguments": arguments,
-        "why": "the same call, for the part after this one",
-    }
+        why += "; give its other arguments again"
+    step = {"tool": operation.tool, "arguments": arguments, "why": why}
     return rest | {"next": [step]}
 
 

@@ -46,6 +46,13 @@ CHANGES: list[tuple[str, dict[str, Any]]] = [
     ),
     ("schemas.set_compatibility", {"subject": "orders-value", "mode": "full", "transitive": True}),
     ("schemas.delete_version", {"subject": "other-value", "version": 1}),
+    ("roles.create", {"role": "new", "permissions": "topics:read"}),
+    ("roles.create", {"role": "reader", "permissions": "schemas:read"}),
+    ("roles.delete", {"role": "spare"}),
+    ("bindings.create", {"binding": "new", "principal": "bob", "roles": "reader"}),
+    ("bindings.delete", {"binding": "anns"}),
+    ("tokens.revoke", {"token_id": "of the fixture"}),
+    ("quotas.set", {"namespace": "default", "limits": {"topics": 90}}),
 ]
 
 
@@ -86,9 +93,12 @@ class Killed:
 
 
 def state(cluster: Killed, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Everything that an operator can see of topics, subscriptions, namespaces and schemas."""
+    """Everything that an operator can see of topics, subscriptions, namespaces, schemas and rights."""
     found: dict[str, Any] = {}
-    for name in ("topics.list", "subscriptions.lag", "namespaces.list", "schemas.list"):
+    for name in (
+        "topics.list", "subscriptions.lag", "namespaces.list", "schemas.list",
+        "roles.list", "bindings.list", "tokens.list", "quotas.list",
+    ):  # fmt: skip
         found[name] = cluster(name)["items"]
     for item in found["topics.list"]:
         topic = item["topic"]
@@ -141,10 +151,23 @@ def cluster(tmp_path: Path) -> Iterator[Killed]:
                 cluster("messages.publish", topic=topic, payload=json.dumps({"id": number}))
         token = cluster.plan("subscriptions.skip", {"topic": "orders", "subscription": "billing", "count": 4})
         cluster("plans.apply", plan_token=token)
+        for role in ("reader", "spare"):
+            cluster("roles.create", role=role, permissions="topics:read")
+        cluster("bindings.create", binding="anns", principal="ann", roles="reader")
+        cluster("quotas.set", namespace="default", limits={"topics": 100})
+        cluster("tokens.create", name="ci")
         yield cluster
 
 
+def as_here(cluster: Killed, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments, with the id that the fixture's token has."""
+    if "token_id" not in arguments:
+        return arguments
+    return {"token_id": cluster("tokens.list")["items"][0]["token_id"]}
+
+
 def kill_and_look(cluster: Killed, step: Step, operation: str, arguments: dict[str, Any]) -> None:
+    arguments = as_here(cluster, arguments)
     before = state(cluster)
     token = cluster.plan(operation, arguments)
     done = cluster("plans.apply", plan_token=token)
@@ -208,7 +231,8 @@ def test_every_change_at_every_step(cluster: Killed, step: Step) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("step", [step for step in Step if step is not Step.IMAGE_KEPT])
 def test_an_undo_that_is_killed_is_made_or_not(cluster: Killed, step: Step) -> None:
-    for operation, arguments in CHANGES:
+    for operation, given in CHANGES:
+        arguments = as_here(cluster, given)
         before = state(cluster)
         call_id = cluster("plans.apply", plan_token=cluster.plan(operation, arguments))["call_id"]
         after = state(cluster)

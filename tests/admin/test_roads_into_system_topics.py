@@ -7,9 +7,11 @@ change something. Each is compared with what is walked here, so that a new road 
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import anyio
 import grpc
@@ -18,6 +20,10 @@ import pytest
 from pydanube import connect
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.registry import OPERATIONS
+from pydanube_broker.relay.letters import Letters
+from pydanube_broker.relay.membership import RELAYED, Membership
+from pydanube_broker.relay.relay import Relay
+from pydanube_broker.rpc.caller import Caller, Peer, current_caller
 from pydanube_broker.services.official.ids import producer_id
 from pydanube_broker.topics.stored_messages import append_durably
 from pydanube_core.batch import encode_batch, read_producer_part
@@ -126,6 +132,22 @@ async def dead_letters_of_a_policy_of_before(cluster: Administered, target: str)
             lambda: (blocked := pump.statistics().blocked_by) is not None and target in blocked.reason
         )
     assert "only the broker" in pump.statistics().blocked_by.reason
+
+
+@road(modules=("relay/letters.py",))
+async def dead_letters_of_another_broker(cluster: Administered, target: str) -> None:
+    """By a broker that proves that it is of the cluster: what its subscription says is no leave either."""
+    membership = Membership(b"secret of the cluster", "1")
+    letters = Letters(cluster.broker.registry, cast(Relay, SimpleNamespace(membership=membership)))
+    proof = (RELAYED.decode(), membership.proof("1").decode())
+    head = json.dumps({"topic": target, "origin": "7:0"}).encode()
+    was = current_caller.set(Caller(peer=Peer(address="127.0.0.1"), metadata=(proof,)))
+    try:
+        code = await refusal(letters.append(len(head).to_bytes(4, "big") + head + encode_batch([FORGED])))
+    finally:
+        current_caller.reset(was)
+    assert code in ("PERMISSION_DENIED", "TOPIC_NOT_FOUND")
+    assert code == "PERMISSION_DENIED" or cluster.broker.registry.find(TopicName.parse(target)) is None
 
 
 @road()

@@ -29,8 +29,8 @@ def test_commands_of_the_page_work_in_their_order(tmp_path: Path) -> None:
         up = next(words for words in COMMANDS if words[0] == "./danube")
         metadata = up[up.index("--metadata") + 1].replace("127.0.0.1:2379", etcd.endpoints[0])
         assert metadata.endswith("/production")
-        (tier,) = [words[1] for words in COMMANDS if words[0] == "export"]
-        name, _, value = tier.partition("=")
+        exports = dict(words[1].split("=", 1) for words in COMMANDS if words[0] == "export")
+        name, value = next(each for each in exports.items() if "TIER" in each[0])
         broker = BrokerProcess(
             tmp_path / "broker",
             arguments=["--metadata", metadata],
