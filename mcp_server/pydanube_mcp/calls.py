@@ -29,6 +29,7 @@ from pydanube_mcp.consent import (
     said,
     waits,
 )
+from pydanube_mcp.fencing import fenced
 from pydanube_mcp.sizing import MAX_RESULT_BYTES, fewer, size_of
 from pydanube_mcp.tasks import TaskView, takes_tasks
 from pydanube_mcp.waiting import waited
@@ -166,10 +167,13 @@ class Caller:
         page, listed = result, arguments
         if operation.name == _READ_ANY:  # the page is within the result, its arguments within the arguments
             page, listed = result["result"], arguments.get("arguments") or {}
-        whole = size_of(result)
-        items = page.get("items")
-        if whole <= MAX_RESULT_BYTES or not isinstance(items, list) or "next_page" not in page:
+        if not isinstance(page.get("items"), list) or "next_page" not in page:
             return result
+        shown = fenced(result)  # what the model gets, which is longer
+        whole = size_of(shown)
+        if whole <= MAX_RESULT_BYTES:
+            return result
+        items = (shown["result"] if operation.name == _READ_ANY else shown)["items"]
         count = fewer(items, whole, len(items))
         if count is None:
             return result

@@ -128,7 +128,8 @@ async def test_no_result_is_larger_than_a_model_can_take(
                 dead_ends.append(tool)
     print("largest:", sorted(sizes.items(), key=lambda item: -item[1])[:8])
     assert max(sizes.values()) <= MAX_BYTES, sizes
-    assert [tool for tool in dead_ends if tool not in ("find_operations",)] == []
+    # These may be whole at that size: ten operations; the few calls of this test that were refused
+    assert set(dead_ends) <= {"find_operations", "query_audit"}
 
 
 async def test_following_the_pages_shows_every_topic_once(crowded: tuple[Administered, str, int]) -> None:
@@ -139,7 +140,8 @@ async def test_following_the_pages_shows_every_topic_once(crowded: tuple[Adminis
         for _ in range(count):
             result = await client.call_tool("list_topics", arguments)
             assert result.structured_content is not None
-            seen += [item["topic"] for item in result.structured_content["items"]]
+            # A word of a hundred letters is no plain name: it stands apart
+            seen += [item["untrusted"]["topic"] for item in result.structured_content["items"]]
             if result.structured_content["next_page"] is None:
                 break
             arguments["page"] = result.structured_content["next_page"]

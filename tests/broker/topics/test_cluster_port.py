@@ -17,7 +17,7 @@ def methods_of(part: type) -> set[str]:
 def test_every_method_stands_in_one_part() -> None:
     everything = [name for part in PARTS for name in methods_of(part)]
     assert len(everything) == len(set(everything))
-    assert methods_of(ClusterPort) == set()
+    assert methods_of(ClusterPort) == {"this"}, "the port of the one broker behind it"
 
 
 def test_what_goes_to_an_owner_names_the_topic_first() -> None:
@@ -28,7 +28,9 @@ def test_what_goes_to_an_owner_names_the_topic_first() -> None:
 
 def test_broker_answers_with_the_parameters_of_the_port() -> None:
     for part in PARTS:
-        for name in methods_of(part) - {"schemas", "life", "locks", "several"}:  # the values
+        methods = {name for name in methods_of(part) if callable(getattr(part, name))}
+        assert methods
+        for name in methods:
             asked = inspect.signature(getattr(part, name)).parameters.values()
             answered = inspect.signature(getattr(BrokerPort, name)).parameters.values()
             assert [(each.name, each.kind) for each in asked] == [
