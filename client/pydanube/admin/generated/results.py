@@ -66,7 +66,7 @@ class ExportedAudit(Result):
 
 
 class AuditRecord(Result):
-    """One record, as it is stored."""
+    """One record, as it is stored. What earlier versions did not write yet has a default."""
 
     seq: int
     call_id: str
