@@ -21,7 +21,6 @@ from typing import Any, Final
 
 import anyio
 from mcp import Client, StdioServerParameters
-from mcp.types import ElicitResult
 from pydanube import ClusterError, connect
 from pydanube_admin.remote import OpsClient
 
@@ -31,8 +30,6 @@ SOURCE: Final = ROOT / "tools" / "conversations.md"
 MOST_CHARS: Final = 2000  # of one answer in the page
 POISON: Final = '{"amount": "twelve"}'
 SCHEMA: Final = {"type": "object", "properties": {"amount": {"type": "integer"}}}
-# questions to the person since the last call was recorded, and what was typed
-ASKED: list[tuple[str, str]] = []
 COMMENT: Final = (
     "<!-- Recorded by tools/record_conversations.py from tools/conversations.md; do not edit. -->"
 )
@@ -148,14 +145,14 @@ async def _refuse(client: Any) -> None:
 class Recorder:
     """Carries out the calls of the source page; `{name}` in it is what an earlier answer held."""
 
-    def __init__(self, clients: dict[str, Client], truth: dict[str, Any]) -> None:
-        self._clients = clients
+    def __init__(self, client: Client, truth: dict[str, Any]) -> None:
+        self._client = client
         self._truth = truth
         self._kept: dict[str, str] = {}
         self.failed: list[str] = []
 
     async def line(self, line: str) -> str:
-        """A line `-> CLIENT TOOL JSON ## NAME=PATTERN`, or a line of text."""
+        """A line `-> TOOL JSON ## NAME=PATTERN`, or a line of text."""
         if line.startswith("-> comparison"):
             return await self._comparison()
         if not line.startswith("-> "):
@@ -163,10 +160,10 @@ class Recorder:
         if line.startswith("-> shell danube "):
             return await _shell(line.removeprefix("-> shell danube "))
         call, _, keep = line[3:].partition(" ## ")
-        name, tool, text = call.split(" ", 2)
+        tool, text = call.split(" ", 1)
         for known, value in self._kept.items():
             text = text.replace("{" + known + "}", value)
-        result = await self._clients[name].call_tool(tool, json.loads(text))
+        result = await self._client.call_tool(tool, json.loads(text))
         body = json.dumps(_shorter(result.structured_content), ensure_ascii=False, indent=1)
         if keep:
             known, _, pattern = keep.partition("=")
@@ -176,19 +173,14 @@ class Recorder:
         if len(body) > MOST_CHARS:
             body = body[:MOST_CHARS].rsplit("\n", 1)[0] + f"\n … ({len(body)} characters)"
         marked = "refused" if result.is_error else "answer"
-        between = "".join(
-            f"> **Program:** {question}\n\n> **Person:** {typed}\n\n" for question, typed in ASKED
-        )
-        ASKED.clear()
-        return f"```json call\n{tool} {text}\n```\n\n{between}```json {marked}\n{body}\n```"
+        return f"```json call\n{tool} {text}\n```\n\n```json {marked}\n{body}\n```"
 
     async def _comparison(self) -> str:
         from tools.operator_questions import QUESTIONS, ask, table
 
-        client = self._clients["stdio"]
-        asked = [await ask(client, question, self._truth) for question in QUESTIONS]
+        asked = [await ask(self._client, question, self._truth) for question in QUESTIONS]
         self.failed = [one.question.text for one in asked if not one.right]
-        tools = (await client.list_tools()).tools
+        tools = (await self._client.list_tools()).tools
         seen = [
             {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
             for tool in tools
@@ -216,14 +208,6 @@ def _shorter(value: Any) -> Any:
     return short
 
 
-async def agree(context: Any, params: Any) -> ElicitResult:
-    """The person at the client: reads the question, and types the name."""
-    typed = re.search(r"Type (\S+) to go on", params.message)
-    assert typed is not None, params.message
-    ASKED.append((params.message, typed[1]))
-    return ElicitResult(action="accept", content={"name": typed[1]})
-
-
 async def record() -> str:
     async with scene() as (listening, truth):
         environment = {
@@ -233,13 +217,8 @@ async def record() -> str:
         }
         danube = str(Path(sys.executable).with_name("danube"))
         stdio = StdioServerParameters(command=danube, args=["mcp"], env=environment)
-        only = StdioServerParameters(command=danube, args=["mcp", "--read-only"], env=environment)
-        async with (
-            Client(stdio) as by_stdio,
-            Client(only) as reading,
-            Client(f"{listening['http']}/mcp", elicitation_callback=agree) as asking,
-        ):
-            recorder = Recorder({"stdio": by_stdio, "reading": reading, "asking": asking}, truth)
+        async with Client(stdio) as client:
+            recorder = Recorder(client, truth)
             lines = [await recorder.line(line) for line in SOURCE.read_text(encoding="utf-8").splitlines()]
     assert not recorder.failed, f"answered wrongly: {recorder.failed}"
     text = "\n".join(lines) + "\n"

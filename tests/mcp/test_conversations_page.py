@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "ai-administration.md").read_text(encoding="utf-8")
 SOURCE = (ROOT / "tools" / "conversations.md").read_text(encoding="utf-8")
 CALL = re.compile(
-    r"```json call\n(\w+) (\{[^\n]*\})\n```\n\n(?:> [^\n]*\n\n)*```json (answer|refused)\n(.*?)\n```",
+    r"```json call\n(\w+) (\{[^\n]*\})\n```\n\n```json (answer|refused)\n(.*?)\n```",
     re.DOTALL,
 )
 AGAIN = "; run python tools/record_conversations.py"
@@ -31,7 +31,7 @@ AGAIN = "; run python tools/record_conversations.py"
 def test_the_page_is_recorded_from_its_source() -> None:
     """Every line of text stands in the page, every call was made, in this order."""
     calls = [
-        line.split(" ", 3)[2]
+        line.split(" ", 2)[1]
         for line in SOURCE.splitlines()
         if line.startswith("-> ") and not line.startswith(("-> comparison", "-> shell "))
     ]
@@ -52,7 +52,7 @@ def test_every_call_is_one_that_the_tool_takes() -> None:
         jsonschema.validate(arguments, operation.input_schema)
         if found[3] == "refused":
             refused.append(re.search(r'"code": "(\w+)"', found[4]))
-    assert [code[1] for code in refused if code] == ["PLAN_USED", "READ_ONLY"]
+    assert [code[1] for code in refused if code] == ["PLAN_USED"]
 
 
 def test_what_is_said_of_missing_tools_is_what_the_command_says() -> None:
@@ -61,14 +61,6 @@ def test_what_is_said_of_missing_tools_is_what_the_command_says() -> None:
     for flags, said in shown:
         name = flags.partition("--explain ")[2]
         assert said == explain(name, Profile.DEFAULT, read_only="--read-only" in flags), AGAIN
-
-
-def test_a_person_is_shown_what_goes_and_types_its_name() -> None:
-    asked = re.findall(r"> \*\*Program:\*\* ([^\n]+)\n\n> \*\*Person:\*\* ([^\n]+)\n", PAGE)
-    assert [(question.partition(" ")[0], typed) for question, typed in asked] == [
-        ("topics.delete", "payments")
-    ]
-    assert "Type payments to go on" in asked[0][0]
 
 
 def test_what_a_consumer_wrote_is_quoted_as_untrusted_only() -> None:
