@@ -100,6 +100,10 @@ class Reply:
     def end(self, error: Exception | None = None) -> None:
         pass
 
+    def goes_elsewhere(self, error: ClusterError) -> bool:
+        """There is no other broker."""
+        return False
+
     def pause_reading(self) -> None:
         pass
 
