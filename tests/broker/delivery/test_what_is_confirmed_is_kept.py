@@ -14,7 +14,7 @@ from pydanube_broker.journal import Kind
 from pydanube_broker.rpc.caller import Caller, Peer
 from pydanube_broker.services.publish import PublishStream
 from pydanube_core.batch import encode_batch
-from pydanube_core.errors import DiskFull
+from pydanube_core.errors import ClusterError, DiskFull
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, write_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName
