@@ -202,7 +202,7 @@ class Broker(BrokerParts):
                 broker_id=str(self.data_dir.broker_id),
                 shared=self.registry.ownership.several,
                 disk=self.health.room,
-                buried=lambda: self.registry.catalog.buried_topics.values(),
+                buried=self.registry.buried,
                 was_deleted=lambda topic_id: (
                     index.topic_by_id(TopicId(topic_id)) is None and not self.registry.catalog.kept(topic_id)
                 ),

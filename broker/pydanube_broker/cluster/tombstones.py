@@ -1,8 +1,9 @@
 """Deleted topics and subscriptions that may still come back.
 
 Deleting with a tombstone moves the record: out of the registry and into `/tombstones/` in one transaction, and back
-in one transaction. What hangs on a topic's id (its subscriptions' records, its log in the journal, its objects and
-their catalog) stays where it is meanwhile, and the id comes back with it. When the grace is over the tombstone goes
+in one transaction. What hangs on a topic's id (its subscriptions' records, its assignment, its log in its owner's journal,
+its objects and their catalog) stays where it is meanwhile, and the id comes back with it: at the broker that has the
+log. When the grace is over the tombstone goes
 first, and then what it kept: a crash in between leaves data that nobody knows, which the next start drops as it does
 that of any deleted topic.
 
@@ -18,7 +19,7 @@ comes back whole, or is gone.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -258,7 +259,6 @@ class Tombstones(RegistryWriter):
                 [  # the tombstone first: whoever sees the topic gone knows that it is kept
                     Put(keys.topic_tombstone_key(former.topic_id), tombstone.to_json()),
                     Delete(keys.topic_key(topic)),
-                    Delete(keys.assignment_key(former.topic_id)),
                 ],
                 [self._as_known(former)],
             )
@@ -366,16 +366,31 @@ class Tombstones(RegistryWriter):
             [Put(keys.partitioned_key(parent.topic), spec.to_json())], [self._as_known(parent)]
         )
 
-    async def forget_topics(self, now_ms: int) -> list[TopicId]:
-        """Take away the tombstones of topics whose grace is over; returns the ids whose data may go."""
+    def buried_record(self, topic_id: TopicId) -> TopicRecord | None:
+        """Return a deleted topic that may come back as the record that it was."""
+        tombstone = self.buried_topics.get(topic_id)
+        if tombstone is None:
+            return None
+        name = TopicName.parse(tombstone.name)
+        return TopicRecord(topic_id=topic_id, revision=Revision(0), topic=name, spec=tombstone.spec)
+
+    async def forget_topics(self, now_ms: int, among: Container[int] | None = None) -> list[TopicId]:
+        """Take away the tombstones of topics whose grace is over; returns the ids whose data may go.
+
+        Args:
+            among: only of these topics.
+        """
         gone: list[TopicId] = []
         for topic_id, tombstone in self._over(self.buried_topics, now_ms):
+            if among is not None and topic_id not in among:
+                continue
             key = keys.topic_tombstone_key(topic_id)
             writes: list[Write] = [
                 Delete(key),
                 DeleteRange(keys.subscriptions_range(topic_id)),
                 DeleteRange(keys.subscription_tombstones_range(topic_id)),
                 DeleteRange(keys.clients_range(topic_id)),
+                Delete(keys.assignment_key(topic_id)),
             ]
             parent = tombstone.parent_id
             known = self.index.partitioned(TopicName.parse(tombstone.name).base)
@@ -487,11 +502,19 @@ class Tombstones(RegistryWriter):
             raise subscription_reused(tombstone) from error
         return self.index.subscription(topic, tombstone.spec.name)
 
-    async def forget_subscriptions(self, now_ms: int) -> list[tuple[TopicId, SubscriptionId]]:
-        """Take away the tombstones of subscriptions whose grace is over; returns whose cursors may go."""
+    async def forget_subscriptions(
+        self, now_ms: int, among: Container[int] | None = None
+    ) -> list[tuple[TopicId, SubscriptionId]]:
+        """Take away the tombstones of subscriptions whose grace is over; returns whose cursors may go.
+
+        Args:
+            among: only those of these topics.
+        """
         gone: list[tuple[TopicId, SubscriptionId]] = []
         for number, tombstone in self._over(self.buried_subscriptions, now_ms):
             topic_id = TopicId(tombstone.topic_id)
+            if among is not None and topic_id not in among:
+                continue
             key = keys.subscription_tombstone_key(topic_id, number)
             writes: list[Write] = [Delete(key)]
             if self.index.find_subscription(topic_id, tombstone.spec.name) is None:

@@ -124,8 +124,8 @@ class TopicsPart:
         await self._broker.registry.delete(TopicName.parse(topic), grace=grace)
 
     async def restore_topic(self, call_id: str) -> str:
-        found = await self._broker.registry.restore(call_id)
-        return str(found[0].options.topic if found[0].options.parent is None else found[0].options.parent)
+        found = (await self._broker.registry.restore(call_id))[0]
+        return str(found.topic if found.parent is None else found.parent)
 
     async def truncate_topic(self, topic: str, offsets: Mapping[str, int]) -> None:
         parts = [p for p in self._broker.registry.parts(TopicName.parse(topic))[1] if p.name in offsets]

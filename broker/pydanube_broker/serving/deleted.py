@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Container
 from typing import Final
 
 from pydanube_broker.cluster.ids import TopicId
@@ -17,9 +18,14 @@ NEVER_MS: Final = 1 << 62
 
 
 class Deleted:
-    """Ends the grace of deletions. `given_up`: those that a full disk made final → until when they had an undo."""
+    """Ends the grace of deletions. `given_up`: those that a full disk made final → until when they had an undo.
 
-    def __init__(self, catalog: TopicCatalog, hub: Hub) -> None:
+    Args:
+        several: whether other brokers keep some of them.
+    """
+
+    def __init__(self, catalog: TopicCatalog, hub: Hub, *, several: bool = False) -> None:
+        self._several = several
         self._catalog = catalog
         self._hub = hub
         self.given_up: dict[str, int] = {}
@@ -32,12 +38,14 @@ class Deleted:
                 state.fold_replayed()
                 state.cursors.setdefault(number, CursorSnapshot(floor=tombstone.spec.start_offset))
 
-    async def forget(self, now_ms: int, longest_ms: int = NEVER_MS) -> None:
-        """Let go of what was deleted and whose grace is over; `longest_ms`: none ends later."""
+    async def forget(
+        self, now_ms: int, longest_ms: int = NEVER_MS, *, among: Container[int] | None = None
+    ) -> None:
+        """Let go of what was deleted and whose grace is over; `longest_ms`: none ends later; `among`: of these topics."""
         await self._catalog.shorten(longest_ms)
-        for topic_id in await self._catalog.forget_topics(now_ms):
+        for topic_id in await self._catalog.forget_topics(now_ms, among):
             self._hub.drop(topic_id)
-        for topic_id, subscription_id in await self._catalog.forget_subscriptions(now_ms):
+        for topic_id, subscription_id in await self._catalog.forget_subscriptions(now_ms, among):
             if (state := self._hub.states.get(topic_id)) is not None:
                 state.cursors.pop(subscription_id, None)
 
@@ -47,10 +55,10 @@ class Deleted:
             self._hub.drop(topic_id)
 
     async def give_up(self) -> None:
-        """Let go of all of it, for the room it takes; what could have come back yet is noted."""
+        """Let go of all that this broker keeps of it, for the room it takes; what could have come back yet is noted."""
         now = now_ms()
         before = self._catalog.promised(now)
-        await self.forget(NEVER_MS)
+        await self.forget(NEVER_MS, among=frozenset(self._hub.states) if self._several else None)
         gone = before.keys() - self._catalog.promised(now).keys()
         self.given_up = {call_id: until for call_id, until in self.given_up.items() if until > now}
         self.given_up |= {call_id: before[call_id] for call_id in gone}

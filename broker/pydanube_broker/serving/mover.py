@@ -15,6 +15,7 @@ from typing import Final, Protocol, assert_never
 import anyio
 from anyio.abc import TaskGroup
 from pydanube_core.errors import ClusterError
+from pydanube_core.names import TopicName
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision
 
@@ -71,15 +72,19 @@ class Doors(Protocol):
         """
         ...
 
-    def topic(self, topic_id: TopicId) -> Topic:
-        """A topic that is served, or was until `hold`."""
+    async def topic(self, topic_id: TopicId, epoch: Epoch) -> Topic:
+        """A topic that is served, or was until `hold`, or one that was deleted and may come back.
+
+        Raises:
+            TopicNotFound: it is gone for good.
+        """
         ...
 
     def gone(self, topic_id: TopicId) -> None:
         """It is another broker's, and the journal has forgotten it."""
         ...
 
-    def folder(self, topic_id: TopicId) -> str:
+    def folder(self, topic_id: TopicId, name: TopicName) -> str:
         """Where its objects lie, or would."""
         ...
 
@@ -205,9 +210,9 @@ class Mover:
                 with anyio.CancelScope(shield=True):  # it is said once: what comes next stands on it
                     await self._serve(topic_id, seat)
             case Hold():
-                assert seat.record is not None
-                with anyio.CancelScope(shield=True):
-                    await self._hold(topic_id, seat.record.epoch)
+                if seat.record is not None:  # else it was deleted for good: nobody is at it
+                    with anyio.CancelScope(shield=True):
+                        await self._hold(topic_id, seat.record.epoch)
             case WriteParts(turn, final):
                 await self._write(topic_id, seat, turn, final=final)
             case CheckParts(turn, parts):
@@ -244,12 +249,13 @@ class Mover:
     # -- work ------------------------------------------------------------------------------------------------
 
     async def _write(self, topic_id: TopicId, seat: Seat, turn: int, *, final: bool) -> None:
-        topic, record = self._doors.topic(topic_id), seat.record
+        record = seat.record
         assert record is not None
         assert record.move is not None
         parts = list(record.move.parts)
         first = parts[-1].end_offset if parts else None
         try:
+            topic = await self._doors.topic(topic_id, record.epoch)
             async with self._limit:
                 parts += [
                     await self._writer.write(section)
@@ -317,11 +323,11 @@ class Mover:
     async def _witnesses(self, topic_id: TopicId, change: Change) -> Witnesses:
         if change.step is not Step.SEAL:
             return Witnesses()
-        state = self._doors.topic(topic_id).state
+        topic = await self._doors.topic(topic_id, change.after.epoch)
         return Witnesses(
             head=await self._objects.head(topic_id),
-            folder=self._doors.folder(topic_id),
-            start_offset=state.start_offset,
+            folder=self._doors.folder(topic_id, change.after.topic),
+            start_offset=topic.state.start_offset,
         )
 
     async def _read(self, topic_id: TopicId) -> None:

@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import Final
 
 import anyio
-from pydanube_core.errors import ClusterError, Conflict, InvalidArgument, LastBroker, NoOwner
+from pydanube_core.errors import ClusterError, Conflict, InvalidArgument, LastBroker, NoOwner, TopicNotFound
+from pydanube_core.names import TopicName
 from pydanube_storage.metadata import MetadataStore, Revision
 from pydanube_storage.objects.names import topic_folder
 
@@ -225,6 +226,7 @@ class Moves:
         while True:
             await self._draining.wait()
             served = [topic.options for topic in self._registry.topics if not topic.options.topic.is_audit]
+            served += self._buried_here(office)
             leaving = [record for record in served if not self._registry.ownership.is_moving(record.topic_id)]
             places = office.spread([record.topic_id for record in leaving[:_LEAVING_AT_ONCE]])
             for record in leaving[:_LEAVING_AT_ONCE]:
@@ -237,6 +239,16 @@ class Moves:
             shown = shown and not served
             await anyio.sleep(_LOOK_S)
 
+    def _buried_here(self, office: JoinedBroker) -> list[TopicRecord]:
+        """Deleted topics that may come back with what this broker has of them."""
+        catalog = self._registry.catalog
+        found = [catalog.buried_record(each) for each in catalog.buried_topics if each in office.assignments]
+        return [
+            each
+            for each in found
+            if each is not None and each.dispatch_strategy is not DispatchStrategy.NON_RELIABLE
+        ]
+
     # -- Doors -----------------------------------------------------------------------------------------------
 
     async def serve(self, assignment: Assignment) -> None:
@@ -247,12 +259,14 @@ class Moves:
         take_in_clients = None if known is None else await ownership.arriving(known)
         record = self._registry.catalog.index.topic_by_id(assignment.topic_id)
         ownership.held.pop(assignment.topic_id, None)
-        if record is None or record.topic in ownership.topics:
+        if record is not None and record.topic in ownership.topics:
             return
         state = self._hub.take_state(assignment.topic_id)
         if head is not None:
             state.tiered_offset = max(state.tiered_offset, head.tiered_offset)
             state.start_offset = max(state.start_offset, head.start_offset)
+        if record is None:
+            return  # deleted: kept here while it may come back
         topic = ownership.adopt(record, assignment.epoch)
         if take_in_clients is not None:
             take_in_clients(topic)
@@ -260,7 +274,10 @@ class Moves:
     async def hold(self, topic_id: TopicId, epoch: Epoch) -> None:
         ownership = self._registry.ownership
         record = self._registry.catalog.index.topic_by_id(topic_id)
-        if topic_id in ownership.held or record is None:
+        if topic_id in ownership.held:
+            return
+        if record is None:
+            await ownership.hold_buried(topic_id, epoch)
             return
         topic = ownership.topics.get(record.topic) or ownership.adopt(record, epoch)
         ownership.held[topic_id] = topic
@@ -278,21 +295,22 @@ class Moves:
         ownership.release(topic, error)
         await topic.settled()  # the cursors of the last moment
 
-    def topic(self, topic_id: TopicId) -> Topic:
+    async def topic(self, topic_id: TopicId, epoch: Epoch) -> Topic:
         ownership = self._registry.ownership
-        held = ownership.held.get(topic_id)
-        return self._hub.topics[topic_id] if held is None else held
+        if topic_id not in ownership.held and topic_id not in self._hub.topics:
+            await ownership.hold_buried(topic_id, epoch)
+        found = ownership.held.get(topic_id) or self._hub.topics.get(topic_id)
+        if found is None:
+            raise TopicNotFound(f"the topic with id {topic_id} was deleted", topic_id=str(topic_id))
+        return found
 
     def gone(self, topic_id: TopicId) -> None:
         self._registry.ownership.held.pop(topic_id, None)
         let_go(self._tier, topic_id)
 
-    def folder(self, topic_id: TopicId) -> str:
+    def folder(self, topic_id: TopicId, name: TopicName) -> str:
         known = self._tier.folders.get(topic_id)
-        if known is not None:
-            return known
-        name = self.topic(topic_id).options.topic
-        return topic_folder(self._tier.cluster, name.namespace, name.name, topic_id)
+        return known or topic_folder(self._tier.cluster, name.namespace, name.name, topic_id)
 
 
 def _monotonic_ms() -> int:

@@ -234,7 +234,7 @@ class Ownership:
                                 take_in(topic)
                     else:
                         gone.add(record.topic_id)
-                        if now is None:
+                        if now is None and not self._catalog.kept(record.topic_id):
                             self.office.forget(record.topic_id)
             finally:
                 for record in mine:
@@ -246,23 +246,16 @@ class Ownership:
 
         `epoch`: where the watch has not told of it yet.
         """
-        limits, schema = self._policies.limits_of(record), self._schemas.guard_of(record)
+        schema = self._schemas.guard_of(record)
         epoch = self.office.epoch(record.topic_id) if epoch is None else epoch
         topic: Topic
         if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
+            limits = self._policies.limits_of(record)
             topic = MemoryTopic(
                 record.name, record.topic_id, self._hub, options=record, limits=limits, epoch=epoch
             )
         else:
-            topic = Topic(
-                record.name,
-                self._hub.take_state(record.topic_id),
-                self._hub,
-                options=record,
-                limits=limits,
-                epoch=epoch,
-                durability="memory" if self._memory else record.durability.value,
-            )
+            topic = self._opened(record, epoch)
             self._hub.adopt(topic)
         topic.schema = schema
         self.topics[record.topic] = topic
@@ -276,6 +269,31 @@ class Ownership:
                 del topic.state.cursors[number]
         self.on_served(record.topic)
         return topic
+
+    def _opened(self, record: TopicRecord, epoch: Epoch) -> Topic:
+        return Topic(
+            record.name,
+            self._hub.take_state(record.topic_id),
+            self._hub,
+            options=record,
+            limits=self._policies.limits_of(record),
+            epoch=epoch,
+            durability="memory" if self._memory else record.durability.value,
+        )
+
+    async def hold_buried(self, topic_id: TopicId, epoch: Epoch) -> None:
+        """Make a deleted topic that may come back ready to be read, as one that is held; nobody is at it."""
+        record = self._catalog.buried_record(topic_id)
+        if record is None or topic_id in self.held:
+            return
+        if (leaving := self._hub.leaving.get(topic_id)) is not None:
+            await leaving.settled()  # what its deletion interrupted counts as committed from here on
+        topic = self._opened(record, epoch)
+        self.held[topic_id] = topic
+        self._hub.adopt(topic)
+        topic.open_epoch()
+        self._hub.detach(topic_id)
+        await topic.settled()
 
     def adopt_subscription(self, topic: Topic, record: SubscriptionRecord) -> AnyPump:
         """Serve a subscription from the cursor it has; one that is served is as it is."""
@@ -339,15 +357,19 @@ class Ownership:
         self._hub.detach(topic.topic_id)
 
     def deleted(self, record: TopicRecord) -> None:
-        """The topic was deleted: release it, and forget what is stored unless it may come back."""
-        self.office.forget(record.topic_id)
+        """The topic was deleted: release it, and forget what is stored unless it may come back, to this broker then."""
+        kept = self._catalog.kept(record.topic_id)
+        if not (kept and self.several):
+            self.office.forget(record.topic_id)
+        if not kept and self.held.pop(record.topic_id, None) is not None:
+            self._hub.drop(record.topic_id)
         topic = self.topics.get(record.topic)
         if topic is None or topic.topic_id != record.topic_id:
             return
         self.release(
             topic, TopicNotFound(f"topic {record.name} was deleted", field="topic", value=record.name)
         )
-        if not self._catalog.kept(topic.topic_id):
+        if not kept:
             self._hub.drop(topic.topic_id)
 
     def subscription_deleted(self, topic: Topic, pump: AnyPump) -> None:

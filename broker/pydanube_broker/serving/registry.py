@@ -39,6 +39,7 @@ from pydanube_broker.cluster.records import (
     TopicRecord,
     TopicSettings,
 )
+from pydanube_broker.cluster.tombstone_records import TopicTombstone
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.engine import DeliveryEngine
@@ -94,7 +95,7 @@ class Registry:
         )
         self._topics = self.ownership.topics
         self.schemas.serve(self._topics)
-        self.deleted = Deleted(self.catalog, hub)
+        self.deleted = Deleted(self.catalog, hub, several=self.ownership.several)
         self.accepted = LossAccepted(hub.journal.folder)
         # Which topics an error may propose to whoever calls; None: all
         self.seen: Callable[[TopicName], bool] | None = None
@@ -199,6 +200,13 @@ class Registry:
     def topics(self) -> Sequence[Topic]:
         """Every concrete topic, in no order."""
         return list(self._topics.values())
+
+    def buried(self) -> Sequence[TopicTombstone]:
+        """Deleted topics that may come back, of those that are this broker's."""
+        found = self.catalog.buried_topics.items()
+        return [
+            each for topic_id, each in found if not self.ownership.several or self.ownership.is_mine(topic_id)
+        ]
 
     @property
     def count(self) -> int:
@@ -399,8 +407,10 @@ class Registry:
                 await topic.settled()  # what its deletion interrupted counts as committed from here on
             await self.ownership.acquire(missing)
 
-    async def restore(self, call_id: str) -> Sequence[Topic]:
+    async def restore(self, call_id: str) -> Sequence[TopicRecord]:
         """Bring back the topic that a change deleted, with its messages and its subscriptions where they stood.
+
+        Of several brokers its owner is who had it, where its messages are; it is served once that broker is there.
 
         Raises:
             TopicNotFound, NameReused, NamespaceNotFound.
@@ -410,7 +420,7 @@ class Registry:
                 records = await self.catalog.restore_topics(call_id)
             finally:  # what came back is served, also where that was not all of it
                 await self._open_all()
-        return [self._topics[record.topic] for record in records if record.topic in self._topics]
+        return records
 
     async def subscribe(
         self, topic: Topic, name: str, *, type: str, start: Position, start_given: bool

@@ -157,13 +157,13 @@ class Half:
         self.hub.detach(topic_id)
         self.held[topic_id] = topic
 
-    def topic(self, topic_id: TopicId) -> Topic:
+    async def topic(self, topic_id: TopicId, epoch: Epoch) -> Topic:
         return self.topics.get(topic_id) or self.held[topic_id]
 
     def gone(self, topic_id: TopicId) -> None:
         self.held.pop(topic_id, None)
 
-    def folder(self, topic_id: TopicId) -> str:
+    def folder(self, topic_id: TopicId, name: TopicName) -> str:
         return f"c/topics/{topic_id}"
 
     # -- life
