@@ -23,10 +23,19 @@ __all__ = ["etcd"]
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(150)]
 
 
-@pytest.fixture
-async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBrokers]:
-    async with several_brokers(etcd, tmp_path, administered) as cluster:
+@pytest.fixture(scope="module")
+async def cluster(
+    etcd: EtcdMembers, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[SeveralBrokers]:
+    """Three brokers for all tests, which have topics of their own and leave every broker active."""
+    async with several_brokers(etcd, tmp_path_factory.mktemp("brokers"), administered) as cluster:
         yield cluster
+
+
+async def activate(cluster: SeveralBrokers, drained: Broker) -> None:
+    """Let a broker take topics again, and wait until all brokers know."""
+    assert (await ask(drained, "brokers.activate", broker_id=id_of(drained)))["state"] == "active"
+    await cluster.all_know_all()
 
 
 def id_of(broker: Broker) -> str:
@@ -56,15 +65,15 @@ async def test_topic_goes_to_the_broker_that_is_named_whichever_is_asked(cluster
 
 
 async def test_hand_overs_are_deleted_when_nothing_is_on_its_way_and_not_before(
-    cluster: SeveralBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await create(cluster, "t")
-    target = cluster.others("t")[0]
-    await ask(target, "topics.move", topic="t", to_broker=id_of(target))
-    await until(lambda: target.registry.find(TopicName.parse("t")) is not None)
+    await create(cluster, "handed")
+    target = cluster.others("handed")[0]
+    await ask(target, "topics.move", topic="handed", to_broker=id_of(target))
+    await until(lambda: target.registry.find(TopicName.parse("handed")) is not None)
 
     def fragments() -> set[Path]:
-        return set((tmp_path / "objects").rglob("*.fragment"))
+        return set(Path(cluster.settings(1).tier.url).rglob("*.fragment"))
 
     old = fragments()
     assert old
@@ -80,14 +89,14 @@ async def test_hand_overs_are_deleted_when_nothing_is_on_its_way_and_not_before(
 async def test_move_that_the_target_cannot_take_is_refused_before_anything_stops(
     cluster: SeveralBrokers,
 ) -> None:
-    await create(cluster, "t")
-    owner = cluster.owner("t")
-    one, other = cluster.others("t")
+    await create(cluster, "stays")
+    owner = cluster.owner("stays")
+    one, other = cluster.others("stays")
 
     async def refused(target: str) -> ClusterError:
         with pytest.raises(ClusterError) as caught:
-            await ask(one, "topics.move", topic="t", to_broker=target)
-        assert cluster.owner("t") is owner
+            await ask(one, "topics.move", topic="stays", to_broker=target)
+        assert cluster.owner("stays") is owner
         return caught.value
 
     assert (await refused("7")).code == "INVALID_ARGUMENT"
@@ -104,6 +113,7 @@ async def test_move_that_the_target_cannot_take_is_refused_before_anything_stops
     assert "takes no topics" in (await refused(id_of(other))).message
     with pytest.raises(ClusterError, match="no broker '7' that is registered"):
         await ask(one, "brokers.unload", broker_id="7")
+    await activate(cluster, other)
 
 
 async def test_non_reliable_topic_moves_and_its_clients_follow(cluster: SeveralBrokers) -> None:
@@ -163,4 +173,4 @@ async def test_unloaded_broker_keeps_its_audit_alone(cluster: SeveralBrokers) ->
     }
     for n in range(4):
         await until(lambda n=n: cluster.serves(TopicName.parse(f"live{n}")))
-    assert (await ask(other, "brokers.activate", broker_id=id_of(leaving)))["state"] == "active"
+    await activate(cluster, leaving)

@@ -25,23 +25,47 @@ def id_of(broker: Broker) -> str:
     return str(broker.data_dir.broker_id)
 
 
+@pytest.fixture(scope="module")
+async def brokers(
+    etcd: EtcdMembers, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[SeveralBrokers]:
+    """Three brokers for the tests that leave all of them running."""
+    async with several_brokers(etcd, tmp_path_factory.mktemp("brokers"), administered) as cluster:
+        yield cluster
+
+
+async def make_wide(cluster: SeveralBrokers) -> None:
+    """Make `wide`: two partitions at each broker, three messages in each."""
+    first, *_ = cluster.brokers.values()
+    await ask(first, "topics.create", topic="wide", partitions=6)
+    for n, part in enumerate(PARTS):
+        await until(lambda part=part: cluster.serves(part))
+        target = cluster.brokers[1 + n % 3]
+        if cluster.owner(str(part)) is not target:
+            await ask(first, "topics.move", topic=str(part), to_broker=id_of(target))
+            await until(lambda part=part, target=target: target.registry.find(part) is not None)
+    async with connect(first.broker_url) as client:
+        for part in PARTS:
+            async with client.producer(str(part)) as producer:
+                for n in range(3):
+                    await producer.send(b"%d" % n)
+
+
 @pytest.fixture
-async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBrokers]:
-    """Two partitions at each broker, three messages in each, and the subscription `s`."""
+async def cluster(brokers: SeveralBrokers) -> AsyncIterator[SeveralBrokers]:
+    """The three with a `wide` of this test."""
+    await make_wide(brokers)
+    yield brokers
+    if any(brokers.serves(part) for part in PARTS):
+        await planned(brokers.brokers[1], "topics.delete", topic="wide")
+        await until(lambda: not any(brokers.serves(part) for part in PARTS))
+
+
+@pytest.fixture
+async def mortal(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBrokers]:
+    """Three brokers of which a test stops one, with `wide`."""
     async with several_brokers(etcd, tmp_path, administered) as cluster:
-        first, *_ = cluster.brokers.values()
-        await ask(first, "topics.create", topic="wide", partitions=6)
-        for n, part in enumerate(PARTS):
-            await until(lambda part=part: cluster.serves(part))
-            target = cluster.brokers[1 + n % 3]
-            if cluster.owner(str(part)) is not target:
-                await ask(first, "topics.move", topic=str(part), to_broker=id_of(target))
-                await until(lambda part=part, target=target: target.registry.find(part) is not None)
-        async with connect(first.broker_url) as client:
-            for part in PARTS:
-                async with client.producer(str(part)) as producer:
-                    for n in range(3):
-                        await producer.send(b"%d" % n)
+        await make_wide(cluster)
         yield cluster
 
 
@@ -123,11 +147,11 @@ async def test_messages_are_looked_at_wherever_they_are(cluster: SeveralBrokers)
         assert [each["offset"] for each in peeked["items"]] == [0, 1, 2]
 
 
-async def test_change_that_an_owner_cannot_make_names_it_and_changes_nothing(cluster: SeveralBrokers) -> None:
-    first, gone = cluster.brokers[1], cluster.brokers[3]
+async def test_change_that_an_owner_cannot_make_names_it_and_changes_nothing(mortal: SeveralBrokers) -> None:
+    first, gone = mortal.brokers[1], mortal.brokers[3]
     await ask(first, "subscriptions.create", topic="wide", subscription="s", start="earliest")
     gone_id = id_of(gone)
-    await cluster.stop(3)
+    await mortal.stop(3)
     for operation, arguments in (
         ("subscriptions.seek", {"subscription": "s", "to": "latest"}),
         ("topics.set_policies", {"policies": {"max_publish_rate": 5}}),
@@ -142,14 +166,14 @@ async def test_change_that_an_owner_cannot_make_names_it_and_changes_nothing(clu
     assert [each["broker_id"] for each in answer["not_seen"]] == [gone_id]
 
 
-async def test_what_changed_at_any_broker_is_told_by_each(cluster: SeveralBrokers) -> None:
-    first, second, _ = cluster.brokers.values()
+async def test_what_changed_at_any_broker_is_told_by_each(mortal: SeveralBrokers) -> None:
+    first, second, _ = mortal.brokers.values()
     await ask(first, "subscriptions.create", topic="wide", subscription="s", start="earliest")
     lists = ("topics.list", "subscriptions.list", "subscriptions.lag")
     marks = {operation: (await ask(first, operation))["mark"] for operation in lists}
     async with connect(first.broker_url) as client, client.producer(str(PARTS[2])) as producer:
         await producer.send(b"x")
-    for broker in cluster.brokers.values():  # a mark is good at each of them
+    for broker in mortal.brokers.values():  # a mark is good at each of them
         found = {
             operation: await ask(broker, operation, changed_since=mark) for operation, mark in marks.items()
         }
@@ -157,7 +181,7 @@ async def test_what_changed_at_any_broker_is_told_by_each(cluster: SeveralBroker
         assert lags(found["subscriptions.list"]) == [19]
         assert 4 in lags(found["subscriptions.lag"])
         assert all("whole_because" not in answer for answer in found.values())
-    await cluster.stop(3)
+    await mortal.stop(3)
     whole = await ask(second, "topics.list", changed_since=marks["topics.list"])
     assert whole["whole_because"] == "brokers_changed"
     assert [each["topic"] for each in whole["items"]] == ["/default/wide"]

@@ -373,6 +373,24 @@ def test_third_party_modules_loaded_at_import_belong_to_the_extra(imports: list[
     assert wrong == []
 
 
+def test_the_tiers_process_reads_nothing_of_the_cluster(
+    imports: list[Import], modules: dict[str, Path]
+) -> None:
+    """Every broker starts one: what it does not use would double its start."""
+    below: dict[str, set[str]] = {}
+    for found in imports:
+        if found.at_import_time and found.imported in modules:
+            below.setdefault(found.importer, set()).add(found.imported)
+    reached, left = set[str](), ["pydanube_broker.tier.process", "pydanube_broker.tier.work"]
+    while left:
+        name = left.pop()
+        packages = {name.rsplit(".", count)[0] for count in range(name.count(".") + 1)}
+        left += (below.get(name, set()) | packages) - reached
+        reached |= {name} | packages
+    assert "pydanube_broker.journal.journal" in reached, "the walk follows imports"
+    assert [name for name in sorted(reached) if name.startswith("pydanube_broker.cluster")] == []
+
+
 def test_resolver_sees_relative_deferred_and_member_imports(tmp_path: Path) -> None:
     source = "from . import b\nfrom ..core import x\ndef f():\n    import numpy\nfrom pkg.sub import b as c\n"
     path = tmp_path / "a.py"

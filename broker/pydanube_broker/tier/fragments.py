@@ -9,13 +9,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydanube_core.errors import StoreUnavailable
 from pydanube_storage.objects import ObjectStore
 
-from pydanube_broker.cluster.ids import BrokerId
-from pydanube_broker.cluster.move_record import HandOverPart
+if TYPE_CHECKING:  # to read the whole cluster package for two names doubled the start of the tier's process
+    from pydanube_broker.cluster.ids import BrokerId
+    from pydanube_broker.cluster.move_record import HandOverPart
 
 Answer: TypeAlias = tuple[dict[str, Any], bytes]
 #: a call of the tier's process
