@@ -1,7 +1,7 @@
 """Run the project's checks, each in a process of its own under a time budget, and say what ran and what did not.
 
     tools/gate.py lint              style, types, import rules, drift of generated code and documents
-    tools/gate.py test [ARG...]     the test suite without its long tests; ARGs go to pytest
+    tools/gate.py test [ARG...]     the test suite without its long tests; ARGs go to pytest (--durations=30: the slowest)
     tools/gate.py test-long         the whole suite, long tests included
     tools/gate.py ci                test and lint together, nothing twice: what .ci/run runs
     tools/gate.py conformance       outside judges of our protocols
@@ -9,7 +9,7 @@
     tools/gate.py fuzz              the property tests with many more examples, and atheris where there is one
 
 Each folder of tests/ is one pytest process: one that hangs costs its own budget and is reported, the others still
-run. Two of them run side by side, the long ones beside the quick ones, and each prints when it ends. In `ci` a group's failed and unreached tests get a second try, in a process and with brokers of their own; what
+run. Three of them run side by side, the longest begin first, and each prints when it ends. In `ci` a group's failed and unreached tests get a second try, in a process and with brokers of their own; what
 passes only then is listed as that. The last lines name every failed test with its error. Exit status: 0 if everything
 that ran passed and something ran, 1 otherwise. Start it from .venv, made by tools/bootstrap dev; standard library only.
 """
@@ -65,8 +65,10 @@ CI_TEST_LIMIT_S: Final = 300
 LONG_BUDGET_S: Final = 4 * 3600.0
 # More failures than this in a group are no accident, and a second try would only take time.
 SECOND_TRY_TESTS: Final = 10
-# Groups of tests side by side. They mostly wait, for processes to start and for disks to answer.
-LANES: Final = min(2, os.cpu_count() or 1)
+# Groups of tests side by side, one more than processors: half of the time they wait, for processes to start and for disks.
+LANES: Final = min(2, os.cpu_count() or 1) + 1
+# Groups of minutes, the longest first: begun late, one of them would run alone at the end.
+LONG_GROUPS: Final = ("e2e", "admin", "cli", "spark", "client", "mcp", "crash", "tui", "storage", "serving")
 # After SIGABRT pytest has this long to print where its threads are.
 LAST_WORDS_S: Final = 3.0
 
@@ -336,15 +338,15 @@ def lint_steps(*, with_import_rules: bool) -> list[Step]:
 
 
 def groups() -> list[Path]:
-    """The folders of tests/ that hold tests, quick and fundamental ones first."""
+    """The folders of tests/ that hold tests: the fundamental one first, then the long ones, quick ones last."""
     found: list[Path] = []
     for folder in sorted(TESTS.iterdir()):
         if not folder.is_dir() or folder.name in OWN_TARGETS:
             continue
         parts = sorted(folder.iterdir()) if folder.name in SPLIT_GROUPS else [folder]
         found += [part for part in parts if part.is_dir() and any(part.rglob("test_*.py"))]
-    order = {"core": 0, "storage": 1, "crash": 8, "e2e": 9}
-    return sorted(found, key=lambda folder: (order.get(folder.name, 5), folder.name))
+    order = {name: place for place, name in enumerate(("core", *LONG_GROUPS))}
+    return sorted(found, key=lambda folder: (order.get(folder.name, len(order)), folder.name))
 
 
 # `python -m` puts the directory it runs in, ROOT, on the path: plugins are found there as tools.NAME.
@@ -370,15 +372,15 @@ def run_all(
     second_try: bool = False,
     lanes: int = 1,
 ) -> None:
-    """Carry out steps, `lanes` at a time: one lane from the first, the others from the last; `budget_s` bounds all."""
+    """Carry out steps in their order, `lanes` at a time; `budget_s` bounds all."""
     deadline = None if budget_s is None else time.monotonic() + budget_s
     left = deque(steps)
 
-    def work(*, from_the_last: bool) -> None:
+    def work() -> None:
         while left:
             try:
-                step = left.pop() if from_the_last else left.popleft()
-            except IndexError:  # the other lane has taken it
+                step = left.popleft()
+            except IndexError:  # another lane has taken it
                 return
             left_s = step.budget_s if deadline is None else min(step.budget_s, deadline - time.monotonic())
             if left_s > 0:
@@ -389,10 +391,10 @@ def run_all(
                 tally.failed_steps += 1
 
     if lanes == 1:
-        work(from_the_last=False)
+        work()
         return
     with ThreadPoolExecutor(lanes) as pool:
-        working = [pool.submit(work, from_the_last=number > 0) for number in range(lanes)]
+        working = [pool.submit(work) for _ in range(lanes)]
         try:
             for each in working:
                 each.result()

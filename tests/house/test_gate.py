@@ -83,7 +83,7 @@ def test_budget_of_all_tests_reports_what_it_left_out(
     assert "late: the budget" in capfd.readouterr().out
 
 
-def test_steps_side_by_side_start_from_both_ends_and_print_one_after_the_other(
+def test_steps_side_by_side_start_in_their_order_and_print_one_after_the_other(
     gate: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def meets(me: str, other: str) -> tuple[str, ...]:
@@ -94,16 +94,21 @@ def test_steps_side_by_side_start_from_both_ends_and_print_one_after_the_other(
 
     tally = gate.Tally()
     steps = [
-        gate.Step(name="first", command=meets("first", "last"), budget_s=60.0),
-        gate.Step(name="middle", command=python("print('middle')"), budget_s=60.0),
-        gate.Step(name="last", command=meets("last", "first"), budget_s=60.0),
+        gate.Step(name="first", command=meets("first", "second"), budget_s=60.0),
+        gate.Step(name="second", command=meets("second", "first"), budget_s=60.0),
+        gate.Step(name="third", command=python("print('third')"), budget_s=60.0),
     ]
     gate.run_all(steps, tally, lanes=2)
-    assert tally.print() == 0, "the first and the last ran together, else neither had ended"
+    assert tally.print() == 0, "the first two ran together, else neither had ended"
     out = capfd.readouterr().out
     assert "first in\nfirst out\n" in out
-    assert "last in\nlast out\n" in out
+    assert "second in\nsecond out\n" in out
     assert tally.ran_steps == 3
+
+
+def test_a_long_group_does_not_begin_when_the_others_are_over(gate: ModuleType) -> None:
+    names = [group.name for group in gate.groups()]
+    assert names[: 1 + len(gate.LONG_GROUPS)] == ["core", *gate.LONG_GROUPS], "each is there, in this order"
 
 
 def test_an_interruption_takes_all_lanes_along(gate: ModuleType, tmp_path: Path) -> None:
