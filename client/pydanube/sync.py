@@ -146,6 +146,18 @@ class Client:
         return self._loop, self._inner
 
     @property
+    def admin(self) -> SyncAdmin:
+        """As `pydanube.Client.admin`: the operations of the cluster, over this client's connection."""
+        from pydanube.admin.generated.sync_operations import SyncAdmin
+
+        loop, inner = self._both()
+
+        async def made() -> SyncAdmin:  # in the loop, to which its connection belongs
+            return SyncAdmin(loop, inner.admin)
+
+        return loop.call(made())
+
+    @property
     def schemas(self) -> Schemas:
         """The registry of the cluster."""
         loop, inner = self._both()

@@ -45,6 +45,20 @@ def test_publish_and_consume_without_await(memory: InMemoryCluster) -> None:
         assert client.statistics().producers == 0
 
 
+def test_the_clients_connection_is_enough_for_administration(memory: InMemoryCluster) -> None:
+    with memory.connect_sync() as client:
+        assert client.admin.topics.create("t", partitions=2).topic == "/default/t"
+        plan = client.admin.topics.plan_truncate("t", before="latest")
+        assert plan.reversible is False
+        plan.discard()
+        assert [item.topic for item in client.admin.topics.list().items] == ["/default/t"]
+        admin = client.admin
+    with pytest.raises(ClosedResource):
+        client.admin  # noqa: B018  # of a client that is closed
+    with pytest.raises(ClosedResource):
+        admin.topics.list()
+
+
 def test_seek_drops_what_was_fetched(memory: InMemoryCluster) -> None:
     with memory.connect_sync() as client:
         with client.producer("t") as producer:
