@@ -33,7 +33,7 @@ from pydanube.routing import Router, Routing, attributes_bytes, encode_key
 from pydanube.sending.columns import chunks_of, columns_of
 from pydanube.sending.lane_options import LaneCounters, LaneOptions
 from pydanube.sending.ledger import Ledger
-from pydanube.sending.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, PendingSend
+from pydanube.sending.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, PackedMessages, PendingSend
 from pydanube.sending.publish_lane import PublishLane
 from pydanube.serialising import payload_of, serialiser
 from pydanube.tasks import TaskOwner
@@ -310,7 +310,8 @@ class Producer:
         """Publish payloads or messages, in order, as fast as the window lets them; returns when all are stored.
 
         Args:
-            messages: taken lazily, so that it may be larger than memory. A `Message` brings its key and attributes.
+            messages: taken lazily, so that it may be larger than memory. A `Message` brings its key and attributes. A
+                column of Arrow, binary or text, is sent as it is, without an object a message; so are its keys.
             keys: those of payloads, one each, taken along with them; an object less a message than `Message.new` makes.
                 More of them than messages do no harm (`itertools.cycle`).
 
@@ -320,13 +321,19 @@ class Producer:
                 `acknowledged` is the `SendSummary` of what is, `details["acknowledged"]` its count.
         """
         ledger = Ledger()
+        by_slice = self._routing is not Routing.EXPLICIT and self._tracing is None
+        roomy = self._window_messages >= MAX_BATCH_MESSAGES and self._window_bytes >= self._batch_bytes
         try:
-            for chunk, own_keys in chunks_of(messages, keys, topic=self._topic):
-                by_slice = (
-                    self._routing is not Routing.EXPLICIT and self._shut is None and self._tracing is None
-                )
-                columns = columns_of(chunk, own_keys) if by_slice else None  # else each says what is wrong
-                if columns is None:
+            whole = self._only if roomy else None
+            for chunk, own_keys in chunks_of(messages, keys, topic=self._topic, whole=whole):
+                if isinstance(chunk, PackedMessages):
+                    assert whole is not None
+                    await self._room(len(chunk), chunk.bytes)
+                    ledger.note(whole.add_packed(chunk), len(chunk))
+                    ledger.collect()
+                    continue
+                columns = columns_of(chunk, own_keys) if by_slice and self._shut is None else None
+                if columns is None:  # each says what is wrong
                     for entry, key in zip(chunk, own_keys or repeat(None), strict=False):
                         await self._add(entry, ledger, key)
                 else:

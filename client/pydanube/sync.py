@@ -49,6 +49,7 @@ from pydanube.producer import Producer as _Producer
 from pydanube.receiving.receiver import Receiver as _Receiver
 from pydanube.retry import Retry
 from pydanube.schemas import Schemas as _Schemas
+from pydanube.sending.arrow_columns import is_arrow
 from pydanube.sending.outbound import PendingSend as _PendingSend
 from pydanube.sync_loop import Loop, Pace
 from pydanube.sync_message import Acks, Batch, Message
@@ -298,7 +299,8 @@ class Producer(InLoop[_Producer]):
         keys: Iterable[str | None] | None = None,
     ) -> SendSummary:
         """The iterable is run in the client's thread."""
-        return self._loop.call(self._inner.send_many(_unwrapped(messages), keys=keys))
+        given = messages if is_arrow(messages) else _unwrapped(messages)
+        return self._loop.call(self._inner.send_many(given, keys=keys))
 
     flush = Blocking(_Producer.flush)
     statistics = at_once(_Producer.statistics)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count, groupby
 from typing import Any, get_args
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from pydanube.producer import Producer
 from pydanube.testing import InMemoryCluster
 from pydanube_core.batch.timing import DELAY_MS, TTL_MS
 
-ROADS = ("send", "send in time", "send_nowait", "send_many", "send_many with keys")
+ROADS = ("send", "send in time", "send_nowait", "send_many", "send_many with keys", "send_many of columns")
 NUMBERS = count()
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
@@ -43,7 +44,7 @@ class Sent:
         names = {"delay_ms": DELAY_MS, "ttl_ms": TTL_MS}
         timed = {names[name]: str(value) for name, value in self.timing.items()}
         match self.road:
-            case "send_many with keys":
+            case "send_many with keys" | "send_many of columns":
                 return self.payload, self.key, {}
             case "send_nowait":
                 return self.payload, self.key, self.attributes
@@ -78,6 +79,11 @@ async def leave(producer: Producer, sent: list[Sent]) -> None:
                 )
             case "send_many with keys":
                 await producer.send_many([one.payload for one in several], keys=[one.key for one in several])
+            case "send_many of columns":
+                await producer.send_many(
+                    pa.array([b"of others", *(one.payload for one in several)])[1:],
+                    keys=pa.chunked_array([[one.key] for one in several], pa.string()),
+                )
             case "send_nowait":
                 for one in several:
                     producer.send_nowait(one.payload, key=one.key, attributes=one.attributes)

@@ -27,6 +27,10 @@ def batch(rows: list[tuple[bytes, str | None]]) -> Any:
 ROWS = st.lists(st.tuples(st.binary(max_size=3), st.none() | st.sampled_from("abc")), max_size=30)
 
 
+def _listed(column: Any) -> Any:
+    return column.to_pylist() if isinstance(column, (pa.Array, pa.ChunkedArray)) else column
+
+
 class Topic:
     """What a producer does with rows, by the SDK's own routing; `stored` of each partition are there already."""
 
@@ -37,7 +41,8 @@ class Topic:
         self.sent: list[tuple[int, bytes]] = []
         self.fails_after = 1_000_000
 
-    def send_many(self, payloads: list[bytes], keys: list[str | None] | None) -> None:
+    def send_many(self, payloads: Any, keys: Any) -> None:
+        payloads, keys = _listed(payloads), _listed(keys)
         encoded = None if keys is None else encode_keys(keys)
         where = {at: p for p, part in enumerate(self._router.spread(encoded, len(payloads))) for at in part}
         for at, payload in enumerate(payloads):

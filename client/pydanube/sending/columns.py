@@ -11,6 +11,8 @@ from pydanube_core.errors import InvalidArgument
 
 from pydanube.message import Message
 from pydanube.routing import encode_key
+from pydanube.sending.arrow_columns import Bounds, is_arrow, packed, slices_of
+from pydanube.sending.outbound import PackedMessages
 from pydanube.sending.unsent import Unsent
 
 _ATTRIBUTES: Final = attrgetter("attributes")
@@ -18,13 +20,27 @@ _CHUNK_MESSAGES: Final = 1024  # big enough to vanish in the mean, small enough 
 
 
 def chunks_of(
-    messages: Iterable[Any], keys: Iterable[str | None] | None, *, topic: str
-) -> Iterator[tuple[list[Any], list[str | None] | None]]:
+    messages: Iterable[Any], keys: Iterable[str | None] | None, *, topic: str, whole: Bounds | None
+) -> Iterator[tuple[list[Any] | PackedMessages, list[str | None] | None]]:
     """Messages and the keys beside them, some at a time.
 
+    Args:
+        whole: where columns of Arrow may go as whole batches, what such a one may have.
+
     Raises:
-        InvalidArgument: there are fewer keys than messages.
+        InvalidArgument: there are fewer keys than messages, or columns are not of payloads and keys.
     """
+    if is_arrow(messages) and (keys is None or is_arrow(keys)):
+        for payloads, own_keys in slices_of(messages, keys, topic=topic):
+            batches = None if whole is None else packed(payloads, own_keys, whole)
+            if batches is not None:
+                yield from ((batch, None) for batch in batches)
+                continue
+            beside = None if own_keys is None else own_keys.to_pylist()
+            yield from chunks_of(payloads.to_pylist(), beside, topic=topic, whole=None)
+        return
+    if is_arrow(messages):
+        messages = messages.to_pylist()
     source, beside = iter(messages), None if keys is None else iter(keys)
     while chunk := list(islice(source, _CHUNK_MESSAGES)):
         own = None if beside is None else list(islice(beside, len(chunk)))

@@ -7,11 +7,13 @@ per message is created in asyncio unless somebody awaits, and then one answer wa
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Self
 
-from pydanube_core.batch import BatchView, Codec, LoneBatches, encode_batch
+from pydanube_core.batch import BatchView, Codec, LoneBatches, PackedColumn, encode_batch
 from pydanube_core.errors import ClusterError
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, write_bytes_field
 
@@ -71,6 +73,22 @@ class Session:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class PackedMessages:
+    """Messages that came as columns: one batch, as they are.
+
+    Attributes:
+        bytes: what the window is charged with.
+    """
+
+    payloads: PackedColumn
+    keys: PackedColumn | None
+    bytes: int
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+
 class OutBatch:
     """Messages of one partition that travel together.
 
@@ -93,6 +111,7 @@ class OutBatch:
         "error_seen",
         "first_sequence",
         "keys",
+        "packed",
         "partition",
         "payloads",
         "publish_time_ms",
@@ -107,6 +126,7 @@ class OutBatch:
         self.payloads: list[bytes] = []
         self.keys: list[bytes | None] | None = None  # of the first messages; the others have none
         self.attributes: dict[int, Mapping[str, str]] | None = None
+        self.packed: PackedMessages | None = None  # in place of the columns above
         self.bytes = 0
         self.count = 0  # set when encoded
         self.publish_time_ms = 0
@@ -120,6 +140,14 @@ class OutBatch:
         self.error: ClusterError | None = None
         self.error_seen = False
         self._waiters: list[asyncio.Future[None]] | None = None
+
+    @classmethod
+    def of(cls, topic: str, partition: int | None, packed: PackedMessages) -> Self:
+        """Return a batch of columns, to which nothing is added any more."""
+        batch = cls(topic, partition)
+        batch.packed, batch.count, batch.bytes = packed, len(packed), packed.bytes
+        batch.publish_time_ms = time.time_ns() // 1_000_000
+        return batch
 
     def __len__(self) -> int:
         return self.count or len(self.payloads)
@@ -140,15 +168,20 @@ class OutBatch:
 
     def encode(self, session: Session, codec: Codec) -> None:
         """Take the session's next sequence numbers and make the bytes that every retry will send."""
-        count = len(self.payloads)
-        keys, attributes = self.keys, self.attributes
+        count = len(self)
+        attributes, packed = self.attributes, self.packed
+        keys: Sequence[bytes | None] | PackedColumn | None
+        if packed is not None:
+            keys = packed.keys
+        else:
+            keys = None if self.keys is None else self.keys + [None] * (count - len(self.keys))
         batch = encode_batch(
-            self.payloads,
+            self.payloads if packed is None else packed.payloads,
             producer_id=session.producer_id,
             producer_epoch=session.epoch,
             first_sequence=session.next_sequence,
             publish_time_ms=self.publish_time_ms,
-            keys=None if keys is None else keys + [None] * (count - len(keys)),
+            keys=keys,
             attributes=None if attributes is None else [attributes.get(i) for i in range(count)],
             producers=((session.producer_id, session.producer_name),),
             schema=session.schema,
@@ -159,7 +192,7 @@ class OutBatch:
         self.first_sequence = session.next_sequence
         session.next_sequence += count
         self.payloads = []
-        self.keys = self.attributes = None
+        self.keys = self.attributes = self.packed = None
 
     def reopen(self) -> None:
         """Undo `encode`. Only for a batch of which it is known that it was not stored."""
@@ -203,7 +236,7 @@ class OutBatch:
         self.count = self.count or len(self.payloads)
         self.wire = b""
         self.payloads = []
-        self.keys = self.attributes = None
+        self.keys = self.attributes = self.packed = None
         if self._waiters is not None:
             for waiter in self._waiters:
                 if not waiter.done():

@@ -46,7 +46,7 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube.facts import ClientEventKind
 from pydanube.schemas import schema_of
 from pydanube.sending.lane_options import LaneOptions
-from pydanube.sending.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, Session
+from pydanube.sending.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, PackedMessages, Session
 from pydanube.wire.first_answer import first_answer
 from pydanube.wire.lane_stream import LaneStream
 from pydanube.wire.transport import Stream, copy_of, gave_up
@@ -57,9 +57,7 @@ ALONE_BATCHES: Final = 4
 # With so many messages under way, what has gathered leaves with the next answer: a batch costs as much as some hundred
 # messages, on both sides, and the broker takes it no sooner. A full batch waits for nothing.
 CROWD_MESSAGES: Final = 512
-UNKNOWN_OFFSET: Final = (
-    1 << 64
-) - 1  # of a duplicate older than those 8, which only a defect can make us send
+UNKNOWN_OFFSET: Final = (1 << 64) - 1  # of a duplicate older than those 8: only by a defect
 
 
 class PublishLane:
@@ -101,6 +99,14 @@ class PublishLane:
             if self._sleeper is not None:
                 self.nudge()
         return self.gathering
+
+    def add_packed(self, messages: PackedMessages) -> OutBatch:
+        """Queue a batch that is full already, behind what has gathered."""
+        self.seal()
+        batch = OutBatch.of(self._options.topic, self._options.partition, messages)
+        self._sealed.append(batch)
+        self.nudge()
+        return batch
 
     def first_message(self, *, only: bool = False) -> None:
         """The gathering batch has got its first message; `only`: and nobody is about to add more to it."""
@@ -169,9 +175,7 @@ class PublishLane:
         try:
             await self._run()
         except asyncio.CancelledError:
-            self._die(
-                ClosedResource(f"the producer on {self._options.topic} is closed", topic=self._options.topic)
-            )
+            self._die(ClosedResource("the producer is closed", topic=self._options.topic))
             raise
         except Exception as error:  # a defect of ours must reach the senders, not a log
             self._die(Internal(f"the producer's task failed: {error!r}", topic=self._options.topic))
@@ -249,9 +253,7 @@ class PublishLane:
                 session.next_sequence = opened.next_sequence
             self._logged_below = opened.next_sequence
         else:
-            assert not self._in_flight, (
-                "a new session must not begin before the old one's batches are answered"
-            )
+            assert not self._in_flight, "the old session's batches are answered before a new one begins"
             self.session = Session(
                 producer_id=opened.producer_id,
                 epoch=opened.producer_epoch,

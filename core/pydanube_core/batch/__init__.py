@@ -4,7 +4,7 @@
 """
 
 from pydanube_core.batch.codec import parse_codec
-from pydanube_core.batch.encode import broker_part, encode_batch
+from pydanube_core.batch.encode import PackedColumn, broker_part, encode_batch
 from pydanube_core.batch.layout import (
     BATCH_TARGET_BYTES,
     BROKER_PART_BYTES,
@@ -38,6 +38,7 @@ __all__ = [
     "Codec",
     "Column",
     "LoneBatches",
+    "PackedColumn",
     "ProducerPart",
     "broker_part",
     "encode_batch",

@@ -7,7 +7,8 @@ checksum (`benchmarks/batch_codec.py`).
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Final
 from zlib import crc32
@@ -33,6 +34,22 @@ from pydanube_core.errors import BatchTooLarge, InvalidArgument
 Buffer = bytes | memoryview
 
 _PAD: Final = tuple(bytes(n) for n in range(8))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedColumn:
+    """A column of bytes laid out already, as Arrow has it: it is taken over as it is, without an object for each entry.
+
+    Attributes:
+        offsets: little-endian int32, from 0: where each entry begins, and where the last one ends.
+        data: the bytes of all entries.
+    """
+
+    offsets: Buffer
+    data: Buffer
+
+    def __len__(self) -> int:
+        return len(self.offsets) // 4 - 1
 
 
 def append_padded(parts: list[Buffer], data: Buffer) -> None:
@@ -78,9 +95,15 @@ def _fixed(parts: list[Buffer], code: str, values: Sequence[int], field: str) ->
     append_padded(parts, _pack(code, values, field))
 
 
-def _keys(parts: list[Buffer], count: int, keys: Sequence[bytes | None]) -> None:
+def _keys(parts: list[Buffer], count: int, keys: Sequence[bytes | None] | PackedColumn) -> None:
     _same(count, keys, "keys")
-    bits, texts = (1 << count) - 1, keys
+    bits = (1 << count) - 1
+    if isinstance(keys, PackedColumn):
+        append_padded(parts, bits.to_bytes((count + 7) // 8, "little"))
+        append_padded(parts, keys.offsets)
+        append_padded(parts, keys.data)
+        return
+    texts = keys
     if None in keys:  # the digits of one number: linear, unlike setting the bits of a long one
         bits = int("".join(["0" if key is None else "1" for key in reversed(keys)]), 2)
         texts = [key or b"" for key in keys]
@@ -123,14 +146,14 @@ def _schemas(
 
 
 def encode_batch(
-    payloads: Sequence[bytes],
+    payloads: Sequence[bytes] | PackedColumn,
     *,
     producer_id: int = 0,
     producer_epoch: int = 0,
     first_sequence: int = 0,
     publish_time_ms: int = 0,
     publish_times_ms: Sequence[int] | None = None,
-    keys: Sequence[bytes | None] | None = None,
+    keys: Sequence[bytes | None] | PackedColumn | None = None,
     attributes: Sequence[Mapping[str, str] | None] | None = None,
     producers: Sequence[tuple[int, str]] = (),
     producer_index: Sequence[int] | None = None,
@@ -145,9 +168,9 @@ def encode_batch(
     """Encode messages as producer part and body.
 
     Args:
-        payloads: one bytes object a message; 1 to 65 536 of them.
+        payloads: one bytes object a message, or a packed column; 1 to 65 536 messages.
         publish_time_ms: publish time of all messages, unless `publish_times_ms` gives one each.
-        keys: one a message, None for no key; leave out when no message has one.
+        keys: one a message, None for no key; leave out when no message has one. In a packed column each has one.
         attributes: one mapping a message, None or {} for none; leave out when no message has any.
         producers: the table of (id, name); more than one row needs `producer_index`.
         sequences: one a message where they are not consecutive from `first_sequence`.
@@ -165,7 +188,7 @@ def encode_batch(
             f"a batch holds 1 to {MAX_BATCH_MESSAGES} messages, got {count}", field="payloads", value=count
         )
     columns = int(Column.PAYLOAD)
-    raw = b"".join(payloads)
+    raw: Buffer = payloads.data if isinstance(payloads, PackedColumn) else b"".join(payloads)
     if len(raw) > MAX_INFLATED_BYTES:
         raise BatchTooLarge(
             f"payloads of {len(raw)} bytes in one batch, at most {MAX_INFLATED_BYTES} are taken: send smaller batches",
@@ -177,7 +200,7 @@ def encode_batch(
     if len(stored) >= len(raw):  # it did not help: spare every reader the inflating
         stored, codec = raw, Codec.NONE
     parts: list[Buffer] = []
-    append_padded(parts, _offsets(payloads))
+    append_padded(parts, payloads.offsets if isinstance(payloads, PackedColumn) else _offsets(payloads))
     append_padded(parts, stored)
     if keys is not None:
         columns |= Column.KEY
@@ -268,7 +291,7 @@ def broker_part(
     return fixed + crc32(fixed).to_bytes(4, "little")
 
 
-def _same(count: int, column: Sequence[object], name: str) -> None:
+def _same(count: int, column: Sized, name: str) -> None:
     if len(column) != count:
         raise InvalidArgument(
             f"{name} has {len(column)} entries for {count} messages", field=name, value=len(column)

@@ -230,6 +230,9 @@ class _OneTopic:
 
     def store(self, batch: Any) -> None:
         """Send what is not stored yet, and wait until it is."""
+        if self._check is None and self.rows.by_column and not _any(batch, "attributes"):
+            self._store_columns(batch)
+            return
         rows = _columns(batch)
         if self._check is not None:
             for payload in rows[0]:  # before any of them is sent
@@ -237,11 +240,20 @@ class _OneTopic:
         if not self.rows.by_column:
             self._store_each(self.rows.not_stored(*rows))
             return
-        payloads, keys, attributes = self.rows.rest(*rows)
+        first = self.rows.pass_over(batch.num_rows)
+        payloads, keys, attributes = rows[0][first:], rows[1] and rows[1][first:], rows[2] and rows[2][first:]
         if attributes is None:
             self._producer.send_many(payloads, keys=keys)
         else:
             self._producer.send_many(map(_message, payloads, keys or repeat(None), attributes))
+
+    def _store_columns(self, batch: Any) -> None:
+        """Send Spark's columns as they are."""
+        _check_payloads(batch)
+        rest = batch.slice(self.rows.pass_over(batch.num_rows))
+        self._producer.send_many(
+            rest.column("payload"), keys=rest.column("key") if _any(rest, "key") else None
+        )
 
     def _store_each(self, rows: Sequence[_Placed]) -> None:
         """As a task that comes again has to: each row to the partition that it went to in the first try."""
@@ -263,20 +275,26 @@ def _columns(batch: Any) -> _Columns:
     """Payloads, keys and attributes of rows; None for a column that says nothing."""
     import pyarrow as pa
 
-    payloads = batch.column("payload")
-    if payloads.null_count:
-        raise InvalidArgument("payload is null in a row: a message has one", field="payload", value=None)
+    _check_payloads(batch)
     return (
-        payloads.cast(pa.binary()).to_pylist(),
+        batch.column("payload").cast(pa.binary()).to_pylist(),
         _said(batch, "key", lambda column: column.to_pylist()),
         _said(batch, "attributes", lambda column: [pairs and dict(pairs) for pairs in column.to_pylist()]),
     )
 
 
+def _check_payloads(batch: Any) -> None:
+    if batch.column("payload").null_count:
+        raise InvalidArgument("payload is null in a row: a message has one", field="payload", value=None)
+
+
+def _any(batch: Any, name: str) -> bool:
+    """Whether a column says something of any row."""
+    return name in batch.schema.names and batch.column(name).null_count < batch.num_rows
+
+
 def _said(batch: Any, name: str, values: Callable[[Any], list[Any]]) -> list[Any] | None:
-    if name not in batch.schema.names or batch.column(name).null_count == batch.num_rows:
-        return None
-    return values(batch.column(name))
+    return values(batch.column(name)) if _any(batch, name) else None
 
 
 def _message(payload: bytes, key: str | None, attributes: _Attributes) -> Message:
@@ -294,15 +312,12 @@ class _Rows:
         self.by_column = len(stored) == 1 or not any(stored)
         self.seen = self.left_out = 0
 
-    def rest(
-        self, payloads: list[bytes], keys: list[str | None] | None, attributes: list[_Attributes] | None
-    ) -> _Columns:
-        """The rows that are not stored, where it is the first so many of all that are."""
-        count = len(payloads)
+    def pass_over(self, count: int) -> int:
+        """The next so many rows: how many of them, the first ones, are stored already. Where rows go by column."""
         first = min(count, max(0, sum(self._stored) - self.seen))
         self.seen += count
         self.left_out += first
-        return payloads[first:], keys and keys[first:], attributes and attributes[first:]
+        return first
 
     def not_stored(
         self, payloads: list[bytes], keys: list[str | None] | None, attributes: list[_Attributes] | None
