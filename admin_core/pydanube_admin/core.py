@@ -22,6 +22,7 @@ from pydanube_core.errors import (
     ClusterError,
     Internal,
     InvalidArgument,
+    PermissionDenied,
     ReadOnly,
     Unauthenticated,
     Unavailable,
@@ -29,7 +30,7 @@ from pydanube_core.errors import (
 from pydanube_core.facts import DataChangesTaken
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.secrets import without_passwords
-from pydanube_core.security.identity import OPERATOR, current_identity
+from pydanube_core.security.identity import OPERATOR, current_identity, relayed_by
 from pydanube_core.security.permissions import Principal
 
 from pydanube_admin.arguments import parse_call
@@ -141,14 +142,11 @@ class AdminCore:
     async def balance(self) -> None:
         """Look after the balance of several brokers where this one leads, until it is cancelled."""
         if self._peers is not None:
+            current_identity.set(OPERATOR)  # of this task: the brokers themselves ask
             await self._balancer.run(self._rebalance)
 
     async def _rebalance(self) -> None:
-        before = current_identity.set(OPERATOR)
-        try:
-            found = await self.call("cluster.rebalance", {}, principal=BALANCE, face=BALANCE)
-        finally:
-            current_identity.reset(before)
+        found = await self.call("cluster.rebalance", {}, principal=BALANCE, face=BALANCE)
         if isinstance(found, ClusterError):
             _log.warning("not_rebalanced", extra={"event": "admin.not_rebalanced", "error": found.message})
 
@@ -342,9 +340,35 @@ class AdminCore:
         """Carry out at another broker, or for another broker, what is not this one's to do; None for a call that is."""
         if self._peers is None:
             return None
-        if call.forwarded and call.operation.startswith(ASK):
+        if relayed_by.get():
+            if not call.operation.startswith(ASK):
+                return None
+            self._check_whole(call)
             return await self._peers.answer(call.operation.removeprefix(ASK), call.arguments)
-        return await self._peers.forwarded(call)
+        return None if self._is_refused(call) else await self._peers.forwarded(call)
+
+    def _is_refused(self, call: CallRequest) -> bool:
+        """Whether this broker refuses it already: then it does, with the records of every refusal."""
+        if self._port is None or self._port.locks is None:
+            return False
+        try:
+            with acting_for(self._port, call.principal):
+                check_acting(self._port)
+                self._parse(call.operation, call.arguments)
+        except ClusterError:
+            return True
+        return False
+
+    def _check_whole(self, call: CallRequest) -> None:
+        """Whether the caller may make the operation that a question of another broker is a part of. Raises if not."""
+        if self._port is None or self._port.locks is None:
+            return
+        check_acting(self._port)
+        identity = current_identity.get()
+        if call.HasField("within"):
+            self._parse(call.within.operation, call.within.arguments)
+        elif self._port.locks.required and (identity is None or not identity.everything):
+            raise PermissionDenied("another broker asks this one for nobody", field="within")
 
 
 def _with_unseen(result: BaseModel, unseen: Mapping[str, str]) -> BaseModel:

@@ -2,9 +2,12 @@
 
 Every broker may be asked for everything. A call that names a topic of another broker is carried out there, as it came, and
 recorded in that broker's audit. Lists, and calls about a topic whose partitions are at several, are made here
-(`wide_port`): what they need of each owner is asked side by side under one deadline, through `danube.ops/Call` like a call,
-with `forwarded` set, so that it goes no further. Who did not answer to a list is named under `not_seen`. Where the locks are on, brokers do not speak for callers yet: whoever asks for another's topic is
-told whose it is.
+(`wide_port`): what they need of each owner is asked side by side under one deadline. Who did not answer to a list is named
+under `not_seen`.
+
+Both travel under a seal that only a broker of the cluster can make, with who calls (`danube.relay.Administration/Call`), and
+go no further. With the locks on the receiver decides as well, by its own book and for the caller: a question between brokers
+names the operation that it is a part of, and is answered to whoever may make that.
 """
 
 from __future__ import annotations
@@ -14,21 +17,23 @@ from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
+from pydanube.wire.endpoint import Tls
+from pydanube.wire.http2_transport import Http2Transport
 from pydanube.wire.ops_channel import OpsChannel
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import (
     InvalidArgument,
     InvalidName,
-    NotOwner,
-    PermissionDenied,
     Unavailable,
 )
 from pydanube_core.facts import BrokerAddress
 from pydanube_core.names import TopicName
 from pydanube_core.ops_call import call_request
 
+from pydanube_admin.engine.permission import call_under_way
 from pydanube_admin.peer_calls import answer_of, answer_to_json, arguments_of, arguments_to_json
 
+CARRIED_CALL: Final = "/danube.relay.Administration/Call"
 ASK: Final = "peers."  # before the name of a method that is asked of another broker
 DEADLINE_S: Final = 5.0
 FORWARD_S: Final = 600.0
@@ -65,10 +70,9 @@ class Peers:
     async def forwarded(self, call: Any) -> bytes | None:
         """The result of a call (a `CallRequest`) that another broker carries out; None where it is this one's.
 
-        Raises:
-            NotOwner: the topic's partitions are at several brokers, or the locks are on. What the owner answers.
+        Raises: what the owner answers.
         """
-        if call.forwarded or call.operation in _ANYWHERE:
+        if call.operation in _ANYWHERE:
             return None
         own = self._port.life.partition("/")[0]
         if call.operation in _AT_THE_LEADER:
@@ -95,21 +99,30 @@ class Peers:
 
     async def _at(self, broker: BrokerAddress, call: Any, what: str) -> bytes:
         """Have a call carried out at another broker."""
-        if self._port.locks is not None:
-            raise NotOwner(
-                f"{what} is at {broker.admin_url}, and with the locks on brokers do not speak for callers yet: ask it, "
-                f"with --admin {broker.admin_url}",
-                broker_id=broker.broker_id,
-                admin_url=broker.admin_url,
-            )
-        call.forwarded = True
-        try:
-            return await self._channel(broker).call(call, timeout_s=FORWARD_S)
-        except Unavailable as error:
-            if error.details.get("url") != broker.admin_url:  # its own words
-                raise
+        why = f"{what} is at broker {broker.broker_id}, which does not answer"
+        return await self._carried(broker, call, why, timeout_s=FORWARD_S)
+
+    async def _carried(self, broker: BrokerAddress, call: Any, why: str, *, timeout_s: float) -> bytes:
+        """What another broker answers to a call under our seal; `why` begins the error where it does not answer."""
+        if not broker.admin_url:
             raise Unavailable(
-                f"{what} is at broker {broker.broker_id}, which does not answer at {broker.admin_url}",
+                f"broker {broker.broker_id} has not been seen since this one started",
+                broker_id=broker.broker_id,
+                retry_after_ms=1000,
+            )
+        sealed = self._port.sealed(broker.broker_id, call.SerializeToString())
+        channel = self._channel(broker.admin_url)
+        try:
+            return await channel.carry(CARRIED_CALL, sealed, operation=call.operation, timeout_s=timeout_s)
+        except Unavailable as error:
+            if "tls" in error.details and self._channels.get(broker.admin_url) is channel:
+                del self._channels[broker.admin_url]  # with the next call certificates are read anew
+                await channel.aclose()
+            elif error.details.get("url") != broker.admin_url:  # its own words
+                raise
+            tls = error.details.get("tls")
+            raise Unavailable(
+                f"{why} at {broker.admin_url}{'' if tls is None else f': {error.message}'}",
                 broker_id=broker.broker_id,
                 retry_after_ms=1000,
             ) from error
@@ -128,40 +141,27 @@ class Peers:
         timeout_s: float = DEADLINE_S,
     ) -> Any:
         """What a method of another broker's port answers. Raises any `ClusterError`."""
-        given = arguments_to_json(method, arguments)
-        request = call_request(ASK + method, {}, principal="", face="", forwarded=True)
-        request.arguments = given
-        try:
-            answer = await self._channel(broker).call(request, timeout_s=timeout_s)
-        except Unavailable as error:
-            if error.details.get("url") != broker.admin_url:  # its own words
-                raise
-            raise Unavailable(
-                f"broker {broker.broker_id} does not answer at {broker.admin_url}",
-                broker_id=broker.broker_id,
-                retry_after_ms=1000,
-            ) from error
-        return answer_of(method, answer)
+        request = call_request(ASK + method, {}, principal="", face="")
+        request.arguments = arguments_to_json(method, arguments)
+        if self._port.locks is not None and (part_of := call_under_way.get()) is not None:
+            whole = call_request(part_of.operation.name, part_of.arguments, principal="", face="")
+            request.within.CopyFrom(whole)
+        why = f"broker {broker.broker_id} does not answer"
+        return answer_of(method, await self._carried(broker, request, why, timeout_s=timeout_s))
 
     async def answer(self, method: str, arguments: bytes) -> bytes:
-        """Another broker asks this one. Raises `PermissionDenied` with the locks on, `InvalidArgument`."""
-        if self._port.locks is not None:
-            raise PermissionDenied("with the locks on brokers do not ask each other yet")
+        """Another broker asks this one, for a caller who may ask. Raises `InvalidArgument`."""
         if method not in self._asked:
             raise InvalidArgument(f"{method[:100]!r} is not asked of other brokers", field="operation")
         given = arguments_of(method, arguments)
         return answer_to_json(method, await getattr(self._port, method)(**given))
 
-    def _channel(self, broker: BrokerAddress) -> OpsChannel:
-        if not broker.admin_url:
-            raise Unavailable(
-                f"broker {broker.broker_id} has not been seen since this one started",
-                broker_id=broker.broker_id,
-                retry_after_ms=1000,
-            )
-        channel = self._channels.get(broker.admin_url)
+    def _channel(self, url: str) -> OpsChannel:
+        channel = self._channels.get(url)
         if channel is None:
-            channel = self._channels[broker.admin_url] = OpsChannel(broker.admin_url)
+            shown = self._port.peer_certificates
+            tls = Tls(ca=shown.ca, cert=shown.cert, key=shown.key) if url.startswith("https") else None
+            channel = self._channels[url] = OpsChannel(url, transport=Http2Transport(url, tls=tls))
         return channel
 
 

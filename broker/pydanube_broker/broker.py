@@ -35,6 +35,7 @@ from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
 from pydanube_broker.port_certificates import port_certificates
 from pydanube_broker.ports import admin_port, grpc_port, status_port
+from pydanube_broker.relay.carried_calls import CARRIED_CALL, CarriedCalls
 from pydanube_broker.relay.letters import APPEND, Letters
 from pydanube_broker.relay.opening import join, open_relay
 from pydanube_broker.reserve import Reserve
@@ -324,9 +325,14 @@ class Broker(BrokerParts):
             self,
             Route(
                 streams={},
-                cold={OPS["Call"].path: self._call, **schemas.cold, **self._administration},
+                cold={
+                    OPS["Call"].path: self._call,
+                    CARRIED_CALL: CarriedCalls(self.relay, self.locks, self._call).call,
+                    **schemas.cold,
+                    **self._administration,
+                },
                 hot=health.hot,
-                open=probes,
+                open=probes | {CARRIED_CALL},
             ),
             room,
         )

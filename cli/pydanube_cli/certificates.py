@@ -116,11 +116,12 @@ class CertificateFolder:
 
         issuer, issuer_key = authority
         key = ec.generate_private_key(ec.SECP256R1())
-        purpose = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
+        # Brokers are each other's clients too.
+        purposes = [ExtendedKeyUsageOID.CLIENT_AUTH] + [ExtendedKeyUsageOID.SERVER_AUTH] * server
         built = (
             _begun(_subject(subject), issuer.subject, key, days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False
             )

@@ -32,6 +32,7 @@ from pydanube_core.facts import (
     LogLine,
     MessageFacts,
     NamespaceFacts,
+    PeerCertificates,
     PolicyFacts,
     RetentionFacts,
     SessionFacts,
@@ -188,6 +189,18 @@ class MetadataPort(Protocol):
     @property
     def several(self) -> bool:
         """Whether other brokers may be on the same metadata."""
+        ...
+
+    @property
+    def peer_certificates(self) -> PeerCertificates:
+        """By what this broker knows the others over TLS, and shows itself to them."""
+        ...
+
+    def sealed(self, broker_id: str, request: bytes) -> bytes:
+        """A request for `danube.relay.Administration/Call` of another broker, on behalf of whoever calls.
+
+        Raises `Unavailable` while this one is still joining.
+        """
         ...
 
     async def statuses(self) -> Sequence[BrokerFacts]:

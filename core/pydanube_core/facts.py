@@ -284,6 +284,15 @@ class BrokerAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeerCertificates:
+    """Paths of PEM files: the authority of the other brokers' certificates (None: the system's), and a broker's own."""
+
+    ca: str | None
+    cert: str | None
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFacts:
     """The result of `brokers.status`, and of GET /status."""
 

@@ -57,9 +57,8 @@ def call_request(
     face: str,
     plan_token: str = "",
     read_only: bool = False,
-    forwarded: bool = False,
 ) -> CallRequest:
-    """The request of one call; `forwarded`: of one broker to another. Raises `InvalidArgument` where the arguments are no JSON."""
+    """The request of one call. Raises `InvalidArgument` where the arguments are no JSON."""
     try:
         body = json.dumps(dict(arguments or {}), allow_nan=False, default=dict)
     except (TypeError, ValueError, RecursionError) as error:
@@ -74,7 +73,6 @@ def call_request(
         principal=_text(principal),
         face=face,
         read_only=read_only,
-        forwarded=forwarded,
     )
 
 

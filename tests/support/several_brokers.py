@@ -83,6 +83,9 @@ class SeveralBrokers:
         """Whether any broker serves a topic now."""
         return any(broker.registry.find(name) is not None for broker in self.brokers.values())
 
+    def serves_name(self, name: str) -> bool:
+        return self.serves(TopicName.parse(name))
+
     def others(self, name: str) -> list[Broker]:
         owner = self.owner(name)
         return [broker for broker in self.brokers.values() if broker is not owner]

@@ -191,11 +191,8 @@ class Balancer:
         self._rhythm.moved(topics, self._now_ms())
 
     async def run(self, rebalance: Callable[[], Awaitable[None]]) -> None:
-        """Look each interval where this broker leads, until it is cancelled. `rebalance` carries the suggestion out.
-
-        Nothing with the locks on: brokers do not ask each other then.
-        """
-        if self.options.mode == OFF or self._port.locks is not None:
+        """Look each interval where this broker leads, until it is cancelled. `rebalance` carries the suggestion out."""
+        if self.options.mode == OFF:
             return
         own = self._port.life.partition("/")[0]
         while True:

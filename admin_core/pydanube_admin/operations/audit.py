@@ -66,6 +66,7 @@ class AuditRecord(Result):
     principal: str
     authenticated: bool
     actor: str | None = None  # who made it for the principal, with act_for
+    relayed_by: str | None = None  # the broker that it came to, and that had it carried here
     face: str
     operation: str
     arguments: dict[str, Any]

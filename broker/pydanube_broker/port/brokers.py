@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
+from pydanube_core.errors import Unavailable
 from pydanube_core.facts import (
     BrokerAddress,
     BrokerFacts,
+    PeerCertificates,
     Reason,
 )
 from pydanube_core.names import TopicName
+from pydanube_core.security.identity import current_identity
 
 from pydanube_broker.cluster.ids import broker_number
 from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
@@ -159,6 +162,21 @@ class BrokersPart:
     @property
     def several(self) -> bool:
         return self._broker.registry.ownership.several
+
+    @property
+    def peer_certificates(self) -> PeerCertificates:
+        tls = self._broker.settings.tls
+        return PeerCertificates(
+            ca=None if tls.client_ca is None else str(tls.client_ca),
+            cert=None if tls.cert is None else str(tls.cert),
+            key=None if tls.key is None else str(tls.key),
+        )
+
+    def sealed(self, broker_id: str, request: bytes) -> bytes:
+        relay = self._broker.relay
+        if relay is None or relay.membership is None:
+            raise Unavailable("this broker is still joining the cluster", retry_after_ms=500)
+        return relay.membership.seals.seal(broker_id, current_identity.get(), request, now_ms())
 
     async def statuses(self) -> Sequence[BrokerFacts]:
         return [await self.status()]

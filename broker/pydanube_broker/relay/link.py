@@ -81,8 +81,8 @@ class Link(asyncio.Protocol):
         """Connect, and wait for the other's greeting; `reason` says what kept it from that."""
         parts = urlsplit(self.url)
         host = parts.hostname or ""
-        context = tls() if tls is not None and parts.scheme == "https" else None
         try:
+            context = tls() if tls is not None and parts.scheme == "https" else None
             async with asyncio.timeout(CONNECT_S):
                 await self._loop.create_connection(
                     lambda: self,

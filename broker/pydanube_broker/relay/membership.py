@@ -15,6 +15,7 @@ from pydanube_core.errors import ClusterError, PermissionDenied
 from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, Put
 
 from pydanube_broker.cluster.keys import RELAY_SECRET
+from pydanube_broker.relay.envelope import Seals
 
 #: `<broker id>.<digest>`
 RELAYED: Final = b"x-danube-relayed"
@@ -48,6 +49,7 @@ class Membership:
         self._secret = secret
         self._me = me
         self._checked: set[bytes] = set()
+        self.seals = Seals(secret, me)
 
     def proof(self, receiver: str) -> bytes:
         """The value of `RELAYED` for calls to another broker."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydanube_core.errors import Unauthenticated
 from pydanube_core.security.api_tokens import is_api_token, verify
-from pydanube_core.security.identity import ANONYMOUS, OPERATOR, Identity
+from pydanube_core.security.identity import ANONYMOUS, OPERATOR, RELAYED_PROOF, Identity
 from pydanube_core.security.permissions import Principal
 
 from pydanube_broker.rpc.caller import Peer
@@ -61,9 +61,10 @@ class Authenticator:
             self.check(identity)
             return identity
         except Unauthenticated:
-            self.refused["no_identity" if authorization is None else "credential"] += 1
-            if authorization is not None:
-                self._note_failure(peer)
+            if authorization is None:
+                self.refused["no_identity"] += 1
+            else:
+                self.note_failure("credential", peer)
             if self.required:
                 raise
             return ANONYMOUS
@@ -72,7 +73,9 @@ class Authenticator:
         """How long a refusal to that peer waits: longer the more wrong credentials came from its address."""
         return self._failed.wait_s(peer.host, self._now_s())
 
-    def _note_failure(self, peer: Peer) -> None:
+    def note_failure(self, what: str, peer: Peer) -> None:
+        """Something wrong was shown from there."""
+        self.refused[what] += 1
         count = self._failed.note(peer.host, self._now_s())
         if count is not None:
             log.warning(
@@ -92,7 +95,7 @@ class Authenticator:
             raise Unauthenticated(
                 "what was shown was revoked; ask an admin for another", method=identity.method
             )
-        if identity.method == "jwt" and self._jwt is not None:
+        if identity.method == "jwt" and self._jwt is not None and identity.proof is not RELAYED_PROOF:
             self._jwt.check(identity)
 
     def _identify(self, authorization: str | None, peer: Peer) -> Identity:

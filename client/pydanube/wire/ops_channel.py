@@ -59,14 +59,17 @@ class OpsChannel:
             ClusterError: what the operation answered; `Unavailable` if nobody listens at the address;
                 `DeadlineExceeded` after `timeout_s`.
         """
+        data = request.SerializeToString()
+        return await self.carry(OPS_CALL, data, operation=request.operation, timeout_s=timeout_s)
+
+    async def carry(self, path: str, data: bytes, *, operation: str, timeout_s: float) -> bytes:
+        """As `call`, of a request as it travels, to a method that answers like `danube.ops/Call`."""
         try:
-            answer = await self._transport.call(OPS_CALL, request.SerializeToString(), timeout_s=timeout_s)
+            answer = await self._transport.call(path, data, timeout_s=timeout_s)
         except ClusterError as error:
             if error.details.get("broker") != self._transport.url:  # the broker's own words
                 raise
-            raise call_failed(
-                error, url=self.url, operation=request.operation, timeout_s=timeout_s
-            ) from error
+            raise call_failed(error, url=self.url, operation=operation, timeout_s=timeout_s) from error
         return call_result(CallResponse.FromString(answer))
 
     async def aclose(self) -> None:

@@ -40,5 +40,11 @@ ANONYMOUS: Final = Identity(principal=Principal("anonymous", "anonymous"), metho
 #: whoever sits at the machine, and the broker itself where it goes on with what was allowed before
 OPERATOR: Final = Identity(principal=Principal("operator", "local"), method="socket", everything=True)
 
+#: the `proof` of an identity that another broker of the cluster vouches for
+RELAYED_PROOF: Final = object()
+
 #: of the call that is carried out; None where nobody asks who calls
 current_identity: ContextVar[Identity | None] = ContextVar("current_identity", default=None)
+
+#: the id of the broker that had the call carried here; empty: its client called this one
+relayed_by: ContextVar[str] = ContextVar("relayed_by", default="")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, Internal
 from pydanube_core.facts import DataChange
-from pydanube_core.security.identity import Identity, current_identity
+from pydanube_core.security.identity import Identity, current_identity, relayed_by
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.audit.audit_chain import Head, redacted, shortened
@@ -35,6 +35,7 @@ class Entry:
     after: Mapping[str, Any] | None = None
     authenticated: bool = False  # the principal was proven by a credential
     actor: str | None = None  # who made it for the principal; None: he himself
+    relayed_by: str | None = None  # the broker that it came to; None: this one
     is_recorded: bool = field(default=False)
 
     @classmethod
@@ -48,6 +49,7 @@ class Entry:
             time_ms=context.now_ms(),
             authenticated=_is_proven(identity := current_identity.get()),
             actor=None if identity is None or identity.actor is None else str(identity.actor.principal),
+            relayed_by=relayed_by.get() or None,
         )
 
     @classmethod
@@ -63,6 +65,7 @@ class Entry:
             plan_id=call["plan_id"],
             authenticated=call["authenticated"],
             actor=call.get("actor"),
+            relayed_by=call.get("relayed_by"),
             is_recorded=True,
         )
 
@@ -106,6 +109,7 @@ class Entry:
             "principal": self.principal[:256],
             "authenticated": self.authenticated,
             "actor": self.actor,
+            "relayed_by": self.relayed_by,
             "face": self.face[:32],
             "operation": self.operation[:100],
             "arguments": redacted(self.arguments),

@@ -75,6 +75,7 @@ class AuditRecord(Result):
     principal: str
     authenticated: bool
     actor: str | None = None
+    relayed_by: str | None = None
     face: str
     operation: str
     arguments: dict[str, Any]

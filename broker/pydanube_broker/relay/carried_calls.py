@@ -1,0 +1,76 @@
+"""Calls of administration that another broker carries here (`danube.relay.Administration/Call`), for whoever makes them.
+
+What may be done is decided here and for the caller, never for the broker that carries it (`envelope`). Roles, bindings and
+tokens are looked at anew before: what was granted or revoked at the other broker a moment ago holds here too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from pydanube_core.errors import PermissionDenied, Unauthenticated
+from pydanube_core.security.identity import Identity, current_identity, relayed_by
+
+from pydanube_broker.relay.membership import not_a_member
+from pydanube_broker.relay.relay import Relay
+from pydanube_broker.rpc.caller import COLD_CALL
+from pydanube_broker.security.locks import Locks
+from pydanube_broker.topics.topic import now_ms
+
+CARRIED_CALL: Final = "/danube.relay.Administration/Call"
+
+
+class CarriedCalls:
+    """The cold handler, at the receiver. Single user: the loop.
+
+    Args:
+        relay: None of a broker alone.
+        locks: None: they are off.
+        serve: what `danube.ops/Call` does.
+    """
+
+    def __init__(
+        self, relay: Relay | None, locks: Locks | None, serve: Callable[[bytes], Awaitable[bytes]]
+    ) -> None:
+        self._relay = relay
+        self._locks = locks
+        self._serve = serve
+
+    async def call(self, sealed: bytes) -> bytes:
+        """
+        Raises:
+            PermissionDenied: no broker of this cluster sealed it.
+            Unauthenticated: the other broker does not know who makes it, or what he showed proves nothing any more.
+        """
+        if self._relay is None or self._relay.membership is None:
+            raise not_a_member()
+        try:
+            envelope = self._relay.membership.seals.open(sealed, now_ms())
+        except PermissionDenied:
+            await self._refused()
+            raise
+        if self._locks is not None:
+            await self._locks.reload()
+            self._check(self._locks, envelope.caller)
+        current_identity.set(envelope.caller)
+        relayed_by.set(envelope.sender)
+        return await self._serve(envelope.request)
+
+    @staticmethod
+    def _check(locks: Locks, caller: Identity | None) -> None:
+        if not locks.required:
+            return
+        if caller is None or caller.method == "none":
+            raise Unauthenticated(
+                "this broker asks who you are, and the one that you called does not (auth.mode there): call this one"
+            )
+        locks.authenticator.check(caller.actor or caller)
+
+    async def _refused(self) -> None:
+        """Whoever claims to be a broker and is none is counted and slowed like whoever shows a wrong token."""
+        if self._locks is not None:
+            keeper, peer = self._locks.authenticator, COLD_CALL.caller.peer
+            keeper.note_failure("not_a_member", peer)
+            await asyncio.sleep(keeper.wait_s(peer))
