@@ -237,14 +237,59 @@ def test_a_payload_that_does_not_fit_the_schema_is_refused_before_anything_is_wr
     topic = f"fits-{kind}-{len(good)}-{len(bad)}"
     with connect(broker.url) as client:
         client.schemas.register(topic, kind, definition)
+        client.admin.topics.create(topic)
     options = _options(broker, topic, schema=topic)
 
-    def write(*payloads: bytes) -> None:
-        frame = spark.createDataFrame([(bytearray(each),) for each in payloads], "payload binary").coalesce(1)
-        frame.write.format("danube").options(**options).mode("append").save()
+    def write(*payloads: bytes, partitions: int = 1) -> None:
+        rows = [(at, bytearray(each)) for at, each in enumerate(payloads)]
+        frame = spark.createDataFrame(rows, "at int, payload binary").repartitionByRange(partitions, "at")
+        frame.select("payload").write.format("danube").options(**options).mode("append").save()
 
     with pytest.raises(Exception, match="PAYLOAD_INVALID"):
         write(good, good, bad)
+    with pytest.raises(Exception, match="PAYLOAD_INVALID"):
+        write(*[good] * 8, bad, partitions=3)  # the other two tasks have nothing against theirs
     assert _raw(broker, topic) == []
     write(good, good)
     assert _raw(broker, topic) == [good, good]
+    write(*[good] * 9, partitions=3)
+    assert len(_raw(broker, topic)) == 11
+
+
+def test_rows_too_many_to_wait_are_sent_when_all_of_their_partition_fit(
+    spark: Any, broker: BrokerProcess
+) -> None:
+    with connect(broker.url) as client:
+        client.schemas.register("many-fit", "json_schema", '{"type": "object"}')
+        client.admin.topics.create("many-fit")
+    options = _options(broker, "many-fit", schema="many-fit")
+
+    def write(last: str) -> None:
+        text = f"if(id = 5999, '{last}', concat('{{\"a\": \"', repeat('x', 2000), '\"}}')) as payload"
+        frame = spark.range(0, 6000, 1, 2).selectExpr(text)
+        frame.write.format("danube").options(**options).mode("append").save()
+
+    with pytest.raises(Exception, match="PAYLOAD_INVALID"):
+        write("no JSON")
+    assert len(_raw(broker, "many-fit")) in (0, 3000)  # of the other task, which may have been told to stop
+    write("{}")
+    assert _raw(broker, "many-fit").count(b"{}") == 1
+
+
+def test_rows_that_fit_are_stored_once_though_a_batch_is_run_again(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """The batch is stored, and Spark's note of that is lost: as after a SIGKILL between the two."""
+    with connect(broker.url) as client:
+        client.schemas.register("fit-again", "json_schema", '{"type": "object"}')
+        with client.producer("fit-from") as producer:
+            producer.send_many(b'{"n": %d}' % number for number in range(100))
+    options = _options(broker, "fit-again", schema="fit-again")
+    for _ in range(2):
+        stream = spark.readStream.format("danube").options(**_options(broker, "fit-from")).load()
+        stream.select("payload").writeStream.format("danube").options(
+            **options, checkpointLocation=str(tmp_path / "check")
+        ).trigger(availableNow=True).start().awaitTermination()
+        assert _raw(broker, "fit-again") == [b'{"n": %d}' % number for number in range(100)]
+        for note in (tmp_path / "check" / "commits").iterdir():
+            note.unlink()

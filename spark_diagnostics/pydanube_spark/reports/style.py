@@ -75,7 +75,7 @@ table.live td:nth-child(2){{min-width:190px}} tr.part td:nth-child(2){{padding-l
 .open:focus-visible,th button:focus-visible{{outline:2px solid var(--going)}}
 @media (max-width:1150px){{th,td{{padding-right:8px}} td.wide{{min-width:0}} svg.strip{{width:110px}}}}
 @media screen and (max-width:760px){{
-body{{padding:18px 14px 40px}} .wide{{overflow-x:auto}} .wide svg.chart{{min-width:560px}} .axis{{font-size:16px}}
+body{{padding:18px 14px 40px}} .axis{{font-size:22px}}
 thead{{display:none}} table,tbody{{display:block}}
 tr{{display:grid;grid-template-columns:1fr 1fr;gap:4px 14px;padding:10px 0;border-bottom:1px solid var(--grid)}}
 td,td.number{{border:0;padding:0!important;text-align:left;white-space:normal}} td[data-label]::before{{content:attr(data-label);
@@ -83,7 +83,7 @@ display:block;color:var(--soft);font-size:11px}} td.long{{grid-column:1/-1}}}}
 @page{{size:A4 landscape;margin:10mm}}
 @media print{{table.live td:nth-child(2){{min-width:130px}} :root{{color-scheme:light;{_theme(0)}}} *{{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 body{{max-width:none;padding:0;font-size:9.5pt}} h1{{font-size:16pt}} h2{{font-size:11.5pt;margin:14pt 0 4pt;break-after:avoid}}
-input,.open{{display:none}} tr[hidden]{{display:table-row}} table{{font-size:8pt}} td small{{font-size:7pt}}
+input,.open{{display:none}} tr[hidden]{{display:table-row}} table,tr.part{{font-size:8pt}} td small{{font-size:7pt}}
 tr,svg.chart,.figures li,.steps li{{break-inside:avoid}} thead{{display:table-header-group}} .figures b{{font-size:13pt}}
 th,td{{padding:3pt 6pt 3pt 0}} svg.strip{{width:110px}} td.wide{{min-width:120px}} .charts{{grid-template-columns:1fr 1fr}}}}
 rect.empty{{fill:var(--grid)}}

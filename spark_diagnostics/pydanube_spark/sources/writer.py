@@ -5,6 +5,9 @@ comes again as that producer, which ends the first one's right to write (also if
 and is told how many of its messages each partition of the topic holds: so many it leaves out. That rests on what Spark's
 retries rest on, too: that a partition computed again has the same rows in the same order.
 
+With a schema a task sends nothing before all of its rows fit, and where they are few the driver sends them at the end,
+when those of every task do.
+
 A write that fails as a whole has written some of its rows; with the option `write_id`, the same write started again
 goes on where it stopped.
 """
@@ -17,16 +20,23 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import repeat
+from tempfile import TemporaryFile
 from typing import Any, Final
 
 from pydanube import Message
 from pydanube.routing import Router, Routing
-from pydanube.serialising import payload_check
 from pydanube_core.batch import BATCH_TARGET_BYTES
 from pydanube_core.errors import InvalidArgument
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, MapType, StringType, StructType
 
+from pydanube_spark.sources.fitting import (
+    WAITING_BYTES,
+    WAITING_TASKS,
+    check_payloads_there,
+    keep_fitting,
+    kept_rows,
+)
 from pydanube_spark.sources.options import TopicOptions
 
 _ROWS: Final = 65_536  # stored together
@@ -39,10 +49,12 @@ _BATCH: Final = "streaming.sql.batchId"
 
 @dataclass
 class _Written(WriterCommitMessage):
-    """The messages that a task stored, now and in earlier tries."""
+    """The messages that a task stored, now and in earlier tries; or its rows, for the driver to store."""
 
     rows: int
-    left_out: int
+    left_out: int = 0
+    name: str = ""  # of the producer that is to store them
+    kept: bytes = b""
 
 
 def check_columns(schema: StructType) -> None:
@@ -103,10 +115,11 @@ class TopicWriter(DataSourceArrowWriter):
         Raises:
             ClusterError: not stored; Spark tries the task again. ProducerFenced: another try of it has taken over.
         """
-        return _write(self._options, f"spark-{self._write_id}-{_context().partitionId()}", iterator)
+        return _write(self._options, f"spark-{self._write_id}", iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Every task's messages are stored by now: there is nothing to make visible."""
+        """Store what waits; every other task's messages are stored by now."""
+        _store_kept(self._options, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Do nothing: what is stored stays, a log takes nothing back."""
@@ -131,10 +144,11 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         context = _context()
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         assert query is not None, "runs in a task of a streaming query"
-        return _write(self._options, f"spark-{query}-{batch}-{context.partitionId()}", iterator)
+        return _write(self._options, f"spark-{query}-{batch}", iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Every task's messages are stored by now."""
+        """As `TopicWriter.commit`. Spark notes the batch as done after it: a crash before that runs the batch again."""
+        _store_kept(self._options, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing: what is stored stays, and is left out when the batch is run again."""
@@ -148,7 +162,38 @@ def _context() -> Any:
     return context
 
 
-def _write(options: TopicOptions, name: str, iterator: Iterator[Any]) -> _Written:
+def _write(options: TopicOptions, write: str, rows: Iterator[Any]) -> _Written:
+    """Store the rows of this task, or keep them for the driver.
+
+    Args:
+        write: the name of the write. The producer's is this and the number of the Spark partition, wherever it runs.
+    """
+    from pydanube.sync import connect
+
+    number = _context().partitionId()
+    name = f"{write}-{number}"
+    if options.schema is None:
+        return _store(options, name, rows)
+    with connect(options.broker_url) as client:
+        schema = client.schemas.latest(options.schema)
+    with TemporaryFile() as file:
+        count = keep_fitting(rows, schema, file)
+        size = file.tell()
+        file.seek(0)
+        if not count:
+            return _Written(rows=0)
+        if number < WAITING_TASKS and size <= WAITING_BYTES:
+            return _Written(rows=count, name=name, kept=file.read())
+        return _store(options, name, kept_rows(file))
+
+
+def _store_kept(options: TopicOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    for message in messages:
+        if isinstance(message, _Written) and message.kept:
+            _store(options, message.name, kept_rows(message.kept))
+
+
+def _store(options: TopicOptions, name: str, iterator: Iterator[Any]) -> _Written:
     """Store rows under the name of a producer, those that it has not stored yet."""
     from pydanube.sync import connect
 
@@ -171,12 +216,11 @@ def _write(options: TopicOptions, name: str, iterator: Iterator[Any]) -> _Writte
                     routing="key",
                     batch_bytes=BATCH_TARGET_BYTES,
                 )
-                topics[topic] = _OneTopic(opened.enter_context(producer), check)
+                topics[topic] = _OneTopic(opened.enter_context(producer))
             topics[topic].store(own)
 
     # Spark makes the next rows while these are sent.
     with connect(options.broker_url) as client, ExitStack() as opened, ThreadPoolExecutor(1) as sender:
-        check = None if options.schema is None else payload_check(client.schemas.latest(options.schema))
         sent: Future[None] | None = None
         for rows in _gathered(iterator):
             if sent is not None:
@@ -223,20 +267,17 @@ def _by_topic(batch: Any, topic: str) -> Iterator[tuple[str, Any]]:
 class _OneTopic:
     """The producer of a task on one topic."""
 
-    def __init__(self, producer: Any, check: Callable[[bytes], object] | None = None) -> None:
+    def __init__(self, producer: Any) -> None:
         self._producer = producer
-        self._check = check  # of payloads, where there is a schema
         self.rows = _Rows(producer.stored_before)
 
     def store(self, batch: Any) -> None:
         """Send what is not stored yet, and wait until it is."""
-        if self._check is None and self.rows.by_column and not _any(batch, "attributes"):
+        check_payloads_there(batch)
+        if self.rows.by_column and not _any(batch, "attributes"):
             self._store_columns(batch)
             return
         rows = _columns(batch)
-        if self._check is not None:
-            for payload in rows[0]:  # before any of them is sent
-                self._check(payload)
         if not self.rows.by_column:
             self._store_each(self.rows.not_stored(*rows))
             return
@@ -249,7 +290,6 @@ class _OneTopic:
 
     def _store_columns(self, batch: Any) -> None:
         """Send Spark's columns as they are."""
-        _check_payloads(batch)
         rest = batch.slice(self.rows.pass_over(batch.num_rows))
         self._producer.send_many(
             rest.column("payload"), keys=rest.column("key") if _any(rest, "key") else None
@@ -275,17 +315,11 @@ def _columns(batch: Any) -> _Columns:
     """Payloads, keys and attributes of rows; None for a column that says nothing."""
     import pyarrow as pa
 
-    _check_payloads(batch)
     return (
         batch.column("payload").cast(pa.binary()).to_pylist(),
         _said(batch, "key", lambda column: column.to_pylist()),
         _said(batch, "attributes", lambda column: [pairs and dict(pairs) for pairs in column.to_pylist()]),
     )
-
-
-def _check_payloads(batch: Any) -> None:
-    if batch.column("payload").null_count:
-        raise InvalidArgument("payload is null in a row: a message has one", field="payload", value=None)
 
 
 def _any(batch: Any, name: str) -> bool:

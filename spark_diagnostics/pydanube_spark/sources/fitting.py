@@ -1,0 +1,59 @@
+"""Rows that are held against a schema: all of a task's, before any of them is sent.
+
+They wait in a file of the worker. Where they are few they go on to the driver, with the task's message to it, and are
+sent when every task has found its rows to fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import IO, Any, Final
+
+from pydanube.serialising import payload_check
+from pydanube_core.errors import InvalidArgument
+
+WAITING_BYTES: Final = 4 << 20  # of a task
+#: Those from the first on may wait. What the driver holds is bounded by both: far below what Spark lets it take from
+#: its tasks (`spark.driver.maxResultSize`, 1 GiB).
+WAITING_TASKS: Final = 64
+
+
+def check_payloads_there(rows: Any) -> None:
+    """Raises `InvalidArgument` where a row has no payload."""
+    if rows.column("payload").null_count:
+        raise InvalidArgument("payload is null in a row: a message has one", field="payload", value=None)
+
+
+def keep_fitting(rows: Iterator[Any], schema: Any, file: IO[bytes]) -> int:
+    """Hold each payload against a schema and write the rows to a file.
+
+    Args:
+        schema: of the registry, as `client.schemas.latest` gives it.
+
+    Returns how many there are.
+
+    Raises:
+        PayloadInvalid: one does not fit. InvalidArgument: one is null.
+    """
+    import pyarrow as pa
+
+    check, kept, count = payload_check(schema), None, 0
+    for batch in rows:
+        check_payloads_there(batch)
+        for payload in batch.column("payload").cast(pa.binary()).to_pylist():
+            check(payload)
+        if kept is None:
+            kept = pa.ipc.new_stream(file, batch.schema)
+        kept.write_batch(batch)
+        count += batch.num_rows
+    if kept is not None:
+        kept.close()
+    return count
+
+
+def kept_rows(file: Any) -> Iterator[Any]:
+    """The rows that `keep_fitting` wrote, of a file or its bytes, batch by batch."""
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(file) as stream:
+        yield from stream
