@@ -63,12 +63,13 @@ class SlowCluster:
 
 
 class BornAgain:
-    """The port of a broker whose earlier lives are over."""
+    """The port of a broker whose earlier lives are over; once it is `dead` too, what is written there is lost."""
 
     def __init__(self, cluster: SlowCluster) -> None:
         cluster.lives += 1
         self._port = cluster.port
         self.life = f"7/{cluster.lives}"
+        self.dead = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._port, name)
@@ -76,14 +77,21 @@ class BornAgain:
     async def is_over(self, life: str) -> bool:
         return life != self.life
 
+    async def write_state(self, *changes: Any, **more: Any) -> int:
+        return 0 if self.dead else await self._port.write_state(*changes, **more)
+
+    async def append_audit(self, payloads: Sequence[bytes], *, at: int) -> None:
+        if not self.dead:
+            await self._port.append_audit(payloads, at=at)
+
 
 class Life:
     """One life of a broker's admin core."""
 
     def __init__(self, cluster: SlowCluster) -> None:
         self.cluster = cluster
-        port: Any = BornAgain(cluster)
-        self.core = AdminCore(port)
+        self.port: Any = BornAgain(cluster)
+        self.core = AdminCore(self.port)
 
     async def __call__(self, name: str, **arguments: Any) -> dict[str, Any]:
         found = await self.core.call(name, arguments, principal="ann", face="mcp")
@@ -102,23 +110,7 @@ class Life:
         """As SIGKILL: what it was about to write is not written any more."""
         for task in list(self.core._desk.tasks._detached):
             task.cancel()
-        dead: Any = Dead(self.cluster.port)
-        self.core._desk.tasks._port = dead
-        self.core._desk._audit._port = dead
-        self.core._desk.guards._port = dead
-
-
-class Dead:
-    """The port of a broker that is gone: what is written there is lost."""
-
-    def __init__(self, port: ClusterPort) -> None:
-        self.audit_key, self.open_audit, self.read_state = port.audit_key, port.open_audit, port.read_state
-
-    async def write_state(self, *changes: Any, **more: Any) -> int:
-        return 0
-
-    async def append_audit(self, payloads: Sequence[bytes], *, at: int) -> None:
-        return None
+        self.port.dead = True
 
 
 @pytest.fixture(scope="module")

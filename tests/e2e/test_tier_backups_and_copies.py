@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.support.broker_process import BrokerDied
@@ -23,17 +22,8 @@ def settings(store: Path, **more: str) -> dict[str, str]:
     return {"DANUBE_TIER__FLUSH_AGE": "100ms", "DANUBE_TIER__URL": str(store), **more}
 
 
-def call(broker: Any, method: str, **params: Any) -> dict[str, Any]:
-    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    with httpx.Client(trust_env=False, timeout=90) as client:
-        answer: dict[str, Any] = client.post(f"{broker.http}/rpc", json=body).json()
-    assert "result" in answer, answer
-    found: dict[str, Any] = answer["result"]
-    return found
-
-
 def tiered(broker: Any) -> int:
-    return int(call(broker, "topics.describe", topic="logs")["tiered_offset"])
+    return int(broker.ask("topics.describe", topic="logs")["tiered_offset"])
 
 
 def publish(broker: Any, first: int, count: int = 100) -> list[bytes]:
@@ -82,7 +72,7 @@ def test_an_older_backup_is_restored_and_no_newer_object_is_lost(make_broker: Ma
     assert newest <= objects(store)
     sent += publish(restored, 200)  # behind them, not over them
     assert read(restored) == sent
-    verified = call(restored, "objects.verify", topic="logs")
+    verified = restored.ask("objects.verify", topic="logs")
     assert [verified[kind] for kind in ("damaged", "missing", "gaps", "duplicates")] == [[], [], [], []]
     restored.kill()
     restored.start()  # the word is spent, and the store is its own

@@ -5,9 +5,7 @@ from __future__ import annotations
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
 from tests.support.broker_process import BrokerProcess, client_environment, danube_command
@@ -23,33 +21,17 @@ SETTINGS = {
 }
 
 
-def call(broker: BrokerProcess, method: str, **params: Any) -> dict[str, Any]:
-    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    with httpx.Client(trust_env=False, timeout=90) as client:
-        answer: dict[str, Any] = client.post(f"{broker.http}/rpc", json=body).json()
-        error = answer.get("error", {}).get("data", {})
-        if error.get("code") == "PLAN_REQUIRED":  # what destroys in effect: the plan was shown, apply it
-            token = error["details"]["plan"]["plan_token"]
-            body["params"] = {**params, "plan_token": token}
-            answer = client.post(f"{broker.http}/rpc", json=body).json()
-    assert "result" in answer, answer
-    found: dict[str, Any] = answer["result"]
-    return found
-
-
 def fill(broker: BrokerProcess, topic: str, objects: int) -> None:
     """So many objects of 100 messages each."""
     sent = 0
     for _ in range(objects):
         broker.command("produce", topic, "-m", "x" * 100, "--count", "100")
         sent += 100
-        wait_until(
-            lambda wanted=sent: call(broker, "topics.describe", topic=topic)["tiered_offset"] == wanted
-        )
+        wait_until(lambda wanted=sent: broker.ask("topics.describe", topic=topic)["tiered_offset"] == wanted)
 
 
 def starts(broker: BrokerProcess, topic: str) -> list[int]:
-    return [item["start_offset"] for item in call(broker, "objects.list", topic=topic)["items"]]
+    return [item["start_offset"] for item in broker.ask("objects.list", topic=topic)["items"]]
 
 
 def files(broker: BrokerProcess, topic: str) -> list[Path]:
@@ -61,39 +43,37 @@ def test_retention_takes_whole_objects_and_waits_for_cursors(tmp_path: Path) -> 
         fill(broker, "logs", 4)
         whole = [0, 100, 200, 300]
         assert starts(broker, "logs") == whole
-        call(broker, "subscriptions.create", topic="logs", subscription="slow", start="offset:150")
-        call(broker, "topics.set_policies", topic="logs", policies={"retention_bytes": 1})
+        broker.ask("subscriptions.create", topic="logs", subscription="slow", start="offset:150")
+        broker.ask("topics.set_policies", topic="logs", policies={"retention_bytes": 1})
         wait_until(lambda: starts(broker, "logs") == [100, 200, 300])
-        described = call(broker, "topics.describe", topic="logs")
+        described = broker.ask("topics.describe", topic="logs")
         assert (described["start_offset"], described["next_offset"]) == (100, 400)
-        lag = call(broker, "subscriptions.lag", topic="logs", subscription="slow")["items"][0]
+        lag = broker.ask("subscriptions.lag", topic="logs", subscription="slow")["items"][0]
         assert lag["lag_messages"] == 250
-        sizes = [item["bytes"] for item in call(broker, "objects.list", topic="logs")["items"]]
+        sizes = [item["bytes"] for item in broker.ask("objects.list", topic="logs")["items"]]
         assert sum(sizes[1:]) < lag["lag_bytes"] < sum(sizes), "half of the first object is read"
         assert lag["oldest_unread_age_s"] is not None
-        call(
-            broker,
+        broker.ask(
             "topics.set_policies",
             topic="logs",
             policies={"retention_bytes": 0, "retention_offset": 250},
         )
-        call(broker, "topics.set_policies", topic="logs", policies={"drop_unread": 1})
+        broker.ask("topics.set_policies", topic="logs", policies={"drop_unread": 1})
         wait_until(lambda: starts(broker, "logs") == [200, 300])
-        assert call(broker, "subscriptions.lag", topic="logs")["items"][0]["lag_messages"] == 200
+        assert broker.ask("subscriptions.lag", topic="logs")["items"][0]["lag_messages"] == 200
         got = broker.command(
             "consume", "logs", "-s", "slow", "--count", "200", "--for", "60s", "--format", "raw"
         )
         assert len(got.stdout.splitlines()) == 200
         # The namespace decides for a topic that sets nothing.
-        call(
-            broker,
+        broker.ask(
             "topics.set_policies",
             topic="logs",
             policies={"retention_offset": None, "drop_unread": None},
         )
-        call(broker, "namespaces.set_policies", namespace="default", policies={"retention_age_s": 1})
+        broker.ask("namespaces.set_policies", namespace="default", policies={"retention_age_s": 1})
         wait_until(lambda: starts(broker, "logs") == [])
-        assert call(broker, "topics.describe", topic="logs")["start_offset"] == 400
+        assert broker.ask("topics.describe", topic="logs")["start_offset"] == 400
         tier = broker.status()["tier"]
         assert tier["objects_dropped"] == 4
         assert "tier_gap" not in broker.log()
@@ -109,8 +89,8 @@ def test_what_the_journal_is_not_to_keep_is_tiered_first(tmp_path: Path) -> None
     }
     with BrokerProcess(tmp_path, environment=settings) as broker:
         broker.command("produce", "logs", "-m", "x" * 1000, "--count", "3000")
-        wait_until(lambda: bool(call(broker, "topics.describe", topic="logs")["tiered_offset"]))
-        described = call(broker, "topics.describe", topic="logs")
+        wait_until(lambda: bool(broker.ask("topics.describe", topic="logs")["tiered_offset"]))
+        described = broker.ask("topics.describe", topic="logs")
         assert (described["start_offset"], described["next_offset"]) == (0, 3000)
         wait_until(lambda: broker.status()["journal"]["segments"] <= 4)
         assert len(broker.command("consume", "logs", "--exit", "--format", "raw").stdout.splitlines()) == 3000
@@ -148,7 +128,7 @@ def test_retention_killed_at_every_step_leaves_what_it_must_keep(tmp_path: Path)
             (hooks / step).touch()
             if step in ("dropped", "retained"):
                 body = {"retention_offset": 100 * number}
-                call(broker, "topics.set_policies", topic="logs", policies=body)
+                broker.ask("topics.set_policies", topic="logs", policies=body)
             else:  # the third is the child's own death, which its broker outlives
                 broker.command("objects", "collect", "logs", "--yes", check=False)
             wait_until(lambda: not any(hooks.iterdir()))
@@ -158,11 +138,11 @@ def test_retention_killed_at_every_step_leaves_what_it_must_keep(tmp_path: Path)
                 broker.start()
             begin = 100 * min(number, 2)
             wait_until(lambda begin=begin: starts(broker, "logs") == list(range(begin, 400, 100)))
-            described = call(broker, "topics.describe", topic="logs")
+            described = broker.ask("topics.describe", topic="logs")
             assert (described["start_offset"], described["next_offset"]) == (begin, 400)
         broker.command("objects", "collect", "logs", "--yes")
         assert len(files(broker, "logs")) == 2
-        found = call(broker, "objects.verify", topic="logs")
+        found = broker.ask("objects.verify", topic="logs")
         assert [found[kind] for kind in ("damaged", "missing", "gaps", "duplicates")] == [[], [], [], []]
         got = broker.command("consume", "logs", "--exit", "--json").stdout.splitlines()
         assert len(got) == 200
@@ -176,7 +156,7 @@ def test_a_consumer_from_offset_0_crosses_three_tiers_while_publishing_goes_on(t
 
         first = lines(0, 20_000)
         broker.command("produce", "logs", stdin=first)
-        wait_until(lambda: call(broker, "topics.describe", topic="logs")["tiered_offset"] == 20_000)
+        wait_until(lambda: broker.ask("topics.describe", topic="logs")["tiered_offset"] == 20_000)
         # The rest comes while the consumer reads, and is tiered under its feet.
         more = [lines(at, at + 2000) for at in range(20_000, 30_000, 2000)]
         publishing = threading.Thread(

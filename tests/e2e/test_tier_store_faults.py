@@ -14,7 +14,6 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -40,15 +39,6 @@ SETTINGS = {
 }
 
 
-def call(broker: BrokerProcess, method: str, **params: Any) -> dict[str, Any]:
-    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    with httpx.Client(trust_env=False, timeout=90) as client:
-        answer: dict[str, Any] = client.post(f"{broker.http}/rpc", json=body).json()
-    assert "result" in answer, answer
-    found: dict[str, Any] = answer["result"]
-    return found
-
-
 class Log:
     """One topic and what was acknowledged in it."""
 
@@ -62,7 +52,7 @@ class Log:
         self.sent += lines
 
     def tiered(self) -> bool:
-        return call(self._broker, "topics.describe", topic="logs")["tiered_offset"] == len(self.sent)
+        return self._broker.ask("topics.describe", topic="logs")["tiered_offset"] == len(self.sent)
 
     def check(self, bucket: Path) -> None:
         """Everything acknowledged is readable, once, in order; after a collection bucket and catalog agree."""
@@ -70,11 +60,11 @@ class Log:
         got = self._broker.command("consume", "logs", "--exit", "--format", "raw").stdout
         assert got.split(b"\n")[:-1] == self.sent
         self._broker.command("objects", "collect", "logs", "--yes")
-        found = call(self._broker, "objects.verify", topic="logs")
+        found = self._broker.ask("objects.verify", topic="logs")
         assert [found[kind] for kind in ("damaged", "missing", "gaps", "duplicates")] == [[], [], [], []]
         listed = {
             item["path"].rpartition("/")[2]
-            for item in call(self._broker, "objects.list", topic="logs")["items"]
+            for item in self._broker.ask("objects.list", topic="logs")["items"]
         }
         assert {path.name for path in bucket.rglob("topics/default/**/*.parquet")} == listed
 
@@ -126,7 +116,7 @@ def test_a_store_on_bad_days_loses_and_doubles_nothing(
                 log.publish()
                 if fault is Fault.STALE_LIST:
                     wait_until(log.tiered)
-                    call(broker, "objects.compact", topic="logs")
+                    broker.ask("objects.compact", topic="logs")
                     broker.command("objects", "collect", "logs", "--yes")
                 else:
                     wait_until(lambda before=before: errors(broker) > before)

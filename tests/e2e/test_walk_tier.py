@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.support.broker_process import BrokerProcess, client_environment
@@ -30,33 +29,18 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield process
 
 
-def call(broker: BrokerProcess, method: str, **params: Any) -> dict[str, Any]:
-    """An operation over JSON-RPC: a process less than the command, where the command is not what is looked at."""
-    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    with httpx.Client(trust_env=False, timeout=90) as client:
-        answer: dict[str, Any] = client.post(f"{broker.http}/rpc", json=body).json()
-    return answer
-
-
-def ask(broker: BrokerProcess, method: str, **params: Any) -> dict[str, Any]:
-    answer = call(broker, method, **params)
-    assert "result" in answer, answer
-    found: dict[str, Any] = answer["result"]
-    return found
-
-
 def wrong(broker: BrokerProcess, code: str, method: str, **params: Any) -> dict[str, Any]:
-    error: dict[str, Any] = call(broker, method, **params)["error"]["data"]
+    error: dict[str, Any] = broker.rpc(method, **params)["error"]["data"]
     assert error["code"] == code, error
     return error
 
 
 def tiered(broker: BrokerProcess, topic: str) -> int:
-    return ask(broker, "topics.describe", topic=topic)["tiered_offset"] or 0
+    return broker.ask("topics.describe", topic=topic)["tiered_offset"] or 0
 
 
 def items(broker: BrokerProcess, topic: str, **given: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = ask(broker, "objects.list", topic=topic, **given)["items"]
+    found: list[dict[str, Any]] = broker.ask("objects.list", topic=topic, **given)["items"]
     return found
 
 
@@ -127,7 +111,7 @@ def test_every_offset_is_there_once_before_during_and_after_compaction(make_brok
             wait_until(lambda sent=500 * (run + 1): tiered(broker, "logs") == sent)
         paths = [item["path"] for item in items(broker, "logs")]
         glob = f"{Path(paths[0]).parent}/*.parquet"
-        assert ask(broker, "objects.compact", topic="logs")["objects"] == 1
+        assert broker.ask("objects.compact", topic="logs")["objects"] == 1
         merged = [item["path"] for item in items(broker, "logs")]
         exact = (1000, 1000)
         assert counts(f"read_parquet({paths})", f"'{glob}'", f"read_parquet({merged})") == [
@@ -147,7 +131,7 @@ def test_a_range_is_given_by_positions(broker: BrokerProcess) -> None:
     assert items(broker, "logs", **{"from": "latest"}) == []
     assert items(broker, "logs", **{"from": "time:-1h"}) == found
     assert items(broker, "logs", until="time:-1h") == []
-    assert ask(broker, "objects.verify", topic="logs", until="offset:1")["checked"] == 1
+    assert broker.ask("objects.verify", topic="logs", until="offset:1")["checked"] == 1
 
 
 def test_an_export_holds_every_message_also_those_not_tiered_yet(
@@ -181,7 +165,7 @@ def test_an_export_holds_every_message_also_those_not_tiered_yet(
 
 def test_an_export_over_json_rpc_stays_in_the_data_directory(broker: BrokerProcess) -> None:
     there = broker.data_dir / "exports" / "once.parquet"
-    assert ask(broker, "objects.export", topic="logs", to="once.parquet")["path"] == str(there)
+    assert broker.ask("objects.export", topic="logs", to="once.parquet")["path"] == str(there)
     assert pq.read_table(there).num_rows == len(LINES)
     for outside in ("/tmp/anywhere.parquet", "../up.parquet", ".."):
         assert (
@@ -206,15 +190,15 @@ def test_a_replay_copies_a_range_and_says_of_each_what_it_is_a_copy_of(broker: B
     assert [copy["attributes"]["x-replayed-from"] for copy in copies] == [
         f"/default/logs@{offset}" for offset in range(2990, 3000)
     ]
-    more = ask(broker, "topics.replay", topic="logs", to="again", **{"from": "offset:0", "until": "offset:5"})
+    more = broker.ask("topics.replay", topic="logs", to="again", **{"from": "offset:0", "until": "offset:5"})
     assert more["ranges"][0]["first_offset"] == 10
     assert broker.json_command(*words, "--dry-run")["blast_radius"]["messages"] == 10
-    assert ask(broker, "topics.describe", topic="again")["messages"] == 15
+    assert broker.ask("topics.describe", topic="again")["messages"] == 15
 
 
 def test_partitions_are_replayed_one_by_one(broker: BrokerProcess) -> None:
     broker.command("produce", "many", "--partitions", "3", stdin=b"\n".join(LINES[:300]) + b"\n")
-    assert ask(broker, "topics.replay", topic="many", to="joined", **{"from": "earliest"})["messages"] == 300
+    assert broker.ask("topics.replay", topic="many", to="joined", **{"from": "earliest"})["messages"] == 300
     got = broker.command("consume", "joined", "--exit", "--format", "raw").stdout.splitlines()
     assert sorted(got) == sorted(LINES[:300])
 
@@ -269,7 +253,7 @@ def test_an_export_never_replaces_a_file_and_needs_a_folder(broker: BrokerProces
 
 def test_a_replay_into_itself_or_into_a_topic_that_keeps_nothing_is_refused(broker: BrokerProcess) -> None:
     refused(broker, 2, "INVALID_ARGUMENT", "topics", "replay", "logs", "--from", "earliest", "--to", "logs")
-    ask(broker, "topics.create", topic="lossy", dispatch_strategy="non_reliable")
+    broker.ask("topics.create", topic="lossy", dispatch_strategy="non_reliable")
     for to, code in (
         ("logs-part-1", "INVALID_ARGUMENT"),
         ("bad name!", "INVALID_NAME"),
@@ -277,7 +261,7 @@ def test_a_replay_into_itself_or_into_a_topic_that_keeps_nothing_is_refused(brok
     ):
         wrong(broker, code, "topics.replay", topic="logs", to=to, **{"from": "earliest"})
     wrong(broker, "INVALID_ARGUMENT", "topics.replay", topic="logs", to="again")
-    assert ask(broker, "topics.describe", topic="logs")["messages"] == len(LINES)
+    assert broker.ask("topics.describe", topic="logs")["messages"] == len(LINES)
 
 
 def test_collecting_without_yes_is_4_and_changes_nothing(broker: BrokerProcess) -> None:
@@ -291,10 +275,10 @@ def test_a_damaged_and_a_missing_object_show_in_verify(broker: BrokerProcess) ->
     path = Path(items(broker, "harmed")[0]["path"])
     whole = path.read_bytes()
     path.write_bytes(whole[:-20] + bytes([whole[-20] ^ 1]) + whole[-19:])
-    damaged = ask(broker, "objects.verify", topic="harmed")["damaged"]
+    damaged = broker.ask("objects.verify", topic="harmed")["damaged"]
     assert [Path(each["path"]).name for each in damaged] == [path.name]
     path.unlink()
-    found = ask(broker, "objects.verify", topic="harmed")
+    found = broker.ask("objects.verify", topic="harmed")
     assert (found["checked"], len(found["missing"]), found["damaged"]) == (1, 1, [])
 
 

@@ -407,6 +407,25 @@ class BrokerProcess:
         """`danube ARGUMENTS --json`, its output parsed."""
         return json.loads(self.command(*arguments, "--json", stdin=stdin).stdout)
 
+    def rpc(self, method: str, **params: Any) -> dict[str, Any]:
+        """What JSON-RPC answers: a process less than the command, where the command is not what is looked at."""
+        import httpx
+
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        with httpx.Client(trust_env=False, timeout=90) as client:
+            answer: dict[str, Any] = client.post(f"{self.http}/rpc", json=body).json()
+        return answer
+
+    def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        """The result of an operation over JSON-RPC; what asks for a plan is planned and applied."""
+        answer = self.rpc(method, **params)
+        error = answer.get("error", {}).get("data", {})
+        if error.get("code") == "PLAN_REQUIRED":
+            answer = self.rpc(method, **params, plan_token=error["details"]["plan"]["plan_token"])
+        assert "result" in answer, answer
+        found: dict[str, Any] = answer["result"]
+        return found
+
 
 Make = Callable[..., BrokerProcess]
 

@@ -152,12 +152,16 @@ class Sampler:
                 took_ms=busy * 1000,
                 details={},
             )
-            for observer in tuple(self._observers):
-                try:
-                    observer(found)
-                except Exception:
-                    log.exception("observer_failed", extra={"event": "observer_failed"})
+            self._hand_out(found)
             self._observed.metrics.observation_s["tell"] += time.thread_time() - told_from
+
+    def _hand_out(self, found: Round) -> None:
+        """Give every observer the round; one that fails costs the others nothing."""
+        for observer in tuple(self._observers):
+            try:
+                observer(found)
+            except Exception:
+                log.exception("observer_failed", extra={"event": "observer_failed"})
 
     def _see(self, topic: Topic, now: int, *, keep: bool) -> LogTrack:
         """Note what is so of one log and its subscriptions now. What is at rest costs a few comparisons."""

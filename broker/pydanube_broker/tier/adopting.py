@@ -7,6 +7,7 @@ follow that begin where the one before ends. Each is opened and summed before it
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from pydanube_storage.objects import ObjectName
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.flushing import entry_of
 from pydanube_broker.topics.topic import Topic
+
+log = logging.getLogger("pydanube.tier")
 
 
 def chain(listed: Sequence[tuple[int, int, str]], there: Collection[str], tiered: int) -> list[ObjectName]:
@@ -58,11 +61,11 @@ def chain(listed: Sequence[tuple[int, int, str]], there: Collection[str], tiered
         at = covered = following.end
 
 
-async def adopt(topic: Topic, catalog: ObjectCatalog, child: TierChild, folder: str) -> list[str]:
-    """Take what is newer than the catalog into it; returns the names. The topic is this owner's by now."""
+async def adopt(topic: Topic, catalog: ObjectCatalog, child: TierChild, folder: str) -> None:
+    """Take what is newer than the catalog into it. The topic is this owner's by now."""
     held = await catalog.head(topic.topic_id)
     if held is None:
-        return []
+        return
     said, _ = await child.call("list", {"folder": folder})
     there = {fact["key"].rpartition("/")[2] for fact in said["objects"]}
     listed = [(each.start, each.end, each.name) async for each in catalog.entries(topic.topic_id)]
@@ -71,7 +74,16 @@ async def adopt(topic: Topic, catalog: ObjectCatalog, child: TierChild, folder: 
         facts, _ = await child.call("facts", {"key": f"{folder}/{name}"})
         await catalog.adopt(topic.topic_id, _entry(name, facts), epoch=topic.assigned_epoch)
         adopted.append(str(name))
-    return adopted
+    if adopted:
+        log.warning(
+            "tier_objects_adopted",
+            extra={
+                "event": "tier_objects_adopted",
+                "topic": topic.name,
+                "objects": len(adopted),
+                "first": adopted[0],
+            },
+        )
 
 
 def _entry(name: ObjectName, facts: dict[str, Any]) -> CatalogEntry:

@@ -25,6 +25,7 @@ from pydanube_core.names import TopicName
 from pydanube_storage.catalog import CatalogEntry, CatalogFenced, ObjectCatalog
 from pydanube_storage.objects import ObjectName, topic_folder
 
+from pydanube_broker.settings import Tier as TierSettings
 from pydanube_broker.tier.child import ChildDied, TierChild
 from pydanube_broker.tier.disk_room import DiskRoom
 from pydanube_broker.tier.holding import StoreHold
@@ -81,9 +82,7 @@ class Flusher:
         hold: StoreHold,
         room: DiskRoom,
         cluster: str,
-        flush_bytes: int,
-        object_bytes: int,
-        flush_age_ms: int,
+        sizes: TierSettings,
     ) -> None:
         self._hub = hub
         self._catalog = catalog
@@ -92,9 +91,9 @@ class Flusher:
         self._hold = hold
         self._room = room
         self._cluster = cluster
-        self._flush_bytes = flush_bytes
-        self._object_bytes = max(object_bytes, flush_bytes)
-        self._flush_age_ms = flush_age_ms
+        self._flush_bytes = sizes.flush_bytes
+        self._object_bytes = max(sizes.object_bytes, sizes.flush_bytes)
+        self._flush_age_ms = int(sizes.flush_age * 1000)
         self._flushed: dict[int, int] = {}  # topic id → its stored bytes at the last flush
         # topic id → offset that is next; its age when that was seen first, and when that was (of the loop's clock)
         self._waiting_since: dict[int, tuple[int, int, float]] = {}
@@ -311,22 +310,14 @@ class Flusher:
         subscriptions = subscriptions_of(topic)
         schemas = dict(topic.options.settings.schema or {})
         reached(Step.PLANNED)
+        meta = {
+            "cluster": self._cluster, "topic": topic.name, "topic_id": topic.topic_id,
+            "start": name.start, "end": name.end, "subscriptions": subscriptions, "schemas": schemas,
+        }  # fmt: skip
+        runs = [[str(path), len(places) // 8] for path, places in segments]
         facts, _ = await self._child.call(
             "flush",
-            {
-                "key": key,
-                "urgent": urgent,
-                "segments": [[str(path), len(places) // 8] for path, places in segments],
-                "meta": {
-                    "cluster": self._cluster,
-                    "topic": topic.name,
-                    "topic_id": topic.topic_id,
-                    "start": name.start,
-                    "end": name.end,
-                    "subscriptions": subscriptions,
-                    "schemas": schemas,
-                },
-            },
+            {"key": key, "urgent": urgent, "segments": runs, "meta": meta},
             b"".join(places for _, places in segments),
         )
         reached(Step.ANSWERED)

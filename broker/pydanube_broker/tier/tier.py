@@ -128,6 +128,21 @@ class Tier:
 
     async def __aenter__(self) -> Self:
         self.cluster = await self._cluster_name()
+        self._make_workers()
+        if self.missing is None:
+            await self._take_store()
+        await self._know_what_is_tiered()
+        self._hub.cold = self.cold
+        self._hub.on_drop = self.forget
+        if self.missing is None:
+            self._hub.tiering = True
+            self._loop_task = asyncio.get_running_loop().create_task(self._run())
+        else:
+            log.warning("tier_off", extra={"event": "tier_off", "error": self.missing.message})
+        return self
+
+    def _make_workers(self) -> None:
+        """What writes, merges and deletes objects: their keys begin with the cluster's name."""
         self.flusher = Flusher(
             self._hub,
             self.catalog,
@@ -136,9 +151,7 @@ class Tier:
             hold=self.hold,
             room=self.room,
             cluster=self.cluster,
-            flush_bytes=self._settings.flush_bytes,
-            object_bytes=self._settings.object_bytes,
-            flush_age_ms=int(self._settings.flush_age * 1000),
+            sizes=self._settings,
         )
         self.flusher.after_commit = self._committed
         self.collector = Collector(self.catalog, self.child, self.folders, self.flusher, hold=self.hold)
@@ -154,15 +167,20 @@ class Tier:
             object_bytes=self._settings.object_bytes,
         )
         self.tending = Tending(self._hub, self.folders, self.flusher, self.upkeep, self.collector, self.note)
-        if self.missing is None:
-            heads = await self.catalog.heads()
-            await self.hold.take(
-                self.cluster,
-                objects_listed=any(head.objects for head in heads.values()),
-                adopt=self._adopt,
-            )
-            if not self.options.url.startswith("memory://"):
-                self.room.shared = await asyncio.to_thread(shares_disk, self._folder, self.hold.local)
+
+    async def _take_store(self) -> None:
+        """Make the store this broker's, with what is in it and not in the catalog."""
+        heads = await self.catalog.heads()
+        await self.hold.take(
+            self.cluster,
+            objects_listed=any(head.objects for head in heads.values()),
+            adopt=self._adopt,
+        )
+        if not self.options.url.startswith("memory://"):
+            self.room.shared = await asyncio.to_thread(shares_disk, self._folder, self.hold.local)
+
+    async def _know_what_is_tiered(self) -> None:
+        """Tell each topic what of it is in objects, before it gives out an offset that is there."""
         for topic_id, head in (await self.catalog.heads()).items():
             self.folders[topic_id] = head.folder
             self.object_bytes[topic_id] = head.bytes
@@ -179,14 +197,6 @@ class Tier:
                     # The journal is not the one that was tiered: what it gives out next must not be there already.
                     state.next_offset = head.tiered_offset
                     topic.commit = head.tiered_offset
-        self._hub.cold = self.cold
-        self._hub.on_drop = self.forget
-        if self.missing is None:
-            self._hub.tiering = True
-            self._loop_task = asyncio.get_running_loop().create_task(self._run())
-        else:
-            log.warning("tier_off", extra={"event": "tier_off", "error": self.missing.message})
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -204,17 +214,7 @@ class Tier:
             if topic is None:
                 continue
             await self.flusher.claim(topic)
-            adopted = await adopt(topic, self.catalog, self.child, head.folder)
-            if adopted:
-                log.warning(
-                    "tier_objects_adopted",
-                    extra={
-                        "event": "tier_objects_adopted",
-                        "topic": topic.name,
-                        "objects": len(adopted),
-                        "first": adopted[0],
-                    },
-                )
+            await adopt(topic, self.catalog, self.child, head.folder)
 
     async def _cluster_name(self) -> str:
         """The first part of every object's key: one name a metadata store, so that no two clusters share a folder."""

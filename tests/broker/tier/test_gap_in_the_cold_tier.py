@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
-from pydanube_broker.tier.cold_cache import ColdCache
 from pydanube_broker.tier.cold_reads import ColdReads
-from pydanube_core.errors import ObjectMissing
+from pydanube_core.errors import ClusterError, ObjectMissing
 
 
 class Catalog:
@@ -30,18 +30,22 @@ class Catalog:
 
 def load(offset: int, *, topic_starts: int, catalog_starts: int) -> tuple[int, int]:
     """The hole that is noted for what begins at `offset`."""
-    cache = ColdCache(1 << 20)
-    reads = ColdReads.__new__(ColdReads)
-    reads.cache = cache
-    reads._missing = None
-    reads._catalog = Catalog(catalog_starts)  # type: ignore[assignment]
-    reads._entries = {}  # type: ignore[assignment]
-    reads._entry = lambda topic_id, offset: reads._catalog.find(topic_id, offset)  # type: ignore[method-assign]
+    begun: list[Coroutine[Any, Any, None]] = []
+    said: list[Any] = []
+    journal: Any = SimpleNamespace(holds=lambda topic_id, offset: False)
+    catalog: Any = Catalog(catalog_starts)
+    nothing: Any = None  # neither the tier's process nor the loop's turns are needed
+    reads = ColdReads(journal, catalog, nothing, {}, begun.append)
     topic: Any = SimpleNamespace(
         topic_id=7, name="/default/t", start_offset=topic_starts, state=SimpleNamespace(tiered_offset=400)
     )
-    anyio.run(reads._load, topic, offset)
-    found = cache.find(7, offset)
+    reads.fill(topic, offset, offset + 1, 1, nothing, said.append)
+    (fetching,) = begun
+    anyio.run(lambda: fetching)
+    (result,) = said
+    if isinstance(result, ClusterError):
+        raise result
+    found = reads.cache.find(7, offset)
     assert found is not None
     assert found.batches == []
     return found.start, found.end

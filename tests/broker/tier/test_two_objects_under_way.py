@@ -13,6 +13,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydanube_broker.settings import Tier as TierSettings
 from pydanube_broker.tier.child import ChildDied, TierChild
 from pydanube_broker.tier.flushing import Flusher
 from pydanube_broker.topics.hub import Hub
@@ -124,9 +125,7 @@ async def _bench(messages: int) -> AsyncIterator[Bench]:
             hold=cast("Any", SimpleNamespace(life="0a0a0a0a", check=lambda: None)),
             room=cast("Any", SimpleNamespace(for_flush=lambda: 1 << 40, taken=contextlib.nullcontext)),
             cluster="c",
-            flush_bytes=OBJECT // 4,
-            object_bytes=OBJECT,
-            flush_age_ms=60_000,
+            sizes=TierSettings(flush_bytes=OBJECT // 4, object_bytes=OBJECT, flush_age=60.0),
         )
         yield Bench(flusher, child, catalog, cast("Topic", topic))
 
