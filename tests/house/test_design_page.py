@@ -1,4 +1,4 @@
-"""docs/design.md calls planned only what does not exist."""
+"""docs/design.md calls planned only what does not exist, and names the tests of each promise."""
 
 from __future__ import annotations
 
@@ -47,3 +47,16 @@ def test_what_is_listed_as_not_yet_is_no_operation() -> None:
     assert not {
         group for group in (*groups, "danube_admin", "undo", "runbook") if re.search(rf"\b{group}", missing)
     }
+
+
+def test_every_promise_names_its_tests() -> None:
+    promises = re.findall(
+        r"^\d\. .*", PAGE.partition("## 1. Promises\n")[2].partition("\n## ")[0], re.MULTILINE
+    )
+    assert len(promises) == 7
+    for promise in promises:
+        named = re.findall(r"`(tests/[^`]+)`", promise.partition(" Tests: ")[2])
+        assert named, promise
+        for test in named:
+            found = ROOT / test
+            assert found.is_file() or list(found.glob("test_*.py")), test

@@ -6,7 +6,9 @@ Nobody gives what he does not hold, and the last admin stays. They can be prepar
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -41,6 +43,7 @@ from pydanube_core.security.records import (
 from pydanube_core.security.revocations import Revocation
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.forecast import Undo
 
 MOST_RECORDS: Final = 10_000  # of roles, bindings and tokens, each
 PAGE: Final = 1000
@@ -93,6 +96,16 @@ async def state_values(context: Context, prefix: str) -> list[bytes]:
         if len(page) < PAGE:
             return found
         after = page[-1].key
+
+
+async def undone_by(context: Context, operation: str, arguments: Mapping[str, Any]) -> Undo:
+    """Take a change back by another operation, checked as a call of its own: also whether its caller may make it."""
+    call = context.desk.parse(operation, arguments)
+    assert call.operation.forecast is not None, "a change says what it would do"
+    return Undo(
+        act=partial(call.operation.handler, context, call.request),
+        forecast=await call.operation.forecast(context, call.request),
+    )
 
 
 async def write_grant(context: Context, key: str, value: bytes | None, **others: bytes | None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -39,6 +38,7 @@ from pydanube_admin.engine.grant_book import (
     found_role,
     grant_book,
     names_of,
+    undone_by,
     write_grant,
 )
 from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
@@ -136,21 +136,12 @@ async def undo_create_binding(
         return await _again(context, before)
     if now is None:
         return Undo(act=nothing_left)
-    gone = BindingRequest(binding=request.binding)
-    context.desk.parse("bindings.delete", {"binding": request.binding})
-    return Undo(
-        act=partial(delete_binding, context, gone), forecast=await forecast_delete_binding(context, gone)
-    )
+    return await undone_by(context, "bindings.delete", {"binding": request.binding})
 
 
 async def _again(context: Context, before: Mapping[str, Any]) -> Undo:
     """Give what was there before, as a new grant."""
-    arguments = {**before, "roles": ",".join(before["roles"])}
-    context.desk.parse("bindings.create", arguments)
-    back = CreateBindingRequest(**arguments)
-    return Undo(
-        act=partial(create_binding, context, back), forecast=await forecast_create_binding(context, back)
-    )
+    return await undone_by(context, "bindings.create", {**before, "roles": ",".join(before["roles"])})
 
 
 async def _as_it_is(context: Context, name: str) -> dict[str, Any] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -41,6 +40,7 @@ from pydanube_admin.engine.grant_book import (
     found_role,
     grant_book,
     names_of,
+    undone_by,
     write_grant,
 )
 from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
@@ -138,16 +138,12 @@ async def undo_create_role(
         return await _again(context, before)
     if now is None:
         return Undo(act=nothing_left)
-    gone = RoleRequest(role=request.role)
-    context.desk.parse("roles.delete", {"role": request.role})
-    return Undo(act=partial(delete_role, context, gone), forecast=await forecast_delete_role(context, gone))
+    return await undone_by(context, "roles.delete", {"role": request.role})
 
 
 async def _again(context: Context, before: Mapping[str, Any]) -> Undo:
     arguments = {"role": before["role"], "permissions": ",".join(before["permissions"])}
-    context.desk.parse("roles.create", arguments)
-    back = CreateRoleRequest(**arguments)
-    return Undo(act=partial(create_role, context, back), forecast=await forecast_create_role(context, back))
+    return await undone_by(context, "roles.create", arguments)
 
 
 async def _as_it_is(context: Context, name: str) -> dict[str, Any] | None:
