@@ -42,7 +42,8 @@ back by itself. `?` explains what is on the screen, and every key of it; `:` goe
 
 ![Subscriptions](console-subscriptions.svg)
 
-Through a refresh the row one went to stays selected and at its line; until a key moved the cursor it is at the first. A number that is another than at the refresh before
+Through a refresh the selected row stays selected, by its name, and at its line; until a key moved the cursor the top of
+the page stays in sight instead, where new findings come, and a row that leaves the screen is left for the first. A number that is another than at the refresh before
 is marked with ↑ or ↓. Enter opens a row; on a finding it carries out the finding's first next call.
 
 ![One subscription](console-subscription.svg)
@@ -81,7 +82,7 @@ KEYS_TEXT: Final = """\
 ## Keys
 
 A change is there with `--allow-writes` alone. Its plan is shown first, with what goes and who feels it; Cancel has the
-focus, and what destroys wants the name typed. Marked rows are planned together, at most a hundred; topics are one plan with one token. Other keys come from
+focus, and what destroys, or moves the topics of many, wants the name typed. Marked rows are planned together, at most a hundred; topics are one plan with one token. Other keys come from
 a file, by action; two actions with one key in a view are an error that names both.
 
 ```toml

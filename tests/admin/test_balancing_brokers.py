@@ -133,6 +133,9 @@ async def test_suggestion_is_shown_everywhere_and_carried_out_when_somebody_says
                 for topic, to in done["moves"].items()
             )
         )
+        assert owned(cluster)[-1] < 7
+        await ask(cluster.brokers[3], "changes.undo", call_id=done["call_id"])
+        await until(lambda: owned(cluster) == [1, 1, 7])
 
 
 async def test_act_evens_out_by_itself_is_in_the_audit_and_moves_no_topic_twice(

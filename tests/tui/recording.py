@@ -2,6 +2,9 @@
 
 python -m tests.tui.recording      record anew (six minutes: statuses want a whole window of samples)
 
+What three brokers say of their balance is in a file of its own: `brokers.list` and `cluster.balance`, asked of a
+`danube cluster local --brokers 3` with seven of nine topics at one broker.
+
 `Played` answers as the broker did; a call that was not recorded fails with the words to record again.
 """
 
@@ -13,12 +16,13 @@ import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from pydanube import Client, connect
 from pydanube_core.errors import ClusterError, InvalidArgument
-from pydanube_tui.source import Caller, Feed
+from pydanube_tui.source import PAGE_ITEMS, Caller, Feed
 from pydanube_tui.tail import item_of
 from pydanube_tui.views import VIEWS, place
 
@@ -26,6 +30,7 @@ from tests.admin.real_broker import Administered, administered
 from tests.support.filled_cluster import add_topic
 
 FILE: Final = Path(__file__).with_name("recorded_answers.json.gz")
+BALANCE: Final = Path(__file__).with_name("recorded_balance.json")
 WATCHED_S: Final = 330.0
 ROUNDS: Final = 4
 STEP_S: Final = 2.0
@@ -91,6 +96,10 @@ class Played:
         self.now_s: float = tree["now_s"]
         self.messages: list[dict[str, Any]] = tree["messages"]
         self._answers: dict[str, list[Any]] = tree["answers"]
+        as_of = datetime.fromtimestamp(self.now_s, UTC).isoformat()
+        for operation, answer in json.loads(BALANCE.read_text()).items():
+            for key in (key_of(operation, {}), key_of(operation, {"limit": PAGE_ITEMS})):
+                self._answers[key] = [{**answer, "as_of": as_of, "mark": None}]
         self._calls: dict[str, int] = {}
 
     async def call(

@@ -9,7 +9,7 @@ from pydanube_core.errors import ReadOnly
 from pydanube_tui.actions import ACTIONS
 from pydanube_tui.console import Console
 from pydanube_tui.dialogs import Form, Reading
-from pydanube_tui.plans import Consent
+from pydanube_tui.plans import Consent, name_to_type
 from textual.widgets import Button
 
 from tests.admin.real_broker import Administered
@@ -96,6 +96,32 @@ async def test_a_topic_is_deleted_after_its_name_was_typed_and_comes_back_by_und
         await press("tab", "enter")
         await settled(app, press)
         assert "/default/orders" in await topics_of(cluster)
+
+
+async def test_what_changed_while_somebody_read_its_plan_is_shown_and_asked_about_again(
+    cluster: Administered,
+) -> None:
+    async with opened(cluster, "topics", allow_writes=True) as (app, press):
+        await press("/", *"orders", "enter", "ctrl+d")
+        await until_dialog(app, press, Consent)
+        await cluster("messages.publish", topic="/default/orders", payload="one more")
+        await press(*"/default/orders", "enter", "enter")
+        first = app.screen
+        for _ in range(2000):
+            await press()
+            if isinstance(app.screen, Consent) and app.screen is not first:
+                break
+        assert "51 messages" in screen(app)
+        assert "/default/orders" in await topics_of(cluster)
+        await press("escape")
+        await settled(app, press)
+        assert said(app)[-1] == "nothing was changed"
+
+
+def test_what_moves_topics_of_many_is_named_before_it_is_done() -> None:
+    plan = {"operation": "cluster.rebalance", "arguments": {"max_moves": None}, "effect": "change"}
+    assert name_to_type([plan]) == "rebalance"
+    assert name_to_type([{**plan, "operation": "brokers.unload", "arguments": {"broker_id": "7"}}]) == "7"
 
 
 async def test_marked_rows_are_one_plan_and_the_number_is_typed(cluster: Administered) -> None:

@@ -135,16 +135,6 @@ async def test_through_a_refresh_the_row_stays_selected_at_its_line(cluster: Adm
         assert app.grid.cursor - app.grid.scroll_offset.y == line
 
 
-async def test_until_somebody_moves_the_first_row_is_looked_at(cluster: Administered) -> None:
-    async with opened(cluster, "topics") as (app, press):
-        await add_topic(cluster, "/default/a-new-one")
-        app.settled.clear()
-        await press("r")
-        assert app.grid.selected is not None
-        assert app.grid.selected.key == "/default/a-new-one"
-        assert app.grid.scroll_offset.y == 0
-
-
 async def test_a_number_that_grew_is_marked_for_one_refresh(cluster: Administered) -> None:
     async with opened(cluster, "topics") as (app, press):
         await cluster.publish("/default/orders", b"one", b"two")
@@ -348,3 +338,84 @@ async def test_a_tick_finds_no_screen_after_the_end(cluster: Administered, gone:
         await app.screen.query(gone).remove()
         app._tick()
         app.draw()
+
+
+async def test_keys_that_come_faster_than_a_dialog_closes_end_nothing(cluster: Administered) -> None:
+    async with opened(cluster, "topics") as (app, press):
+        for keys in (
+            ("ctrl+p", *"json", "enter", "enter"),
+            ("y", "escape", "escape"),
+            ("e", "enter", "enter"),
+        ):
+            await press(keys[0])
+            dialog = app.screen
+            for key in keys[1:]:  # all of them for the dialog, as they come in one read of a slow terminal
+                dialog.post_message(events.Key(key, key if len(key) == 1 else None))
+            await press()
+            assert app.is_running
+            while len(app.screen_stack) > 1:
+                await press("escape")
+
+
+async def test_what_is_typed_in_a_dialog_is_on_the_screen(cluster: Administered) -> None:
+    async with opened(cluster, "topics", size=(80, 24)) as (app, press):
+        await press("ctrl+p", *"runboo")
+        assert "runboo" in [line.strip(" │") for line in screen(app).splitlines()]
+
+
+class Mangled:
+    """Answers as the cluster does, with one field gone or of another kind."""
+
+    def __init__(self, cluster: Administered, name: str, value: object) -> None:
+        self._inner, self._name, self._value = client_of(cluster), name, value
+        self.off = False
+
+    async def call(
+        self, operation: str, arguments: Mapping[str, Any] | None = None, *, plan_token: str = ""
+    ) -> dict[str, Any]:
+        answer = await self._inner.call(operation, arguments)
+        return answer if self.off else {**answer, self._name: self._value}
+
+
+@pytest.mark.parametrize(
+    ("view", "name", "value"),
+    [
+        ("topics", "items", [{}]),
+        ("topics", "as_of", 7),
+        ("overview", "findings", [{}]),
+        ("subscriptions", "items", ["x"]),
+        ("brokers", "not_seen", "xy"),
+        ("topic orders", "parts", None),
+    ],
+)
+async def test_an_answer_of_another_shape_is_said_and_ends_nothing(
+    cluster: Administered, view: str, name: str, value: object
+) -> None:
+    caller = Mangled(cluster, name, value)
+    async with opened(cluster, view, caller=caller) as (app, press):
+        await press("down", "y", "escape", "enter", "escape")
+        assert app.is_running
+        caller.off = True
+        for _ in range(50):
+            app.settled.clear()
+            app.wake.set()
+            await press()
+            if app.standing.state is State.LIVE:
+                break
+        assert app.standing.state is State.LIVE
+
+
+async def test_the_selected_row_stays_selected_before_any_key_moved_the_cursor(cluster: Administered) -> None:
+    async with opened(cluster, "topics") as (app, press):
+        assert app.grid.selected is not None
+        first = app.grid.selected.key
+        await add_topic(cluster, "/default/aaa-comes-before")
+        app.settled.clear()
+        app.wake.set()
+        await app.settled.wait()
+        await press()
+        assert keys_shown(app)[0] == "/default/aaa-comes-before"
+        assert app.grid.selected.key == first
+        assert app.grid.scroll_offset.y == 0, "the top stays in sight"
+        await press("v")
+        assert app.grid.cursor == 0, "what was sorted by hand is looked at from its beginning"

@@ -117,6 +117,7 @@ Change (--allow-writes)
   namespaces.delete | ctrl+d | delete | delete an empty namespace | namespaces
   brokers.unload | ctrl+u | unload | hand over the broker's topics | brokers
   brokers.activate | a | activate | let the broker take topics again | brokers
+  cluster.rebalance | ctrl+b | rebalance | begin the moves that the load manager proposes | brokers
   schemas.register | n | new version | register a schema | schemas schema
   schemas.set_compatibility | l | compatibility | what a new version must keep | schemas schema
   schemas.delete_version | ctrl+d | delete version | delete a version | schema

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from pydanube_admin.remote import OpsClient
-from pydanube_core.errors import ClusterError, InvalidArgument
+from pydanube_core.errors import ClusterError, Internal, InvalidArgument
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
@@ -35,7 +35,7 @@ from pydanube_tui.source import Caller, Feed
 from pydanube_tui.tail import Tail
 from pydanube_tui.text import count
 from pydanube_tui.themes import LOOKS, Look
-from pydanube_tui.view import Situation, View
+from pydanube_tui.view import MISREAD, Situation, View
 from pydanube_tui.views import VIEWS
 from pydanube_tui.views.messages import FORMS
 
@@ -210,14 +210,11 @@ class Board(App[None]):
         pace_s = self.refresh_s
         while True:
             try:
-                await feed.refresh(self.now_ms)
+                await self._renew(feed)
             except ClusterError as error:
                 self.standing.failed(error)
                 if self.standing.state is State.REFUSED:
                     self.page = Page(head=(((f" {error}", Tone.BAD),), ()), empty="")
-            else:
-                self._make(feed)
-                self.standing.answered(self.view.as_of_ms(self.situation) or self.now_ms)
             self.draw(fresh=first)
             first = False
             pace_s = LIVE_S if isinstance(feed, Tail) else self.refresh_s
@@ -227,6 +224,21 @@ class Board(App[None]):
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if self.paused else self.standing.wait_s(pace_s)):
                     await self.wake.wait()
+
+    async def _renew(self, feed: Feed | Tail) -> None:
+        """Ask, and make the page of the answers.
+
+        Raises:
+            ClusterError: as `Feed.refresh`; `Internal` where an answer cannot be read.
+        """
+        try:
+            await feed.refresh(self.now_ms)
+            self._make(feed)
+            self.standing.answered(self.view.as_of_ms(self.situation) or self.now_ms)
+        except MISREAD as error:
+            if isinstance(feed, Feed):
+                feed.begin()
+            raise misread(error) from error
 
     # -- drawing -----------------------------------------------------------------------------------------------
 
@@ -411,6 +423,13 @@ def _ink(look: Look, tone: Tone) -> Any:
 
     style = look.tones[tone]
     return Style(color=style.color, bold=style.bold, dim=style.dim)
+
+
+def misread(error: Exception) -> Internal:
+    """The error that an answer of an unknown shape is told as."""
+    return Internal(
+        f"the answer is not as this console knows it ({type(error).__name__}: {error}); is the broker of another version?"
+    )
 
 
 def json_lines(value: object) -> list[Line]:

@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from pydanube_tui import files
 from pydanube_tui.actions import Action
-from pydanube_tui.board import json_lines
+from pydanube_tui.board import json_lines, misread
 from pydanube_tui.cluster import FASTEST_S, SLOWEST_S
 from pydanube_tui.dialogs import Choice, Field, Form
 from pydanube_tui.doing import Doing
@@ -25,6 +25,7 @@ from pydanube_tui.page import Call, Target
 from pydanube_tui.pictures import picture
 from pydanube_tui.tail import Tail
 from pydanube_tui.themes import LOOKS
+from pydanube_tui.view import MISREAD
 from pydanube_tui.views import place
 from pydanube_tui.views.messages import FORMS, message_lines
 
@@ -99,11 +100,21 @@ class Console(Doing):
         if handler is not None:
             done = handler()
             if done is not None:
-                self.run_worker(_finish(done), group="action", exclusive=True)
+                self._begin(done)
         elif action.operation is not None:
-            self.run_worker(self.operate(action), group="action", exclusive=True)
+            self._begin(self.operate(action))
         elif action.id.startswith("go."):
             self.go(Target(view=action.id.removeprefix("go.")))
+
+    def _begin(self, work: Awaitable[None]) -> None:
+        """Do something that takes a while, in place of what was begun before."""
+        self.run_worker(self._finish(work), group="action", exclusive=True)
+
+    async def _finish(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except MISREAD as error:
+            self.say(misread(error).message, bad=True)
 
     @cached_property
     def own_actions(self) -> Mapping[str, Callable[[], Awaitable[None] | None]]:
@@ -241,13 +252,13 @@ class Console(Doing):
         if row is None:
             return
         if self.target.view == "runbooks":
-            self.run_worker(self.run_runbook(row.key), group="action", exclusive=True)
+            self._begin(self.run_runbook(row.key))
         elif isinstance(self.feed, Tail):
             self.read(f"{self.feed.topic} {row.key}", message_lines(row.item, self.form))
         elif isinstance(row.enter, Target):
             self.go(row.enter)
         elif isinstance(row.enter, Call):
-            self.run_worker(self._carry_out(row.enter), group="action", exclusive=True)
+            self._begin(self._carry_out(row.enter))
         else:
             self._json()
 
@@ -428,7 +439,3 @@ class Console(Doing):
             for each in self.clusters.values()
         ]
         self.push_screen(self.choosing("cluster", choices), lambda name: self.switch(name) if name else None)
-
-
-async def _finish(work: Awaitable[None]) -> None:
-    await work

@@ -40,7 +40,7 @@ class Dialog(ModalScreen[Result]):
     Dialog .title { text-style: bold; color: $primary; }
     Dialog .said { color: $error; }
     Dialog .hint { color: $foreground 60%; }
-    Dialog Input { border: none; height: 1; padding: 0; background: $panel; }
+    Dialog Input { background: $panel; }
     Dialog OptionList { border: none; height: auto; max-height: 100%; background: $background; padding: 0; }
     Dialog Horizontal { height: auto; align-horizontal: right; }
     Dialog Button { margin: 0 1; min-width: 10; }
@@ -53,9 +53,14 @@ class Dialog(ModalScreen[Result]):
         self.heading = Static(Text(clean(title)), classes="title")
         self.about = title
 
+    def close(self, result: Result | None) -> None:
+        """Close, once: a second key that was on its way finds nothing to close."""
+        if self.is_current:
+            self.dismiss(result)
+
     def action_leave(self) -> None:
         """Close without a result."""
-        self.dismiss(None)
+        self.close(None)
 
     def text(self, lines: Sequence[Line]) -> Text:
         """Lines as Textual draws them."""
@@ -130,7 +135,7 @@ class Choosing(Dialog[str]):
         """Title, the words typed, what is left."""
         with Vertical():
             yield self.heading
-            yield Input(placeholder="type to narrow", id="words")
+            yield Input(placeholder="type to narrow", id="words", compact=True)
             yield OptionList(markup=False)
 
     def on_mount(self) -> None:
@@ -174,11 +179,11 @@ class Choosing(Dialog[str]):
         """Take what is highlighted."""
         options = self.query_one(OptionList)
         if options.highlighted is not None:
-            self.dismiss(options.get_option_at_index(options.highlighted).id)
+            self.close(options.get_option_at_index(options.highlighted).id)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Take what was clicked."""
-        self.dismiss(event.option.id)
+        self.close(event.option.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +211,7 @@ class Form(Dialog[dict[str, str]]):
                 for number, each in enumerate(self._fields):
                     needed = "" if not each.required else " (must be given)"
                     yield Static(Text(clean(f"{each.name}{needed}: {each.help}")), classes="hint")
-                    yield Input(value=each.value, id=f"field{number}")
+                    yield Input(value=each.value, id=f"field{number}", compact=True)
             yield Static("", classes="said", id="said", markup=False)
             with Horizontal():
                 yield Button("Cancel", id="cancel", compact=True)
@@ -231,7 +236,7 @@ class Form(Dialog[dict[str, str]]):
         if event.button.id == "go":
             self._go()
         else:
-            self.dismiss(None)
+            self.close(None)
 
     def _go(self) -> None:
         values = {each.name: self.query_one(f"#field{n}", Input).value for n, each in enumerate(self._fields)}
@@ -239,4 +244,4 @@ class Form(Dialog[dict[str, str]]):
         if missing is not None:
             self.query_one("#said", Static).update(Text(f"{missing} must be given"))
             return
-        self.dismiss({name: value for name, value in values.items() if value})
+        self.close({name: value for name, value in values.items() if value})

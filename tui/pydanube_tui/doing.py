@@ -17,7 +17,7 @@ from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.operation import Operation
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.runbooks.running import Outcome, run
-from pydanube_core.errors import ClusterError, Unavailable
+from pydanube_core.errors import ClusterError, PlanStale, Unavailable
 
 from pydanube_tui.actions import Action
 from pydanube_tui.board import Board, json_lines
@@ -64,6 +64,7 @@ class Doing(Board):
             return [{**first, name: [row.item[field] for row in rows]}]
         known = [{**self.target.arguments, **row.item} for row in rows] or [dict(self.target.arguments)]
         found = [arguments_of(operation, action, each) for each in known]
+        found = [each for at, each in enumerate(found) if each not in found[:at]]  # of the cluster: once
         fields = fields_of(operation, action, found[0])
         if fields:
             of = f" of {len(found)} rows" if len(found) > 1 else ""
@@ -104,6 +105,12 @@ class Doing(Board):
                 for arguments, plan in zip(calls, plans, strict=True):
                     token = plan.get("plan_token", "")
                     done.append(await self.caller.call(operation.name, arguments, plan_token=token))
+        except PlanStale as error:
+            if not done:
+                self.say("it has changed since it was shown; this is what would happen now", bad=True)
+                await self._change(operation, calls)
+                return
+            lines = _refusal(error)
         except ClusterError as error:
             lines = _refusal(error)
         if lines:

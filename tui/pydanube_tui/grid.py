@@ -1,7 +1,7 @@
 """The table: lines of a page's head, column titles, rows. Draws what is in sight and nothing else.
 
 Rows are plain data, so ten thousand cost as much to draw as forty. Whatever is drawn passes `fit`, the one gate to the
-terminal. Through a new page the row that somebody went to stays under the cursor, by its key, at its line of the screen.
+terminal. Through a new page the row under the cursor stays there, by its key; and at its line of the screen, once somebody went to it.
 """
 
 from __future__ import annotations
@@ -77,16 +77,14 @@ class Grid(ScrollView, can_focus=True):
             columns: those that are wanted, in their order.
             fresh: the page is another view's: the cursor goes to its first row.
         """
-        before = self.selected
+        before, same = self.selected, page is self.page
         line_before = len(self.page.head) + self.cursor - self._offset
         if fresh:
             self._measured = {}
         self.page, self.rows = page, rows
         self._arrange(columns)
         self.virtual_size = Size(self.size.width, len(page.head) + 1 + max(1, len(rows)))
-        if (
-            fresh or not self.held
-        ):  # until then the first row is looked at, be it another: the newest, the worst
+        if fresh or (same and not self.held):  # sorted or narrowed: what stands first now is looked at
             self.held = False
             self.cursor = self._nearest(0, 1)
             self.scroll_to(y=0, animate=False, immediate=True)
@@ -94,7 +92,10 @@ class Grid(ScrollView, can_focus=True):
             found = next((at for at, row in enumerate(rows) if row.key == before.key), None)
             moved = found is not None and found != self.cursor
             self.cursor = self._nearest(self.cursor if found is None else found, 1)
-            if moved or len(page.head) != 0:
+            if not self.held:  # the top stays in sight, where new findings and lines come
+                if len(page.head) + 1 + self.cursor >= self.size.height:
+                    self.cursor = self._nearest(0, 1)
+            elif moved or len(page.head) != 0:
                 y = max(0, len(page.head) + self.cursor - line_before)
                 # Forced: whether there is a scroll bar is known only after the next layout.
                 self.scroll_to(y=y, animate=False, immediate=True, force=True)

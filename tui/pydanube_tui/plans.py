@@ -1,4 +1,4 @@
-"""The dialog before a change: what goes, who feels it. Cancel has the focus; what destroys wants the name typed."""
+"""The dialog before a change: what goes, who feels it. Cancel has the focus; what is dangerous wants the name typed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from pydanube_tui.views.records import plan_lines, radius_text
 
 MOST_TOGETHER: Final = 100  # rows that are planned together
 MOST_NAMES: Final = 16_000  # characters of the topics of one plan
-DIFFERENCES: Final = 12  # of a plan that are shown
+DIFFERENCES: Final = 100  # of a plan that are shown
+OF_MANY: Final = frozenset(
+    {"cluster.rebalance", "brokers.unload"}
+)  # they move topics of clients that were not asked
 _NAMES: Final = ("subscription", "namespace", "subject", "topic", "broker_id", "id", "plan_id", "call_id")
 
 
@@ -112,13 +115,14 @@ def as_one(operation: Operation, calls: Sequence[Mapping[str, Any]]) -> dict[str
 
 
 def name_to_type(plans: Sequence[Mapping[str, Any]]) -> str:
-    """What is typed before something is destroyed: the name, or how many."""
+    """What is typed before something dangerous: the name, or how many; where nothing is named, what is done."""
     if len(plans) > 1:
         return str(len(plans))
     arguments = plans[0]["arguments"]
     if "topics" in arguments:
         return str(len(arguments["topics"]))
-    return str(next((arguments[name] for name in _NAMES if arguments.get(name)), "yes"))
+    verb = plans[0]["operation"].rpartition(".")[2]
+    return str(next((arguments[name] for name in _NAMES if arguments.get(name)), verb))
 
 
 class Consent(Dialog[bool]):
@@ -129,7 +133,8 @@ class Consent(Dialog[bool]):
         many = f"{count} changes" if count > 1 else "one change"
         super().__init__(look, f"This is what would happen: {many}")
         self._plans = plans
-        self._typed = name_to_type(plans) if any(plan["effect"] == "destroy" for plan in plans) else ""
+        dangerous = any(plan["effect"] == "destroy" or plan["operation"] in OF_MANY for plan in plans)
+        self._typed = name_to_type(plans) if dangerous else ""
 
     def compose(self) -> ComposeResult:
         """The plans, the name where it is wanted, Cancel and Apply."""
@@ -139,7 +144,7 @@ class Consent(Dialog[bool]):
                 yield Static(self.text(self._lines()))
             if self._typed:
                 yield Static(Text(clean(f"type {self._typed} to go on")), classes="hint")
-                yield Input(id="typed", select_on_focus=False)
+                yield Input(id="typed", select_on_focus=False, compact=True)
             with Horizontal():
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button("Apply", id="apply", variant="error", compact=True, disabled=bool(self._typed))
@@ -200,4 +205,4 @@ class Consent(Dialog[bool]):
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Apply or not."""
-        self.dismiss(event.button.id == "apply")
+        self.close(event.button.id == "apply")

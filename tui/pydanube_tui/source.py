@@ -138,11 +138,16 @@ class Feed:
         self.view = view
         self._caller = caller
         self._asks = view.asks(arguments)
-        self._askers = {name: _KINDS[ask.extent](ask) for name, ask in self._asks.items()}
+        self._askers: dict[str, _Asker] = {}
+        self.begin()
         self.answers: dict[str, Answer] = {}
         self.series: dict[str, deque[tuple[int, float]]] = {}
         self.times: deque[int] = deque(maxlen=SAMPLES)
         self.still = 0  # refreshes since something came
+
+    def begin(self) -> None:
+        """Ask for whole lists at the next refresh: nothing of what came until now is built on."""
+        self._askers = {name: _KINDS[ask.extent](ask) for name, ask in self._asks.items()}
 
     async def refresh(self, now_ms: int) -> None:
         """Ask everything once; afterwards `answers`, `series` and `times` are those of now.

@@ -17,6 +17,8 @@ Answer = Mapping[str, Any] | ClusterError
 Arguments = Mapping[str, Any]
 Moments = Sequence[tuple[int, float]]  # (milliseconds, value), oldest first
 SAMPLES: Final = 30  # of each series a view keeps
+# What reading an answer raises that has another shape than this console knows, as of a broker of another version.
+MISREAD: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 
 class Extent(StrEnum):
@@ -83,7 +85,10 @@ class Situation:
     def unseen(self) -> list[str]:
         """Brokers that did not answer: what they have is on no list."""
         found = (each for name in self.answers for each in self.of(name).get("not_seen") or ())
-        return list(dict.fromkeys(f"broker {each['broker_id']}: {each['why']}" for each in found))
+        known = (
+            each for each in found if isinstance(each, Mapping)
+        )  # the balance has names alone, and a line for them
+        return list(dict.fromkeys(f"broker {each['broker_id']}: {each['why']}" for each in known))
 
     def moments(self, name: str, most: int = SAMPLES) -> Moments:
         """A series as it stood at each of the last refreshes."""
@@ -120,12 +125,20 @@ class Situation:
         """What a column shows of an item."""
         cell = self.view.columns[at].cell
         assert cell is not None, self.view.columns[at].name
-        return cell(item, self)
+        try:
+            return cell(item, self)
+        except MISREAD:  # in the midst of drawing: one cell, not the console
+            return Cell("?", Tone.WARN)
 
     def value(self, item: Item, at: int) -> Sortable:
         """What a row is sorted by."""
         value = self.view.columns[at].value
-        return self.cell(item, at).value if value is None else value(item)
+        if value is None:
+            return self.cell(item, at).value
+        try:
+            return value(item)
+        except MISREAD:
+            return None
 
     def still(self, item: Item) -> Iterable[Cell]:
         """The cells that change with their item alone."""
@@ -133,7 +146,10 @@ class Situation:
 
     def enter(self, item: Item) -> Target | Call | None:
         """Where Enter goes."""
-        return self.view.enter(item)
+        try:
+            return self.view.enter(item)
+        except MISREAD:
+            return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
 from pydanube_admin.engine.models import Change, Request, Result
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.operations.topic_moves import undo_move
 
 
 class BalanceRequest(Request):
@@ -188,6 +189,10 @@ async def forecast_rebalance(context: Context, request: RebalanceRequest) -> For
     return Forecast(
         diff=diff,
         blast_radius=blast_radius(topics=len(moves)),
+        image={
+            "sources": {move.topic: move.source for move in moves},
+            "moves": {move.topic: move.target for move in moves},
+        },
         basis=[[move.topic, move.source, move.target] for move in moves],
     )
 
@@ -199,6 +204,7 @@ async def forecast_rebalance(context: Context, request: RebalanceRequest) -> For
     permission="brokers:change",
     summary="Begin the moves that cluster.balance suggests; each must make the busiest broker less busy.",
     forecast=forecast_rebalance,
+    undo=undo_move,
     examples=(Example(arguments={"max_moves": 5}, note="five topics at the most"),),
 )
 async def rebalance_cluster(context: Context, request: RebalanceRequest) -> Rebalanced:

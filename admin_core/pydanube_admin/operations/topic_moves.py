@@ -7,15 +7,17 @@ before that, too: a move that cannot be carried out leaves the topic where it is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 from pydantic import Field
 from pydanube_core.errors import Conflict, InvalidArgument, LastBroker, Unavailable
 from pydanube_core.facts import TopicFacts
+from pydanube_core.refusals import changed_since
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
+from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, entry
 from pydanube_admin.engine.models import Change, Request, TopicArgument
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
@@ -43,15 +45,52 @@ class MovedTopic(Change):
     moves: dict[str, str]  # concrete topic → the broker it goes to
 
 
+async def undo_move(
+    context: Context, request: Request, image: Mapping[str, Any], result: Mapping[str, Any] | None
+) -> Undo:
+    """Hand the topics back to the brokers they came from. What is there already stays there.
+
+    Raises:
+        Conflict: a topic has gone to another broker since, or is still on its way.
+        LastBroker: a broker that they came from takes no topics now.
+    """
+    moves = (result or image)["moves"]
+    back: dict[str, str] = {}
+    for topic, target in moves.items():
+        source = image["sources"].get(topic)
+        (owner,) = await context.port.owners(topic)
+        at = None if owner is None else owner.broker_id
+        if at not in (source, target):
+            raise changed_since(f"the owner of {topic}")
+        if source is not None and at == target:
+            back[topic] = source
+    missing = set(back.values()) - set(await context.port.takers())
+    if missing:
+        raise LastBroker(
+            f"the topics came from broker {', '.join(sorted(missing))}, which takes none now", field="call_id"
+        ).followed_by(next_call("brokers.list", {}, "shows the brokers there are, and their states"))
+    return Undo(
+        act=partial(_hand_over, context, back),
+        forecast=Forecast(
+            diff=[entry(f"topics{topic}/owner", moves[topic], source) for topic, source in back.items()],
+            blast_radius=blast_radius(topics=len(back)),
+        ),
+    )
+
+
+async def _hand_over(context: Context, moves: Mapping[str, str]) -> None:
+    for topic, target in moves.items():
+        await context.port.move_topic(topic, target)
+    context.desk.balancer.moved(moves)
+
+
 async def forecast_move(context: Context, request: MoveTopicRequest) -> Forecast:
     topic = await find_topic(context, request.topic)
     moves = await _moves(context, topic, request.to_broker)
+    sources = {log.topic: log.owner for log in topic.logs if log.topic in moves}
     return Forecast(
-        diff=[
-            entry(f"topics{log.topic}/owner", log.owner, moves[log.topic])
-            for log in topic.logs
-            if log.topic in moves
-        ],
+        diff=[entry(f"topics{log}/owner", source, moves[log]) for log, source in sources.items()],
+        image={"sources": sources, "moves": dict(moves)},
         blast_radius=blast_radius(
             topics=1, subscriptions=len(topic.subscriptions), consumers=topic.consumers
         ),
@@ -112,6 +151,7 @@ async def _check_store(context: Context, broker_id: str) -> None:
     permission="topics:change",
     summary="Move a topic to another broker, a named one or the one with the fewest topics.",
     forecast=forecast_move,
+    undo=undo_move,
     examples=(
         Example(
             arguments={"topic": "orders", "to_broker": "10203040506070809"}, note="to the one that is named"
@@ -137,6 +177,7 @@ async def forecast_unload(context: Context, request: UnloadTopicRequest) -> Fore
     permission="topics:change",
     summary="Move a topic to another broker; a lone broker answers LAST_BROKER.",
     forecast=forecast_unload,
+    undo=undo_move,
     examples=(Example(arguments={"topic": "orders"}, note="to the one with the fewest topics"),),
 )
 async def unload_topic(context: Context, request: UnloadTopicRequest) -> MovedTopic:

@@ -283,9 +283,7 @@ def _because(
         return f"{stranded} topics are on brokers that must not keep them"
     view = views[bottleneck]
     ratio = view.spread.max_over_mean or 0.0
-    highest = (
-        f"{view.spread.highest:.0%} used" if view.capacity_known else f"{view.spread.highest:.4g} a second"
-    )
+    highest = f"{view.spread.highest:.0%} used" if view.capacity_known else _a_second(view.spread.highest)
     if verdict is Verdict.OVERLOADED:
         brokers = len({broker for broker, _ in full})
         return f"{brokers} of {len(taking)} brokers are too full of {full[0][1]}, and no move helps: add a broker"
@@ -294,6 +292,10 @@ def _because(
     worst = uneven[0][1] if uneven else bottleneck
     ratio = views[worst].spread.max_over_mean or 0.0
     return f"{worst}: the busiest of {len(taking)} brokers has {ratio:.2f} of the mean ({highest} of {bottleneck})"
+
+
+def _a_second(load: float) -> str:
+    return f"{load:,.0f} a second" if load >= 10 else f"{load:.2g} a second"
 
 
 def _what_if(taking: Sequence[BrokerLoad], bottleneck: Resource | None, policy: Policy) -> list[WhatIf]:

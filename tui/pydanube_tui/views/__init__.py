@@ -10,7 +10,17 @@ from pydanube_core.errors import InvalidArgument
 
 from pydanube_tui.page import Target
 from pydanube_tui.view import View
-from pydanube_tui.views import fleet, messages, overview, records, runbooks, stored, subscriptions, topics
+from pydanube_tui.views import (
+    brokers,
+    fleet,
+    messages,
+    overview,
+    records,
+    runbooks,
+    stored,
+    subscriptions,
+    topics,
+)
 
 VIEWS: Final[dict[str, View]] = {
     view.name: view
@@ -20,7 +30,7 @@ VIEWS: Final[dict[str, View]] = {
         subscriptions.LIST,
         messages.VIEW,
         fleet.NAMESPACES,
-        fleet.BROKERS,
+        brokers.BROKERS,
         stored.SCHEMAS,
         records.ALERTS,
         records.PLANS,

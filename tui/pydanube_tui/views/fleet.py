@@ -1,79 +1,14 @@
-"""Brokers and their balance, namespaces, clients, the broker's log."""
+"""Namespaces, clients, the broker's log."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
-from pydanube_admin.registry import OPERATIONS
-
 from pydanube_tui.columns import moving, number, since, told, words
-from pydanube_tui.page import Call, Cell, Item, Line, Target, Tone, line
-from pydanube_tui.text import ago, count, milliseconds, shown
+from pydanube_tui.page import Cell, Item, Target, Tone
+from pydanube_tui.text import ago, count, milliseconds
 from pydanube_tui.view import Arguments, Ask, Extent, Situation, View, given, listed
-
-_BALANCE: Final = "cluster.balance"
-
-
-def _state(item: Item) -> Cell:
-    fine = item["state"] == "active" and item.get("ready", True)
-    word = item["state"] if fine or item["state"] != "active" else "not ready"
-    return Cell(f"{'✓' if fine else '▼'} {word}", Tone.GOOD if fine else Tone.WARN, word)
-
-
-def _balance(situation: Situation) -> Sequence[Line]:
-    """What the load manager says: score, bottleneck, why nothing is to be done; or that there is none yet."""
-    if _BALANCE not in OPERATIONS:
-        return [
-            line((" balance    ", Tone.DIM), ("NOT_IMPLEMENTED: there is no load manager yet", Tone.DIM)),
-            line(),
-        ]
-    error = situation.error("balance")
-    if error is not None:
-        return [line((" balance    ", Tone.DIM), (str(error), Tone.WARN)), line()]
-    lines = [
-        line((f" {name:<11}", Tone.DIM), shown(value))
-        for name, value in situation.of("balance").items()
-        if not name.endswith("_reason")
-    ]
-    return [*lines, line()]
-
-
-def _asks_brokers(arguments: Arguments) -> Mapping[str, Ask]:
-    asked = listed("brokers.list")(arguments)
-    return {**asked, "balance": Ask(operation=_BALANCE, optional=True)} if _BALANCE in OPERATIONS else asked
-
-
-BROKERS: Final = View(
-    name="brokers",
-    title="Brokers",
-    summary="Members, their state and load, and how evenly it lies; the proposal of the load manager.",
-    twin="danube brokers list --json",
-    asks=_asks_brokers,
-    columns=(
-        words("broker", "N 20-24", "broker_id", tone=Tone.STRONG),
-        told("state", "S 11", _state),
-        told(
-            "leads", "6", lambda item: Cell("leader" if item.get("is_leader") else "", Tone.ACCENT), title=""
-        ),
-        number("topics", "T 7"),
-        number("up", "U 7 seconds", "uptime_s"),
-        number(
-            "in", "7 bytes drop=2", lambda item: (item.get("load") or {}).get("in_bytes_s"), title="in B/s"
-        ),
-        number(
-            "out", "7 bytes drop=2", lambda item: (item.get("load") or {}).get("out_bytes_s"), title="out B/s"
-        ),
-        words("version", "V 8-12 drop=3"),
-        words("zone", "Z 6-12 drop=5"),
-        words("address", "22-40 drop=4", lambda item: (item.get("listen") or item).get("grpc")),
-    ),
-    key=lambda item: str(item["broker_id"]),
-    enter=lambda item: Call(operation="brokers.describe", arguments={"broker_id": item["broker_id"]}),
-    head=_balance,
-    empty="no broker answers",
-    aliases=("broker", "balance"),
-)
 
 NAMESPACES: Final = View(
     name="namespaces",

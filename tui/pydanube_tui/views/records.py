@@ -50,13 +50,13 @@ PLANS: Final = View(
 
 
 def radius_text(radius: Mapping[str, int]) -> str:
-    """Who feels a plan, and what goes at once."""
+    """Who feels a plan, and what it takes away at once."""
     told_of = [
         f"{size(value)}B" if name == "bytes" else f"{count(value)} {name}"
         for name, value in radius.items()
         if value
     ]
-    return ", ".join(told_of) or "nothing goes"
+    return ", ".join(told_of) or "nothing"
 
 
 def plan_lines(plan: Item) -> list[Line]:
@@ -65,8 +65,15 @@ def plan_lines(plan: Item) -> list[Line]:
     arguments = {name: value for name, value in plan["arguments"].items() if value is not None}
     undo = ("can be undone for a while", Tone.PLAIN) if plan["reversible"] else ("for good", Tone.WARN)
     lines = [
-        line((f" {plan['operation']} ", Tone.STRONG), (f" {plan['effect']}", tone), f"   {shown(arguments)}"),
-        line((" goes       ", Tone.DIM), (radius_text(plan["blast_radius"]), tone)),
+        line(
+            (f" {plan['operation']} ", Tone.STRONG),
+            (f" {plan['effect']}", tone),
+            f"   {shown(arguments) if arguments else ''}",
+        ),
+        line(
+            (f" {'goes' if plan['effect'] == 'destroy' else 'touches':<11}", Tone.DIM),
+            (radius_text(plan["blast_radius"]), tone),
+        ),
         line((" undo       ", Tone.DIM), undo),
     ]
     if plan.get("later"):

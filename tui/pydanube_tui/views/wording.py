@@ -51,6 +51,8 @@ _VIEWS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "journal.describe": ("journal", ()),
     "brokers.logs": ("logs", ()),
     "brokers.list": ("brokers", ()),
+    "cluster.balance": ("brokers", ()),
+    "cluster.rebalance": ("brokers", ()),
     "alerts.list": ("alerts", ()),
     "plans.list": ("plans", ()),
     "schemas.versions": ("schema", ("subject",)),

@@ -1,0 +1,169 @@
+"""Brokers, their load against their capacity, how evenly it lies, and what the load manager would move."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from textwrap import wrap
+from typing import Final
+
+from pydanube_tui.columns import moving, number, told, words
+from pydanube_tui.page import Call, Cell, Column, Item, Line, Tone, line
+from pydanube_tui.text import gauge, size, span
+from pydanube_tui.view import Arguments, Ask, Situation, View, listed
+
+FULL: Final = 0.8  # of a capacity: from there on it is a warning, as the load manager has it
+_VERDICTS: Final = {
+    "BALANCED": ("✓", Tone.GOOD),
+    "IMBALANCED": ("▼", Tone.WARN),
+    "OVERLOADED": ("✗", Tone.BAD),
+}
+_MODES: Final = {
+    "off": "the load manager is off",
+    "suggest": "a person decides",
+    "act": "the load manager moves topics by itself",
+}
+_TITLES: Final = {"cpu": "cpu", "network_in": "in B/s", "network_out": "out B/s"}
+
+
+def _state(item: Item) -> Cell:
+    word = item["state"] if item["state"] != "active" or item["ready"] else "not ready"
+    fine = word == "active"
+    return Cell(f"{'✓' if fine else '▼'} {word}", Tone.GOOD if fine else Tone.WARN, word)
+
+
+def _asks(arguments: Arguments) -> Mapping[str, Ask]:
+    return {
+        **listed("brokers.list")(arguments),
+        "balance": Ask(operation="cluster.balance", optional=True),
+    }
+
+
+def _members(situation: Situation) -> list[Item]:
+    """Each broker with what the load manager knows of its load."""
+    known = {each["broker_id"]: each for each in situation.of("balance").get("brokers", ())}
+    return [{**item, **known.get(item["broker_id"], {})} for item in situation.items()]
+
+
+def _amount(resource: str, value: float) -> str:
+    return f"{value:.2f}" if resource == "cpu" else size(value)
+
+
+def _of(resource: str, lies: str) -> Column:
+    """The load of a resource: how much, and which share of the capacity where that is known."""
+
+    def cell(item: Item) -> Cell:
+        used = (item.get("load") or {}).get(resource)
+        capacity = (item.get("capacity") or {}).get(resource)
+        if used is None:
+            return Cell("–", Tone.DIM)
+        share = None if capacity is None else used / capacity
+        text = _amount(resource, used) + ("" if capacity is None else f" of {_amount(resource, capacity)}")
+        return Cell(text, Tone.WARN if share is not None and share > FULL else Tone.PLAIN, used)
+
+    return told(
+        resource, f"{lies} right {'count' if resource == 'cpu' else 'bytes'}", cell, title=_TITLES[resource]
+    )
+
+
+def _share(item: Item, situation: Situation) -> Cell:
+    """The bottleneck's load as a bar: against the capacity, else against the broker that has most of it."""
+    balance = situation.of("balance")
+    resource = balance.get("bottleneck")
+    used = (item.get("load") or {}).get(resource)
+    if used is None:
+        return Cell("")
+    full = (item.get("capacity") or {}).get(resource)
+    most = max((each["load"].get(resource, 0.0) for each in balance["brokers"]), default=0.0)
+    part = used / (full or most or 1.0)
+    tone = Tone.ACCENT if full is None else Tone.WARN if part > FULL else Tone.GOOD
+    return Cell(gauge(part), tone, used)
+
+
+def _head(situation: Situation) -> Sequence[Line]:
+    """The load manager's verdict with its reasons, and the moves it proposes, or why there are none."""
+    error, found = situation.error("balance"), situation.of("balance")
+    if error is not None:
+        return [line((" balance    ", Tone.DIM), (str(error), Tone.WARN)), line()]
+    if not found:
+        return []
+    glyph, tone = _VERDICTS.get(found["verdict"], ("○", Tone.DIM))
+    score = "" if found["score"] is None else f"score {found['score']:g} of 100   "
+    because = wrap(found["because"], max(20, situation.width - 14))
+    lines = [
+        line(
+            (f" {glyph} {found['verdict']} ", tone),
+            (f"  {score}", Tone.STRONG),
+            (f"{_MODES.get(found['mode'], found['mode'])}   loads {_age(found)}", Tone.DIM),
+        ),
+        *(line((" because    " if not at else " " * 12, Tone.DIM), each) for at, each in enumerate(because)),
+    ]
+    lines += [line((f" −{each['points']:<10g}", Tone.WARN), each["because"]) for each in found["deductions"]]
+    hot = found["hot_topics"]
+    if hot:
+        lines.append(line((" hot        ", Tone.DIM), (", ".join(hot[:5]), Tone.WARN)))
+    if found["not_seen"]:
+        lines.append(line((" no news of ", Tone.DIM), (", ".join(found["not_seen"]), Tone.WARN)))
+    if found["moving"]:
+        lines.append(line((" moving     ", Tone.DIM), f"{found['moving']} topics are on their way"))
+    return [*lines, *_proposal(found, situation.height, situation.width), line()]
+
+
+def _age(found: Item) -> str:
+    ages = [each["sampled_s_ago"] for each in found["brokers"] if each["sampled_s_ago"] is not None]
+    return f"of the last {span(max(ages))}" if ages else "are not known yet"
+
+
+def _proposal(found: Item, height: int, width: int) -> list[Line]:
+    """The moves that would help, or why there are none."""
+    moves = found["moves"]
+    if not moves:
+        reasons = ", ".join(f"{why.replace('_', ' ')} ({times})" for why, times in found["rejected"].items())
+        return [line((" proposal   ", Tone.DIM), (f"none: {reasons or 'nothing is uneven'}", Tone.DIM))]
+    resource = found["bottleneck"] or "cpu"
+    of = f"   ctrl+b plans it; {_TITLES[resource]} before and after"
+    lines = [
+        line((" proposal   ", Tone.DIM), (f"{len(moves)} topics would move", Tone.STRONG), (of, Tone.DIM))
+    ]
+    shares = all(resource in each["capacity"] for each in found["brokers"])
+    most = 3 if height < 32 else 12
+    for each in moves[:most]:
+        sides = []
+        for side in ("source", "target"):
+            broker = each[side] if width >= 120 else f"…{each[side][-6:]}"
+            amounts = (each[f"{side}_before"], each[f"{side}_after"])
+            told_of = (f"{value:.0%}" if shares else _amount(resource, value) for value in amounts)
+            sides.append(f"{broker} ({' → '.join(told_of)})")
+        unread = f"   {each['unread_messages']} unread" if each["unread_messages"] else ""
+        way = f"   {sides[0]} ▶ {sides[1]}"
+        lines.append(line((f"   {each['topic']}", Tone.STRONG), way, (unread, Tone.DIM)))
+    if len(moves) > most:
+        lines.append(line((f"   and {len(moves) - most} more", Tone.DIM)))
+    return lines
+
+
+BROKERS: Final = View(
+    name="brokers",
+    title="Brokers",
+    summary="Members, their load against their capacity, how evenly it lies, and the moves that the load manager proposes.",
+    twin="danube brokers list --json; danube cluster balance --json",
+    asks=_asks,
+    columns=(
+        words("broker", "N 20-24", "broker_id", tone=Tone.STRONG),
+        told("state", "S 11", _state),
+        told("leads", "6", lambda item: Cell("leader" if item["is_leader"] else "", Tone.ACCENT), title=""),
+        number("topics", "T 6"),
+        _of("cpu", "C 12"),
+        _of("network_in", "I 8"),
+        _of("network_out", "O 8 drop=1"),
+        moving("share", "B 10 drop=2", _share, title="bottleneck"),
+        number("up", "U 7 seconds drop=3", "uptime_s"),
+        words("version", "V 8-12 drop=4"),
+        words("address", "22-40 drop=5", lambda item: item["listen"].get("grpc")),
+    ),
+    items=_members,
+    key=lambda item: str(item["broker_id"]),
+    enter=lambda item: Call(operation="brokers.describe", arguments={"broker_id": item["broker_id"]}),
+    head=_head,
+    empty="no broker answers",
+    aliases=("broker", "balance"),
+)
