@@ -57,7 +57,7 @@ conformance: env-dev
 audit: env-dev
 	@$(VENV)/python -m venv .venv/pip-audit
 	@.venv/pip-audit/bin/python -m pip install --quiet pip-audit
-	@.venv/pip-audit/bin/pip-audit --require-hashes --disable-pip -r deploy/image/requirements.txt
+	@.venv/pip-audit/bin/pip-audit --require-hashes --disable-pip --strict -r deploy/image/requirements.txt
 
 fuzz: env-dev
 	@$(VENV)/python tools/gate.py fuzz $(ARGS)

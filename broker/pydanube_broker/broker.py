@@ -291,7 +291,7 @@ class Broker(BrokerParts):
     async def _bind(self, stack: contextlib.AsyncExitStack, letters: Letters) -> None:
         server = self.settings.server
         raise_limit()
-        room = places()
+        room = places(server.connections_per_address)
         self.tls = port_certificates(self.settings.tls)
         health = HealthService(lambda: not self.health.reasons())
         schemas = SchemaRegistryService(self.registry.schemas, self.locks)

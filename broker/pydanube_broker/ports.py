@@ -30,7 +30,7 @@ def grpc_port(broker: BrokerParts, route: Route, room: Places) -> OwnServer:
         flag="grpc-port",
         route=route,
         connections=broker.metrics.connections,
-        times=Times(connections=room.grpc),
+        times=Times(connections=room.grpc, of_address=room.of_address),
         **_shared(broker),
     )
 
@@ -41,7 +41,7 @@ def admin_port(broker: BrokerParts, route: Route, room: Places) -> OwnServer:
         port=broker.settings.server.admin_port,
         flag="admin-port",
         route=route,
-        times=Times(connections=room.other),
+        times=Times(connections=room.other, of_address=room.of_address),
         unix_path=_socket_path(broker),
         **_shared(broker),
     )
@@ -59,6 +59,7 @@ def status_port(broker: BrokerParts, shown: Shown, room: Places) -> HttpPort:
         listen(server.host, server.metrics_port, flag="metrics-port"),
         tls=None if tls is None else tls.http,
         connections=room.other,
+        of_address=room.of_address,
         memory=broker.peer_memory,
         closed=broker.metrics.connections_closed,
     )

@@ -72,6 +72,10 @@ class Server(Section):
         default=256 << 20,
         description="memory for what connected clients send by halves and do not read, all together",
     )
+    connections_per_address: Count | None = Field(
+        default=None,
+        description="a port takes at most so many connections of one address; unset: as many as there is room for",
+    )
     ops_on_grpc_port: Switch = Field(
         default=True, description="operations on the clients' port too, so that one address is enough"
     )

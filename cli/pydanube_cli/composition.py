@@ -237,6 +237,7 @@ async def _http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
         allowed_hosts=allowed,
         entry=entry,
     ) as app:
+        room = places(settings.server.connections_per_address)
         port = HttpPort(
             app
             if locks is None
@@ -249,7 +250,8 @@ async def _http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
             ),
             listener,
             tls=None if tls is None else tls.http,
-            connections=places().other,
+            connections=room.other,
+            of_address=room.of_address,
             memory=broker.peer_memory,
             closed=broker.metrics.connections_closed,
             lifespan="on",

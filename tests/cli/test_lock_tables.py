@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import httpx
 import pytest
 from pydanube.wire.ops_channel import OpsChannel
 from pydanube_admin.registry import OPERATIONS
+from pydanube_admin.remote import OpsClient
 from pydanube_broker.http_status import PAGES, PROBES
 from pydanube_core import services
 from pydanube_core.errors import ClusterError
@@ -19,6 +22,7 @@ from pydanube_core.ops_call import call_request
 from pydanube_core.services import Kind, Method, Service
 
 from tests.cli import lock_tables as tables
+from tests.cli.running import command_line
 from tests.cli.test_locks_live import META, REFUSED, Locked, locked_broker, people
 
 pytestmark = pytest.mark.anyio
@@ -44,6 +48,44 @@ def place_of(arguments: Mapping[str, Any]) -> str:
     return str(arguments.get("topic") or arguments.get("namespace") or "")
 
 
+class Assistant:
+    """`danube mcp`, started as an assistant's program starts it, with a token in its environment."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._calls = 0
+
+    @classmethod
+    async def start(cls, admin_url: str, token: str) -> Assistant:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("DANUBE_")}
+        words = command_line("mcp", "--admin", admin_url, "--profile", "full")
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *words, env={**environment, "DANUBE_TOKEN": token}, stdin=pipe, stdout=pipe, limit=8 << 20
+        )
+        return cls(process)
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
+        """The code of the refusal, if it is one."""
+        self._calls += 1
+        params = {"name": tool, "arguments": arguments, "_meta": META}
+        call = {"jsonrpc": "2.0", "id": self._calls, "method": "tools/call", "params": params}
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps(call).encode() + b"\n")
+        while line := await stdout.readline():
+            answer = json.loads(line)
+            if answer.get("id") == self._calls:
+                return _in(answer, "result", "structuredContent", "error", "code")
+        raise AssertionError("the server has ended")
+
+    async def aclose(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        await self._process.wait()
+
+
 class Faces:
     """Everybody's way in at every face, opened once."""
 
@@ -51,13 +93,22 @@ class Faces:
         self.locked = locked
         self.web = web
         self._channels: dict[tuple[str, str], OpsChannel] = {}
+        self._consoles: dict[str, OpsClient] = {}
+        self._assistants: dict[str, Assistant] = {}
 
     @property
     def faces(self) -> dict[str, Ask]:
-        return {"admin port": self.admin, "client port": self.client, "json-rpc": self.rpc, "mcp": self.mcp}
+        return {
+            "admin port": self.admin,
+            "client port": self.client,
+            "json-rpc": self.rpc,
+            "mcp": self.mcp,
+            "mcp stdio": self.stdio,
+            "console": self.console,
+        }
 
     async def aclose(self) -> None:
-        for channel in self._channels.values():
+        for channel in (*self._channels.values(), *self._consoles.values(), *self._assistants.values()):
             await channel.aclose()
 
     async def admin(self, who: str, operation: str, arguments: Mapping[str, Any]) -> str:
@@ -76,6 +127,28 @@ class Faces:
         except ClusterError as error:
             return error.code
         return ""
+
+    async def console(self, who: str, operation: str, arguments: Mapping[str, Any]) -> str:
+        """As the console calls, which is told the token by its environment."""
+        client = self._consoles.get(who)
+        with pytest.MonkeyPatch.context() as patch:
+            if client is None:
+                client = self._consoles[who] = OpsClient(
+                    self.locked.broker.admin_url, timeout_s=60, face="tui"
+                )
+                patch.setenv("DANUBE_TOKEN", self.locked.tokens.get(who, ""))
+            try:
+                await client.call(operation, arguments)
+            except ClusterError as error:
+                return error.code
+        return ""
+
+    async def stdio(self, who: str, operation: str, arguments: Mapping[str, Any]) -> str:
+        assistant = self._assistants.get(who)
+        if assistant is None:
+            token = self.locked.tokens.get(who, "")
+            assistant = self._assistants[who] = await Assistant.start(self.locked.broker.admin_url, token)
+        return await assistant.call(OPERATIONS[operation].tool, arguments)
 
     def bearer(self, who: str) -> dict[str, str]:
         token = self.locked.tokens.get(who)
@@ -132,7 +205,10 @@ def code_of(answer: httpx.Response) -> str:
 
 
 def _find(answer: httpx.Response, *path: str) -> str:
-    found = answer.json()
+    return _in(answer.json(), *path)
+
+
+def _in(found: Any, *path: str) -> str:
     for name in path:
         found = found.get(name) or {}
     return found if isinstance(found, str) else ""
@@ -171,7 +247,7 @@ def methods() -> list[Method]:
 
 
 @pytest.mark.timeout(400)  # seven hundred calls
-@pytest.mark.parametrize("face", ["admin port", "client port", "json-rpc", "mcp"])
+@pytest.mark.parametrize("face", ["admin port", "client port", "json-rpc", "mcp", "mcp stdio", "console"])
 async def test_every_operation_is_open_to_those_who_may_and_to_nobody_else(faces: Faces, face: str) -> None:
     wrong: list[str] = []
     for operation, permission in tables.OPERATIONS.items():

@@ -36,10 +36,10 @@ SAID: Final[dict[str, tuple[bool, bytes, bytes]]] = {
 
 
 @asynccontextmanager
-async def locked_with_tls(path: Path) -> AsyncIterator[tuple[Locked, Path]]:
+async def locked_with_tls(path: Path, **more: object) -> AsyncIterator[tuple[Locked, Path]]:
     folder = certificates(path / "keys")
     made = {"tls.cert": str(folder.file("server.crt")), "tls.key": str(folder.file("server.key"))}
-    async with locked_broker(path, **made) as broker:
+    async with locked_broker(path, **made, **more) as broker:
         await give(broker, "app", "admin")
         yield broker, path
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from pydanube_broker.rpc.patience import REQUEST_S, patient_http
+from pydanube_broker.rpc.patience import MOST, REQUEST_S, patient_http
 from pydanube_broker.rpc.peer_memory import PeerMemory
 from pydanube_broker.rpc.tls_door import TlsDoor
 
@@ -26,8 +26,10 @@ class _Server(uvicorn.Server):
         config: uvicorn.Config,
         context: Callable[[], ssl.SSLContext] | None,
         closed: Counter[str],
+        of_address: int,
     ) -> None:
         super().__init__(config)
+        self._of_address = of_address
         self.up = asyncio.Event()
         self._context = context
         self._closed = closed
@@ -41,7 +43,12 @@ class _Server(uvicorn.Server):
             raise RuntimeError("the application on the HTTP port did not start; the log says why") from error
         if self._context is not None:
             self._door = TlsDoor(
-                sockets[0], self._protocol, self._context, patience_s=REQUEST_S, closed=self._closed
+                sockets[0],
+                self._protocol,
+                self._context,
+                patience_s=REQUEST_S,
+                closed=self._closed,
+                of_address=self._of_address,
             )
         self.up.set()
 
@@ -64,6 +71,7 @@ class HttpPort:
         app: its lifespan is run where `lifespan` is `on`.
         tls: gives the certificates in force; None: plain text.
         connections: it holds at most; those that have had nothing to do for longest give way.
+        of_address: of these, from one address; what comes beyond is closed.
         memory: answers that are not read are counted there.
         closed: counts connections that were closed for what their peer did, by reason.
         grace_s: for requests that are under way when it stops.
@@ -77,11 +85,13 @@ class HttpPort:
         tls: Callable[[], ssl.SSLContext] | None,
         connections: int,
         memory: PeerMemory | None,
+        of_address: int = MOST,
         closed: Counter[str] | None = None,
         lifespan: str = "off",
         grace_s: float = 1.0,
     ) -> None:
         self._listener = listener
+        closed = Counter() if closed is None else closed
         self.port: int = listener.getsockname()[1]
         config = uvicorn.Config(
             app,
@@ -93,9 +103,9 @@ class HttpPort:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, round(grace_s)),
             server_header=False,
-            http=patient_http(connections, memory=memory),
+            http=patient_http(connections, of_address=of_address, memory=memory, closed=closed),
         )
-        self._server = _Server(config, tls, Counter() if closed is None else closed)
+        self._server = _Server(config, tls, closed, of_address)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

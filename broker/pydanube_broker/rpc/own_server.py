@@ -22,6 +22,7 @@ from pydanube_broker.rpc.deadlines import Deadlines
 from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.listening import listen
 from pydanube_broker.rpc.own_connection import OwnConnection
+from pydanube_broker.rpc.patience import MOST, TOO_MANY_OF_ADDRESS
 from pydanube_broker.rpc.peer_memory import PeerMemory
 from pydanube_broker.rpc.routing import methods_of, nothing
 from pydanube_broker.rpc.tls_door import TlsDoor
@@ -46,7 +47,8 @@ class Times:
     look_s: float = 2.0
     #: a stream whose client takes nothing of what waits in it, while others of its connection wait for the room
     stuck_s: float = 10.0
-    connections: int = 10_000
+    connections: int = MOST
+    of_address: int = MOST  # of these, from one address; what comes beyond is closed
     #: of one message; handlers refuse less by their own limits, with their own words
     message_bytes: int = 64 << 20
     #: of messages that are not whole, or not wanted yet, of one connection
@@ -103,6 +105,7 @@ class OwnServer:
         self.port: int = self._listener.getsockname()[1]
         self._servers: list[asyncio.Server | TlsDoor] = []
         self._connections: set[OwnConnection] = set()
+        self._of: Counter[str] = Counter()  # of them, by the address they come from
         self._woken: list[OwnConnection] = []
         self._pings: set[OwnConnection] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -118,7 +121,14 @@ class OwnServer:
             self._servers.append(await self.loop.create_server(factory, sock=self._listener, backlog=512))
         else:
             patience_s = self.times.handshake_s
-            door = TlsDoor(self._listener, factory, self._tls, patience_s=patience_s, closed=self.closed)
+            door = TlsDoor(
+                self._listener,
+                factory,
+                self._tls,
+                patience_s=patience_s,
+                closed=self.closed,
+                of_address=self.times.of_address,
+            )
             self._servers.append(door)
         if self._unix_path is not None:
             before = os.umask(0o177)  # nobody else may open it, from its first moment on
@@ -156,6 +166,10 @@ class OwnServer:
 
     def admit(self, connection: OwnConnection) -> bool:
         """Whether one more is taken."""
+        host = connection.peer.host
+        if self._of[host] >= self.times.of_address and not connection.peer.local:
+            self.closed[TOO_MANY_OF_ADDRESS] += 1
+            return False
         if self._stopping or len(self._connections) >= self.times.connections:
             self.closed["too_many_connections"] += 1
             leaving = None if self._stopping else self._first_to_go()
@@ -163,8 +177,9 @@ class OwnServer:
                 return False
             leaving.http.leave("too_many_connections")
             leaving.close("too_many_connections")  # its client comes back when it has something to say
-            self._connections.discard(leaving)
+            self._forget(leaving)
         self._connections.add(connection)
+        self._of[host] += 1
         self._counted["opened"] += 1
         self._empty.clear()
         return True
@@ -186,10 +201,18 @@ class OwnServer:
 
     def lost(self, connection: OwnConnection) -> None:
         self._counted["ended"] += 1
-        self._connections.discard(connection)
+        self._forget(connection)
         self._pings.discard(connection)
         if not self._connections:
             self._empty.set()
+
+    def _forget(self, connection: OwnConnection) -> None:
+        if connection in self._connections:
+            self._connections.discard(connection)
+            host = connection.peer.host
+            self._of[host] -= 1
+            if not self._of[host]:
+                del self._of[host]
 
     def wake(self, connection: OwnConnection) -> None:
         """Flush it when the loop turns, with all others that have something to send."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydanube_broker.rpc.caller import Peer, address_of
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
+TOO_MANY_OF_ADDRESS: Final = "too_many_of_address"
 REQUEST_S: Final = 20.0  # for the head of a request, and between two pieces of its body
 _KEPT_FOR_FILES: Final = 48
-_MOST: Final = 10_000
+MOST: Final = 10_000
 _MOST_HTTP: Final = 512
 _TOGETHER_BYTES: Final = 64 * 1024
 
@@ -32,6 +34,7 @@ class Places:
 
     grpc: int
     other: int  # each of the three other ports
+    of_address: int = MOST  # of these, from one address
 
 
 def raise_limit() -> None:
@@ -42,18 +45,19 @@ def raise_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def places() -> Places:
-    """Return how many connections the process's limit of descriptors leaves room for."""
-    return places_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+def places(of_address: int | None = None) -> Places:
+    """Return how many connections the process's limit of descriptors leaves room for; `of_address` as it is set."""
+    found = places_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    return replace(found, of_address=of_address or MOST)
 
 
 def places_within(soft: int) -> Places:
     """Return how many connections a limit of `soft` descriptors leaves room for."""
     if soft == resource.RLIM_INFINITY:
-        return Places(grpc=_MOST, other=_MOST_HTTP)
+        return Places(grpc=MOST, other=_MOST_HTTP)
     other = max(2, min(_MOST_HTTP, soft // 16))
     files = max(_KEPT_FOR_FILES, min(soft // 4, 1024))
-    return Places(grpc=max(4, min(_MOST, soft - files - 3 * other)), other=other)
+    return Places(grpc=max(4, min(MOST, soft - files - 3 * other)), other=other)
 
 
 class OneWrite:
@@ -96,10 +100,15 @@ class OneWrite:
 
 
 def patient_http(
-    connections: int, request_s: float = REQUEST_S, *, memory: PeerMemory | None = None
+    connections: int,
+    request_s: float = REQUEST_S,
+    *,
+    of_address: int = MOST,
+    memory: PeerMemory | None = None,
+    closed: Counter[str] | None = None,
 ) -> type[H11Protocol]:
-    """uvicorn's HTTP/1.1 with bounds of its own: so many connections, and `request_s` for whoever is to say something, or
-    to read something of its answer.
+    """uvicorn's HTTP/1.1 with bounds of its own: so many connections, so many of one address, and `request_s` for whoever
+    is to say something, or to read something of its answer.
 
     Args:
         memory: answers that are not read are counted there.
@@ -111,6 +120,7 @@ def patient_http(
     class Patient(H11Protocol):
         """One HTTP connection whose patience has an end."""
 
+        host = ""
         quiet_since = 0.0
         look: asyncio.TimerHandle | None = None
         unread, unread_since = 0, 0.0  # of answers, and since when none of it was read
@@ -122,6 +132,12 @@ def patient_http(
             self.holding = Holding(
                 peer, self.quiet_since, holds=transport.get_write_buffer_size, give_up=transport.abort
             )
+            self.host = peer.host
+            if sum(each.host == peer.host for each in here) >= of_address:
+                if closed is not None:
+                    closed[TOO_MANY_OF_ADDRESS] += 1
+                transport.abort()
+                return
             if len(here) >= connections:
                 idle = [each for each in here if each.working is None]
                 if not idle:

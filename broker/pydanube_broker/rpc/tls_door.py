@@ -16,7 +16,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from pydanube_broker.rpc.caller import address_of
+from pydanube_broker.rpc.caller import Peer, address_of
+from pydanube_broker.rpc.patience import TOO_MANY_OF_ADDRESS
 
 log = logging.getLogger("pydanube.rpc")
 
@@ -51,6 +52,7 @@ class TlsDoor:
         context: the certificates in force.
         patience_s: for the first byte, and once more for the handshake.
         closed: counts connections that got no further, by reason.
+        of_address: of one address at most so many are on their way through at a time.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class TlsDoor:
         *,
         patience_s: float,
         closed: Counter[str],
+        of_address: int,
     ) -> None:
         self._listener = listener
         self._factory = factory
@@ -68,7 +71,9 @@ class TlsDoor:
         self._patience_s = patience_s
         self._closed = closed
         self._turn = asyncio.Lock()
-        self._waiting: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._of_address = of_address
+        self._waiting: dict[asyncio.Task[None], str] = {}  # the oldest first, with its address
+        self._of: Counter[str] = Counter()
         self._loop = asyncio.get_running_loop()
         self._accepting = self._loop.create_task(self._accept())
 
@@ -87,15 +92,24 @@ class TlsDoor:
                 log.warning("not_accepted", extra={"event": "not_accepted", "error": str(error)})
                 await asyncio.sleep(PAUSE_S)
                 continue
+            peer = Peer(address=address_of(address))
+            if self._of[peer.host] >= self._of_address:
+                self._closed[TOO_MANY_OF_ADDRESS] += 1
+                connection.close()
+                continue
             if len(self._waiting) >= MOST_WAITING:
                 self._closed["too_many_handshakes"] += 1
                 next(iter(self._waiting)).cancel()
-            task = self._loop.create_task(self._admit(connection, address_of(address)))
-            self._waiting[task] = None
+            task = self._loop.create_task(self._admit(connection, peer.address))
+            self._waiting[task] = peer.host
+            self._of[peer.host] += 1
             task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._waiting.pop(task, None)
+        host = self._waiting.pop(task)
+        self._of[host] -= 1
+        if not self._of[host]:
+            del self._of[host]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("handshake_failed", exc_info=error, extra={"event": "handshake_failed"})
 
