@@ -48,6 +48,8 @@ def test_consumers_of_a_key_shared_subscription_are_checked_together(bench: Benc
     assert result["ratio"]["messages_per_s_to_exclusive"] > 0
 
 
+# Nine seconds of processors for the options of one scenario: its reckoning is held by test_bench_parts.
+@pytest.mark.long
 def test_keyed_backlog_drains_with_nothing_published_and_late_acks(bench: Bench) -> None:
     result = bench(
         "backlog", "--sub-type", "shared", "--keys", "5", "--consumers", "2", "--ack-delay", "10ms",
