@@ -6,8 +6,9 @@
 
 First paint: from the start of the process to the first screen that has words on it, beside an application of Textual that
 shows one word, in turn. A key: from its byte going in to the last byte of the screen that shows what it did. Shares are of
-one core, from /proc. Of keys the processor time of the screen's thread is told too, and of a tail its share of a core: a
-machine that is busy with something else (see the load average) makes the rest slower.
+one core, from /proc. A machine that is busy with something else (see the load average) makes all of it slower: beside the
+wall time of keys stands the processor time of the screen's thread, and what a key takes in the application with one word,
+measured in the same minute under the same load (`empty_key`; `_ratio` is ours by that).
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ GOALS: Final[dict[str, float]] = {
 TAIL_RATE: Final = 50_000
 EMPTY: Final = (
     "from textual.app import App\nfrom textual.widgets import Static\n"
-    "class Empty(App):\n    def compose(self):\n        yield Static('EMPTY')\nEmpty().run()"
+    "class Empty(App):\n    def compose(self):\n        yield Static('EMPTY')\n"
+    "    def on_key(self, event):\n        self.query_one(Static).update(f'saw {event.key}')\nEmpty().run()"
 )
 _CONTROL: Final = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
 
@@ -185,6 +187,23 @@ def first_paint(broker: BrokerProcess, times: int) -> dict[str, float]:
     return found
 
 
+def empty_key(times: int) -> dict[str, float]:
+    """What a key takes in an application that shows one word: the terminal, the machine and Textual without us."""
+    wall: list[float] = []
+    spent: list[float] = []
+    with terminal(sys.executable, "-c", EMPTY) as it:
+        it.until("EMPTY")
+        it.drain(0.5)
+        for number in range(times * 3):
+            letter = "abcdefgh"[number % 8]
+            begun, before = time.perf_counter(), it.loop_s()
+            it.key(letter)
+            wall.append(it.until(f"saw {letter}") - begun)
+            spent.append(it.loop_s() - before)
+            it.drain(0.05)
+    return {"ms": statistics.median(wall) * 1000, "processor_ms": statistics.median(spent) * 1000}
+
+
 def keys(broker: BrokerProcess, topics: int, times: int) -> dict[str, float]:
     """A key of the filter, and an order, over all topics; and the memory with them."""
     filtered: list[float] = []
@@ -219,7 +238,11 @@ def keys(broker: BrokerProcess, topics: int, times: int) -> dict[str, float]:
                 spent["sort"].append(it.loop_s() - before)
                 it.drain(0.05)
         rss = it.rss_mib()
+    empty = empty_key(times)
     return {
+        **{f"empty_key_{name}": round(value, 1) for name, value in empty.items()},
+        "filter_ratio": round(statistics.median(filtered) * 1000 / empty["ms"], 2),
+        "sort_ratio": round(statistics.median(sorted_) * 1000 / empty["ms"], 2),
         "filter_ms": round(statistics.median(filtered) * 1000, 1),
         "filter_worst_ms": round(max(filtered) * 1000, 1),
         "sort_ms": round(statistics.median(sorted_) * 1000, 1),
@@ -273,6 +296,7 @@ def tail(broker: BrokerProcess, rate: int, times: int) -> dict[str, float]:
     sender = spawn.Process(target=_send, args=(broker.url, rate, begun, stop))
     sender.start()
     taken: list[float] = []
+    spent: list[float] = []
     try:
         begun.wait()
         with terminal(*console(broker, "--view", "messages flood")) as it:
@@ -282,19 +306,24 @@ def tail(broker: BrokerProcess, rate: int, times: int) -> dict[str, float]:
             it.drain(3)
             busy = (it.loop_s() - before) / 3
             for _ in range(times):
-                pressed = time.perf_counter()
+                pressed, before = time.perf_counter(), it.loop_s()
                 it.key("?")
                 it.until("arrows scroll", quiet_s=0.001)
                 taken.append(time.perf_counter() - pressed)
+                spent.append(it.loop_s() - before)
                 it.key("\x1b")
                 it.drain(0.5)
             dropped = it.shown(r"dropped by view: ([1-9]\S*)")
+        empty = empty_key(times)
     finally:
         stop.set()
         sender.join()
     return {
         "tail_key_ms": round(statistics.median(taken) * 1000, 1),
         "tail_key_worst_ms": round(max(taken) * 1000, 1),
+        "tail_key_processor_ms": round(statistics.median(spent) * 1000, 1),
+        "tail_empty_key_ms": round(empty["ms"], 1),
+        "tail_key_ratio": round(statistics.median(taken) * 1000 / empty["ms"], 2),
         "tail_loop_share": round(busy, 3),
         "tail_dropped": dropped,  # type: ignore[dict-item]
     }

@@ -81,7 +81,8 @@ Terms after `/` stand side by side, and a row must hold to all of them.
 KEYS_TEXT: Final = """\
 ## Keys
 
-A change is there with `--allow-writes` alone. Its plan is shown first, with what goes and who feels it; Cancel has the
+A change is there with `--allow-writes` alone, and, where the broker has its locks on, for callers with a right to it: what the
+caller may not do is neither in the footer nor in the palette, and dimmed in the help. Its plan is shown first, with what goes and who feels it; Cancel has the
 focus, and what destroys, or moves the topics of many, wants the name typed. Marked rows are planned together, at most a hundred; topics are one plan with one token. Other keys come from
 a file, by action; two actions with one key in a view are an error that names both.
 

@@ -96,6 +96,7 @@ class Played:
         self.now_s: float = tree["now_s"]
         self.messages: list[dict[str, Any]] = tree["messages"]
         self._answers: dict[str, list[Any]] = tree["answers"]
+        self._answers[key_of("security.whoami", {})] = [{"permissions": ["*"]}]
         as_of = datetime.fromtimestamp(self.now_s, UTC).isoformat()
         for operation, answer in json.loads(BALANCE.read_text()).items():
             for key in (key_of(operation, {}), key_of(operation, {"limit": PAGE_ITEMS})):

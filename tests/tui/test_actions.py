@@ -19,9 +19,7 @@ def test_the_table_as_it_stands_has_no_key_twice() -> None:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_help_of_every_view_names_every_key(view: str) -> None:
-    told = "\n".join(
-        "".join(text for text, _ in spans) for spans in help_lines(VIEWS[view], ACTIONS, allow_writes=True)
-    )
+    told = "\n".join("".join(text for text, _ in spans) for spans in help_lines(VIEWS[view], ACTIONS))
     for key, action in by_key(ACTIONS, view).items():
         assert key in told
         assert action.help in told

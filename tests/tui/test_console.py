@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pydanube_core.errors import Unavailable
+from pydanube_tui.actions import ACTIONS
 from pydanube_tui.cluster import Cluster, Options, State
 from pydanube_tui.console import Console
 from pydanube_tui.dialogs import Choosing, Reading
@@ -419,3 +420,21 @@ async def test_the_selected_row_stays_selected_before_any_key_moved_the_cursor(c
         assert app.grid.scroll_offset.y == 0, "the top stays in sight"
         await press("v")
         assert app.grid.cursor == 0, "what was sorted by hand is looked at from its beginning"
+
+
+async def test_what_the_caller_has_no_right_to_is_not_offered(cluster: Administered) -> None:
+    caller = Mangled(cluster, "permissions", ["topics:*", "subscriptions:read"])
+    async with opened(cluster, "topics", caller=caller, allow_writes=True, size=(160, 30)) as (app, press):
+        for _ in range(200):
+            await press()
+            if "*" not in app.held:
+                break
+        offered = {choice.id for choice in app.choices_of([*ACTIONS.values()])}
+        assert {"topics.delete", "go.topics", "go.subscriptions", "row.copy", "screen.help"} <= offered
+        assert not {"go.audit", "go.schemas", "go.journal"} & offered
+        app.go(Target(view="namespaces"))
+        await press()
+        assert "namespaces.delete" not in {choice.id for choice in app.choices_of([*ACTIONS.values()])}
+        assert "new namespace" not in screen(app)
+        await press("ctrl+d")
+        assert "no right" in [each.message for each in app._notifications][-1]

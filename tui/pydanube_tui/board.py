@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
+from pydanube_admin.engine.permission import may_use
+from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import OpsClient
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument
 from rich.text import Text
@@ -40,6 +42,8 @@ from pydanube_tui.views import VIEWS
 from pydanube_tui.views.messages import FORMS
 
 HISTORY: Final = 100
+RIGHTS_S: Final = 30.0  # between two questions what the caller may do
+EVERYTHING: Final = frozenset({"*"})
 LIVE_S: Final = 0.25  # between two looks at a tail
 STILL: Final = (
     2  # refreshes without news, after which the page is that of before: marks and rates are gone by then
@@ -95,9 +99,10 @@ class Board(App[None]):
         self.prompting = ""
         self.said: deque[str] = deque(maxlen=HISTORY)  # after `:`
         self.recalled = 0  # how far back in them
-        self._toggled: Target | None = None
         self.last_used = self.options.now()
         self.keys_here: dict[str, Action] = {}
+        self._wanted: Sequence[Action] = ()  # those of the footer
+        self.held: Collection[str] = EVERYTHING  # permissions of the caller, as the broker says
 
     # -- putting it together -----------------------------------------------------------------------------------
 
@@ -125,6 +130,7 @@ class Board(App[None]):
         self.grid.focus()
         self.set_interval(1.0, self._tick)
         self.open_view(fresh=True)
+        self.run_worker(self._know_rights(), group="rights", exclusive=True)
 
     async def on_unmount(self) -> None:
         """Close the connection."""
@@ -186,7 +192,7 @@ class Board(App[None]):
 
     def open_view(self, *, fresh: bool) -> None:
         """Show the view we are at, from its first answer on."""
-        self.keys_here = by_key(self.options.actions, self.target.view)
+        self._choose_actions()
         self.filter, self.page, self.situation = None, Page(empty="loading …"), self._situation()
         self.marked.clear()
         self.workers.cancel_group(self, "tail")
@@ -194,6 +200,12 @@ class Board(App[None]):
         self.standing = Standing(state=State.CONNECTING)
         self.draw(fresh=fresh)
         self.run_worker(self._follow(self.feed), group="view", exclusive=True)
+
+    def _choose_actions(self) -> None:
+        """Those of the view we are at: by their keys, and for the footer, what is most wanted first."""
+        self.keys_here = by_key(self.options.actions, self.target.view)
+        here = (each for each in self.options.actions.values() if each.keys and each.within(self.target.view))
+        self._wanted = sorted(filter(self.may, here), key=self._weight)
 
     def _feed(self) -> Feed | Tail:
         """What asks for the view: its operations, or a reader of messages."""
@@ -224,6 +236,33 @@ class Board(App[None]):
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if self.paused else self.standing.wait_s(pace_s)):
                     await self.wake.wait()
+
+    async def _know_rights(self) -> None:
+        """Ask now and then what the caller may do; until the broker has said so, all is offered, and refused by it."""
+        while True:
+            with suppress(ClusterError, *MISREAD):
+                held = frozenset((await self.caller.call("security.whoami"))["permissions"])
+                if held != self.held:
+                    self.held = held
+                    self._choose_actions()
+                    self.bars()
+            await asyncio.sleep(RIGHTS_S)
+
+    def may(self, action: Action) -> bool:
+        """Whether the caller may do this somewhere: an operation, or to go to a view that asks some."""
+        view = VIEWS.get(action.id.removeprefix("go.")) if action.operation is None else None
+        asked = [] if action.operation is None else [action.operation]
+        if view is not None:
+            asked = [ask.operation for ask in view.asks({}).values() if not ask.optional]
+        return all(may_use(OPERATIONS[each], self.held) for each in asked)
+
+    def offers(self, action: Action) -> bool:
+        """Whether it is there in this view, for this caller, in this console."""
+        return (
+            action.within(self.target.view)
+            and (self.options.allow_writes or not action.changes)
+            and self.may(action)
+        )
 
     async def _renew(self, feed: Feed | Tail) -> None:
         """Ask, and make the page of the answers.
@@ -341,13 +380,7 @@ class Board(App[None]):
             counts = f"/{self.filter.text}  {counts}"
         if self.marked:
             counts = f"{len(self.marked)} marked  {counts}"
-        wanted = [
-            action
-            for action in self.options.actions.values()
-            if action.within(self.target.view) and action.keys
-        ]
-        wanted.sort(key=self._weight)
-        self._set("#bottom", self._barred(footer(wanted, counts, self.size.width)))
+        self._set("#bottom", self._barred(footer(self._wanted, counts, self.size.width)))
 
     def _set(self, id: str, text: Text) -> None:
         for bar in self.screen_stack[0].query(id).results(Static):  # none while the screen is taken down
@@ -413,7 +446,8 @@ class Board(App[None]):
         client, self._client = self._client, None
         if client is not None:
             self.run_worker(client.aclose())
-        self.cluster = self.clusters[name]
+        self.cluster, self.held = self.clusters[name], EVERYTHING
+        self.run_worker(self._know_rights(), group="rights", exclusive=True)
         self.places, self.at = [Target(view=self.target.view if not self.view.takes else "overview")], 0
         self.open_view(fresh=True)
 

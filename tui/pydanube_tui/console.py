@@ -360,7 +360,7 @@ class Console(Doing):
         self.say(f"wrote {len(rows)} rows, {len(text.encode())} bytes, to {path}")
 
     def _help(self) -> None:
-        lines = help_lines(self.view, self.options.actions, allow_writes=self.options.allow_writes)
+        lines = help_lines(self.view, self.options.actions, self.offers)
         self.read(f"{self.view.title}: what is here, and every key", lines)
 
     async def _palette(self) -> None:

@@ -44,6 +44,9 @@ class Doing(Board):
         if action.changes and not self.options.allow_writes:
             self.say(f"{action.title}: the console only reads; start it with --allow-writes", bad=True)
             return
+        if not self.may(action):
+            self.say(f"{action.title}: this caller has no right to it ({operation.permission})", bad=True)
+            return
         try:
             calls = await self._calls(operation, action)
             if calls is None:
@@ -265,7 +268,7 @@ class Doing(Board):
         return [
             Choice(id=action.id, title=action.title, help=action.help, hint=" ".join(action.keys[:1]))
             for action in actions
-            if action.within(self.target.view) and (self.options.allow_writes or not action.changes)
+            if self.offers(action)
         ]
 
 

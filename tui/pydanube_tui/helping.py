@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pydanube_tui.actions import Action
 from pydanube_tui.page import Line, Tone, line
@@ -10,8 +10,10 @@ from pydanube_tui.view import View
 from pydanube_tui.views.wording import STATUS
 
 
-def help_lines(view: View, actions: Mapping[str, Action], *, allow_writes: bool) -> list[Line]:
-    """The text that `?` opens."""
+def help_lines(
+    view: View, actions: Mapping[str, Action], offers: Callable[[Action], bool] = lambda _: True
+) -> list[Line]:
+    """The text that `?` opens; what is not offered to this caller is dimmed."""
     lines = [
         line(view.summary),
         line(("the same without a screen: ", Tone.DIM), (view.twin, Tone.ACCENT)),
@@ -43,7 +45,7 @@ def help_lines(view: View, actions: Mapping[str, Action], *, allow_writes: bool)
     for group, members in groups.items():
         lines += [line(), line((group, Tone.STRONG))]
         for action in members:
-            refused = action.changes and not allow_writes
+            refused = not offers(action)
             lines.append(
                 line(
                     (f"  {' '.join(action.keys) or '–':<12} ", Tone.ACCENT),

@@ -6,7 +6,7 @@ read inside `operations.read`, the change that an undo takes back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextvars import ContextVar
 from typing import Final, Protocol
 
@@ -14,9 +14,10 @@ from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import PermissionDenied
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
 from pydanube_core.security.identity import current_identity, relayed_by
-from pydanube_core.security.permissions import AUDIT_READ, CLUSTER, PRODUCE, Principal, Resource
+from pydanube_core.security.permissions import AUDIT_READ, CLUSTER, PRODUCE, Principal, Resource, holds
 
 from pydanube_admin.engine.call import Call
+from pydanube_admin.engine.operation import Operation
 
 #: everybody may ask who he is, and which operations there are
 FREE: Final = frozenset({"security.whoami", "operations.find"})
@@ -42,6 +43,16 @@ WRITTEN: Final = {
 
 #: whose permission was looked at last in this task: what is being carried out
 call_under_way: ContextVar[Call | None] = ContextVar("call_under_way", default=None)
+
+
+def may_use(operation: Operation, held: Collection[str]) -> bool:
+    """Whether somebody who holds these permissions, on anything at all, can do something with an operation.
+
+    Nobody is refused what is free or his own; what is inside a call is looked at, and who may do nothing has nothing to plan.
+    """
+    if operation.name in FREE | OWN:
+        return True
+    return bool(held) if operation.name in OF_ANOTHER else holds(held, operation.permission)
 
 
 def check_permission(port: ClusterPort, call: Call) -> Call:
