@@ -50,7 +50,7 @@ PACKAGES: Final = (
     "pydanube_tui",
 )
 
-# Budgets in seconds. They bound a hang, they are not goals: `make test` should take 20 minutes at most. A loaded machine may take
+# Budgets in seconds. They bound a hang, they are not goals: `make test` should take 15 minutes at most. A loaded machine may take
 # three times that, and CI must then report what is wrong, not that it was slow.
 LINT_BUDGET_S: Final = 300.0
 GROUP_BUDGET_S: Final = 1200.0
