@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from pydanube_cli.certificates import CertificateFolder
 from pydanube_cli.composition import administered
 from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
+from pydanube_core.names import TopicName
 from pydanube_core.ops_call import call_request
 from pydanube_core.security.identity import OPERATOR
 
@@ -55,7 +56,7 @@ class LockedCluster:
         return list(self.several.brokers.values())
 
     async def call(self, broker: Broker, who: str, operation: str, /, **arguments: Any) -> dict[str, Any]:
-        channel = OpsChannel(broker.admin_url, token=self.tokens.get(who, ""), tls=self.tls)
+        channel = OpsChannel(broker.admin_url, token=self.tokens.get(who), tls=self.tls)
         return await asked(channel, operation, arguments)
 
     async def give(self, name: str, roles: str, scope: str = "cluster", resource: str = "") -> None:
@@ -80,9 +81,13 @@ async def asked(channel: OpsChannel, operation: str, arguments: dict[str, Any]) 
 
 @asynccontextmanager
 async def locked_cluster(
-    etcd: EtcdMembers, path: Path, *, one_address: bool = False
+    etcd: EtcdMembers, path: Path, *, one_address: bool = False, modes: Sequence[str] = ("required",) * 3
 ) -> AsyncIterator[LockedCluster]:
-    """`one_address`: clients reach the first broker alone, which carries what is not its own."""
+    """
+    Args:
+        one_address: clients reach the first broker alone, which carries what is not its own.
+        modes: of the three, `auth.mode`.
+    """
     folder = CertificateFolder(path=path / "certificates")
     folder.make(["127.0.0.1"], principal="client", days=2, again=False)
     tls = TlsSettings(
@@ -91,7 +96,7 @@ async def locked_cluster(
         client_ca=folder.file("ca.crt"),
         client_auth="optional",
     )
-    auth = Auth(mode="required", failure_delay=0.001)
+    mode = iter(modes)
 
     (port,) = free_ports(1)
     ports = iter((port, 0, 0))
@@ -102,6 +107,7 @@ async def locked_cluster(
         if one_address:
             moved = {"grpc_port": next(ports), "connect_url": f"https://127.0.0.1:{port}"}
             server = server.model_copy(update=moved)
+        auth = Auth(mode=next(mode), failure_delay=0.001)
         locked = settings.model_copy(update={"tls": tls, "auth": auth, "server": server})
         async with administered(locked) as (broker, _):
             yield broker
@@ -113,8 +119,8 @@ async def locked_cluster(
         await cluster.give("owner", "admin", "namespace", "shop")
         await cluster.give("stranger", "viewer", "namespace", "default")
         for broker in cluster.brokers:
-            assert broker.locks is not None
-            await until(lambda b=broker: len(b.locks.book.tokens) == len(cluster.tokens))
+            if broker.locks is not None:
+                await until(lambda b=broker: len(b.locks.book.tokens) == len(cluster.tokens))
         yield cluster
 
 
@@ -215,23 +221,42 @@ async def test_one_address_over_tls_carries_streams_dead_letters_and_whoever_the
 
 async def test_rights_hold_at_all_brokers_as_soon_as_they_are_given_or_taken(cluster: LockedCluster) -> None:
     topic = TOPICS[0]
-    one = cluster.brokers[0]  # where rights are given
+    one, other = cluster.brokers[:2]  # rights are given at the first, the topic is at the second
     await cluster.call(one, "admin", "topics.create", topic=topic)
     await until(lambda: cluster.several.serves_name(topic))
-    if cluster.several.owner(topic) is one:
-        await cluster.call(
-            one, "admin", "topics.move", topic=topic, to_broker=str(cluster.brokers[1].data_dir.broker_id)
-        )
-        await until(
-            lambda: cluster.several.serves_name(topic) and cluster.several.owner(topic) is not one,
-            timeout_s=60,
-        )
+    if cluster.several.owner(topic) is not other:
+        await cluster.call(one, "admin", "topics.move", topic=topic, to_broker=str(other.data_dir.broker_id))
+    name = TopicName.parse(topic)
+    await until(lambda: other.registry.find(name) is not None and one.registry.find(name) is None)
     await cluster.give("late", "admin", "namespace", "shop")
     given = {"topic": topic, "type": "shared"}
     await cluster.call(one, "late", "subscriptions.create", subscription="a", **given)
     await cluster.at_the_machine("bindings.delete", {"binding": "late"})
     with pytest.raises(PermissionDenied):
         await cluster.call(one, "late", "subscriptions.create", subscription="b", **given)
+
+
+async def test_a_running_cluster_is_locked_broker_by_broker(etcd: EtcdMembers, tmp_path: Path) -> None:
+    async with locked_cluster(etcd, tmp_path, modes=("optional", "required", "off")) as cluster:
+        counting, locked, still_open = cluster.brokers
+        locked_id, counting_id = (str(each.data_dir.broker_id) for each in (locked, counting))
+        # who shows nothing goes on at those that do not insist, and is counted where that is asked for
+        before = counting.metrics.security_refused["no_identity"]
+        answer = await cluster.call(counting, "nobody", "brokers.list")
+        assert [each["broker_id"] for each in answer["not_seen"]] == [locked_id]
+        assert counting.metrics.security_refused["no_identity"] > before
+        answer = await cluster.call(still_open, "nobody", "brokers.list")
+        assert [each["broker_id"] for each in answer["not_seen"]] == [locked_id]
+        with pytest.raises(Unauthenticated):
+            await cluster.call(locked, "nobody", "brokers.list")
+        # who shows a token is known at all that ask
+        for broker in (counting, locked):
+            answer = await cluster.call(broker, "admin", "brokers.list")
+            assert "not_seen" not in answer
+        with pytest.raises(Unauthenticated, match="the one that you called does not"):
+            await cluster.call(still_open, "admin", "brokers.describe", broker_id=locked_id)
+        described = await cluster.call(still_open, "admin", "brokers.describe", broker_id=counting_id)
+        assert described["broker_id"] == counting_id
 
 
 async def test_whoever_is_no_broker_is_nobody(cluster: LockedCluster) -> None:
