@@ -153,6 +153,8 @@ class AdminCore:
     async def begin(self) -> None:
         """Take up what an earlier life left undone; else the first call does."""
         await self._tidy_up()
+        if self._port is not None:
+            self._audit.index.wrote(0)
 
     async def call(
         self,

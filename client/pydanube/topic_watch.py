@@ -86,16 +86,21 @@ class TopicWatch:
     ) -> None:
         self.choice = choice
         self.several = several
-        #: the errors of one topic that are none of the others' business
-        self.may_leave: tuple[type[ClusterError], ...] = ()
-        if several:
-            self.may_leave = (TopicNotFound,) if choice.names else (Fatal,)
         self._match = match
         self._prepare = prepare
         self._create = create
         self._max_topics = max_topics
         self._refresh_s = refresh_s
         self._told = False
+
+    def may_leave(self, partition: int | None) -> tuple[type[ClusterError], ...]:
+        """The errors of one concrete topic that do not end the consumer: it goes on with the others.
+
+        Of a lone topic, partitions may be taken away again; the first goes with the topic.
+        """
+        if self.several and not self.choice.names:
+            return (Fatal,)
+        return (TopicNotFound,) if self.several or partition else ()
 
     async def first(self) -> dict[str, Partitions]:
         """Return what there is when the consumer opens: of a list all of it, or `TopicNotFound`."""

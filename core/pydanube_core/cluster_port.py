@@ -107,6 +107,13 @@ class MetadataPort(Protocol):
         options: Mapping[str, Any],
     ) -> None: ...
 
+    async def add_partitions(self, topic: str, partitions: int) -> None:
+        """Give a partitioned topic as many partitions; clients hear of the new ones when all are there.
+
+        Raises `TopicNotFound`, `InvalidArgument` for too many, `Conflict` where it has as many by now.
+        """
+        ...
+
     async def restore_topic(self, call_id: str) -> str:
         """Bring back what a change deleted, messages and cursors included; its name. Idempotent.
 
@@ -233,6 +240,13 @@ class TopicPort(Protocol):
 
     async def delete_topic(self, topic: str, *, grace: Grace | None = None) -> None:
         """With a grace the topic can come back; without, its messages go at once."""
+        ...
+
+    async def drop_partition(self, topic: str) -> None:
+        """Take away the last partition of a topic, which is named itself. Idempotent.
+
+        Raises `Conflict` where anything was ever written to it, a producer is on it, or another follows it.
+        """
         ...
 
     async def truncate_topic(self, topic: str, offsets: Mapping[str, int]) -> None:

@@ -27,6 +27,7 @@ CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("topics.set_policies", {"topic": "orders", "policies": {"max_publish_rate": 3}}),
     ("topics.create", {"topic": "new"}),
     ("topics.create", {"topic": "new", "partitions": 2}),
+    ("topics.add_partitions", {"topic": "clicks", "partitions": 5}),
     ("topics.delete", {"topic": "orders"}),
     ("topics.set_policies", {"topic": "clicks", "policies": {"max_publish_rate": 3}}),
     ("topics.configure_schema", {"topic": "clicks", "schema_subject": "orders-value"}),

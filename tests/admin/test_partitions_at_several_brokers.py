@@ -185,3 +185,25 @@ async def test_what_changed_at_any_broker_is_told_by_each(mortal: SeveralBrokers
     whole = await ask(second, "topics.list", changed_since=marks["topics.list"])
     assert whole["whole_because"] == "brokers_changed"
     assert [each["topic"] for each in whole["items"]] == ["/default/wide"]
+
+
+async def test_partitions_are_added_for_all_brokers_and_taken_away_at_their_owners(
+    cluster: SeveralBrokers,
+) -> None:
+    first, second, third = cluster.brokers.values()
+    await ask(first, "subscriptions.create", topic="wide", subscription="idle", type="shared")
+    added = await ask(second, "topics.add_partitions", topic="wide", partitions=9)
+    for broker in (first, second, third):
+        async with connect(broker.broker_url) as client, client.producer("wide") as producer:
+            assert producer.partitions == 9
+    new = [TopicName.parse(f"wide-part-{n}") for n in (6, 7, 8)]
+    for part in new:
+        await until(lambda part=part: cluster.serves(part))
+        owner = cluster.owner(str(part)).registry.find(part)
+        await until(lambda owner=owner: "idle" in owner.subscriptions and not owner.producers_connected)
+    await ask(third, "topics.move", topic=str(new[0]), to_broker=id_of(first))
+    await until(lambda: first.registry.find(new[0]) is not None)
+    await ask(third, "changes.undo", call_id=added["call_id"])
+    for broker in (first, second, third):
+        await until(lambda broker=broker: len(broker.registry.catalog.index.partitions(PARTS[0].base)) == 6)
+        assert (await ask(broker, "topics.describe", topic="wide"))["partitions"] == 6

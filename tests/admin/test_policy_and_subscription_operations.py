@@ -194,6 +194,8 @@ async def made_for(core: AdminCore, name: str) -> dict[str, Any]:
             await result(core, "namespaces.create", namespace="depot")
         case "namespaces.create":
             arguments["namespace"] = "shed"
+        case "topics.add_partitions":
+            arguments["topic"] = "/shop/clicks"
         case "roles.delete" | "bindings.delete" | "revocations.delete":
             maker = name.replace("delete", "create")
             made = await result(core, maker, **OPERATIONS[maker].examples[0].arguments)

@@ -71,6 +71,7 @@ def test_the_operations_and_their_tools() -> None:
         "audit.export": "export_audit",
         "topics.truncate": "truncate_topic",
         "topics.unload": "unload_topic",
+        "topics.add_partitions": "add_partitions",
         "topics.move": "move_topic",
         "topics.metrics": "get_topic_metrics",
         "subscriptions.describe": "describe_subscription",

@@ -87,6 +87,7 @@ async def state(cluster: Administered) -> dict[str, Any]:
 CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("topics.create", {"topic": "new"}),
     ("topics.create", {"topic": "new", "partitions": 2}),
+    ("topics.add_partitions", {"topic": "clicks", "partitions": 5}),
     ("topics.delete", {"topic": "orders"}),
     ("topics.delete", {"topic": "clicks"}),
     (

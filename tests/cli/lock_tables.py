@@ -120,6 +120,7 @@ tokens.create                     tokens:create
 tokens.list                       tokens:read
 tokens.revoke                     tokens:revoke
 tokens.rotate                     tokens:rotate
+topics.add_partitions             topics:change
 topics.chart                      topics:read
 topics.configure_schema           schemas:change
 topics.create                     topics:create

@@ -75,6 +75,7 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "topics.delete": {"topic": "clicks"},
     "topics.truncate": {"topic": "orders", "before": "offset:2"},
     "topics.unload": {"topic": "orders"},
+    "topics.add_partitions": {"topic": "clicks", "partitions": 5},
     "topics.move": {"topic": "orders"},
     "topics.replay": {"topic": "orders", "from": "earliest", "to": "copy"},
     "topics.set_policies": {"topic": "orders", "policies": {"max_publish_rate": 3}},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
@@ -15,6 +14,7 @@ from pydanube_core.spelling import close_names
 from pydanube_core.units import format_time, parse_moment_ms
 
 from pydanube_admin.engine.audit.audit_chain import FIRST, NO_RECORD, Break, ChainCheck, head_of
+from pydanube_admin.engine.audit.audit_index import STRETCH, AuditQuestion, topics_of
 from pydanube_admin.engine.audit.audit_keys import KEYS_KEY, KeyTerms
 from pydanube_admin.engine.audit.audit_log import HEAD_KEY
 from pydanube_admin.engine.context import Context
@@ -36,11 +36,10 @@ from pydanube_admin.engine.paging import glob, none_because
 from pydanube_admin.engine.spelling import either, shown
 from pydanube_admin.operations.objects import PERSON
 
-CHUNK: Final = 100  # records a turn of the loop: ten milliseconds
 MAX_LOOKED_AT: Final = (
     20_000  # records a page that has items; it may hold fewer than were asked for, and go on
 )
-LONGEST_S: Final = 5.0  # that is looked for a first item; after that a page may be empty, and go on
+PASSED: Final = 500  # stretches that the index passes over in a turn of the loop: milliseconds
 MAX_EXPORTED: Final = 100_000
 DAMAGE: Final = ("CORRUPT_JOURNAL", "CORRUPT_OBJECT", "OBJECT_MISSING", "CHECKSUM_MISMATCH")
 
@@ -141,16 +140,18 @@ async def query_audit(context: Context, request: QueryAuditRequest) -> Page[Audi
     begin = begin_of("audit.query", request, numbers=1)
     end = next_offset if begin is None else min(begin[0], next_offset)
     items: list[AuditRecord] = []
-    looked_at = 0
+    looked_at = passed = 0
     first = 0
-    begun = time.monotonic()
-    while end > first and len(items) < request.limit:
-        if looked_at >= MAX_LOOKED_AT and (items or time.monotonic() - begun > LONGEST_S):
-            break
+    while end > first and len(items) < request.limit and not (items and looked_at >= MAX_LOOKED_AT):
+        stretch = (end - 1) // STRETCH * STRETCH
+        if not context.audit.index.may_hold(stretch // STRETCH, wanted.asked):
+            end, passed = stretch, passed + 1
+            if passed % PASSED == 0:
+                await asyncio.sleep(0)
+            continue
         await asyncio.sleep(0)  # what is in memory is read without waiting
-        start = max(0, end - CHUNK)
-        first, found = await context.port.read_audit(start=start, max_messages=end - start)
-        looked_at += CHUNK
+        first, found = await context.port.read_audit(start=stretch, max_messages=end - stretch)
+        looked_at += STRETCH
         for offset, payload in reversed(found):
             if offset >= end or not wanted.may_hold(payload) or (record := _record(payload)) is None:
                 continue
@@ -163,7 +164,7 @@ async def query_audit(context: Context, request: QueryAuditRequest) -> Page[Audi
                 if len(items) == request.limit:
                     break
         else:
-            end = start
+            end = stretch
     return Page[AuditRecord](
         items=items,
         items_reason=none_because(request) if not items and end <= first and begin is None else None,
@@ -216,9 +217,19 @@ class _Filter:
         self._matches = glob(request.filter)
         self._operation = None if request.operation is None else _operation_named(request.operation)
         self._topic = None if request.topic is None else str(TopicName.parse(request.topic))
-        asked = (self._operation, request.call_id)
+        asked = (self._operation, request.principal, request.call_id)
+        self.asked = AuditQuestion(
+            operation=self._operation,
+            principal=request.principal,
+            topic=self._topic,
+            call_id=request.call_id,
+            matches=self._matches if request.filter else None,
+        )
         # Where a time is asked for, each record says whether what follows is older.
-        self._words = [] if request.since else [json.dumps(one).encode() for one in asked if one is not None]
+        words = [json.dumps(one).encode() for one in asked if one is not None]
+        if self._topic is not None:
+            words.append(self._topic.rpartition("/")[2].encode())  # a bare name is the topic, too
+        self._words = [] if request.since else words
         self._since: str | None = None
         if request.since is not None:
             self._since = format_time(parse_moment_ms(request.since, now_ms=context.now_ms(), field="since"))
@@ -237,22 +248,8 @@ class _Filter:
             and self._operation in (None, record["operation"])
             and request.call_id in (None, record["call_id"])
             and self._matches(record["operation"])
-            and (self._topic is None or self._topic in _topics(record["arguments"]))
+            and (self._topic is None or self._topic in topics_of(record["arguments"]))
         )
-
-
-def _topics(arguments: Mapping[str, Any]) -> set[str]:
-    """The topics that a call names, in its own arguments or in those of what it plans."""
-    found = set()
-    for name, value in arguments.items():
-        if name in ("topic", "to") and isinstance(value, str):
-            try:
-                found.add(str(TopicName.parse(value)))
-            except ClusterError:
-                continue
-        elif name == "arguments" and isinstance(value, Mapping):
-            found |= _topics(value)
-    return found
 
 
 async def forecast_export_audit(context: Context, request: ExportAuditRequest) -> Forecast:
@@ -330,7 +327,7 @@ async def verify_audit(context: Context, request: VerifyAuditRequest) -> Verifie
     while start < end:
         await asyncio.sleep(0)
         try:
-            _, found = await port.read_audit(start=start, max_messages=min(CHUNK, end - start))
+            _, found = await port.read_audit(start=start, max_messages=min(STRETCH, end - start))
         except ClusterError as error:
             if error.code not in DAMAGE:
                 raise

@@ -6,6 +6,8 @@ settled last, so that whoever looks after a crash knows what was meant; `resume`
 * a partitioned topic: parent `creating` → its partitions one by one → parent `ready`;
 * its deletion: parent `deleting` → partitions → parent gone;
 * a partition that an official client makes without a parent: parent first (which takes the base name), partition next;
+* partitions that are added: each with its siblings' subscriptions → the parent's number of partitions, which makes all
+  of them known to clients at once;
 * a namespace's deletion: `deleting` (creations fail from here on) → looked through → gone, or `ready` again.
 
 A topic or subscription has a transaction to itself, because its revision becomes its id.
@@ -14,7 +16,7 @@ A topic or subscription has a transaction to itself, because its revision become
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -86,6 +88,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
                     await self._retry(self._settle_namespace, name)
 
     async def _resume_partitioned(self, parent: PartitionedRecord) -> None:
+        present = _one_past(self.index.partitions(parent.topic))
         match parent.spec.stage:
             case Stage.CREATING:
                 await self._retry(self._finish_creation, parent.topic)
@@ -93,8 +96,11 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
                 await self._retry(self._finish_deletion, parent.topic)
             case Stage.RESTORING:
                 await self._retry(self._finish_restoration, parent.topic)
-            case Stage.READY if not self.index.partitions(parent.topic):
+            case Stage.READY if not present:
                 await self._retry(self._drop_empty_parent, parent.topic)
+            case Stage.READY if present > parent.spec.partitions:
+                await self.make_partitions(parent.topic, present)
+                await self.show_partitions(parent.topic, present)
 
     async def _bring_back(self, call_id: str) -> None:
         """Go on with taking back a deletion, of topics or of a subscription, and note that it is done."""
@@ -128,6 +134,42 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
             await self._subscribe_as_siblings(made)
             return [made]
         return [await self._retry(self._create_plain, topic, wanted)]
+
+    async def make_partitions(self, topic: TopicName, partitions: int) -> list[TopicRecord]:
+        """Make the partitions that a topic lacks to have so many, with their siblings' subscriptions; returns those.
+
+        Clients are told of them by `show_partitions`. Interrupted, both again in the same way finish it; `resume`
+        finishes with those that were made.
+
+        Raises:
+            TopicNotFound, NamespaceNotFound, InvalidArgument.
+            Conflict: it has as many, or more; or it is being made, deleted or restored.
+        """
+        former = self._settled_parent(topic).spec.partitions
+        if partitions <= former:
+            raise Conflict(f"{topic} has {former} partitions by now", topic=str(topic))
+        await self._retry(self._make_partitions, topic, partitions)
+        return await self._subscribed_from(topic, former)
+
+    async def show_partitions(self, topic: TopicName, partitions: int) -> None:
+        """Let clients know of the partitions that `make_partitions` made."""
+        former = self._parent(topic).spec.partitions
+        await self._retry(self._show_partitions, topic, partitions)
+        await self._subscribed_from(topic, former)  # what somebody subscribed to meanwhile, too
+
+    async def _subscribed_from(self, topic: TopicName, first: int) -> list[TopicRecord]:
+        parts = [part for part in self.index.partitions(topic) if _index(part) >= first]
+        for part in parts:
+            await self._subscribe_as_siblings(part)
+        return parts
+
+    async def drop_partition(self, part: TopicName) -> None:
+        """Take away the last partition; not its data, of which there is none. Nothing to do where it is gone.
+
+        Raises:
+            Conflict: it is not the last, or the only one, or the topic is being made, deleted or restored.
+        """
+        await self._retry(self._drop_partition, part)
 
     async def existing_topic(self, topic: TopicName) -> list[TopicRecord]:
         """The topics with a log of a name that is taken; one that somebody else is just making is finished first.
@@ -252,6 +294,31 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
                 made.topic_id, one.name, type=one.type, start_offset=0, options=one.spec.options
             )
 
+    async def _make_partitions(self, topic: TopicName, partitions: int) -> None:
+        parent = self._settled_parent(topic)
+        replace(parent.spec, partitions=partitions)  # which refuses too many
+        await self._make_all_missing(parent, partitions)
+
+    async def _show_partitions(self, topic: TopicName, partitions: int) -> None:
+        parent = self._settled_parent(topic)
+        if parent.spec.partitions < partitions:
+            key = keys.partitioned_key(topic)
+            spec = replace(parent.spec, partitions=partitions)
+            await self._change([Put(key, spec.to_json())], [ModRevision(key, parent.revision)])
+
+    async def _drop_partition(self, part: TopicName) -> None:
+        former = self.index.find_topic(part)
+        if former is None:
+            return
+        parent = self._settled_parent(part.base)
+        *others, last = self.index.partitions(part.base)
+        if last.topic != part or not others:
+            raise Conflict(f"{part} is not the last partition of {part.base} any more", topic=str(part))
+        key, parent_key = keys.topic_key(part), keys.partitioned_key(part.base)
+        spec = replace(parent.spec, partitions=_one_past(others))
+        guards = [ModRevision(key, former.revision), ModRevision(parent_key, parent.revision)]
+        await self._change([*_deletion(former), Put(parent_key, spec.to_json())], guards)
+
     async def _begin_partitioned(self, topic: TopicName, partitions: int, settings: TopicSettings) -> None:
         self.index.check_topic_is_free(topic, partitions=partitions, settings=settings)
         if self.index.partitioned(topic) is None:
@@ -264,20 +331,21 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         """Make the partitions that are missing, then say that the topic is ready."""
         parent = self._parent(topic)
         if parent.spec.stage is Stage.CREATING:
-            missing = [topic.part(index) for index in range(parent.spec.partitions)]
-            missing = [part for part in missing if self.index.find_topic(part) is None]
-            failures: list[ClusterError] = []
-            async with (
-                anyio.create_task_group() as group
-            ):  # side by side: the embedded store shares their fsync
-                for part in missing:
-                    group.start_soon(self._make_missing, parent, part, failures)
-            if failures:
-                raise failures[0]
+            await self._make_all_missing(parent, parent.spec.partitions)
             key = keys.partitioned_key(topic)
             spec = replace(parent.spec, stage=Stage.READY)
             await self._change([Put(key, spec.to_json())], [ModRevision(key, parent.revision)])
         return self.index.partitions(topic)
+
+    async def _make_all_missing(self, parent: PartitionedRecord, partitions: int) -> None:
+        names = [parent.topic.part(index) for index in range(partitions)]
+        failures: list[ClusterError] = []
+        async with anyio.create_task_group() as group:  # side by side: the embedded store shares their fsync
+            for part in names:
+                if self.index.find_topic(part) is None:
+                    group.start_soon(self._make_missing, parent, part, failures)
+        if failures:
+            raise failures[0]
 
     async def _make_missing(
         self, parent: PartitionedRecord, part: TopicName, failures: list[ClusterError]
@@ -342,14 +410,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
 
     async def _delete_one(self, topic: TopicName) -> TopicRecord:
         former = self.index.topic(topic)
-        key = keys.topic_key(topic)
-        writes: list[Write] = [
-            Delete(key),
-            DeleteRange(keys.subscriptions_range(former.topic_id)),
-            DeleteRange(keys.clients_range(former.topic_id)),
-            Delete(keys.assignment_key(former.topic_id)),
-        ]
-        await self._change(writes, [ModRevision(key, former.revision)])
+        await self._change(_deletion(former), [ModRevision(keys.topic_key(topic), former.revision)])
         return former
 
     async def _update_one(self, topic: TopicName, changes: Mapping[str, Any]) -> TopicRecord:
@@ -391,6 +452,12 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
             raise TopicNotFound(f"topic {topic} does not exist", topic=str(topic))
         return parent
 
+    def _settled_parent(self, topic: TopicName) -> PartitionedRecord:
+        parent = self._parent(topic)
+        if parent.spec.stage is not Stage.READY:
+            raise Conflict(f"{topic} is {parent.spec.stage}: try again in a moment", topic=str(topic))
+        return parent
+
     def _namespace_guard(self, topic: TopicName) -> Guard:
         namespace = self.index.namespace(topic.namespace)
         return ModRevision(keys.namespace_key(topic.namespace), namespace.revision)
@@ -411,3 +478,22 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
             stage=stage,
             settings=settings,
         )
+
+
+def _index(part: TopicRecord) -> int:
+    assert part.topic.partition is not None
+    return part.topic.partition
+
+
+def _one_past(parts: Sequence[TopicRecord]) -> int:
+    """One past the highest index; partitions that official clients made may leave some out."""
+    return _index(parts[-1]) + 1 if parts else 0
+
+
+def _deletion(topic: TopicRecord) -> list[Write]:
+    return [
+        Delete(keys.topic_key(topic.topic)),
+        DeleteRange(keys.subscriptions_range(topic.topic_id)),
+        DeleteRange(keys.clients_range(topic.topic_id)),
+        Delete(keys.assignment_key(topic.topic_id)),
+    ]

@@ -19,6 +19,7 @@ from pydanube_core.names import TopicName
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.schema.administration import SchemaAdministration
 from pydanube_broker.serving.administration import Administration
+from pydanube_broker.serving.partitions import add_partitions, drop_partition
 from pydanube_broker.slices import Slices
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.retention import Keep
@@ -126,6 +127,13 @@ class TopicsPart:
     async def restore_topic(self, call_id: str) -> str:
         found = (await self._broker.registry.restore(call_id))[0]
         return str(found.topic if found.parent is None else found.parent)
+
+    async def add_partitions(self, topic: str, partitions: int) -> None:
+        self._broker.health.check_publish()
+        await add_partitions(self._broker.registry, TopicName.parse(topic), partitions)
+
+    async def drop_partition(self, topic: str) -> None:
+        await drop_partition(self._broker.registry, TopicName.parse(topic))
 
     async def truncate_topic(self, topic: str, offsets: Mapping[str, int]) -> None:
         parts = [p for p in self._broker.registry.parts(TopicName.parse(topic))[1] if p.name in offsets]

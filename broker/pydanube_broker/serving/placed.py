@@ -54,14 +54,21 @@ class Placement:
         return plain | {record.topic for record in index.all_partitioned() if index.partitions(record.topic)}
 
     def parts(self, name: TopicName) -> tuple[bool, Sequence[Placed]]:
-        """Whether a topic is partitioned, and its concrete topics by index; none of an unknown one."""
+        """Whether a topic is partitioned, and its concrete topics by index; none of an unknown one.
+
+        Partitions that are being added are left out until all are there: whoever hashed keys to some of them only would
+        part what belongs together.
+        """
+        index = self._registry.catalog.index
         if not self._registry.ownership.several:
             partitioned, topics = self._registry.parts(name)
-            return partitioned, [self._placed(topic.options) for topic in topics]
-        record = self._registry.catalog.index.find_topic(name)
-        if record is not None:
-            return False, [self._placed(record)]
-        return True, [self._placed(part) for part in self._registry.catalog.index.partitions(name)]
+            records = [topic.options for topic in topics]
+        else:
+            record = index.find_topic(name)
+            partitioned, records = record is None, index.partitions(name) if record is None else [record]
+        if (parent := index.partitioned(name)) is not None:
+            records = [each for each in records if (each.partition or 0) < parent.spec.partitions]
+        return partitioned, [self._placed(record) for record in records]
 
     def _placed(self, record: TopicRecord) -> Placed:
         registry = self._registry

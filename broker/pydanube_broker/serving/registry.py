@@ -351,9 +351,9 @@ class Registry:
             try:
                 records += await self.catalog.delete_topic(name, grace=grace)
             finally:
-                self._follow_deletions(records)
+                self.follow_deletions(records)
 
-    def _follow_deletions(self, records: Sequence[TopicRecord]) -> None:
+    def follow_deletions(self, records: Sequence[TopicRecord]) -> None:
         """Serve no topic that the catalog has no more, and let none take messages that it may have no more."""
         for record in records:
             if self.catalog.index.topic_by_id(record.topic_id) is None:

@@ -5,6 +5,7 @@ Pumps move batches; this is for operations, where a hundred messages are many.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 from pydanube_core.batch import MAX_COPY_BYTES, encode_batch, read_producer_part
@@ -25,9 +26,7 @@ async def messages_between(
     found: list[MessageFacts] = []
     size = 0
     async for batch in batches_between(topic, start, min(end, topic.commit), give_way):
-        for message in _messages(topic.name, batch):
-            if not start <= message.offset < end:
-                continue
+        for message in _messages(topic.name, batch, start, end):
             size += len(message.payload)
             if found and size > max_bytes:
                 return found
@@ -37,14 +36,15 @@ async def messages_between(
     return found
 
 
-def _messages(topic: str, batch: CachedBatch) -> list[MessageFacts]:
+def _messages(topic: str, batch: CachedBatch, start: int, end: int) -> list[MessageFacts]:
+    """The batch's messages of `[start, end)`."""
     view = view_of(batch)
     header = read_producer_part(producer_bytes(batch), verify=False)
     offsets, payloads, times = list(view.offsets()), view.payloads(), view.publish_times_ms()
     keys, attributes, schemas = view.keys(), view.attributes(), view.schemas()
     producers, which = view.producers(), view.producer_index()
     found = []
-    for i, offset in enumerate(offsets):
+    for i in range(bisect_left(offsets, start), bisect_left(offsets, end)):
         number, name = (header.producer_id, "") if not producers else producers[which[i] if which else 0]
         schema = (header.schema_id, header.schema_version)
         if schemas is not None:
@@ -53,7 +53,7 @@ def _messages(topic: str, batch: CachedBatch) -> list[MessageFacts]:
         found.append(
             MessageFacts(
                 topic=topic,
-                offset=offset,
+                offset=offsets[i],
                 append_time_ms=batch.append_time_ms,
                 publish_time_ms=times[i],
                 producer=name or (str(number) if number else ""),

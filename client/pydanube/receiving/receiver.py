@@ -138,7 +138,7 @@ class Receiver:
                 partition=index,
                 concrete_topic=concrete,
                 receiver=options,
-                may_leave=() if self._watch is None else self._watch.may_leave,
+                may_leave=() if self._watch is None else self._watch.may_leave(index),
                 credit_messages=1,  # and its share before it runs
                 credit_bytes=1,
                 retry=self._side.retry,

@@ -19,6 +19,7 @@ from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import AuditUnavailable, ClusterError, Conflict
 
 from pydanube_admin.engine.audit.audit_chain import FIRST, Head, head_of, linked
+from pydanube_admin.engine.audit.audit_index import AuditIndex
 from pydanube_admin.engine.audit.audit_keys import KEYS_KEY, KeyTerms
 from pydanube_admin.engine.audit.audit_sampling import AuditReads, ReadSampling, RefusalBound
 
@@ -36,6 +37,7 @@ class AuditLog:
 
     def __init__(self, port: ClusterPort, reads: AuditReads = AuditReads.SAMPLED) -> None:
         self._port = port
+        self.index = AuditIndex(port)
         self.reads = ReadSampling(reads)
         self.refusals = RefusalBound()
         self._waiting: deque[tuple[Mapping[str, Any], asyncio.Future[None] | None]] = deque()
@@ -90,6 +92,7 @@ class AuditLog:
     async def aclose(self) -> None:
         """Write what waits, as far as that is possible."""
         await self.settled()
+        await self.index.aclose()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -146,6 +149,7 @@ class AuditLog:
                 self._head = None
             else:
                 self._head = head
+                self.index.wrote(head.seq + 1)
                 return
         raise AuditUnavailable(f"others wrote to the audit {ATTEMPTS} times before this broker could")
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydanube.admin.calling import Caller
 from pydanube.admin.generated.results import (
+    AddedPartitions,
     AlertItem,
     AppliedPlan,
     AuditRecord,
@@ -1375,6 +1376,16 @@ class TopicsOperations:
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
+
+    async def add_partitions(
+        self, topic: str, *, partitions: int, plan_token: str | None = None
+    ) -> AddedPartitions:
+        """Give a partitioned topic more partitions; the plan says which share of keys moves."""
+        return await self._caller.call("topics.add_partitions", locals(), AddedPartitions)
+
+    async def plan_add_partitions(self, topic: str, *, partitions: int) -> Plan[AddedPartitions]:
+        """What `add_partitions` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "topics.add_partitions", locals(), AddedPartitions)
 
     async def chart(self, topic: str, *, subscription: str | None = None) -> TopicChart:
         """Chart recent rates and lag."""

@@ -1065,6 +1065,18 @@ class RevokedToken(Result):
     name: str
 
 
+class AddedPartitions(Result):
+    """`keys_that_move`: the share of keys whose messages go to another partition than before."""
+
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    partitions: int
+    added: int
+    keys_that_move: float
+
+
 class ChartedSubscription(Result):
     """A subscription over time; a value each moment of `age_s`."""
 

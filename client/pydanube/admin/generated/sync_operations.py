@@ -291,6 +291,8 @@ class SyncTokensOperations(InLoop[TokensOperations]):
 class SyncTopicsOperations(InLoop[TopicsOperations]):
     """`admin.topics`"""
 
+    add_partitions = Blocking(TopicsOperations.add_partitions)
+    plan_add_partitions = BlockingPlan(TopicsOperations.plan_add_partitions)
     chart = Blocking(TopicsOperations.chart)
     configure_schema = Blocking(TopicsOperations.configure_schema)
     plan_configure_schema = BlockingPlan(TopicsOperations.plan_configure_schema)

@@ -1,0 +1,315 @@
+"""Which records of the audit a question may be about: a small filter for each stretch of the log.
+
+A stretch is `STRETCH` records from a round number on. Once it is full, its filter is built from the log: a Bloom filter
+(B. Bloom, 1970) of every operation, principal and topic in it, alone and in each combination that one record has, and of
+the call ids; beside it the names of its operations, for a glob. A question passes over the stretches whose filter says
+no. A filter is never wrong about no; where there is none, the records themselves are looked at.
+
+Filters are kept in the metadata store, `BLOCK` of them under a key, with the hash of the last record they are about: those
+of another log than the one that is there are not used. What is missing is built again, at a slow pace. `audit.verify`
+reads the log alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from base64 import b85decode, b85encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final, Self
+
+from pydanube_core.cluster_port import ClusterPort
+from pydanube_core.errors import ClusterError, Conflict
+from pydanube_core.names import TopicName
+
+from pydanube_admin.engine.audit.audit_chain import NO_RECORD
+
+_log = logging.getLogger("pydanube.admin")
+
+STRETCH: Final = 128  # records: a page of 50 looks at 50 stretches at the most, but for what has no filter
+BLOCK: Final = 64  # stretches under one key: 128 KiB at the most
+MOST_STRETCHES: Final = 16_384  # two million records; 32 MiB at the most, a quarter of it in practice
+AT_ONCE: Final = 64  # records parsed in one go: a millisecond
+PACE_S: Final = 0.02  # between two stretches: building a million takes two minutes, and a fifth of the loop
+_BITS: Final = 24  # for each entry; with _PROBES one stretch in 30 000 is looked at for nothing
+_PROBES: Final = 8
+_MOST_BYTES: Final = 2048  # of one filter: fuller ones say yes more often
+_MOST_KNOWN: Final = 1000  # names that a question remembers
+_MOST_NAMES: Final = 64  # operations of a stretch; of more, none is named
+_MOST_VALUE: Final = 190 * 1024  # what the metadata store takes is a little more
+
+_Hashed = tuple[int, int]
+
+
+class AuditQuestion:
+    """What records are asked for; None: any. `matches`: the glob over operations, where there is one."""
+
+    def __init__(
+        self,
+        *,
+        operation: str | None = None,
+        principal: str | None = None,
+        topic: str | None = None,
+        call_id: str | None = None,
+        matches: Callable[[str], bool] | None = None,
+    ) -> None:
+        self.call = None if call_id is None else _hashed(f"call {call_id}")
+        self.matches = matches if operation is None else None
+        self._of_all = _hashed(_entry(operation, principal, topic))
+        self._rest = (principal, topic)
+        self._by_name: dict[str, _Hashed | None] = {}
+
+    def entries(self, operations: frozenset[str] | None) -> Iterator[_Hashed]:
+        """What a stretch with these operations has to have one of; None: nobody knows which it has."""
+        if self.matches is None or operations is None:
+            yield self._of_all
+            return
+        for name in operations:
+            if name not in self._by_name:
+                if len(self._by_name) >= _MOST_KNOWN:
+                    self._by_name.clear()
+                self._by_name[name] = _hashed(_entry(name, *self._rest)) if self.matches(name) else None
+            if (entry := self._by_name[name]) is not None:
+                yield entry
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The filter of a stretch; `operations` None: too many to name."""
+
+    bits: bytes
+    operations: frozenset[str] | None
+
+    @classmethod
+    def of(cls, records: Iterable[Mapping[str, Any]]) -> Self:
+        names: set[str] = set()
+        entries: set[str] = set()
+        for record in records:
+            names.add(str(record["operation"]))
+            entries.update(_entries(record))
+        size = max(32, min(_MOST_BYTES, len(entries) * _BITS // 8))
+        bits = bytearray(size)
+        for one in entries:
+            for place in _places(_hashed(one), size):
+                bits[place >> 3] |= 1 << (place & 7)
+        known = len(names) <= _MOST_NAMES and all(len(name) <= 100 for name in names)
+        return cls(bytes(bits), frozenset(names) if known else None)
+
+    def may_hold(self, asked: AuditQuestion) -> bool:
+        """Whether a record of the stretch may be one that is asked for."""
+        if asked.call is not None and not self._has(asked.call):
+            return False
+        return any(map(self._has, asked.entries(self.operations)))
+
+    def _has(self, entry: _Hashed) -> bool:
+        # Flat, on purpose: a question asks thousands of stretches.
+        bits, (place, step) = self.bits, entry
+        size = len(bits) * 8
+        for _ in range(_PROBES):
+            at = place % size
+            if not bits[at >> 3] >> (at & 7) & 1:
+                return False
+            place += step
+        return True
+
+
+def topics_of(arguments: Mapping[str, Any]) -> set[str]:
+    """The topics that a call names, in its own arguments or in those of what it plans."""
+    found = set()
+    for name, value in arguments.items():
+        if name in ("topic", "to") and isinstance(value, str):
+            try:
+                found.add(str(TopicName.parse(value)))
+            except ClusterError:
+                continue
+        elif name == "arguments" and isinstance(value, Mapping):
+            found |= topics_of(value)
+    return found
+
+
+def _entry(operation: str | None, principal: str | None, topic: str | None) -> str:
+    return json.dumps([operation, principal, topic])
+
+
+def _entries(record: Mapping[str, Any]) -> Iterator[str]:
+    """Every question that the record answers, but for time. One that asks for nothing is among them."""
+    yield f"call {record['call_id']}"
+    for operation in (record["operation"], None):
+        for principal in (record["principal"], None):
+            for topic in (*topics_of(record["arguments"]), None):
+                yield _entry(operation, principal, topic)
+
+
+def _hashed(entry: str) -> _Hashed:
+    digest = blake2b(entry.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest[:4]), int.from_bytes(digest[4:]) | 1
+
+
+def _places(entry: _Hashed, size: int) -> Iterator[int]:
+    """Its bits in a filter of so many bytes, by double hashing (Kirsch and Mitzenmacher, 2006)."""
+    place, step = entry
+    for _ in range(_PROBES):
+        yield place % (size * 8)
+        place += step
+
+
+def parsed(payload: bytes) -> dict[str, Any] | None:
+    """A record that a question can be about; None for what is none."""
+    try:
+        body = json.loads(payload)
+    except NO_RECORD:
+        return None
+    known = isinstance(body, dict) and isinstance(body.get("arguments"), dict)
+    return body if known and {"operation", "principal", "call_id"} <= body.keys() else None
+
+
+class AuditIndex:
+    """See the module. Single user: the loop.
+
+    `catch_up` builds in a task of its own what is missing below the log's end.
+    """
+
+    def __init__(self, port: ClusterPort) -> None:
+        self._port = port
+        self._stretches: dict[int, Stretch] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._looked_at = -1  # so many full stretches there were when it last looked; negative: not yet
+
+    def may_hold(self, stretch: int, asked: AuditQuestion) -> bool:
+        """Whether records of a stretch have to be looked at."""
+        known = self._stretches.get(stretch)
+        return known is None or known.may_hold(asked)
+
+    @property
+    def built(self) -> int:
+        """How many stretches have a filter."""
+        return len(self._stretches)
+
+    def wrote(self, end: int) -> None:
+        """Note that the log ends at an offset now: what is full and has no filter gets one."""
+        if self._task is None and end // STRETCH > self._looked_at:
+            self._task = asyncio.get_running_loop().create_task(self._catch_up())
+            self._task.add_done_callback(self._ended)
+
+    async def caught_up(self) -> None:
+        """Wait until the task that is at work has ended."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def aclose(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        # The audit is asked without it, only slower; the next record that is written tries again.
+        level = logging.INFO if isinstance(error, ClusterError) else logging.ERROR
+        _log.log(level, "audit_not_indexed", extra={"event": "audit_not_indexed", "error": str(error)})
+
+    async def _catch_up(self) -> None:
+        while True:  # it grows meanwhile
+            end, _ = await self._port.open_audit()
+            if end // STRETCH == self._looked_at:
+                return
+            start, _ = await self._port.read_audit(start=0, max_messages=1)
+            await self._index(-(-start // STRETCH), end // STRETCH)
+
+    async def _index(self, first: int, full: int) -> None:
+        """Give each stretch from `first` on, below `full`, its filter."""
+        first = max(first, full - MOST_STRETCHES)
+        if self._looked_at < 0:
+            for block in range(first // BLOCK, full // BLOCK + 1):
+                await self._load(block)
+        self._looked_at = full
+        await self._give_up_below(first)
+        # The newest first: most questions are about them.
+        for stretch in range(full - 1, first - 1, -1):
+            if stretch in self._stretches:
+                continue
+            try:
+                await self._build(stretch)
+            except ClusterError:  # damaged, or given up meanwhile: these records are looked at themselves
+                continue
+            await self._keep(stretch // BLOCK)
+            await asyncio.sleep(PACE_S)
+
+    async def _build(self, stretch: int) -> None:
+        records = [parsed(payload) for _, payload in await self._read(stretch * STRETCH, STRETCH)]
+        self._stretches[stretch] = Stretch.of(record for record in records if record is not None)
+
+    async def _read(self, start: int, count: int) -> list[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
+        while len(found) < count:
+            at = start + len(found)
+            _, some = await self._port.read_audit(start=at, max_messages=min(AT_ONCE, count - len(found)))
+            if not some or some[0][0] != at:
+                raise Conflict(f"the audit has no record {at} any more")
+            found += some
+            await asyncio.sleep(0)
+        return found
+
+    async def _keep(self, block: int) -> None:
+        """Write a block down once all its filters are there."""
+        first = block * BLOCK
+        known = [self._stretches.get(stretch) for stretch in range(first, first + BLOCK)]
+        whole = [each for each in known if each is not None]
+        if len(whole) < BLOCK:
+            return
+        value = json.dumps(
+            {
+                "version": 1,
+                "last_hash": await self._last_hash(block),
+                "filters": [b85encode(each.bits).decode() for each in whole],
+                "operations": [each.operations and sorted(each.operations) for each in whole],
+            }
+        ).encode()
+        if len(value) <= _MOST_VALUE:
+            await self._port.write_state({_key(block): value})
+
+    async def _load(self, block: int) -> None:
+        kept = await self._port.read_state(_key(block))
+        if kept is None:
+            return
+        try:
+            body = json.loads(kept.value)
+            if body["version"] != 1 or body["last_hash"] != await self._last_hash(block):
+                return
+            filters = [b85decode(text) for text in body["filters"]]
+            names: Sequence[list[str] | None] = body["operations"]
+            found = [
+                Stretch(bits, None if known is None else frozenset(known))
+                for bits, known in zip(filters, names, strict=True)
+                if bits
+            ]
+        except (*NO_RECORD, LookupError, TypeError, ValueError) as error:
+            _log.warning(
+                "audit_index_unreadable", extra={"event": "audit_index_unreadable", "error": str(error)}
+            )
+            return
+        if len(found) == BLOCK:
+            self._stretches.update(enumerate(found, start=block * BLOCK))
+
+    async def _last_hash(self, block: int) -> str | None:
+        """The hash of the last record that a block is about, as the log has it."""
+        at = (block + 1) * BLOCK * STRETCH - 1
+        _, found = await self._port.read_audit(start=at, max_messages=1)
+        record = parsed(found[0][1]) if found and found[0][0] == at else None
+        return None if record is None else str(record.get("hash"))
+
+    async def _give_up_below(self, first: int) -> None:
+        for stretch in [each for each in self._stretches if each < first]:
+            del self._stretches[stretch]
+        below = first // BLOCK - 1
+        while below >= 0 and await self._port.read_state(_key(below)) is not None:
+            await self._port.write_state({_key(below): None})
+            below -= 1
+
+
+def _key(block: int) -> str:
+    return f"audit/index/{block:010d}"
