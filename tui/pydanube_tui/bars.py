@@ -13,7 +13,7 @@ from pydanube_tui.text import clean, span, width
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Top:
-    """What the header says."""
+    """The facts that the line at the top tells."""
 
     cluster: str
     production: bool

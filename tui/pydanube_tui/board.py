@@ -107,7 +107,7 @@ class Board(App[None]):
     # -- putting it together -----------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        """Header, grid, prompt, footer."""
+        """Put header, table, prompt line and footer on the screen."""
         yield Static(id="top")
         yield Grid(self.look)
         words = [
@@ -133,18 +133,18 @@ class Board(App[None]):
         self.run_worker(self._know_rights(), group="rights", exclusive=True)
 
     async def on_unmount(self) -> None:
-        """Close the connection."""
+        """Close the connection to the cluster."""
         if self._client is not None:
             await self._client.aclose()
 
     @property
     def grid(self) -> Grid:
-        """The table."""
+        """The table below the header."""
         return self.screen_stack[0].query_one(Grid)
 
     @property
     def target(self) -> Target:
-        """Where we are."""
+        """The place that is shown: a view and its arguments."""
         return self.places[self.at]
 
     @property
@@ -155,12 +155,12 @@ class Board(App[None]):
 
     @property
     def now_ms(self) -> int:
-        """The time."""
+        """Now, in milliseconds since 1970."""
         return round(self.options.now() * 1000)
 
     @property
     def caller(self) -> Caller:
-        """What calls operations of the cluster we are at."""
+        """The client that calls operations of the cluster we are at."""
         if self._given_caller is not None:
             return self._given_caller
         if self._client is None:
@@ -208,7 +208,7 @@ class Board(App[None]):
         self._wanted = sorted(filter(self.may, here), key=self._weight)
 
     def _feed(self) -> Feed | Tail:
-        """What asks for the view: its operations, or a reader of messages."""
+        """The feed of the view: its operations, or a reader of messages."""
         arguments = self.target.arguments
         if not (self.view.live and arguments.get("topic")):
             return Feed(self.caller, self.view, arguments)
@@ -398,7 +398,7 @@ class Board(App[None]):
         return drawn
 
     def _weight(self, action: Action) -> int:
-        """What the footer shows first: help, then what this view alone has."""
+        """The place of an action in the footer: help first, then those of this view alone."""
         first = ("screen.help", "row.enter", "table.filter", "go.command")
         if action.id in first:
             return first.index(action.id)
@@ -423,7 +423,7 @@ class Board(App[None]):
         self.notify(text, severity="error" if bad else "information", markup=False, timeout=8 if bad else 4)
 
     def read(self, title: str, lines: Sequence[Line]) -> None:
-        """Open a text."""
+        """Open a text over the screen, to be read and closed."""
         self.push_screen(Reading(self.look, title, lines))
 
     def copied(self, text: str, what: str) -> None:

@@ -30,7 +30,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the console was started with."""
+    """The flags and files that the console was started with."""
 
     refresh_s: float = 2.0
     allow_writes: bool = False
@@ -66,11 +66,11 @@ class Standing:
     error: ClusterError | None = None
 
     def answered(self, as_of_ms: int) -> None:
-        """Everything came."""
+        """Note that every answer of a refresh came, with the time of its data."""
         self.state, self.as_of_ms, self.tries, self.error = State.LIVE, as_of_ms, 0, None
 
     def failed(self, error: ClusterError) -> None:
-        """Something did not come."""
+        """Note that a refresh failed: lost where a retry may help, else refused."""
         self.error = error
         self.tries += 1
         self.state = State.LOST if error.retryable else State.REFUSED

@@ -51,7 +51,7 @@ def moving(
 def words(
     name: str, lies: str, get: str | Get = "", *, title: str | None = None, tone: Tone = Tone.PLAIN
 ) -> Column:
-    """A text."""
+    """Make a column of texts, by a field's name or a function of the item."""
     take = _getter(get or name)
 
     def cell(item: Item) -> Cell:

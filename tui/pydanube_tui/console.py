@@ -33,7 +33,7 @@ _MOVES: Final = ("up", "down", "pageup", "pagedown", "home", "end", "j", "k", "g
 
 
 class Console(Doing):
-    """The console."""
+    """The console: the board with everything that its keys do."""
 
     # -- keys --------------------------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Console(Doing):
 
     @cached_property
     def own_actions(self) -> Mapping[str, Callable[[], Awaitable[None] | None]]:
-        """What the console does by itself, by the ids of actions."""
+        """The handlers of actions that are the console's own, by id."""
         return {
             "go.command": lambda: self._ask(":"),
             "go.back": self._back,

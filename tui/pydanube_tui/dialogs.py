@@ -1,4 +1,4 @@
-"""What opens over the screen: texts to read, choices, forms. Nothing in them is read as markup."""
+"""Dialogs that open over the screen: texts to read, choices, forms. Nothing in them is read as markup."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Dialog(ModalScreen[Result]):
             self.dismiss(result)
 
     def action_leave(self) -> None:
-        """Close without a result."""
+        """Close the dialog without a result."""
         self.close(None)
 
     def text(self, lines: Sequence[Line]) -> Text:
@@ -101,22 +101,22 @@ class Reading(Dialog[None]):
             self.query_one("#text", Static).update(self.text(self._lines))
 
     def on_mount(self) -> None:
-        """Arrows scroll at once."""
+        """Give the text the focus, so that arrows scroll it at once."""
         self.query_one(VerticalScroll).focus()
 
     def action_scroll(self, lines: int) -> None:
-        """Scroll by lines."""
+        """Scroll the text by so many lines, down where positive."""
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
     def action_copy(self) -> None:
-        """Copy the whole text."""
+        """Copy the whole text, also what is out of sight."""
         whole = "\n".join("".join(text for text, _ in spans) for spans in self._lines)
         self.app.copied(whole, self.about)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One thing to choose."""
+    """One entry of a list to choose from."""
 
     id: str
     title: str
@@ -139,12 +139,12 @@ class Choosing(Dialog[str]):
             yield OptionList(markup=False)
 
     def on_mount(self) -> None:
-        """Show all."""
+        """Show every choice, with the focus in the line that narrows them."""
         self._narrow("")
         self.query_one(Input).focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Narrow."""
+        """Narrow the list to what holds all the typed words."""
         self._narrow(event.value)
 
     def _narrow(self, words: str) -> None:
@@ -176,19 +176,19 @@ class Choosing(Dialog[str]):
                 options.action_cursor_up()
 
     def on_input_submitted(self) -> None:
-        """Take what is highlighted."""
+        """Close with the choice that is highlighted."""
         options = self.query_one(OptionList)
         if options.highlighted is not None:
             self.close(options.get_option_at_index(options.highlighted).id)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Take what was clicked."""
+        """Close with the choice that was clicked."""
         self.close(event.option.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One thing to ask."""
+    """One line of a form: its name, its help, its first value."""
 
     name: str
     help: str
@@ -232,7 +232,7 @@ class Form(Dialog[dict[str, str]]):
             self._go()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """Go on, or leave."""
+        """Go on with the form, or leave it."""
         if event.button.id == "go":
             self._go()
         else:

@@ -31,7 +31,7 @@ RUNBOOK_WAIT_S: Final = 600.0  # for a person at an approval
 
 
 class Doing(Board):
-    """The board, with hands."""
+    """The board with operations: it asks for arguments, shows plans, carries changes out."""
 
     undoable: Sequence[str] = ()  # calls of the last change done here
 

@@ -39,7 +39,7 @@ def as_csv(shown: Sequence[Column], columns: Sequence[Column], rows: Sequence[Ro
 
 
 def _harmless(value: object) -> object:
-    """What a spreadsheet would carry out is a text."""
+    """The value, with a quote before a text that a spreadsheet would take for a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 

@@ -201,7 +201,7 @@ def _of_path(path: str, relation: str, wanted: str) -> Test:
 
 
 def _at(row: Row, steps: Sequence[str | int]) -> Any:
-    """What stands there in a message's value, else in the row's item; None: nothing."""
+    """The value at a path of a message's value, else of the row's item; None where there is none."""
     value: Any = value_of(row.item) if "untrusted" in row.item else row.item
     for step in steps:
         fits = isinstance(value, Mapping) if isinstance(step, str) else isinstance(value, list)

@@ -190,7 +190,7 @@ class Grid(ScrollView, can_focus=True):
 
     @property
     def page_rows(self) -> int:
-        """Rows on one screen."""
+        """The number of rows that one screen shows."""
         return max(1, self.size.height - 2)
 
     def on_click(self, event: events.Click) -> None:
@@ -220,7 +220,7 @@ class Grid(ScrollView, can_focus=True):
         return None
 
     def on_resize(self, _: events.Resize) -> None:
-        """Arrange the columns anew."""
+        """Choose columns and widths for the new size."""
         self._arrange(self.columns if not self.page.columns else self.app.columns_of(self.page))  # type: ignore[attr-defined]
         self.virtual_size = Size(self.size.width, self.virtual_size.height)
 
@@ -255,12 +255,12 @@ class Grid(ScrollView, can_focus=True):
 
     def _drawn(self, spans: Line) -> Strip:
         segments: list[Segment] = []
-        left = self.size.width
+        left = room = self.scrollable_content_region.width  # the rest is the scroll bar's
         for text, tone in spans:
             shown = self._fit(text, min(left, width(self._fit(text, 1000).rstrip(" ")) + _trailing(text)))
             segments.append(Segment(shown, self._tone(tone)))
             left -= width(shown)
-        segments.append(Segment(" " * max(0, left), self.look.tones[Tone.PLAIN]))
+        segments.append(Segment(" " * max(0, left + self.size.width - room), self.look.tones[Tone.PLAIN]))
         return Strip(segments, self.size.width)
 
     def _titles(self) -> Strip:

@@ -1,4 +1,4 @@
-"""What the console remembers of each view: its columns and how it is sorted. In a file, or for the session alone."""
+"""The columns and the order of each view, remembered in a file, or for the session alone."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Memory:
         return None
 
     def keep_columns(self, view: str, names: Sequence[str]) -> None:
-        """Remember the columns."""
+        """Remember the columns that were chosen for a view."""
         self._keep(view, "columns", list(names))
 
     def keep_sort(self, view: str, sort: tuple[str, bool]) -> None:
-        """Remember the order."""
+        """Remember how a view was sorted."""
         self._keep(view, "sort", list(sort))
 
     def _keep(self, view: str, what: str, value: Any) -> None:

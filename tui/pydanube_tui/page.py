@@ -1,4 +1,4 @@
-"""What a view shows, as plain data: lines at the top, a table below. Made by pure functions, drawn by `grid`."""
+"""A view's content as plain data: lines at the top, a table below. Made by pure functions, drawn by `grid`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Sortable = float | str | None
 
 
 class Tone(StrEnum):
-    """What a text means; a theme says how that looks. No tone is the only carrier of a meaning: a glyph says it too."""
+    """The meaning of a text; a theme says how it looks. No tone is the only carrier of a meaning: a glyph says it too."""
 
     PLAIN = "plain"
     DIM = "dim"
@@ -117,12 +117,12 @@ class Row:
         return self._cells[at] if self._maker is None else self._maker.cell(self.item, at)
 
     def value(self, at: int) -> Sortable:
-        """What it is sorted by."""
+        """The value that the row is sorted by in a column."""
         return self._cells[at].value if self._maker is None else self._maker.value(self.item, at)
 
     @property
     def enter(self) -> Target | Call | None:
-        """Where Enter goes."""
+        """The place or the call that Enter leads to."""
         return self._enter if self._maker is None else self._maker.enter(self.item)
 
     @property
@@ -145,7 +145,7 @@ class Maker(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """One screen."""
+    """The content of one screen: head lines, columns, rows."""
 
     head: Sequence[Line] = ()
     columns: Sequence[Column] = ()

@@ -1,4 +1,4 @@
-"""What a message's item holds under `untrusted`: its bytes, and what they mean."""
+"""The payload of a message's item: its bytes, and their value where they can be decoded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def payload_of(item: Mapping[str, Any]) -> bytes:
 
 
 def value_of(item: Mapping[str, Any]) -> Any:
-    """What the payload means: decoded by its schema, else as JSON where it is some, else None."""
+    """The payload's value: decoded by its schema, else parsed as JSON; None where it is neither."""
     untrusted = item["untrusted"]
     if "value" in untrusted:
         return untrusted["value"]

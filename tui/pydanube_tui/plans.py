@@ -31,7 +31,7 @@ _NAMES: Final = ("subscription", "namespace", "subject", "topic", "broker_id", "
 
 
 def arguments_of(operation: Operation, action: Action, known: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of an operation's arguments from a row and the place it stands in."""
+    """The arguments of an operation that are known from a row and the place it stands in."""
     found: dict[str, Any] = {}
     for argument in operation.arguments:
         value: Any = known
@@ -50,7 +50,7 @@ def arguments_of(operation: Operation, action: Action, known: Mapping[str, Any])
 
 
 def fields_of(operation: Operation, action: Action, found: Mapping[str, Any]) -> list[Field]:
-    """What a person is asked: what is required and not known, and what the action asks anyway."""
+    """The arguments to ask a person for: required ones that are not known, and those the action always asks."""
     return [
         Field(
             name=argument.name,
@@ -115,7 +115,7 @@ def as_one(operation: Operation, calls: Sequence[Mapping[str, Any]]) -> dict[str
 
 
 def name_to_type(plans: Sequence[Mapping[str, Any]]) -> str:
-    """What is typed before something dangerous: the name, or how many; where nothing is named, what is done."""
+    """The word to type before something dangerous: the name, or how many; where nothing is named, the operation's verb."""
     if len(plans) > 1:
         return str(len(plans))
     arguments = plans[0]["arguments"]
@@ -181,11 +181,11 @@ class Consent(Dialog[bool]):
         return lines
 
     def on_mount(self) -> None:
-        """Whoever presses Enter without reading changes nothing."""
+        """Give Cancel the focus: Enter without reading changes nothing."""
         self.query_one("#cancel", Button).focus()
 
     def on_key(self, event: events.Key) -> None:
-        """Whoever begins to type the name types it."""
+        """Bring a letter that is typed elsewhere into the line for the name."""
         # With the focus in the field, it takes what is printable itself; what comes here was meant for it.
         field = next(iter(self.query(Input)), None)
         if field is not None and event.is_printable and event.character not in (None, " "):
@@ -204,5 +204,5 @@ class Consent(Dialog[bool]):
             button.focus()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """Apply or not."""
+        """Close with True for Apply, with False for Cancel."""
         self.close(event.button.id == "apply")

@@ -86,7 +86,7 @@ class ConsoleServer(Server):
 
     @property
     def link(self) -> str:
-        """What the next browser opens, once."""
+        """The link for the next browser; it works once."""
         return f"{self.public_url}/?token={self.door.token}"
 
     async def _make_app(self) -> web.Application:

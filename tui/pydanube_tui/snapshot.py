@@ -43,7 +43,7 @@ async def _answered(app: Console, timeout_s: float) -> None:
 
 
 def page_json(app: Console) -> dict[str, object]:
-    """What the screen shows, as data: the head's lines and the rows that are in the filter."""
+    """The screen as data: the head's lines and the rows that are in the filter."""
     grid = app.grid
     return {
         "view": app.target.view,

@@ -1,4 +1,4 @@
-"""What asks the cluster for a view: all operations of a refresh side by side, long lists by their pages.
+"""Asking the cluster for a view: all operations of a refresh side by side, long lists by their pages.
 
 A list is loaded whole once. After that a refresh asks for what changed in it and what went, so that ten thousand rows
 that stand still cost nothing. Records of the audit come by what is new since the answer before.
@@ -24,7 +24,7 @@ MAX_SERIES: Final = 50_000
 
 
 class Caller(Protocol):
-    """What calls operations: `OpsClient`."""
+    """The client that calls operations: `OpsClient`."""
 
     async def call(
         self, operation: str, arguments: Mapping[str, Any] | None = None, *, plan_token: str = ""

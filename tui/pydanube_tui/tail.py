@@ -66,7 +66,7 @@ class Tail:
 
     @property
     def following(self) -> bool:
-        """Whether it reads on."""
+        """Whether it reads on, or stands still."""
         return self._goes.is_set()
 
     def follow(self, on: bool) -> None:
@@ -81,7 +81,7 @@ class Tail:
         self._failure = error
 
     async def refresh(self, _: int) -> None:
-        """What is in the ring now becomes the answer.
+        """Make what is in the ring now the answer.
 
         Raises:
             ClusterError: the reader was refused.

@@ -50,7 +50,7 @@ def _visible(character: str) -> str:
 
 
 def to_ascii(text: str) -> str:
-    """What `--ascii` shows: our glyphs as letters, the rest escaped."""
+    """The text for `--ascii`: our glyphs as letters, the rest escaped."""
     return text.translate(_ASCII).encode("ascii", "backslashreplace").decode()
 
 
@@ -86,7 +86,7 @@ def count(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes: `512`, `3.4Ki`, `12Gi`."""
+    """Bytes in a few cells: `512`, `3.4Ki`, `12Gi`."""
     return _scaled(value, 1024.0, ("", "Ki", "Mi", "Gi", "Ti", "Pi"))
 
 
@@ -103,7 +103,7 @@ def _scaled(value: float | None, step: float, units: Sequence[str]) -> str:
 
 
 def rate(value: float | None) -> str:
-    """A number a second."""
+    """A rate: `12.3k/s`; `–` where it is not known."""
     return "–" if value is None else f"{count(value)}/s"
 
 

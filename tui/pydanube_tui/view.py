@@ -1,4 +1,4 @@
-"""What a view is: the operations it asks, and the pure functions that make a page of their answers."""
+"""A view: the operations it asks, and the pure functions that make a page of their answers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def given(arguments: Arguments, *names: str) -> dict[str, Any]:
 def listed(
     operation: str, *takes: str, extent: Extent = Extent.ALL, **fixed: Any
 ) -> Callable[[Arguments], dict[str, Ask]]:
-    """What asks for one list; the arguments `takes` are the view's."""
+    """Return the function that asks for one list; the arguments `takes` are the view's."""
     return lambda arguments: {
         "list": Ask(operation=operation, arguments={**fixed, **given(arguments, *takes)}, extent=extent)
     }
@@ -55,7 +55,7 @@ def listed(
 
 @dataclass(slots=True, kw_only=True)
 class Situation:
-    """What the pages of one opened view are made of; the application brings it up to date at each refresh."""
+    """The facts that the pages of one opened view are made of; the application brings them up to date at each refresh."""
 
     view: View
     arguments: Arguments
@@ -115,14 +115,14 @@ class Situation:
         return found
 
     def rate(self, name: str) -> float | None:
-        """The newest of `rates`."""
+        """The newest of `rates`; None where it is not known."""
         found = self.rates(name, 2)
         return found[-1] if found else None
 
     # -- the maker of the rows -----------------------------------------------------------------------------------
 
     def cell(self, item: Item, at: int) -> Cell:
-        """What a column shows of an item."""
+        """The cell of a column for an item."""
         cell = self.view.columns[at].cell
         assert cell is not None, self.view.columns[at].name
         try:
@@ -131,7 +131,7 @@ class Situation:
             return Cell("?", Tone.WARN)
 
     def value(self, item: Item, at: int) -> Sortable:
-        """What a row is sorted by."""
+        """The value that a row is sorted by in a column."""
         value = self.view.columns[at].value
         if value is None:
             return self.cell(item, at).value
@@ -145,7 +145,7 @@ class Situation:
         return [self.cell(item, at) for at, column in enumerate(self.view.columns) if not column.moves]
 
     def enter(self, item: Item) -> Target | Call | None:
-        """Where Enter goes."""
+        """The place or the call that Enter leads to."""
         try:
             return self.view.enter(item)
         except MISREAD:

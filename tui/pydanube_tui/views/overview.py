@@ -123,7 +123,7 @@ def _storage(status: Mapping[str, Any]) -> Line:
 
 
 def shown_ms(value: float | None) -> str:
-    """Milliseconds, short."""
+    """Milliseconds with one digit after the point; `–` where they are not known."""
     return "–" if value is None else f"{value:.1f} ms"
 
 

@@ -1,4 +1,4 @@
-"""What was planned, what was done, what is wrong for a while: plans, audit, alerts."""
+"""Plans, the audit and alerts: what was planned, what was done, what has been wrong for a while."""
 
 from __future__ import annotations
 

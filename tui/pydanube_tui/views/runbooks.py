@@ -13,7 +13,7 @@ from pydanube_tui.view import Situation, View
 
 
 def _books(_: Situation) -> Iterator[Item]:
-    """Every runbook."""
+    """Every runbook as an item of the list."""
     for book in runbooks.all().values():
         yield {
             "runbook": book.name,

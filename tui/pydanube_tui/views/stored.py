@@ -1,4 +1,4 @@
-"""What lies where: the journal and what holds it, objects of the cold tier, schemas, dead letters."""
+"""The journal and what holds it, objects of the cold tier, schemas, dead letters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _journal_head(situation: Situation) -> list[Line]:
 
 
 def _journal_items(situation: Situation) -> Iterator[Item]:
-    """What holds segments, then the segments, each with a name."""
+    """The holders of segments, then the segments, each with a name."""
     journal = situation.of("journal")
     for at, each in enumerate(journal["held_by"]):
         yield {**each, "what": f"held by {shown(each.get('topic') or each.get('reason') or at)}"}

@@ -93,7 +93,7 @@ class Behind:
 
     @property
     def target(self) -> Target:
-        """Its own view."""
+        """The view of this subscription alone."""
         place = {"topic": self.topic, "subscription": self.subscription}
         return Target(view="subscription", arguments=place)
 

@@ -66,19 +66,19 @@ def rank(status: str) -> int:
 
 
 def status_cell(status: str) -> Cell:
-    """A subscription's status."""
+    """The cell of a subscription's status: glyph, word and tone."""
     glyph, tone, _ = STATUS.get(status, ("○", Tone.DIM, 2))
     return Cell(f"{glyph} {status.lower().replace('_', ' ')}", tone, rank(status))
 
 
 def severity_cell(severity: str) -> Cell:
-    """A finding's severity."""
+    """The cell of a finding's severity: glyph, word and tone."""
     glyph, tone, rank = SEVERITY.get(severity, ("○", Tone.PLAIN, 0))
     return Cell(f"{glyph} {severity}", tone, rank)
 
 
 def decision_cell(record: Mapping[str, Any]) -> Cell:
-    """What became of a call, of a record of the audit."""
+    """The cell of a call's outcome, by its record of the audit."""
     if record["phase"] == "call":
         return Cell("○ begun", Tone.DIM, "begun")
     decision = record["decision"]
@@ -90,7 +90,7 @@ def decision_cell(record: Mapping[str, Any]) -> Cell:
 
 
 def subject_text(subject: Mapping[str, Any]) -> str:
-    """What a finding is about: `/default/orders › billing`."""
+    """The subject of a finding in words: `/default/orders › billing`."""
     words = [subject.get(name) for name in ("topic", "subscription", "producer", "key", "subject")]
     if subject.get("partition") is not None and words[0]:
         words[0] = f"{words[0]}[{subject['partition']}]"
