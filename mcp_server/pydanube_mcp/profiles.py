@@ -34,14 +34,20 @@ _CHECKED_BEHIND: Final = frozenset(
 _SAID_ONCE: Final = frozenset(  # in the instructions
     {"limit", "page", "filter", "sort", "top", "plan_token"}
 )
-# Of lists that a program refreshes again and again: a call takes them, but a model need not read of them each time
+# Of lists that are refreshed again and again: a call takes them, and the instructions name `changed_since`; in the schemas
+# of twenty lists they would cost a model 300 tokens each time
 FOR_PROGRAMS: Final = frozenset({"changed_since", "mark", "gone", "whole_because"})
 _PLAN_ONLY: Final = (
     "plan_only"  # taken, and not listed: in the instructions, and `plan_operation` does the same
 )
-_ANY_NUMBER: Final = 2**31 - 1  # a bound of this size says nothing of what is meant
-_LONG_EXAMPLE: Final = ("time:2026-01-31T12:00:00Z, time:-15m", "time:-15m")
-_ONLY_THE_NAME: Final = re.compile(r"Name of the \w+\Z")
+_AS_ANOTHER: Final = "As set_"  # of the same group of operations, so that both are listed or none
+_PLAN_TOKEN: Final = "plan_token"
+_ANY_NUMBER: Final = 1_000_000  # a bound of this size says nothing of what is meant
+_SHORTER: Final = (
+    ("time:2026-01-31T12:00:00Z, time:-15m", "time:-15m"),
+    (" (exit 6)", ""),  # of the command line
+)
+_ONLY_THE_NAME: Final = re.compile(r"(Name|Id) of the \w+\Z|What kind of principal has the name\Z")
 
 
 #: sets of tools, listed beside those of the profile, by the groups of operations that are in them
@@ -90,10 +96,27 @@ def small_input(operation: Operation) -> dict[str, Any]:
     properties = {
         name: _small(each, described=name not in _SAID_ONCE)
         for name, each in schema["properties"].items()
-        if name not in FOR_PROGRAMS and name != _PLAN_ONLY
+        if name not in FOR_PROGRAMS and name != _PLAN_ONLY and not _not_needed(operation, name)
     }
+    _say_names_once(properties)
     required = schema.get("required")
     return {"type": "object", "properties": properties} | ({"required": required} if required else {})
+
+
+def _not_needed(operation: Operation, name: str) -> bool:
+    """A token that a call takes, and no call needs: `apply_plan` takes it as well."""
+    return name == _PLAN_TOKEN and name not in operation.request_names and not operation.can_destroy
+
+
+def _say_names_once(properties: dict[str, Any]) -> None:
+    """Of maps with the same keys the first says which; and of one that is as another tool takes it, that tool."""
+    known: list[Any] = []
+    for each in properties.values():
+        names = each.get("propertyNames")
+        if names in known or each.get("description", "").startswith(_AS_ANOTHER):
+            each.pop("propertyNames", None)
+        elif names is not None:
+            known.append(names)
 
 
 def _small(schema: Mapping[str, Any], *, described: bool) -> dict[str, Any]:
@@ -109,12 +132,15 @@ def _small(schema: Mapping[str, Any], *, described: bool) -> dict[str, Any]:
     if not described:
         for bound in ("minimum", "maximum", "default"):
             small.pop(bound, None)
+    if small.get("default") is False or small.get("default") == "":
+        del small["default"]
     if small.get("minimum") in (0, 1):
         del small["minimum"]
     if small.get("maximum", 0) >= _ANY_NUMBER:
         del small["maximum"]
     if "description" in small:
-        small["description"] = small["description"].replace(*_LONG_EXAMPLE)
+        for words in _SHORTER:
+            small["description"] = small["description"].replace(*words)
     within = small.get("items")
     if isinstance(within, Mapping):
         small["items"] = _small(within, described=described)

@@ -81,7 +81,7 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "topics.set_policies": {"topic": "orders", "policies": {"max_publish_rate": 3}},
     "topics.configure_schema": {"topic": "clicks", "schema_subject": "orders-value"},
     "topics.set_validation_policy": {"topic": "orders", "validation_policy": "warn"},
-    "audit.export": {"to": "audit.jsonl"},
+    "audit.export": {"into": "clicks-part-0"},
     "quotas.set": {"namespace": "default", "limits": {"topics": 100}},
     "namespaces.create": {"namespace": "new"},
     "namespaces.delete": {"namespace": "empty"},
@@ -179,7 +179,7 @@ async def test_a_change_made_twice(world: tuple[Administered, Client], name: str
     notes = (await annotations_of(client))[operation.tool]
     assert notes.read_only_hint is False
     assert notes.open_world_hint is False
-    assert notes.destructive_hint is (operation.effect.value == "destroy")
+    assert notes.destructive_hint is operation.can_destroy
     arguments = dict(CHANGES[name])
     if name in ("plans.apply", "plans.discard"):
         plan = await cluster("topics.delete", topic="clicks", by="root", plan_only=True)
@@ -205,7 +205,7 @@ async def test_a_change_made_twice(world: tuple[Administered, Client], name: str
         "tokens.create",
         "tokens.rotate",
     )  # what they make is kept beside plans
-    if notes.destructive_hint and name != "plans.apply":
+    if operation.effect.value == "destroy" and name != "plans.apply":
         untouched = await state_of(cluster, plans=False)
         asked = await client.call_tool(operation.tool, arguments)
         assert asked.is_error

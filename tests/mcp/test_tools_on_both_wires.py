@@ -367,8 +367,7 @@ async def test_what_a_model_must_read_stays_small(several: bool) -> None:
                     tools if profile == "default" else [{key: tool[key] for key in seen} for tool in tools]
                 )
     extra = 30 if several else 0  # tokens a tool, for its argument `cluster`
-    # 10 000 for the full profile, and 700 for what came with security: revocations and quotas
-    for profile, most in (("default", 4_000), ("full", 10_700)):
+    for profile, most in (("default", 4_000), ("full", 10_000)):
         found = tokens(listed[profile])
         assert found <= most + extra * len(listed[profile]), (profile, found)
         assert '"title"' not in json.dumps([tool["inputSchema"] for tool in listed[profile]])

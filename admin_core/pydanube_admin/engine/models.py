@@ -124,7 +124,5 @@ TopicArgument = Annotated[str, Field(min_length=1, max_length=512, description=T
 SubscriptionArgument = Annotated[str, Field(max_length=256, description="Name of the subscription")]
 
 
-SINCE_DESCRIPTION: Final = "A length before now, such as 24h, or a time, such as 2026-01-31T12:00:00Z"
-OptionalTopic = Annotated[
-    str | None, Field(max_length=512, description="/namespace/topic; without it, all topics")
-]
+SINCE_DESCRIPTION: Final = "A length before now (24h), or a time (2026-01-31T12:00:00Z)"
+OptionalTopic = Annotated[str | None, Field(max_length=512, description="Without it, all topics")]

@@ -305,7 +305,7 @@ def _check_one(request: ExportAuditRequest) -> None:
     "audit.verify",
     effect=Effect.READ,
     title="Verify the audit",
-    summary="Check the hash chain and the MACs of the audit from its first record to its last; says the first that is "
+    summary="Check the hash chain and the MACs of the whole audit; says the first record that is "
     "not what was written, and how many are verified, known by the chain only, or forged.",
     examples=(Example(arguments={}, note="the whole chain"),),
 )

@@ -68,9 +68,9 @@ class BrokerItem(Result):
 
 
 class BrokerRequest(Request):
-    broker_id: Annotated[
-        str | None, Field(max_length=32, description="Id of the broker; without it, the one that answers")
-    ] = None
+    broker_id: Annotated[str | None, Field(max_length=32, description="Without it, the one that answers")] = (
+        None
+    )
 
 
 class SettingItem(Result):

@@ -51,9 +51,7 @@ class NamespaceItem(Result):
 
 class CreateNamespaceRequest(Request):
     namespace: NamespaceArgument
-    policies: Annotated[
-        Policies | None, Field(description="Limits of its topics; rates are messages a second")
-    ] = None
+    policies: Annotated[Policies | None, Field(description="As set_namespace_policies takes them")] = None
 
 
 class DeleteNamespaceRequest(Request):

@@ -29,14 +29,12 @@ Begin = Annotated[
     Field(
         alias="from",
         max_length=64,
-        description="Position: earliest, offset:42, time:2026-01-31T12:00:00Z, time:-15m; without it, from the first message",
+        description="Position: earliest, offset:42, time:2026-01-31T12:00:00Z, time:-15m; without it, the first",
     ),
 ]
 
 
-End = Annotated[
-    str | None, Field(max_length=64, description="Position up to which, exclusive; without it, to the end")
-]
+End = Annotated[str | None, Field(max_length=64, description="Position, exclusive; without it, the end")]
 
 
 class ObjectsRequest(Request):
@@ -65,7 +63,7 @@ class ExportObjectsRequest(RangeRequest):
         Field(
             min_length=1,
             max_length=4096,
-            description="File on the broker's machine, which must not exist; a bare name is in exports/ of its data "
+            description="New file on the broker's machine; a bare name is in exports/ of its data "
             "directory, and only the command line may name a folder",
         ),
     ]
@@ -217,7 +215,7 @@ async def _objects(context: Context, request: ListObjectsRequest) -> list[Object
     effect=Effect.READ,
     title="List objects",
     permission="objects:list",
-    summary="List the Parquet objects that hold the cold part of a topic; only listed objects count.",
+    summary="List the Parquet objects that hold the cold part of a topic.",
     examples=(Example(arguments={"topic": "orders"}, note="every object"),),
 )
 async def list_objects(context: Context, request: ListObjectsRequest) -> Page[ObjectItem]:
@@ -271,7 +269,7 @@ async def forecast_compact(context: Context, request: ObjectsRequest) -> Forecas
     "objects.compact",
     effect=Effect.CHANGE,
     title="Compact objects",
-    summary="Merge small neighbouring objects of a topic into large ones; no message changes.",
+    summary="Merge small neighbouring objects of a topic into large ones.",
     forecast=forecast_compact,
     long_running=True,
     resumable=True,
@@ -288,7 +286,7 @@ async def compact_objects(context: Context, request: ObjectsRequest) -> Compacte
     "objects.flush",
     effect=Effect.CHANGE,
     title="Flush to objects",
-    summary="Move what was acknowledged until now to the cold tier, whatever its size and age; no message changes.",
+    summary="Move what was acknowledged until now to the cold tier, whatever its size and age.",
     forecast=forecast_compact,
     long_running=True,
     resumable=True,
@@ -416,8 +414,7 @@ async def forecast_replay(context: Context, request: ReplayTopicRequest) -> Fore
     "topics.replay",
     effect=Effect.CREATE,
     title="Replay a topic",
-    summary="Copy a range of a topic into another topic; each copy says in the attribute x-replayed-from which message "
-    "it is of.",
+    summary="Copy a range of a topic into another topic; each copy names its message in x-replayed-from.",
     idempotent=False,
     forecast=forecast_replay,
     required_flags=("from", "to"),

@@ -35,7 +35,7 @@ Policies = dict[PolicyName, Annotated[int, Field(ge=0)] | None]
 PoliciesArgument = Annotated[
     Policies,
     Field(
-        description="Limits to set; 0: none, null: not set here. Rates are messages a second. Retention waits for "
+        description="0: no limit, null: not set here. Rates are messages a second. Retention waits for "
         "the slowest cursor unless drop_unread is 1"
     ),
 ]

@@ -71,7 +71,7 @@ class SetQuotaRequest(Request):
         Field(description="What holds; 0: no limit, null: not set here. …_per_s are rates, at each broker"),
     ] = None
     warnings: Annotated[
-        Amounts | None, Field(description="The same, and it is only told: in the list, and by diagnosis")
+        Amounts | None, Field(description="The same, only told: in the list, and by diagnosis")
     ] = None
     namespace: Annotated[
         str | None,

@@ -49,9 +49,7 @@ class ReportRequest(Request):
     compare: Annotated[
         Literal["previous"] | None, Field(description="With the time of the same length before it")
     ] = None
-    rows: Annotated[
-        int, Field(ge=1, le=1000, description="How many rows to answer with, the worst first")
-    ] = 20
+    rows: Annotated[int, Field(ge=1, le=1000, description="Rows, the worst first")] = 20
 
 
 class ReportResult(Result):
@@ -92,7 +90,7 @@ async def run_lag_report(context: Context, request: ReportRequest) -> ReportResu
     title="Run the balance report",
     permission="reports:run",
     summary="Report from telemetry how evenly brokers are loaded, which moves would help, and when they are full; "
-    "takes seconds, or minutes on Spark where there is much.",
+    "takes seconds, or minutes where there is much.",
     long_running=True,
     resumable=True,
     examples=(Example(arguments={"since": "24h"}, note="is a broker missing"),),

@@ -95,7 +95,7 @@ class RevokedToken(Change):
     "tokens.list",
     effect=Effect.READ,
     title="List tokens",
-    summary="List API tokens by name: whose they are, until when they are good, when they were used last; never the tokens themselves.",
+    summary="List API tokens by name: whose they are, until when, when last used; never the tokens themselves.",
     examples=(Example(arguments={}, note="every token"),),
 )
 async def list_tokens(context: Context, request: ListTokensRequest) -> Page[TokenItem]:

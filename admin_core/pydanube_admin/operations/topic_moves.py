@@ -31,7 +31,7 @@ class MoveTopicRequest(Request):
         Field(
             min_length=1,
             max_length=32,
-            description="Id of the broker that takes it; without it, the one with the fewest topics",
+            description="Without it, the one with the fewest topics",
         ),
     ] = None
 

@@ -172,7 +172,7 @@ class AuditOperations:
         return await self._caller.call("audit.query", locals(), Page[AuditRecord])
 
     async def verify(self) -> VerifiedAudit:
-        """Check the hash chain and the MACs of the audit from its first record to its last; says the first that is not what was written, and how many are verified, known by the chain only, or forged."""
+        """Check the hash chain and the MACs of the whole audit; says the first record that is not what was written, and how many are verified, known by the chain only, or forged."""
         return await self._caller.call("audit.verify", locals(), VerifiedAudit)
 
 
@@ -638,7 +638,7 @@ class ObjectsOperations:
         return await planned(self._caller, "objects.collect", locals(), CollectedObjects, long_running=True)
 
     async def compact(self, topic: str, *, plan_token: str | None = None) -> CompactedObjects:
-        """Merge small neighbouring objects of a topic into large ones; no message changes."""
+        """Merge small neighbouring objects of a topic into large ones."""
         return await self._caller.call("objects.compact", locals(), CompactedObjects, long_running=True)
 
     async def plan_compact(self, topic: str) -> Plan[CompactedObjects]:
@@ -671,7 +671,7 @@ class ObjectsOperations:
         return await planned(self._caller, "objects.export", locals(), ExportedObjects, long_running=True)
 
     async def flush(self, topic: str, *, plan_token: str | None = None) -> FlushedObjects:
-        """Move what was acknowledged until now to the cold tier, whatever its size and age; no message changes."""
+        """Move what was acknowledged until now to the cold tier, whatever its size and age."""
         return await self._caller.call("objects.flush", locals(), FlushedObjects, long_running=True)
 
     async def plan_flush(self, topic: str) -> Plan[FlushedObjects]:
@@ -691,7 +691,7 @@ class ObjectsOperations:
         top: int | None = None,
         changed_since: str | None = None,
     ) -> Page[ObjectItem]:
-        """List the Parquet objects that hold the cold part of a topic; only listed objects count."""
+        """List the Parquet objects that hold the cold part of a topic."""
         return await self._caller.call("objects.list", locals(), Page[ObjectItem])
 
     async def verify(
@@ -903,7 +903,7 @@ class ReportsOperations:
         compare: Literal["previous"] | None = None,
         rows: int | None = None,
     ) -> ReportResult:
-        """Report from telemetry how evenly brokers are loaded, which moves would help, and when they are full; takes seconds, or minutes on Spark where there is much."""
+        """Report from telemetry how evenly brokers are loaded, which moves would help, and when they are full; takes seconds, or minutes where there is much."""
         return await self._caller.call("reports.balance", locals(), ReportResult, long_running=True)
 
     async def lag(
@@ -1075,7 +1075,7 @@ class SchemasOperations:
         tags: str | None = None,
         plan_token: str | None = None,
     ) -> Registration:
-        """Register a schema under a subject. The same schema again gives its version; one that breaks the subject's compatibility mode is refused with every difference."""
+        """Register a schema under a subject. The same again gives its version; one that breaks the subject's compatibility mode is refused with every difference."""
         return await self._caller.call("schemas.register", locals(), Registration)
 
     async def plan_register(
@@ -1355,7 +1355,7 @@ class TokensOperations:
         top: int | None = None,
         changed_since: str | None = None,
     ) -> Page[TokenItem]:
-        """List API tokens by name: whose they are, until when they are good, when they were used last; never the tokens themselves."""
+        """List API tokens by name: whose they are, until when, when last used; never the tokens themselves."""
         return await self._caller.call("tokens.list", locals(), Page[TokenItem])
 
     async def revoke(self, token_id: str, *, plan_token: str | None = None) -> RevokedToken:
@@ -1525,7 +1525,7 @@ class TopicsOperations:
     async def replay(
         self, topic: str, *, from_: str, to: str, until: str | None = None, plan_token: str | None = None
     ) -> ReplayedTopic:
-        """Copy a range of a topic into another topic; each copy says in the attribute x-replayed-from which message it is of."""
+        """Copy a range of a topic into another topic; each copy names its message in x-replayed-from."""
         return await self._caller.call("topics.replay", locals(), ReplayedTopic, long_running=True)
 
     async def plan_replay(
