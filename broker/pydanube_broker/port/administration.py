@@ -29,7 +29,7 @@ from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.security.locks import Locks
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.tenants.quotas import Quotas
-from pydanube_broker.topics.stored_messages import append_durably, messages_between
+from pydanube_broker.topics.stored_messages import append_durably, payloads_between
 from pydanube_broker.topics.topic import Topic
 
 _READ_BYTES: Final = 4 * 1024 * 1024
@@ -186,7 +186,7 @@ class AdministrationPart:
             refused.pop("AUDIT_UNWRITABLE", None)
 
     async def _read(self, topic: Topic, start: int, max_messages: int) -> list[tuple[int, bytes]]:
-        found = await messages_between(
+        return await payloads_between(
             topic,
             start=start,
             end=topic.commit,
@@ -194,4 +194,3 @@ class AdministrationPart:
             max_bytes=_READ_BYTES,
             give_way=self._broker.engine.give_way,
         )
-        return [(message.offset, message.payload) for message in found]

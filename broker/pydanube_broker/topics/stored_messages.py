@@ -36,6 +36,25 @@ async def messages_between(
     return found
 
 
+async def payloads_between(
+    topic: Topic, *, start: int, end: int, max_messages: int, max_bytes: int, give_way: GiveWay
+) -> list[tuple[int, bytes]]:
+    """As `messages_between`, of each message the offset and the payload: what the audit reads by the thousand."""
+    found: list[tuple[int, bytes]] = []
+    size = 0
+    async for batch in batches_between(topic, start, min(end, topic.commit), give_way):
+        view = view_of(batch)
+        offsets, payloads = list(view.offsets()), view.payloads()
+        for i in range(bisect_left(offsets, start), bisect_left(offsets, end)):
+            size += len(payloads[i])
+            if found and size > max_bytes:
+                return found
+            found.append((offsets[i], payloads[i]))
+            if len(found) >= max_messages:
+                return found
+    return found
+
+
 def _messages(topic: str, batch: CachedBatch, start: int, end: int) -> list[MessageFacts]:
     """The batch's messages of `[start, end)`."""
     view = view_of(batch)
