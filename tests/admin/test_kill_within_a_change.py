@@ -56,6 +56,9 @@ CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("quotas.set", {"namespace": "default", "limits": {"topics": 90}}),
 ]
 
+# A lone broker has nowhere to move to; an undone rebalance, the same code as an undone move: test_balancing_brokers.py.
+OF_SEVERAL_BROKERS = {"topics.move", "topics.unload", "cluster.rebalance"}
+
 
 class Killed:
     """A broker that ends itself at a step which a test names."""
@@ -209,9 +212,8 @@ def kill_and_look(cluster: Killed, step: Step, operation: str, arguments: dict[s
 
 
 def test_every_operation_that_can_be_undone_is_killed_here() -> None:
-    assert {name for name, _ in CHANGES} == {
-        name for name, operation in OPERATIONS.items() if operation.undo is not None
-    }
+    undone = {name for name, operation in OPERATIONS.items() if operation.undo is not None}
+    assert {name for name, _ in CHANGES} == undone - OF_SEVERAL_BROKERS
 
 
 def test_a_change_that_is_killed_is_made_or_not(cluster: Killed) -> None:
