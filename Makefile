@@ -6,13 +6,14 @@ endif
 
 VENV := .venv/bin
 
-.PHONY: help run audit test test-long test-deploy diagnosis release site lint conformance fuzz bench proto docs clean env-run env-dev
+.PHONY: help run audit test test-long test-cluster test-deploy diagnosis release site lint conformance fuzz bench proto docs clean env-run env-dev
 
 help:
 	@echo "make run           start a broker on ./danube-data, with MCP and JSON-RPC (Ctrl-C stops it)"
 	@echo "make test          the test suite, without its long tests"
 	@echo "make lint          style, types, import rules, drift of generated code and documents"
 	@echo "make test-long     the whole test suite"
+	@echo "make test-cluster  three brokers, etcd and a store as processes, each of which fails under load (root, Linux)"
 	@echo "make diagnosis     thirty faults with ten seeds each, and healthy twins for hours"
 	@echo "make test-deploy   deploy/ with the tools it is for: promtool, helm, podman … as far as they are installed"
 	@echo "make conformance   outside judges of our protocols"
@@ -40,6 +41,10 @@ test: env-dev
 # Faults with ten seeds, honest work for hours of a quick clock: half an hour on two quiet cores.
 diagnosis: env-dev
 	@$(VENV)/python -m pytest tests/diagnosis -m "" -q $(ARGS)
+
+# Ten scenarios of one to three minutes; CLUSTER_SEED=N for the seed that a failure prints. ARGS go to pytest.
+test-cluster: env-dev
+	@$(VENV)/python -m pytest tests/cluster -m "" -q -s $(ARGS)
 
 test-long: env-dev
 	@$(VENV)/python tools/gate.py test-long $(ARGS)

@@ -54,9 +54,10 @@ PACKAGES: Final = (
 # three times that, and CI must then report what is wrong, not that it was slow.
 LINT_BUDGET_S: Final = 300.0
 GROUP_BUDGET_S: Final = 1200.0
-# Folders whose subfolders are groups of their own, and those that have a target of their own (`make conformance`, `make test-deploy`).
+# Folders whose subfolders are groups of their own, and those that have a target of their own (`make conformance`, `make test-deploy`,
+# `make test-cluster`).
 SPLIT_GROUPS: Final = frozenset({"broker"})
-OWN_TARGETS: Final = frozenset({"conformance", "deploy"})
+OWN_TARGETS: Final = frozenset({"cluster", "conformance", "deploy"})
 # All test groups together; a group that does not fit any more is cut or reported as not run.
 TEST_BUDGET_S: Final = 1800.0
 CI_TEST_BUDGET_S: Final = 2700.0

@@ -44,6 +44,7 @@ from pydanube_storage.metadata import (
     EmbeddedStore,
     GuardFailed,
     KeyRange,
+    KeyValue,
     MetadataStore,
     ModRevision,
     Page,
@@ -330,9 +331,7 @@ async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: s
     if home is not None:
         _check_home(home, None if identity is None else _id(identity.value), revision, newest_id, url, folder)
     if identity is None:
-        await _found(store, url, folder)
-        identity = await store.get(IDENTITY)
-        assert identity is not None, "it was just made, and nobody deletes it"
+        identity = await _found(store, url, folder)
     known = home or Home(cluster_id=_id(identity.value), metadata=url)
     key = broker_key(data_dir.broker_id)
     resident = await store.get(key)
@@ -407,15 +406,19 @@ def check_resident(resident: Resident, own: Resident, home: Home, url: str) -> N
     )
 
 
-async def _found(store: EtcdStore, url: str, folder: Path) -> None:
-    """Make the prefix a cluster; it must be empty."""
+async def _found(store: EtcdStore, url: str, folder: Path) -> KeyValue:
+    """Make the prefix a cluster; it must be empty, unless another broker does so in the same moment."""
     page = await store.range(KeyRange.prefix("/"), limit=1)
-    if page.items:
+    if not page.items:
+        identity = json.dumps({"cluster_id": secrets.token_hex(8)}).encode()
+        with suppress(GuardFailed):
+            await store.transact([Put(IDENTITY, identity)], guards=[Absent(IDENTITY)])
+    found = await store.get(IDENTITY)
+    if found is None:
         raise _mismatch(
             f"{url} holds keys of something else ({page.items[0].key}): choose a prefix that is empty", folder
         )
-    identity = json.dumps({"cluster_id": secrets.token_hex(8)}).encode()
-    await store.transact([Put(IDENTITY, identity)], guards=[Absent(IDENTITY)])
+    return found
 
 
 def _id(value: bytes) -> str:

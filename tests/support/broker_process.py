@@ -102,6 +102,7 @@ class BrokerProcess:
         arguments: more flags for the command.
         environment: more variables, e.g. `{"DANUBE_JOURNAL__SEGMENT_BYTES": "1MiB"}`.
         face: `up`, or `broker` (8765 stays closed).
+        within: what goes in front of the command, such as `ip netns exec NAME`; it has to become the command.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class BrokerProcess:
         data_dir: Path | None = None,
         memory: bool = False,
         face: str = "up",
+        within: Sequence[str] = (),
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.data_dir = data_dir or folder / "data"
@@ -128,6 +130,7 @@ class BrokerProcess:
             {"DANUBE_TEST_SMALL_SEGMENTS": "1", **(environment or {}), _MARK: self._mark}
         )
         self._face = face
+        self._within = list(within)
         self._ports: tuple[int, ...] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
@@ -178,7 +181,7 @@ class BrokerProcess:
             log.flush()
             self._process = subprocess.Popen(
                 [
-                    *danube_command(), self._face, *where, *ports,
+                    *self._within, *danube_command(), self._face, *where, *ports,
                     "--ready-file", str(self.ready_file), "--json", *self._arguments,
                 ],
                 stdin=subprocess.DEVNULL,

@@ -44,6 +44,7 @@ class EtcdMembers:
     Args:
         options: further options of each member.
         tls: certificate and key of the members' client port; with them the URLs are https.
+        host: the address of their client ports.
     """
 
     def __init__(
@@ -53,13 +54,15 @@ class EtcdMembers:
         *,
         options: Sequence[str] = (),
         tls: tuple[Path, Path] | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         self._folder = folder
+        self._host = host
         self._tls = tls
         scheme = "http" if tls is None else "https"
         ports = free_ports(2 * count)
         self.ports = ports[:count]
-        self._urls = [f"{scheme}://127.0.0.1:{port}" for port in self.ports]
+        self._urls = [f"{scheme}://{host}:{port}" for port in self.ports]
         peers = [f"http://127.0.0.1:{port}" for port in ports[count:]]
         together = ",".join(f"m{n}={peer}" for n, peer in enumerate(peers))
         self._arguments = [
@@ -82,7 +85,7 @@ class EtcdMembers:
 
     @property
     def endpoints(self) -> list[str]:
-        return [f"127.0.0.1:{port}" for port in self.ports]
+        return [f"{self._host}:{port}" for port in self.ports]
 
     def url(self, prefix: str) -> str:
         """As `--metadata` takes it."""

@@ -34,9 +34,9 @@ class Fault(StrEnum):
 
 
 class FaultyProxy:
-    """See the module. Threads of its own; safe to set from the test's."""
+    """See the module. Threads of its own; safe to set from the test's. `host`: where it listens."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, *, host: str = "127.0.0.1") -> None:
         parts = urlsplit(endpoint)
         self._upstream = (str(parts.hostname), int(parts.port or 80))
         self._fault: Fault | None = None
@@ -50,13 +50,13 @@ class FaultyProxy:
         class Handler(_Handler):
             owner = proxy
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = http.server.ThreadingHTTPServer((host, 0), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"http://{self._server.server_address[0]!s}:{self._server.server_address[1]}"
 
     @property
     def fault(self) -> Fault | None:

@@ -8,6 +8,7 @@ memory of what was sent: `Stamp`. The history keeps what the clients were told, 
 - doubling: more than once in the log, though the producer is idempotent;
 - reordering: of the messages of one producer in one partition;
 - gaps in the offsets;
+- deliveries out of order: of one key, a message that comes for the first time behind a later one;
 - a cursor behind a durable ack (a message came again after it was confirmed) or ahead of the acks (one never came).
 
 Nothing here is probabilistic: a violation is a defect. Each check collects all it finds and raises once.
@@ -142,9 +143,17 @@ class ConsumerLog:
     acked: dict[int | None, set[int]] = field(default_factory=lambda: defaultdict(set))
     confirmed: dict[int | None, set[int]] = field(default_factory=lambda: defaultdict(set))
     violations: list[str] = field(default_factory=list)
+    _highest: dict[tuple[int | None, str | None], int] = field(default_factory=dict)
 
-    def deliver(self, partition: int | None, offset: int) -> None:
-        """A message was handed to the application."""
+    def deliver(self, partition: int | None, offset: int, *, key: str | None = None) -> None:
+        """A message was handed to the application. `key`: in whose order it stands; None: in that of all."""
+        if not self.delivered[partition][offset]:
+            before = self._highest.get((partition, key), -1)
+            if offset < before:
+                self.violations.append(
+                    f"{self.subscription}: offset {offset} of partition {partition} came first after {before} (key {key!r})"
+                )
+            self._highest[partition, key] = max(offset, before)
         if offset in self.confirmed[partition]:
             self.violations.append(
                 f"{self.subscription}: offset {offset} of partition {partition} came again after its ack was "

@@ -20,12 +20,16 @@ PATIENCE = Retry(max_elapsed_s=600, initial_s=0.02, max_delay_s=0.2)
 
 @dataclass
 class Load:
-    """The clients of one scenario. `progressed` is called after every acknowledgement."""
+    """The clients of one scenario. `progressed` is called after every acknowledgement.
+
+    `pause_s`: between two sends of a producer; 0: as quickly as it goes.
+    """
 
     url: str
     history: History
     progressed: Callable[[], None] = lambda: None
     stopping: bool = False
+    pause_s: float = 0.0
 
     def stop(self) -> None:
         """Producers end once what they handed over is answered."""
@@ -49,6 +53,7 @@ class Load:
                 outcome.acknowledged[stamp.number] = receipt.offset
                 outcome.partition[stamp.number] = receipt.partition
                 self.progressed()
+                await anyio.sleep(self.pause_s)
 
     async def bursts(
         self, name: str, topic: str, seed: object, *, style: str = "full", compression: Compression = "none"
@@ -83,6 +88,7 @@ class Load:
                     outcome.acknowledged[number] = receipt.offset
                     outcome.partition[number] = receipt.partition
                 self.progressed()
+                await anyio.sleep(self.pause_s)
 
     async def batches(
         self,
@@ -176,6 +182,24 @@ class Load:
                 del held[keep:]
                 if rng.random() < 0.3 or not messages:
                     await window.confirm()
+
+    async def consume_keys(self, log: ConsumerLog, member: str, done: Callable[[], bool]) -> None:
+        """One of several consumers that share a subscription by key: take messages and acknowledge them."""
+        async with (
+            connect(self.url, retry=PATIENCE) as client,
+            client.consumer(
+                log.topic, log.subscription, type="key-shared", name=member, ack_timeout_ms=3_600_000
+            ) as consumer,
+        ):
+            window = _Window(log, consumer)
+            while not done():
+                messages = await consumer.receive(max_messages=50, max_wait_s=0.2)
+                for message in messages:
+                    log.deliver(message.partition, message.offset, key=message.key)
+                for message in messages:
+                    await message.ack()
+                    window.acked.append((message.partition, message.offset))
+                await window.confirm()
 
 
 class _Window:

@@ -34,11 +34,11 @@ from pydanube_broker.tier.ownership import (
     Known,
     Verdict,
     judge,
-    note_store_id,
+    note_name,
     place_of,
     read_known,
-    read_store_id,
     refusal,
+    store_name,
     write_known,
 )
 
@@ -48,6 +48,8 @@ LIFE_DIGITS: Final = 8
 _START_S: Final = 20.0  # a start waits this long for a remote store
 _AGAIN_S: Final = 5.0
 _CHECK_S: Final = 10.0
+_NAMING_S: Final = 30.0  # longer than a store may take to answer the broker that names it
+_NAMING_LOOK_S: Final = 0.1
 
 
 class StoreHold:
@@ -256,10 +258,8 @@ class StoreHold:
 
     async def _check_shared(self) -> None:
         """Raise `TierNotShared` where this is not the store that the other brokers of the cluster have."""
-        known = await read_store_id(self._metadata)
-        found = await self._identity("" if known else secrets.token_hex(8))
-        if not known:
-            known = await note_store_id(self._metadata, found)
+        known = await self._name_of_store()
+        found = await self._identity("")
         if found != known:
             holds = f"is another one ({found})" if found else "holds nothing of it"
             raise TierNotShared(
@@ -268,6 +268,24 @@ class StoreHold:
                 field="tier.url",
                 value=self._options.url,
             )
+
+    async def _name_of_store(self) -> str:
+        """The name of the cluster's store. One broker gives it, and others wait for that: not every store refuses the second
+        of two that would name it at once, and both would take their own for the cluster's.
+        """
+        proposed, began_s = secrets.token_hex(8), self._monotonic()
+        while True:
+            name = await store_name(self._metadata, self._broker_id, proposed)
+            if name.giver is None:
+                return name.store_id
+            if name.giver == self._broker_id:
+                found = await self._identity(name.store_id)
+                await note_name(self._metadata, name, found, None)
+            elif self._monotonic() - began_s > _NAMING_S:  # whoever was about to is gone
+                await note_name(self._metadata, name, name.store_id, self._broker_id)
+                began_s = self._monotonic()
+            else:
+                await asyncio.sleep(_NAMING_LOOK_S)
 
     async def _identity(self, proposed: str) -> str:
         if self.local is not None:

@@ -31,8 +31,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from pydanube_core.errors import StoreOwned
-from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, Put
+from pydanube_core.errors import Conflict, StoreOwned
+from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, ModRevision, Put, Revision
 from pydanube_storage.objects import OwnerMark
 
 _KEY: Final = "/tier/owner"
@@ -139,17 +139,36 @@ async def write_known(metadata: MetadataStore, scope: str, known: Known) -> None
     await metadata.transact([Put(_key(scope), json.dumps(asdict(known)).encode())])
 
 
-async def read_store_id(metadata: MetadataStore) -> str:
-    """Return the id of the store that the brokers of a cluster share; empty where it has none yet."""
-    item = await metadata.get(_STORE)
-    return "" if item is None else item.value.decode()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreName:
+    """The name of the store that the brokers of a cluster share, as the metadata have it.
+
+    `giver`: the broker that is about to give it to the store; None: it has it.
+    """
+
+    store_id: str
+    giver: str | None
+    revision: Revision
 
 
-async def note_store_id(metadata: MetadataStore, store_id: str) -> str:
-    """Call the cluster's store so, unless it was called something in the same moment; returns what it is called."""
+async def store_name(metadata: MetadataStore, broker_id: str, proposed: str) -> StoreName:
+    """Return the name of the cluster's store; where it has none, this broker is to give it the one that is proposed."""
+    value = f"{proposed} {broker_id}".encode()
     with contextlib.suppress(GuardFailed):
-        await metadata.transact([Put(_STORE, store_id.encode())], guards=[Absent(_STORE)])
-    return await read_store_id(metadata)
+        revision = await metadata.transact([Put(_STORE, value)], guards=[Absent(_STORE)])
+        return StoreName(store_id=proposed, giver=broker_id, revision=revision)
+    item = await metadata.get(_STORE)
+    if item is None:
+        raise Conflict("the name of the cluster's store was deleted in this moment: start again")
+    store_id, _, giver = item.value.decode().partition(" ")
+    return StoreName(store_id=store_id, giver=giver or None, revision=item.mod_revision)
+
+
+async def note_name(metadata: MetadataStore, name: StoreName, store_id: str, giver: str | None) -> None:
+    """Note what the store is called, or who is to give it its name now; nothing where another broker has noted something."""
+    value = store_id if giver is None else f"{store_id} {giver}"
+    with contextlib.suppress(GuardFailed):
+        await metadata.transact([Put(_STORE, value.encode())], guards=[ModRevision(_STORE, name.revision)])
 
 
 def _key(scope: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,10 +13,13 @@ import anyio
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
+from pydanube_broker.tier import holding
 from pydanube_core.errors import ClusterError, NotOwner, TierNotShared
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.names import TopicName
 from pydanube_core.services import CONSUMER_SERVICE, DISCOVERY, PRODUCER_SERVICE
+from pydanube_storage.metadata import Put
+from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 from pydanube_storage.objects import LocalStore, store_identity
 
 from tests.support.etcd import EtcdMembers, free_ports
@@ -257,6 +262,48 @@ async def test_broker_that_does_not_share_the_store_is_refused(
             pass
     assert not list((tmp_path / other).rglob("*.parquet"))
     await cluster.all_know_all()  # it is no member
+
+
+async def test_brokers_that_start_at_once_call_their_store_the_same(
+    etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the store lets both of two name it, as those do that know no conditional writes."""
+    meeting, given = threading.Barrier(2), list[str]()
+
+    def identity(store: object, cluster: str, proposed: str) -> str:
+        if proposed:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                meeting.wait(1)
+            given.append(proposed)
+        return given[-1] if given else ""
+
+    monkeypatch.setattr(holding, "store_identity", identity)
+    async with anyio.create_task_group() as group:
+        cluster = SeveralBrokers(etcd, tmp_path, group)
+        async with anyio.create_task_group() as starting:
+            for n in (1, 2, 3):
+                starting.start_soon(cluster.start, n)
+        await cluster.all_know_all()
+        for n in (1, 2, 3):
+            await cluster.stop(n)
+    assert len(given) == 1
+
+
+async def test_who_was_about_to_name_the_store_and_is_gone_is_not_waited_for(
+    etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holding, "_NAMING_S", 0.0)
+    async with anyio.create_task_group() as group:
+        cluster = SeveralBrokers(etcd, tmp_path, group)
+        url = str(cluster.settings(1).metadata.url)
+        async with EtcdStore(EtcdOptions(address=EtcdAddress.parse(url))) as store:
+            founded = Put("/cluster/identity", b'{"cluster_id": "0123456789abcdef"}')
+            await store.transact([founded, Put("/tier/store", b"0123456789abcdef 77")])
+        await cluster.start(1)
+        await cluster.start(2)
+        await cluster.all_know_all()
+        for n in (1, 2):
+            await cluster.stop(n)
 
 
 async def test_client_that_was_given_a_dead_address_first_asks_the_next(cluster: SeveralBrokers) -> None:
