@@ -54,11 +54,14 @@ def words(
     """Make a column of texts, by a field's name or a function of the item."""
     take = _getter(get or name)
 
-    def cell(item: Item) -> Cell:
-        text = shown(take(item))
-        return Cell(text, tone, text)
+    def text(item: Item) -> str:
+        return shown(take(item))
 
-    return told(name, lies, cell, title=title)
+    def cell(item: Item, _: object) -> Cell:
+        found = text(item)
+        return Cell(found, tone, found)
+
+    return column(name, lies, title=title, cell=cell, value=text)
 
 
 def number(name: str, lies: str, get: str | Get = "", *, title: str | None = None) -> Column:

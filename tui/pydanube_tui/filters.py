@@ -15,12 +15,14 @@ import json
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final
 
-from pydanube_tui.page import Column, Page, Row
+from pydanube_tui.page import Column, Page, Row, Sortable
 from pydanube_tui.payloads import value_of
+from pydanube_tui.view import MISREAD
 
 Test = Callable[[Row], bool]
 _UNITS: Final[dict[str, float]] = {
@@ -211,13 +213,21 @@ def _at(row: Row, steps: Sequence[str | int]) -> Any:
     return value
 
 
+def _values(rows: Sequence[Row], column: Column, at: int) -> list[Sortable]:
+    """The values of rows in a column; of ten thousand items at once, without the way by their rows, where that goes."""
+    if column.value is not None:
+        with suppress(*MISREAD):
+            return [column.value(row.item) for row in rows]
+    return [row.value(at) for row in rows]
+
+
 def ordered(rows: Sequence[Row], columns: Sequence[Column], by: str, falling: bool) -> list[Row]:
     """The rows by a column, what is not known last; rows of the same value keep their order."""
     at = next((index for index, column in enumerate(columns) if column.name == by), None)
     rows = [row for row in rows if not row.heading]
     if at is None:
         return rows
-    valued = [(row.value(at), row) for row in rows]
+    valued = list(zip(_values(rows, columns[at], at), rows, strict=True))
     known = [pair for pair in valued if pair[0] is not None]
     if not all(isinstance(value, int | float) for value, _ in known):
         known = [(str(value).casefold(), row) for value, row in known]

@@ -169,6 +169,8 @@ def gauge(part: float | None, cells: int = 10) -> str:
 
 def shown(value: Any) -> str:
     """A value of an answer in a few words."""
+    if isinstance(value, str):
+        return value
     if value is None:
         return "–"
     if isinstance(value, bool):
