@@ -32,12 +32,12 @@ from pydanube_tui.dialogs import Choice, Choosing, Reading
 from pydanube_tui.filters import Filter, RowsInSight
 from pydanube_tui.grid import MANY, Grid
 from pydanube_tui.memory import Memory
-from pydanube_tui.page import Column, Line, Page, Row, Target, Tone
+from pydanube_tui.page import MISREAD, Column, Line, Page, Row, Target, Tone
 from pydanube_tui.source import Caller, Feed
 from pydanube_tui.tail import Tail
 from pydanube_tui.text import count
 from pydanube_tui.themes import LOOKS, Look
-from pydanube_tui.view import MISREAD, Situation, View
+from pydanube_tui.view import Situation, View
 from pydanube_tui.views import VIEWS
 from pydanube_tui.views.messages import FORMS
 

@@ -21,11 +21,10 @@ from pydanube_tui.doing import Doing
 from pydanube_tui.filters import FilterError, parse
 from pydanube_tui.grid import Grid
 from pydanube_tui.helping import help_lines
-from pydanube_tui.page import Call, Target
+from pydanube_tui.page import MISREAD, Call, Target
 from pydanube_tui.pictures import picture
 from pydanube_tui.tail import Tail
 from pydanube_tui.themes import LOOKS
-from pydanube_tui.view import MISREAD
 from pydanube_tui.views import place
 from pydanube_tui.views.messages import FORMS, message_lines
 

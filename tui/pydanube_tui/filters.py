@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final
 
-from pydanube_tui.page import Column, Page, Row, Sortable
+from pydanube_tui.page import MISREAD, Column, Page, Row, Sortable
 from pydanube_tui.payloads import value_of
-from pydanube_tui.view import MISREAD
 
 Test = Callable[[Row], bool]
 _UNITS: Final[dict[str, float]] = {

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 Item = Mapping[str, Any]
 Sortable = float | str | None
+# What reading an answer raises that has another shape than this console knows, as of a broker of another version.
+MISREAD: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 
 class Tone(StrEnum):

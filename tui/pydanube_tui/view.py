@@ -10,15 +10,13 @@ from typing import Any, Final
 
 from pydanube_core.errors import ClusterError
 
-from pydanube_tui.page import Call, Cell, Column, Item, Line, Page, Row, Sortable, Target, Tone, line
+from pydanube_tui.page import MISREAD, Call, Cell, Column, Item, Line, Page, Row, Sortable, Target, Tone, line
 from pydanube_tui.text import milliseconds
 
 Answer = Mapping[str, Any] | ClusterError
 Arguments = Mapping[str, Any]
 Moments = Sequence[tuple[int, float]]  # (milliseconds, value), oldest first
 SAMPLES: Final = 30  # of each series a view keeps
-# What reading an answer raises that has another shape than this console knows, as of a broker of another version.
-MISREAD: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 
 class Extent(StrEnum):
