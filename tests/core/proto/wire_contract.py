@@ -223,24 +223,29 @@ _SAMPLES: Final[Mapping[str, Callable[[FieldFact], Any]]] = {
 }
 
 
-def sample(package: PackageFacts, field: FieldFact) -> Any:
+def sample(package: PackageFacts, field: FieldFact, *, around: frozenset[str] = frozenset()) -> Any:
     """Return a value for `field` that differs from its default and from those of its neighbours."""
     if field.type in package.enums:
         one: Any = max(package.enums[field.type].values())
     elif field.type in _SAMPLES:
         one = _SAMPLES[field.type](field)
     else:
-        one = samples(package, field.type)
+        one = samples(package, field.type, around=around)
     return [one, one] if field.label == "repeated" else one
 
 
-def samples(package: PackageFacts, message: str) -> dict[str, Any]:
-    """Return values for every field of `message`; of the fields of a oneof only the last."""
+def samples(package: PackageFacts, message: str, *, around: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """Return values for every field of `message`; of the fields of a oneof only the last.
+
+    A message may hold one of its own kind: inside itself (`around` names the messages outside) it leaves that out.
+    """
+    around |= {message}
     chosen = {
         field.label if field.label.startswith("oneof") else field.name: field
         for field in package.messages[message]
+        if field.type not in around
     }
-    return {field.name: sample(package, field) for field in chosen.values()}
+    return {field.name: sample(package, field, around=around) for field in chosen.values()}
 
 
 def plain(message: Any) -> dict[str, Any]:
