@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -43,6 +44,8 @@ def danube(capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> Iterato
         with (tmp_path / "stdin").open("rb") as source, pytest.MonkeyPatch.context() as patch:
             os.dup2(source.fileno(), 0)
             patch.setattr("sys.stdin", os.fdopen(0, closefd=False))
+            # A command may send its process's log to the stderr of this test, which is closed when the test ends.
+            patch.setattr(logging.getLogger(), "handlers", list(logging.getLogger().handlers))
             code = run(list(words))
         captured = capfdbinary.readouterr()
         return Ran(code, captured.out, captured.err.decode())
