@@ -106,7 +106,8 @@ async def administered(
     data_dir: Path | str = MEMORY_DIR, *, options: AdminOptions | None = None, **settings: Any
 ) -> AsyncIterator[Administered]:
     free = {f"server.{name}": 0 for name in ("grpc_port", "admin_port", "metrics_port")}
-    loaded = load_settings(None, {}, {"data.dir": str(data_dir), **free, **settings})
+    small = {"journal.segment_bytes": "16MiB"}  # a start writes whole files of zeros
+    loaded = load_settings(None, {}, {"data.dir": str(data_dir), **free, **small, **settings})
     core = AdminCore(options=options)
     async with Broker(loaded, ops=core.serve_call) as broker:
         core.attach(broker.port)

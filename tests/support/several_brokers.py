@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings import Data, Metadata, Server, Settings, Tier
+from pydanube_broker.settings import Data, Journal, Metadata, Server, Settings, Tier
 from pydanube_core.names import TopicName
 
 from tests.support.etcd import EtcdMembers
@@ -44,6 +44,7 @@ class SeveralBrokers:
         return Settings(
             server=FREE,
             data=Data(dir=self._folder / f"broker-{n}"),
+            journal=Journal(segment_bytes=16 << 20),  # a start writes whole files of zeros
             metadata=Metadata(url=self._url),
             tier=Tier(url=str(self._folder / tier)),
         )
