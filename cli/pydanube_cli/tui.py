@@ -108,6 +108,8 @@ def tui(*, common: Common, options: TuiOptions) -> None:
             value="no terminal",
         )
     app.run(mouse=not options.no_mouse)
+    if app.return_code:
+        raise typer.Exit(app.return_code)
 
 
 def _console(common: Common, given: TuiOptions) -> Console:

@@ -7,7 +7,6 @@ left. What the keys do is in `console`.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -29,10 +28,12 @@ from pydanube_tui.actions import Action, by_key
 from pydanube_tui.bars import Top, footer, header
 from pydanube_tui.cluster import Cluster, Options, Standing, State
 from pydanube_tui.dialogs import Choice, Choosing, Reading
-from pydanube_tui.filters import Filter, RowsInSight
+from pydanube_tui.filters import Filter, FilterError, RowsInSight
 from pydanube_tui.grid import MANY, Grid
+from pydanube_tui.interrupting import within
 from pydanube_tui.memory import Memory
 from pydanube_tui.page import MISREAD, Column, Line, Page, Row, Target, Tone
+from pydanube_tui.payloads import json_text
 from pydanube_tui.source import Caller, Feed
 from pydanube_tui.tail import Tail
 from pydanube_tui.text import count
@@ -48,6 +49,7 @@ LIVE_S: Final = 0.25  # between two looks at a tail
 STILL: Final = (
     2  # refreshes without news, after which the page is that of before: marks and rates are gone by then
 )
+FILTER_S: Final = 2.0  # of the processor, for all rows
 FOLDED: Final = 200  # rows that are made ready for filters in one go
 
 
@@ -329,7 +331,13 @@ class Board(App[None]):
         if self._gone:
             return
         sort = self.sorted_by(self.page)
-        rows = self._in_sight.of(self.page, sort, self.filter)
+        try:
+            with within(FILTER_S, FilterError(f"the filter took longer than {FILTER_S:g} s, and is off")):
+                rows = self._in_sight.of(self.page, sort, self.filter)
+        except FilterError as error:
+            self.filter = None
+            self.say(str(error), bad=True)
+            rows = self._in_sight.of(self.page, sort, None)
         self.marked &= self.situation.rows.keys()
         grid = self.grid
         grid.sorted_by, grid.marked = sort, self.marked
@@ -428,9 +436,13 @@ class Board(App[None]):
 
     def copied(self, text: str, what: str) -> None:
         """Copy by the terminal (OSC 52), and into a file for those that do not take it."""
+        text = text.encode(errors="backslashreplace").decode()
         self.copy_to_clipboard(text)
-        path = files.write(self.options.files, "copied.txt", text)
-        self.say(f"copied {what}: {len(text.encode())} bytes, also in {path}")
+        try:
+            also = f"also in {files.write(self.options.files, 'copied.txt', text)}"
+        except InvalidArgument as error:
+            also = f"in no file: {error.message}"
+        self.say(f"copied {what}: {len(text.encode())} bytes, {also}")
 
     def choosing(self, title: str, choices: Sequence[Choice]) -> Choosing:
         return Choosing(self.look, title, choices)
@@ -468,5 +480,4 @@ def misread(error: Exception) -> Internal:
 
 def json_lines(value: object) -> list[Line]:
     """A value as JSON, a line each."""
-    text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
-    return [((each, Tone.PLAIN),) for each in text.split("\n")]
+    return [((each, Tone.PLAIN),) for each in json_text(value, indent=2).split("\n")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import Final
@@ -22,6 +21,7 @@ from pydanube_tui.filters import FilterError, parse
 from pydanube_tui.grid import Grid
 from pydanube_tui.helping import help_lines
 from pydanube_tui.page import MISREAD, Call, Target
+from pydanube_tui.payloads import json_text
 from pydanube_tui.pictures import picture
 from pydanube_tui.tail import Tail
 from pydanube_tui.themes import LOOKS
@@ -97,9 +97,13 @@ class Console(Doing):
         """Do an action: the console's own, or an operation of the cluster."""
         handler = self.own_actions.get(action.id)
         if handler is not None:
-            done = handler()
-            if done is not None:
-                self._begin(done)
+            try:
+                done = handler()
+            except (ClusterError, *MISREAD) as error:
+                self._failed(error)
+            else:
+                if done is not None:
+                    self._begin(done)
         elif action.operation is not None:
             self._begin(self.operate(action))
         elif action.id.startswith("go."):
@@ -112,8 +116,13 @@ class Console(Doing):
     async def _finish(self, work: Awaitable[None]) -> None:
         try:
             await work
-        except MISREAD as error:
-            self.say(misread(error).message, bad=True)
+        except (ClusterError, *MISREAD) as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """Tell what an action met: it is over, and the console goes on."""
+        told = error if isinstance(error, ClusterError) else misread(error)
+        self.say(told.message, bad=True)
 
     @cached_property
     def own_actions(self) -> Mapping[str, Callable[[], Awaitable[None] | None]]:
@@ -263,12 +272,7 @@ class Console(Doing):
 
     async def _carry_out(self, call: Call) -> None:
         """An operation that a finding names."""
-        try:
-            answer = await self.caller.call(call.operation, call.arguments)
-        except ClusterError as error:
-            self.say(str(error), bad=True)
-            return
-        self.read(call.operation, json_lines(answer))
+        self.read(call.operation, json_lines(await self.caller.call(call.operation, call.arguments)))
 
     def on_grid_entered(self) -> None:
         """A click on the selected row."""
@@ -291,7 +295,7 @@ class Console(Doing):
     def _copy_json(self) -> None:
         row = self.grid.selected
         if row is not None:
-            self.copied(json.dumps(row.item, ensure_ascii=False, indent=2), "the row as JSON")
+            self.copied(json_text(row.item, indent=2), "the row as JSON")
 
     def _mark(self) -> None:
         row = self.grid.selected

@@ -20,6 +20,7 @@ from pydanube_tui.text import clean
 from pydanube_tui.themes import Look
 
 MAX_LINES: Final = 5000  # of a text that is shown
+MAX_CHARS: Final = 200_000
 Result = TypeVar("Result")
 
 
@@ -65,7 +66,10 @@ class Dialog(ModalScreen[Result]):
     def text(self, lines: Sequence[Line]) -> Text:
         """Lines as Textual draws them."""
         drawn = Text(no_wrap=False, end="")
-        for number, spans in enumerate(lines[:MAX_LINES]):
+        for number, spans in enumerate(lines):
+            if number == MAX_LINES or len(drawn) > MAX_CHARS:
+                drawn.append(f"\n… and {len(lines) - number} more lines", self.look.tones[Tone.WARN])
+                break
             if number:
                 drawn.append("\n")
             for words, tone in spans:

@@ -23,6 +23,7 @@ from pydanube_tui.actions import Action
 from pydanube_tui.board import Board, json_lines
 from pydanube_tui.dialogs import Choice, Field, Form, Reading
 from pydanube_tui.page import Line, Row, Target, Tone, line
+from pydanube_tui.payloads import json_text
 from pydanube_tui.plans import MOST_TOGETHER, Consent, arguments_of, as_one, fields_of, typed
 from pydanube_tui.text import clock
 
@@ -179,11 +180,7 @@ class Doing(Board):
             else max((v for v in known if v < newer), default=newer)
         )
         subject = self.target.arguments["subject"]
-        try:
-            before, after = [await self._definition(subject, version) for version in (older, newer)]
-        except ClusterError as error:
-            self.say(str(error), bad=True)
-            return
+        before, after = [await self._definition(subject, version) for version in (older, newer)]
         tones = {"+": Tone.GOOD, "-": Tone.BAD, "@": Tone.ACCENT}
         found = difflib.unified_diff(before, after, f"version {older}", f"version {newer}", lineterm="", n=5)
         lines: list[Line] = [((each, tones.get(each[:1], Tone.PLAIN)),) for each in found]
@@ -193,8 +190,8 @@ class Doing(Board):
         answer = await self.caller.call("schemas.get", {"subject": subject, "version": version})
         text = str(answer["untrusted"].get("schema_definition", ""))
         try:
-            return json.dumps(json.loads(text), indent=2, ensure_ascii=False).split("\n")
-        except ValueError:
+            return json_text(json.loads(text), indent=2).split("\n")
+        except (ValueError, RecursionError):
             return text.split("\n")
 
     # -- runbooks ----------------------------------------------------------------------------------------------
@@ -282,7 +279,7 @@ def outcome_lines(outcome: Outcome) -> list[Line]:
         lines.append(
             line(
                 (f"    {outcome.step.operation} ", Tone.ACCENT),
-                (json.dumps(dict(outcome.arguments), ensure_ascii=False), Tone.DIM),
+                (json_text(dict(outcome.arguments)), Tone.DIM),
             )
         )
     lines += [

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydanube_core.errors import InvalidArgument
+
 from pydanube_tui.page import Column, Row
+from pydanube_tui.payloads import json_text
 
 
 def write(folder: Path, name: str, text: str) -> Path:
-    """Write a new file `danube-NAME` in the folder, readable by its owner alone, and return its path."""
+    """Write a new file `danube-NAME` in the folder, readable by its owner alone, and return its path.
+
+    Raises:
+        InvalidArgument: it cannot be written there.
+    """
     stem, _, ending = name.rpartition(".")
     number = 0
     while True:
         path = folder / (f"danube-{stem}-{number}.{ending}" if number else f"danube-{name}")
         try:
             path.touch(mode=0o600, exist_ok=False)
+            path.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
+            return path
         except FileExistsError:
             number += 1
-            continue
-        path.write_text(text, encoding="utf-8", newline="")
-        return path
+        except OSError as error:
+            told = f"{path} cannot be written: {error.strerror}; start danube tui in another folder"
+            raise InvalidArgument(told, field="path", value=str(path)) from None
 
 
 def as_csv(shown: Sequence[Column], columns: Sequence[Column], rows: Sequence[Row]) -> str:
@@ -45,4 +53,4 @@ def _harmless(value: object) -> object:
 
 def as_json(rows: Sequence[Row]) -> str:
     """Every field of the rows."""
-    return json.dumps([row.item for row in rows], ensure_ascii=False, indent=2, default=str) + "\n"
+    return json_text([row.item for row in rows], indent=2) + "\n"

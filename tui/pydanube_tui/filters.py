@@ -11,7 +11,6 @@ Terms stand side by side and must all hold. Columns are named by their beginning
 
 from __future__ import annotations
 
-import json
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from pydanube_tui.page import MISREAD, Column, Page, Row, Sortable
-from pydanube_tui.payloads import value_of
+from pydanube_tui.payloads import json_text, value_of
 
 Test = Callable[[Row], bool]
 _UNITS: Final[dict[str, float]] = {
@@ -85,8 +84,8 @@ class RowsInSight:
     def of(self, page: Page, sort: tuple[str, bool] | None, filter: Filter | None) -> Sequence[Row]:
         """The rows. Headings stand only where nothing is sorted or left out."""
         if page is not self._page or sort != self._sort:
-            self._page, self._sort, self._narrowed = page, sort, None
             self._ordered = page.rows if sort is None else ordered(page.rows, page.columns, *sort)
+            self._page, self._sort, self._narrowed = page, sort, None
         if filter is None:
             self._narrowed = None
             return self._ordered
@@ -195,7 +194,7 @@ def _of_path(path: str, relation: str, wanted: str) -> Test:
 
     def holds(row: Row) -> bool:
         value = _at(row, steps)
-        text = (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).casefold()
+        text = (value if isinstance(value, str) else json_text(value)).casefold()
         return value is not None and (text == folded if relation == "=" else folded in text)
 
     return holds

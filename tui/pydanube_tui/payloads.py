@@ -1,11 +1,13 @@
-"""The payload of a message's item: its bytes, and their value where they can be decoded."""
+"""The payload of a message's item: its bytes, and their value where they can be decoded; any value as JSON."""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+TOO_DEEP: Final = '"… nested too deep to be shown"'
 
 
 def payload_of(item: Mapping[str, Any]) -> bytes:
@@ -24,5 +26,14 @@ def value_of(item: Mapping[str, Any]) -> Any:
         return None
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
+
+
+def json_text(value: object, *, indent: int | None = None) -> str:
+    """A value as JSON that any file and terminal takes: what JSON has no word for as its text, lone surrogates escaped."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    except RecursionError:
+        return TOO_DEEP
+    return text.encode(errors="backslashreplace").decode()

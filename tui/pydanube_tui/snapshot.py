@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Final, Literal
 
 from pydanube_core.errors import ClusterError, Unavailable
 
 from pydanube_tui.console import Console
+from pydanube_tui.payloads import json_text
 from pydanube_tui.pictures import Form, picture
 
 SETTLED_S: Final = 1.0  # between the two looks that rates need
@@ -28,7 +28,7 @@ async def draw(app: Console, form: Form | Literal["json"], size: tuple[int, int]
             app.wake.set()
             await _answered(app, timeout_s)
         await pilot.pause()
-        return json.dumps(page_json(app), ensure_ascii=False) + "\n" if form == "json" else picture(app, form)
+        return json_text(page_json(app)) + "\n" if form == "json" else picture(app, form)
 
 
 async def _answered(app: Console, timeout_s: float) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Final
 
 from pydanube_tui.columns import column, told, words
 from pydanube_tui.page import Cell, Item, Line, Target, Tone, line
-from pydanube_tui.payloads import payload_of, value_of
+from pydanube_tui.payloads import json_text, payload_of, value_of
 from pydanube_tui.text import count, shown, size
 from pydanube_tui.view import Situation, View
 from pydanube_tui.views import topics
@@ -47,11 +46,7 @@ def _payload(item: Item, form: str) -> str:
     if form == "hex":
         return payload_of(item)[: SHOWN_CHARS // 3].hex(" ")
     if form == "decoded" and (value := value_of(item)) is not None:
-        return (
-            value[:SHOWN_CHARS]
-            if isinstance(value, str)
-            else json.dumps(value, ensure_ascii=False)[:SHOWN_CHARS]
-        )
+        return (value if isinstance(value, str) else json_text(value))[:SHOWN_CHARS]
     return payload_of(item)[:SHOWN_CHARS].decode("utf-8", "replace")
 
 
@@ -94,7 +89,7 @@ def message_lines(item: Item, form: str) -> list[Line]:
         if value is None
         else value
         if isinstance(value, str)
-        else json.dumps(value, ensure_ascii=False, indent=2)
+        else json_text(value, indent=2)
     )
     return lines + [line(each) for each in text.split("\n")]
 
