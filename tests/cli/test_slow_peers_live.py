@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+import httpx
 import pytest
 from hpack import Encoder
 from pydanube import Tls, connect
@@ -139,4 +140,51 @@ async def test_strangers_who_fill_a_port_keep_out_nobody_who_shows_who_he_is(
             late.producer("/default/strangers-late") as other,
         ):
             await other.send(b"let in")
+        assert producer.statistics().reconnects == 0
+
+
+async def test_what_tls_takes_for_strangers_is_of_the_one_budget(tmp_path: Path) -> None:
+    """Each of them made the transport keep 300 KiB, of which nobody knew: a port has room for 10 000."""
+    budget = 4 << 20
+    more = {"server.peer_memory_bytes": budget}
+    frame_of_no_kind = (16_384).to_bytes(3, "big") + bytes((0x55, 0, 0, 0, 0, 0)) + bytes(16_384)
+    said = {
+        "grpc": PREFACE + 8 * frame_of_no_kind,
+        "http": b"POST /rpc HTTP/1.1\r\nhost: x\r\ncontent-length: 4000000\r\n\r\n" + bytes(131_072),
+    }
+    async with (
+        asyncio.timeout(60),
+        locked_with_tls(tmp_path, **more) as (broker, path),
+        AsyncExitStack() as strangers,
+    ):
+        tls, token = Tls(ca=path / "keys" / "ca.crt"), broker.tokens["app"]
+        client = await strangers.enter_async_context(connect(broker.broker.broker_url, token=token, tls=tls))
+        producer = await strangers.enter_async_context(client.producer("/default/memory"))
+        web = await strangers.enter_async_context(
+            httpx.AsyncClient(
+                verify=ssl.create_default_context(cafile=str(path / "keys" / "ca.crt")),
+                headers={"authorization": f"Bearer {token}"},
+                trust_env=False,
+            )
+        )
+
+        async def memory() -> dict[str, int]:
+            found = (await web.get(f"{broker.broker.metrics_url}/status", timeout=60)).json()["peer_memory"]
+            assert isinstance(found, dict)
+            return found
+
+        for port in ("grpc", "http"):
+            trust = ssl.create_default_context(cafile=str(path / "keys" / "ca.crt"))
+            trust.set_alpn_protocols(["h2" if port == "grpc" else "http/1.1"])
+            before = await memory()
+            for _ in range(60):
+                _, writer = await asyncio.open_connection(
+                    "localhost", port_of(broker, port), ssl=trust, server_hostname="localhost"
+                )
+                strangers.callback(writer.close)
+                writer.write(said[port])
+                await writer.drain()
+                await producer.send(b"meanwhile")
+                assert (await memory())["held_bytes"] < budget * 5 // 4  # a turn has room for one more
+            assert (await memory())["connections_closed"] > before["connections_closed"]
         assert producer.statistics().reconnects == 0

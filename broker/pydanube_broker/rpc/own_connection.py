@@ -29,7 +29,7 @@ from pydanube_core.http2.codes import ErrorCode
 
 from pydanube_broker.rpc.caller import Keeper, Peer, address_of, is_own_user
 from pydanube_broker.rpc.calls import Call, UnidentifiedCall
-from pydanube_broker.rpc.peer_memory import Holding
+from pydanube_broker.rpc.peer_memory import TLS_BYTES, Holding
 from pydanube_broker.rpc.routing import CallHead
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class OwnConnection(asyncio.Protocol):
         self._blocked = False  # the transport takes no more
         self._reading = True
         self._held = 0
+        self._in_tls = 0  # bytes that TLS takes for it, while nobody has shown who he is
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting_bytes = 0  # in the transport, when last looked at
         self._ended: Callable[[], None] | None = (
@@ -96,11 +97,16 @@ class OwnConnection(asyncio.Protocol):
             self._count("no_h2_in_tls")  # RFC 9113 3.2: nothing else is spoken here
             self.close("no_h2_in_tls")
             return
+        if secured is not None and self.server.keeper is not None:
+            self._in_tls = TLS_BYTES
+            self._note_all()
         self.flush()
 
     def data_received(self, data: bytes) -> None:
         self.now = now = self.loop.time()
         self.holding.passed += len(data)
+        if self._in_tls:
+            self._in_tls = max(self._in_tls, TLS_BYTES + len(data))
         self.corked = True
         try:
             for event in self.http.receive(data, now):
@@ -175,6 +181,7 @@ class OwnConnection(asyncio.Protocol):
             self._ended = keeper.opened(head.identity)
         except QuotaExceeded as error:
             return error
+        self._in_tls = 0
         return None
 
     def _wait_s(self) -> float:
@@ -267,7 +274,7 @@ class OwnConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return 0
-        return self._held + self.http.held_bytes + transport.get_write_buffer_size()
+        return self._held + self._in_tls + self.http.held_bytes + transport.get_write_buffer_size()
 
     def _note(self) -> None:
         """Tell the budget, where it is worth it: of what is little the next look takes note."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydanube_broker.rpc.caller import Peer, address_of
-from pydanube_broker.rpc.peer_memory import Holding, PeerMemory
+from pydanube_broker.rpc.peer_memory import TLS_BYTES, Holding, PeerMemory
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -111,7 +111,7 @@ def patient_http(
     is to say something, or to read something of its answer.
 
     Args:
-        memory: answers that are not read are counted there.
+        memory: answers that are not read are counted there, and what TLS takes.
     """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -124,13 +124,17 @@ def patient_http(
         quiet_since = 0.0
         look: asyncio.TimerHandle | None = None
         unread, unread_since = 0, 0.0  # of answers, and since when none of it was read
+        in_tls = 0  # bytes that TLS takes for it
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(cast("asyncio.Transport", OneWrite(transport, self.loop, self.note)))
             self.quiet_since = self.loop.time()
             peer = Peer(address=address_of(transport.get_extra_info("peername")))
             self.holding = Holding(
-                peer, self.quiet_since, holds=transport.get_write_buffer_size, give_up=transport.abort
+                peer,
+                self.quiet_since,
+                holds=lambda: self.in_tls + transport.get_write_buffer_size(),
+                give_up=transport.abort,
             )
             self.host = peer.host
             if sum(each.host == peer.host for each in here) >= of_address:
@@ -145,6 +149,9 @@ def patient_http(
                     return
                 min(idle, key=lambda each: each.quiet_since).transport.close()
             here[self] = None
+            if transport.get_extra_info("ssl_object") is not None:
+                self.in_tls = TLS_BYTES
+                self.note()
             self.look = self.loop.call_later(request_s, self.look_after)
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -157,6 +164,10 @@ def patient_http(
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
+            self.holding.passed += len(data)
+            if self.in_tls and self.in_tls < TLS_BYTES + len(data):
+                self.in_tls = TLS_BYTES + len(data)
+                self.note()
             if self.working is not None:  # pieces of a body; pieces of a head buy no time
                 self.quiet_since = self.loop.time()
             super().data_received(data)
@@ -177,6 +188,7 @@ def patient_http(
 
         def look_after(self) -> None:
             """Close when the peer owes something for too long: a request, the rest of one, to read its answer."""
+            self.holding.look(self.loop.time())
             self.note()
             unread, now = self.transport.get_write_buffer_size(), self.loop.time()
             if unread != self.unread:

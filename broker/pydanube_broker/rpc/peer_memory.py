@@ -1,8 +1,8 @@
 """The memory that the broker holds for its peers: one budget over all connections of all ports.
 
 Each connection says how much is held on its behalf: messages that are half sent or not wanted yet, answers and deliveries
-that wait to be read, open streams with their headers, what is handed to its transport. Its own bounds keep one
-connection small; many of them together are kept small here.
+that wait to be read, open streams with their headers, what is handed to its transport, and what TLS takes for somebody who
+has not shown who he is. Its own bounds keep one connection small; many of them together are kept small here.
 
 Connections are grouped by who is behind them: the principal of the certificate, and the address. Where the budget is used
 up the group that holds most gives back first, and of its connections that hold more than their part the one whose bytes
@@ -27,6 +27,8 @@ PATIENCE_S: Final = 10.0
 LOOK_S: Final = 1.0
 AT_ONCE: Final = 64  # connections closed in one turn of the loop
 SHOWN_S: Final = 60.0  # for so long it is said that connections were closed
+#: OpenSSL's state of a connection; beside it its transport keeps the largest piece that it ever read at once, up to 256 KiB
+TLS_BYTES: Final = 48 << 10
 
 Group = tuple[str, str]
 
