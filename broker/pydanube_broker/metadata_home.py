@@ -53,6 +53,10 @@ from pydanube_storage.metadata import (
 )
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 
+from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.cluster.keys import removed_key
+from pydanube_broker.cluster.membership import was_removed
+from pydanube_broker.cluster.removal import check_not_removed
 from pydanube_broker.data_dir import DataDir, write_synced
 from pydanube_broker.health import Health
 from pydanube_broker.settings import EMBEDDED, Settings
@@ -242,6 +246,7 @@ async def look_after(store: MetadataStore, data_dir: DataDir, health: Health) ->
         async with anyio.create_task_group() as group:
             group.start_soon(forget_history, store)
             group.start_soon(_notice_replacement, store, data_dir, health)
+            group.start_soon(_notice_removal, store, BrokerId(data_dir.broker_id), health)
             group.start_soon(_notice_absence, store, health)
 
 
@@ -271,6 +276,20 @@ async def _notice_replacement(store: EtcdStore, data_dir: DataDir, health: Healt
             continue
         only = KeyRange(start=key, end=key + "\x01")
         with suppress(Compacted):
+            async with store.watch(only, from_revision=Revision(page.revision + 1)) as events:
+                await anext(events)
+
+
+async def _notice_removal(store: EtcdStore, broker_id: BrokerId, health: Health) -> None:
+    """Watch whether this broker is removed from the cluster."""
+    key = removed_key(broker_id)
+    while True:
+        page = await _page_of(store, key)
+        if page.items:
+            health.fence(was_removed(broker_id))
+            return
+        with suppress(Compacted):
+            only = KeyRange(start=key, end=key + "\x01")
             async with store.watch(only, from_revision=Revision(page.revision + 1)) as events:
                 await anext(events)
 
@@ -332,6 +351,7 @@ async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: s
         _check_home(home, None if identity is None else _id(identity.value), revision, newest_id, url, folder)
     if identity is None:
         identity = await _found(store, url, folder)
+    await check_not_removed(store, BrokerId(data_dir.broker_id))
     known = home or Home(cluster_id=_id(identity.value), metadata=url)
     key = broker_key(data_dir.broker_id)
     resident = await store.get(key)

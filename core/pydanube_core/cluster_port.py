@@ -34,6 +34,7 @@ from pydanube_core.facts import (
     NamespaceFacts,
     PeerCertificates,
     PolicyFacts,
+    RemovalFacts,
     RetentionFacts,
     SessionFacts,
     SettingFacts,
@@ -204,10 +205,7 @@ class MetadataPort(Protocol):
         ...
 
     def sealed(self, broker_id: str, request: bytes) -> bytes:
-        """A request for `danube.relay.Administration/Call` of another broker, on behalf of whoever calls.
-
-        Raises `Unavailable` while this one is still joining.
-        """
+        """A call of another broker's `danube.relay.Administration`, for whoever calls. `Unavailable` while this one is joining."""
         ...
 
     async def statuses(self) -> Sequence[BrokerFacts]:
@@ -224,6 +222,14 @@ class MetadataPort(Protocol):
 
     async def owners(self, topic: str) -> Sequence[BrokerAddress | None]:
         """Return who owns the topic, of a partitioned one each partition; None: nobody yet. Empty for an unknown one."""
+        ...
+
+    async def removal(self, broker_id: str) -> RemovalFacts:
+        """Return what goes with a broker. Raises `LastBroker`, `InvalidArgument` (it never was), `Conflict` (it is registered)."""
+        ...
+
+    async def remove_broker(self, broker_id: str) -> None:
+        """It may not register again, and its topics go to others by themselves. Idempotent. Raises as `removal`."""
         ...
 
     async def leader(self) -> BrokerAddress | None:

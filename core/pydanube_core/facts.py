@@ -274,6 +274,27 @@ class MoveFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLeft:
+    """A topic of a broker that is gone. Offsets: up to `stored_to` it is in the store, `known_to` is the last that is known."""
+
+    topic: str
+    is_deleted: bool  # and may come back
+    subscriptions: int
+    stored_to: int
+    known_to: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovalFacts:
+    """What goes with a broker that is removed. `said_at_ms`: when it told of its topics last; None: it never did."""
+
+    broker_id: str
+    is_removed: bool
+    said_at_ms: int | None
+    topics: tuple[TopicLeft, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
     """A broker and where it is reached. URLs as clients and brokers are to use them."""
 

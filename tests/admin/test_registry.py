@@ -87,6 +87,7 @@ def test_the_operations_and_their_tools() -> None:
         "brokers.leader": "get_leader",
         "brokers.unload": "unload_broker",
         "brokers.activate": "activate_broker",
+        "brokers.remove": "remove_broker",
         "brokers.metrics": "get_broker_metrics",
         "cluster.metrics": "get_cluster_metrics",
         "cluster.balance": "get_cluster_balance",
@@ -201,6 +202,7 @@ def test_a_command_line_is_one_that_can_be_pasted() -> None:
 
 def test_what_destroys_is_planned() -> None:
     destroying = [
+        "brokers.remove",
         "namespaces.delete",
         "objects.collect",
         "plans.apply",

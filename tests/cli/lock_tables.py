@@ -44,6 +44,7 @@ brokers.list                      brokers:read
 brokers.logs                      brokers:read
 brokers.metrics                   brokers:read
 brokers.status                    brokers:read
+brokers.remove                    brokers:remove
 brokers.unload                    brokers:change
 changes.undo                      inside
 cluster.balance                   cluster:read

@@ -104,6 +104,7 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "brokers.unload": {},
     "cluster.rebalance": {},
     "brokers.activate": {},
+    "brokers.remove": {},
     "producers.disconnect": {"id": "1"},
     "consumers.disconnect": {"id": "1"},
     "plans.create": {"operation": "topics.create", "arguments": {"topic": "planned"}},

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import InvalidArgument, LastBroker, Unavailable
-from pydanube_core.facts import BrokerFacts
+from pydanube_core.facts import BrokerFacts, RemovalFacts
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName
 from pydanube_core.units import format_time, parse_moment_ms
 
@@ -18,6 +18,8 @@ from pydanube_admin.engine.models import SINCE_DESCRIPTION, Change, Page, Reques
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import glob, one_by_one, page_of
+
+MOST_SHOWN: Final = 100  # topics of a broker that is to be removed
 
 
 class BrokerStatusRequest(Request):
@@ -390,3 +392,67 @@ async def activate_broker(context: Context, request: BrokerChangeRequest) -> Cha
     """A lone broker takes topics as long as it runs: there is nothing to change."""
     facts = await _this(context, request.broker_id)
     return ChangedBroker(broker_id=facts.broker_id, state=await context.port.activate())
+
+
+class RemovedBroker(Change):
+    broker_id: str
+    topics: int  # that go to others
+    known_lost_messages: int | None  # at least so many; None: the broker never said how far its topics went
+
+
+def _lost(facts: RemovalFacts) -> int | None:
+    """How many messages are in no store, as far as the broker has said."""
+    known = [each.known_to - each.stored_to for each in facts.topics if each.known_to is not None]
+    return sum(known) if known or not facts.topics else None
+
+
+async def forecast_remove(context: Context, request: BrokerChangeRequest) -> Forecast:
+    facts = await context.port.removal(request.broker_id)
+    lost = _lost(facts)
+    said = "never" if facts.said_at_ms is None else f"at {format_time(facts.said_at_ms)}"
+    return Forecast(
+        diff=[
+            entry(f"brokers/{facts.broker_id}", None if facts.is_removed else "registered before", "removed"),
+            *(
+                entry(
+                    f"topics{each.topic}",
+                    {"stored_to": each.stored_to, "known_to": each.known_to},
+                    {
+                        "owner": "another broker",
+                        "goes_on_above": (each.known_to or each.stored_to) + (1 << 32),
+                    },
+                )
+                for each in sorted(facts.topics, key=lambda each: each.topic)[:MOST_SHOWN]
+            ),
+        ],
+        blast_radius=blast_radius(
+            topics=len(facts.topics),
+            subscriptions=sum(each.subscriptions for each in facts.topics),
+            messages=lost or 0,
+            bytes=None,
+        ),
+        later=f"What its topics had behind the object store is lost but for its data directory; it said how far they go {said}, "
+        "and what came since is not counted. Subscriptions go on where it said then that they stood, so that messages "
+        "which were acknowledged since are delivered again. If it still runs without etcd it may acknowledge messages "
+        "until it reaches etcd: end it first. It may not register again",
+        basis=[facts.broker_id, facts.is_removed, sorted(each.topic for each in facts.topics)],
+    )
+
+
+@operation(
+    "brokers.remove",
+    effect=Effect.DESTROY,
+    title="Remove a broker",
+    summary="Remove a broker that is gone for good: others serve its topics from the object store, the rest of its journal is lost.",
+    forecast=forecast_remove,
+    examples=(
+        Example(arguments={"broker_id": "10203040506070809"}, note="shows what would be lost, then asks"),
+    ),
+)
+async def remove_broker(context: Context, request: BrokerChangeRequest) -> RemovedBroker:
+    """It may not register again; the leader gives its topics to others by itself."""
+    facts = await context.port.removal(request.broker_id)
+    await context.port.remove_broker(request.broker_id)
+    return RemovedBroker(
+        broker_id=facts.broker_id, topics=len(facts.topics), known_lost_messages=_lost(facts)
+    )

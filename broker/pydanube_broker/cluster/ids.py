@@ -31,12 +31,12 @@ _MOST_DIGITS: Final = 20
 _BITS: Final = 40  # ids of one generation; 2^23 of those fit a signed number
 
 
-def broker_number(text: str) -> BrokerId:
+def broker_number(text: str, *, field: str = "to_broker") -> BrokerId:
     """A broker's id as faces write it; raises `InvalidArgument`."""
     if not text.isascii() or not text.isdecimal() or len(text) > _MOST_DIGITS:
         raise InvalidArgument(
             f"{text[:40]!r} is no broker id: a decimal number, as brokers.list shows it",
-            field="to_broker",
+            field=field,
             value=text[:40],
         )
     return BrokerId(int(text))

@@ -201,6 +201,16 @@ class JoinedBroker:
             if (waiting := topics - buried[broker_id]) > 0 and broker_id not in self._members
         }
 
+    def lost_by(self) -> dict[BrokerId, list[Assignment]]:
+        """What brokers own that are not registered now, deleted topics that may come back too."""
+        if not any(topics > 0 and broker not in self._members for broker, topics in self._load.items()):
+            return {}
+        found: dict[BrokerId, list[Assignment]] = {}
+        for place in self._places.values():
+            if place.broker_id not in self._members:
+                found.setdefault(place.broker_id, []).append(place)
+        return found
+
     # -- changes ---------------------------------------------------------------------------------------------
 
     async def open(self) -> None:

@@ -15,6 +15,7 @@
 | watched | `/tombstones/verdicts/<call id>` | `Verdict`: all that this deletion buried comes back, or goes | while it does |
 | quiet | `/admin/…` | the admin core's: plans, changes, tasks, the head of the audit chain | the admin core says |
 | quiet | `/relay/secret` | by which brokers prove that they are of this cluster | for ever |
+| quiet | `/removed/<broker>` | `RemovedRecord`: it may not register again | for ever |
 | quiet | `/incarnations/<broker>` | counter of registrations | for ever |
 | quiet | `/epochs/<ns>/<name>` | counter of assignments of a topic name | for ever |
 | busy | `/catalog/<topic id>/<end offset>` | the cold tier's | with the object |
@@ -58,6 +59,7 @@ SUBSCRIPTION_TOMBSTONES: Final = KeyRange.prefix("/tombstones/subscriptions/")
 WATCHED: Final = KeyRange(start=REGISTRY.start, end=TOMBSTONES.end)
 EPOCHS: Final = KeyRange.prefix(_EPOCHS)
 CLIENTS: Final = KeyRange.prefix("/clients/")
+REMOVED: Final = KeyRange.prefix("/removed/")
 
 
 class _Trees:
@@ -80,6 +82,10 @@ def _digits(number: int) -> str:
 
 def member_key(broker_id: BrokerId) -> str:
     return f"/members/{_digits(broker_id)}"
+
+
+def removed_key(broker_id: BrokerId) -> str:
+    return f"/removed/{_digits(broker_id)}"
 
 
 def incarnation_key(broker_id: BrokerId) -> str:

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Final, Self
 
 import anyio
-from pydanube_core.errors import ClusterError, Conflict, Retryable
+from pydanube_core.errors import ClusterError, Conflict, Fenced, Retryable
 from pydanube_storage.metadata import (
     Absent,
     BootClock,
@@ -224,9 +224,12 @@ class Membership:
                 Put(counter_key, IncarnationRecord(incarnation=incarnation).to_json()),
                 Put(member_key, record.to_json(), lease_id=lease_id),
             ]
+            removed_key = keys.removed_key(broker_id)
             try:
-                revision = await self._store.transact(writes, guards=[guard])
-            except GuardFailed:  # two processes with one id: each life takes a number of its own
+                revision = await self._store.transact(writes, guards=[guard, Absent(removed_key)])
+            except GuardFailed as error:  # two processes with one id: each life takes a number of its own
+                if error.guard.key == removed_key:
+                    raise was_removed(broker_id) from error
                 if attempt == _ATTEMPTS:
                     raise
                 continue
@@ -250,6 +253,9 @@ class Membership:
             while not self.registration.is_held:
                 try:
                     await self._register("registration_expired")
+                except Fenced as error:
+                    log.error("not_registered", extra={"event": "not_registered", "why": error.message})
+                    return  # it never will be: whoever serves is told by whoever watches the removal
                 except Retryable:
                     assert self._term is not None
                     await self._clock.wait_until(self._clock.now_ms() + self._term.pause_ms(failures))
@@ -315,6 +321,15 @@ class Membership:
             registered_at_ms=self._wall_ms(),
             software=software.version(),
         )
+
+
+def was_removed(broker_id: BrokerId) -> Fenced:
+    """The error for a broker that was removed from the cluster (`removal`), and is to register."""
+    return Fenced(
+        f"broker {broker_id} was removed from the cluster, and its topics went to others: it takes nothing more. Its data "
+        "directory is as it was; what only its journal holds is there alone. Give a new broker an empty --data-dir",
+        broker_id=str(broker_id),
+    )
 
 
 def _next_incarnation(counter: KeyValue | None) -> Incarnation:

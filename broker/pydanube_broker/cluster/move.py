@@ -3,6 +3,7 @@
 ```text
  serving (A, e) --begin--> moving (A, e) --offer, ready--> moving (A, e) --seal--> sealed (A, e)
         <------- cancel -------+------------------------------+                         | assign
+        ------- take away, of A that was removed ------------------------------> sealed (A, e)
  serving (B, e') <--open-- assigned (B, e')  e' > e, and again higher while nobody has opened it
 ```
 
@@ -16,6 +17,7 @@ assignment one happens. What follows from that:
   assignment is unchanged when it looks says nothing, since the transaction may be under way. It sends the same seal
   again; of both at most one happens. The seal raises the epoch of the catalog's head too, so that no object of the
   sealed epoch gets into the catalog afterwards.
+- *A removed owner is sealed by the leader* (`take_away`): what it wrote behind what the store has is not part of the topic any more.
 - *`opened` ends the leader's freedom.* Before it nobody has accepted anything since the seal, so that the hand-over is
   the topic, and the leader may give it to anyone, the old owner included. Afterwards it never does so by itself.
 - *A move ends.* What hangs before the seal is cancelled by the leader, what hangs behind it is assigned anew.
@@ -53,6 +55,7 @@ class Step(StrEnum):
     READY = "ready"
     CANCEL = "cancel"
     SEAL = "seal"
+    TAKE_AWAY = "take away"
     ASSIGN = "assign"
     OPEN = "open"
 
@@ -121,6 +124,20 @@ def seal(now: Assignment, revision: Revision, parts: tuple[HandOverPart, ...], *
     )
 
 
+def take_away(
+    now: Assignment, revision: Revision, parts: tuple[HandOverPart, ...], target: BrokerId, *, at_ms: int
+) -> Change:
+    """The owner was removed from the cluster (`removal`): the leader seals in its place what the store has of the topic."""
+    _check(now, Step.TAKE_AWAY, Stage.SERVING, Stage.MOVING)
+    _check_parts(now, parts)
+    move = MoveRecord(source=str(now.broker_id), target=str(target), begun_at_ms=at_ms, parts=parts)
+    return Change(
+        step=Step.TAKE_AWAY,
+        revision=revision,
+        after=replace(now, stage=Stage.SEALED, sealed_at_ms=at_ms, sealed_epoch=now.epoch, move=move),
+    )
+
+
 def assign(
     now: Assignment, revision: Revision, to: BrokerId, *, incarnation: Incarnation, epoch: Epoch
 ) -> Change:
@@ -149,13 +166,15 @@ def open_topic(now: Assignment, revision: Revision, incarnation: Incarnation) ->
 class Witnesses:
     """Values that guard a change beside the assignment: the shell reads them right before.
 
-    seal: the catalog's head, None for a topic without objects, whose objects would lie in `folder`.
+    take away: where the log goes on, of which the store has not all.
+    seal, take away: the catalog's head, None for a topic without objects, whose objects would lie in `folder`.
     assign: the leader's key and the topic name's counter of epochs.
     """
 
     head: Committed | None = None
     folder: str = ""
     start_offset: int = 0
+    resumes_at: int = 0
     leadership: Leadership | None = None
     counter: EpochCounter | None = None
 
@@ -167,7 +186,7 @@ def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Write], list
     writes: list[Write] = [Put(key, after.to_record().to_json())]
     guards: list[Guard] = [ModRevision(key, change.revision)]
     match change.step:
-        case Step.SEAL:
+        case Step.SEAL | Step.TAKE_AWAY:
             head_at, found = head_key(after.topic_id), witnesses.head
             head = _raised(found, Epoch(after.epoch + 1), witnesses)
             writes.append(Put(head_at, head.to_json()))
@@ -222,9 +241,16 @@ def leaders_change(now: Assignment, revision: Revision, standing: Standing) -> C
 
 def _raised(found: Committed | None, epoch: Epoch, witnesses: Witnesses) -> CatalogHead:
     if found is not None:
-        return replace(found.head, epoch=max(found.head.epoch, epoch))
+        resumes_at = max(found.head.resumes_at, witnesses.resumes_at)
+        return replace(found.head, epoch=max(found.head.epoch, epoch), resumes_at=resumes_at)
     start = witnesses.start_offset
-    return CatalogHead(epoch=epoch, folder=witnesses.folder, start_offset=start, tiered_offset=start)
+    return CatalogHead(
+        epoch=epoch,
+        folder=witnesses.folder,
+        start_offset=start,
+        tiered_offset=start,
+        resumes_at=witnesses.resumes_at,
+    )
 
 
 def _check(now: Assignment, step: Step, *stages: Stage) -> MoveRecord:

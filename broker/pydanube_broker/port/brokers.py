@@ -16,11 +16,13 @@ from pydanube_core.facts import (
     BrokerFacts,
     PeerCertificates,
     Reason,
+    RemovalFacts,
 )
 from pydanube_core.names import TopicName
 from pydanube_core.security.identity import current_identity
 
 from pydanube_broker.cluster.ids import broker_number
+from pydanube_broker.cluster.joined import JoinedBroker
 from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
@@ -118,6 +120,16 @@ class BrokersPart:
 
     async def activate(self) -> str:
         return await self._broker.moves.activate()
+
+    async def removal(self, broker_id: str) -> RemovalFacts:
+        removals, number = self._broker.moves.removals(), broker_number(broker_id, field="broker_id")
+        office = self._broker.registry.ownership.office
+        assert isinstance(office, JoinedBroker), "else there are no removals"
+        return await removals.forecast(office, number)
+
+    async def remove_broker(self, broker_id: str) -> None:
+        await self.removal(broker_id)
+        await self._broker.moves.removals().remove(broker_number(broker_id))
 
     async def status(self) -> BrokerFacts:
         broker = self._broker

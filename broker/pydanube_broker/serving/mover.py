@@ -38,6 +38,7 @@ from pydanube_broker.cluster.move_seat import (
     StopCopy,
     WriteParts,
 )
+from pydanube_broker.cluster.removal import check_not_removed
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.serving.hand_over_writer import HandOverWriter
 from pydanube_broker.tier.fragments import Fragments
@@ -296,6 +297,7 @@ class Mover:
 
     async def _release(self, topic_id: TopicId, turn: int) -> None:
         try:
+            await check_not_removed(self._store, self._me)  # what it has alone stays in its journal then
             await self._hub.journal.until_durable(release(self._hub, topic_id))
         except ClusterError as error:
             self._failed("release_not_noted", topic_id, error)

@@ -24,10 +24,14 @@ from pydanube_broker.cluster.move_leader import MoveLeader
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.give_way import GiveWay
+from pydanube_broker.serving.hand_over_writer import HandOverWriter
 from pydanube_broker.serving.mover import Mover
 from pydanube_broker.serving.registry import Registry
+from pydanube_broker.serving.taking_away import TakingAway
+from pydanube_broker.slices import Slices
 from pydanube_broker.tier.changing_hands import let_go, take_in
 from pydanube_broker.tier.fragments import Fragments
+from pydanube_broker.tier.kept_states import KeptStates
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -35,6 +39,7 @@ from pydanube_broker.topics.topic import Topic, now_ms
 log = logging.getLogger("pydanube.cluster")
 
 _LOOK_S: Final = 1.0  # of the leader
+_SAY_S: Final = 60.0  # between two times that this broker says where its topics stand
 _LEAVING_AT_ONCE: Final = 200  # moves that a drain begins between two looks
 _QUIET_LOOKS: Final = 120  # in a row that show nothing on its way, before old fragments are deleted
 _OLD_MS: Final = 3_600_000  # far longer than a move, and than clocks differ
@@ -50,6 +55,8 @@ class Moves:
         self._store = store
         self._give_way = give_way
         self._tier: Tier
+        self._kept: KeptStates
+        self.taking: TakingAway
         self._mover: Mover | None = None
         self._draining = anyio.Event()
         self._early: dict[TopicId, tuple[Assignment | None, Revision]] = {}
@@ -84,10 +91,42 @@ class Moves:
         self._early.clear()
         self._mover = mover
         self._registry.ownership.on_their_way = mover.seats
-        async with anyio.create_task_group() as group:
-            group.start_soon(mover.run)
-            group.start_soon(self._lead, office, fragments)
-            group.start_soon(self._drain, office)
+        writer = HandOverWriter(fragments, me)
+        self._kept = KeptStates(tier.child.call, tier.cluster)
+        self.taking = TakingAway(self._store, self._registry.catalog, writer, self._kept, tier.cluster)
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(mover.run)
+                group.start_soon(self._lead, office, fragments)
+                group.start_soon(self._drain, office)
+                group.start_soon(self._keep_states)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await writer.aclose()
+
+    async def _keep_states(self) -> None:
+        while True:
+            await anyio.sleep(_SAY_S)
+            try:
+                await self.keep_states()
+            except ClusterError as error:  # the next minute is near
+                log.warning("states_not_kept", extra={"event": "states_not_kept", "code": error.code})
+
+    async def keep_states(self) -> None:
+        """Say in the store where topics and cursors stand, for whoever takes them over if this broker is removed.
+
+        Raises:
+            StoreUnavailable, DiskFull: what was said before holds.
+        """
+        ownership, slices = self._registry.ownership, Slices()
+        for topic in list(self._hub.topics.values()):
+            await slices()
+            for pump in list(topic.subscriptions.values()):
+                pump.store_snapshot()
+        states = list(self._hub.states.values())
+        await self._kept.write(
+            BrokerId(int(ownership.me.broker_id)), Incarnation(ownership.incarnation), states
+        )
 
     async def _lead(self, office: JoinedBroker, fragments: Fragments) -> None:
         leader: MoveLeader | None = None
@@ -100,6 +139,7 @@ class Moves:
             try:
                 if leader is None:
                     leader = MoveLeader(self._store, office.leadership, now_ms=_monotonic_ms)
+                await self.taking.look(office)
                 await leader.look_after(list(office.moving), office.alive())
                 quiet = 0 if office.moving else quiet + 1
                 if quiet >= _QUIET_LOOKS:
@@ -248,6 +288,14 @@ class Moves:
             for each in found
             if each is not None and each.dispatch_strategy is not DispatchStrategy.NON_RELIABLE
         ]
+
+    def removals(self) -> TakingAway:
+        """The removal of other brokers. Raises `LastBroker` where there are none."""
+        if not isinstance(self._registry.ownership.office, JoinedBroker):
+            raise LastBroker(
+                "this broker is alone: there is no other that could be removed", field="broker_id"
+            )
+        return self.taking
 
     # -- Doors -----------------------------------------------------------------------------------------------
 

@@ -152,7 +152,7 @@ class Registry:
                     topic.state,
                     max(
                         trimmed.get(topic.topic_id, 0),
-                        heads[topic.topic_id].tiered_offset if topic.topic_id in heads else 0,
+                        heads[topic.topic_id].goes_on_at if topic.topic_id in heads else 0,
                     ),
                 )
                 for topic in self._hub.topics.values()

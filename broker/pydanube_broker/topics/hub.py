@@ -102,9 +102,19 @@ class Hub:
         return state
 
     def fold_replayed(self) -> None:
-        """Everything was replayed: bring the cursors up to date."""
+        """Everything was replayed: bring the cursors up to date, and the topics that were made before the journal's tail.
+
+        A topic that had just come from another broker may have arrived in that tail, with a state of its own.
+        """
         for state in self.states.values():
             state.fold_replayed()
+        for topic_id, topic in self.topics.items():
+            former, topic.state = topic.state, self.states.get(topic_id, topic.state)
+            for (
+                number,
+                cursor,
+            ) in former.cursors.items():  # of subscriptions that have none in the journal yet
+                topic.state.cursors.setdefault(number, cursor)
 
     def forget_unknown(self, kept: Callable[[int], bool] = lambda topic_id: False) -> list[int]:
         """Drop the states that no topic took over, but those kept for a topic that may come back; returns their ids."""

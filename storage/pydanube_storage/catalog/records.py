@@ -125,7 +125,8 @@ class CatalogHead:
 
     `folder`: where its objects lie, fixed when the topic got its first. `epochs`: (epoch, first offset), ascending.
     `producers`: sessions of idempotent producers at `tiered_offset`. `subscriptions`, `schemas`: as of the last
-    commit. `epoch`: the owner that may change this; a change by a lower one is refused.
+    commit. `epoch`: the owner that may change this; a change by a lower one is refused. `resumes_at`: where above
+    `tiered_offset` the log goes on, where what lay between was lost with a broker that was removed.
     """
 
     epoch: int
@@ -139,11 +140,17 @@ class CatalogHead:
     subscriptions: Mapping[str, Any] = field(default_factory=dict)
     schemas: Mapping[str, Any] = field(default_factory=dict)
     retired: tuple[Retired, ...] = ()
+    resumes_at: int = 0
 
     def __post_init__(self) -> None:
         assert 0 <= self.start_offset <= self.tiered_offset
         assert self.objects >= 0
         assert self.bytes >= 0
+
+    @property
+    def goes_on_at(self) -> int:
+        """From which offset on the journal has what there is."""
+        return max(self.tiered_offset, self.resumes_at)
 
     def to_json(self) -> _Json:
         return _dump(self)

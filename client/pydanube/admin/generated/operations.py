@@ -73,6 +73,7 @@ from pydanube.admin.generated.results import (
     ReadResult,
     Rebalanced,
     Registration,
+    RemovedBroker,
     ReplayedDeadLetters,
     ReplayedTopic,
     ReportResult,
@@ -284,6 +285,14 @@ class BrokersOperations:
     async def metrics(self, *, broker_id: str | None = None) -> BrokerMetricsResult:
         """Show counters of one broker since it started."""
         return await self._caller.call("brokers.metrics", locals(), BrokerMetricsResult)
+
+    async def remove(self, broker_id: str, *, plan_token: str | None = None) -> RemovedBroker:
+        """Remove a broker that is gone for good: others serve its topics from the object store, the rest of its journal is lost."""
+        return await self._caller.call("brokers.remove", locals(), RemovedBroker)
+
+    async def plan_remove(self, broker_id: str) -> Plan[RemovedBroker]:
+        """What `remove` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "brokers.remove", locals(), RemovedBroker)
 
     async def status(self) -> BrokerStatus:
         """Show the broker: readiness and reasons, version, uptime, durability, disk, journal, cold tier."""

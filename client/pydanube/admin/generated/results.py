@@ -216,6 +216,15 @@ class BrokerMetricsResult(Result):
     broker_id: str
 
 
+class RemovedBroker(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    broker_id: str
+    topics: int
+    known_lost_messages: int | None
+
+
 class UndoneChange(Result):
     call_id: str = ""
     plan_id: str = ""

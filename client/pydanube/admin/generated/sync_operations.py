@@ -74,6 +74,8 @@ class SyncBrokersOperations(InLoop[BrokersOperations]):
     list = Blocking(BrokersOperations.list)
     logs = Blocking(BrokersOperations.logs)
     metrics = Blocking(BrokersOperations.metrics)
+    remove = Blocking(BrokersOperations.remove)
+    plan_remove = BlockingPlan(BrokersOperations.plan_remove)
     status = Blocking(BrokersOperations.status)
     unload = Blocking(BrokersOperations.unload)
     plan_unload = BlockingPlan(BrokersOperations.plan_unload)

@@ -1,0 +1,88 @@
+"""A broker is removed for good: it may not register again, and what it owned goes to others from what the store has.
+
+One transaction says so, and raises the broker's incarnation: from then on its earlier lives are over. What follows is
+the leader's, who takes its assignments away one by one (`serving.taking_away`); however often that is interrupted, it is
+gone on with. A broker that is registered is not removed: it is stopped, or its lease runs out, first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from pydanube_core.errors import Conflict
+from pydanube_storage.metadata import (
+    Absent,
+    GuardFailed,
+    MetadataStore,
+    ModRevision,
+    Put,
+    read_all,
+)
+
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.cluster.json_record import JsonRecord
+from pydanube_broker.cluster.membership import IncarnationRecord, was_removed
+
+_ATTEMPTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedRecord(JsonRecord):
+    at_ms: int
+
+
+async def remove(store: MetadataStore, broker_id: BrokerId, *, at_ms: int) -> bool:
+    """Remove a broker; False where it is removed already.
+
+    Raises:
+        Conflict: it is registered now.
+    """
+    removed_key, counter_key = keys.removed_key(broker_id), keys.incarnation_key(broker_id)
+    for _ in range(_ATTEMPTS):
+        if await store.get(removed_key) is not None:
+            return False
+        counter = await store.get(counter_key)
+        last = 0
+        if counter is not None:
+            last = IncarnationRecord.from_json(counter.value, key=counter_key).incarnation
+        guards = [
+            Absent(removed_key),
+            Absent(keys.member_key(broker_id)),
+            Absent(counter_key) if counter is None else ModRevision(counter_key, counter.mod_revision),
+        ]
+        writes = [
+            Put(removed_key, RemovedRecord(at_ms=at_ms).to_json()),
+            Put(counter_key, IncarnationRecord(incarnation=last + 1).to_json()),
+        ]
+        try:
+            await store.transact(writes, guards=guards)
+        except GuardFailed as error:
+            if error.guard.key == keys.member_key(broker_id):
+                raise is_registered(broker_id) from error
+            continue
+        return True
+    raise Conflict(f"broker {broker_id} registers again and again: stop it first", broker_id=str(broker_id))
+
+
+def is_registered(broker_id: BrokerId) -> Conflict:
+    """The error for one that is there."""
+    return Conflict(
+        f"broker {broker_id} is registered: have it unloaded and stopped, or wait until its lease of 10 s is over",
+        field="broker_id",
+        value=str(broker_id),
+    )
+
+
+async def removed_among(store: MetadataStore, brokers: Iterable[BrokerId]) -> set[BrokerId]:
+    """Those of them that were removed. Raises `StoreUnavailable`."""
+    items, _ = await read_all(store, keys.REMOVED)
+    return {BrokerId(keys.number_in_key(item.key)) for item in items} & set(brokers)
+
+
+async def check_not_removed(store: MetadataStore, broker_id: BrokerId) -> None:
+    """Raise `Fenced` where this broker was removed."""
+    if await store.get(keys.removed_key(broker_id)) is not None:
+        raise was_removed(broker_id)

@@ -1,0 +1,190 @@
+"""The leader takes the topics of brokers that were removed away from them, and has them opened by others.
+
+A topic's hand-over is written in its owner's place, of what the store has (`topics.left_behind`), and sealed; from there on
+it is a move like any other. Every topic is one guarded transaction: two leaders, or one that is killed in between, do
+each of them once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import anyio
+from pydanube_core.errors import ClusterError, InvalidArgument, LastBroker
+from pydanube_core.facts import RemovalFacts, TopicLeft
+from pydanube_storage.catalog import CatalogHead, ObjectCatalog
+from pydanube_storage.metadata import GuardFailed, MetadataStore
+from pydanube_storage.objects.names import topic_folder
+
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.ids import BrokerId, TopicId
+from pydanube_broker.cluster.joined import JoinedBroker
+from pydanube_broker.cluster.move import Witnesses, take_away, transaction
+from pydanube_broker.cluster.move_record import MAX_PARTS, Stage
+from pydanube_broker.cluster.records import DispatchStrategy
+from pydanube_broker.cluster.removal import is_registered, remove, removed_among
+from pydanube_broker.cluster.topic_catalog import TopicCatalog
+from pydanube_broker.serving.hand_over_writer import HandOverWriter
+from pydanube_broker.tier.kept_states import KeptStates
+from pydanube_broker.topics.fragment import Section
+from pydanube_broker.topics.left_behind import left_behind
+from pydanube_broker.topics.log_state import LogState
+from pydanube_broker.topics.topic import now_ms
+
+log = logging.getLogger("pydanube.cluster")
+
+_AT_ONCE: Final = 200  # topics of a broker between two looks
+
+
+class TakingAway:
+    """`look` does a part of it, whenever this broker leads."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        catalog: TopicCatalog,
+        writer: HandOverWriter,
+        kept: KeptStates,
+        cluster: str,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._writer = writer
+        self._kept = kept
+        self._cluster = cluster
+        self._objects = ObjectCatalog(store, wall_ms=now_ms)
+
+    async def look(self, office: JoinedBroker) -> None:
+        """Take away some of what removed brokers still have. Raises `StoreUnavailable`: the next look goes on."""
+        lost = office.lost_by()
+        if not lost or not office.alive():
+            return
+        for broker_id in await removed_among(self._store, lost):
+            places = [each for each in lost[broker_id] if self._is_to_go(each)][:_AT_ONCE]
+            if not places:
+                continue
+            said, _ = await self._kept.read(broker_id)
+            targets = office.spread([each.topic_id for each in places])
+            async with anyio.create_task_group() as group:
+                for place in places:
+                    if place.topic_id in targets:
+                        group.start_soon(self._take, place.topic_id, broker_id, said, targets[place.topic_id])
+
+    async def forecast(self, office: JoinedBroker, broker_id: BrokerId) -> RemovalFacts:
+        """Say what would go with a broker. Raises `Conflict`, `InvalidArgument`, `LastBroker`, `StoreUnavailable`."""
+        if broker_id in office.members:
+            raise is_registered(broker_id)
+        if await self._store.get(keys.incarnation_key(broker_id)) is None:
+            raise InvalidArgument(
+                f"there is no broker {broker_id} in this cluster, and never was",
+                field="broker_id",
+                value=str(broker_id),
+            )
+        if not office.alive():
+            raise LastBroker(
+                f"the topics of broker {broker_id} have nowhere to go: no broker takes any", field="broker_id"
+            )
+        places = [each for each in office.lost_by().get(broker_id, []) if self._is_to_go(each)]
+        said, said_ms = await self._kept.read(broker_id)
+        heads = await self._objects.heads()
+        return RemovalFacts(
+            broker_id=str(broker_id),
+            is_removed=bool(await removed_among(self._store, [broker_id])),
+            said_at_ms=said_ms,
+            topics=tuple(
+                self._left(each, heads.get(each.topic_id), said.get(each.topic_id)) for each in places
+            ),
+        )
+
+    async def remove(self, broker_id: BrokerId) -> None:
+        """Remove a broker: the leader gives its topics to others. Idempotent. Raises `Conflict`, `StoreUnavailable`."""
+        if await remove(self._store, broker_id, at_ms=now_ms()):
+            log.warning("broker_removed", extra={"event": "broker_removed", "broker_id": str(broker_id)})
+
+    def _left(self, place: Assignment, head: CatalogHead | None, said: LogState | None) -> TopicLeft:
+        stored = 0 if head is None else head.tiered_offset
+        known = None if said is None else max(stored, said.next_offset)
+        return TopicLeft(
+            topic=str(place.topic),
+            is_deleted=self._catalog.index.topic_by_id(place.topic_id) is None,
+            subscriptions=len(self._starts(place.topic_id)),
+            stored_to=stored,
+            known_to=known,
+        )
+
+    def _is_to_go(self, place: Assignment) -> bool:
+        """What is sealed or assigned already the leader gives to others as with any move; non-reliable topics, too."""
+        if place.stage not in (Stage.SERVING, Stage.MOVING):
+            return False
+        record = self._catalog.index.topic_by_id(place.topic_id) or self._catalog.buried_record(
+            place.topic_id
+        )
+        return record is not None and record.dispatch_strategy is not DispatchStrategy.NON_RELIABLE
+
+    async def _take(
+        self, topic_id: TopicId, owner: BrokerId, said: Mapping[int, LogState], target: BrokerId
+    ) -> None:
+        key = keys.assignment_key(topic_id)
+        try:
+            item = await self._store.get(key)
+            if item is None:
+                return
+            now = Assignment.of(key, item.value)
+            if now.broker_id != owner or not self._is_to_go(now):
+                return
+            head = await self._objects.head(topic_id)
+            state = replace(said.get(topic_id) or LogState(topic_id))
+            if head is not None:
+                state.start_offset = max(state.start_offset, head.head.start_offset)
+                state.tiered_offset = head.head.tiered_offset
+            parts = () if now.move is None or len(now.move.parts) == MAX_PARTS else now.move.parts
+            begin = parts[-1].end_offset if parts else state.needed_offset
+            left = left_behind(state, begin=begin, starts=self._starts(topic_id))
+            section = Section(
+                topic_id=topic_id,
+                epoch=now.epoch,
+                first_offset=begin,
+                end_offset=left.next_offset,
+                batches=(),
+                state=left,
+            )
+            part = await self._writer.write(section)
+            change = take_away(now, item.mod_revision, (*parts, part), target, at_ms=now_ms())
+            name = now.topic
+            folder = topic_folder(self._cluster, name.namespace, name.name, topic_id)
+            witnesses = Witnesses(
+                head=head, folder=folder, start_offset=state.start_offset, resumes_at=left.next_offset
+            )
+            writes, guards = transaction(change, witnesses)
+            await self._store.transact(writes, guards=guards)
+        except GuardFailed:
+            return  # another was quicker, or the topic was deleted: the next look shows it
+        except ClusterError as error:
+            event = {"event": "topic_not_taken_away", "topic_id": topic_id, "error": error.message}
+            log.warning("topic_not_taken_away", extra=event)
+        else:
+            log.warning(
+                "topic_taken_away",
+                extra={
+                    "event": "topic_taken_away",
+                    "topic": str(now.topic),
+                    "broker_id": str(owner),
+                    "known_to": begin,
+                    "goes_on_at": left.next_offset,
+                },
+            )
+
+    def _starts(self, topic_id: TopicId) -> dict[int, int]:
+        """Subscription id → where it begins, of those that are there and those that may come back."""
+        buried = self._catalog.buried_subscriptions.items()
+        return {
+            **{
+                each.subscription_id: each.start_offset
+                for each in self._catalog.index.subscriptions(topic_id)
+            },
+            **{number: one.spec.start_offset for number, one in buried if one.topic_id == topic_id},
+        }

@@ -1,0 +1,74 @@
+"""What a broker says of its topics once a minute, in the object store: `<cluster>/states/<broker>/<incarnation>-<n>.fragment`.
+
+A fragment (`topics.fragment`) without messages: of each topic where it ends, its producer sessions, and where its cursors
+stand. Whoever takes the topics of a broker over that was removed begins with the newest. There is one of each broker, but
+for the moment of its replacement.
+
+The tier's process asks the store (`kept_states_work`), the broker asks it (`KeptStates`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+
+from pydanube_broker.cluster.ids import BrokerId, Incarnation
+from pydanube_broker.slices import Slices
+from pydanube_broker.tier.fragments import Call
+from pydanube_broker.topics.fragment import FragmentBuilder, Section, read_fragment
+from pydanube_broker.topics.log_state import LogState
+
+
+class KeptStates:
+    """The broker's side; single user: the loop. `call` asks the tier's process."""
+
+    def __init__(self, call: Call, cluster: str) -> None:
+        self._call = call
+        self._cluster = cluster
+        self._written = b""  # the digest of what was written last
+        self._count = 0
+
+    async def write(self, me: BrokerId, incarnation: Incarnation, states: Iterable[LogState]) -> bool:
+        """Store what these topics are now, unless that is what was stored last; returns whether it was stored.
+
+        Raises:
+            StoreUnavailable, DiskFull.
+        """
+        builder, slices = FragmentBuilder(me), Slices()
+        for state in states:
+            await slices()
+            if state.opened and state.epoch:
+                end = state.next_offset
+                section = Section(
+                    topic_id=state.topic_id,
+                    epoch=state.epoch,
+                    first_offset=end,
+                    end_offset=end,
+                    batches=(),
+                    state=state,
+                )
+                builder.add(section)
+        data = builder.finish()
+        digest = sha256(data).digest()
+        if digest == self._written:
+            return False
+        self._count += 1
+        name = f"{incarnation:020d}-{self._count:010d}.fragment"
+        await self._call("states_write", {"folder": self._folder(me), "name": name}, data)
+        self._written = digest
+        return True
+
+    async def read(self, broker_id: BrokerId) -> tuple[dict[int, LogState], int | None]:
+        """What a broker has said last of its topics, by their ids, and when that was written (ms); None: it has not.
+
+        Raises:
+            StoreUnavailable, CorruptObject.
+        """
+        found, data = await self._call("states_newest", {"folder": self._folder(broker_id)}, b"")
+        if "written_ms" not in found:
+            return {}, None
+        states = {each.topic_id: each.state for each in read_fragment(bytes(data)) if each.state is not None}
+        return states, int(found["written_ms"])
+
+    def _folder(self, broker_id: BrokerId) -> str:
+        return f"{self._cluster}/states/{broker_id}"

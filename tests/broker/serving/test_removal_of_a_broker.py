@@ -1,0 +1,188 @@
+"""A broker that is gone for good is removed: its topics are served by others with everything that the store has."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from pydanube import connect
+from pydanube_broker.broker import Broker
+from pydanube_broker.serving import moves
+from pydanube_core.errors import ClusterError, Conflict, Fenced, InvalidArgument
+from pydanube_core.names import TopicName
+
+from tests.broker.serving.test_moves_between_brokers import broker_id, move
+from tests.broker.serving.test_several_brokers import cluster, create, etcd
+from tests.broker.serving.test_undo_among_several import delete
+from tests.support.several_brokers import SeveralBrokers
+from tests.support.waiting import until
+
+__all__ = ["cluster", "etcd"]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
+
+TIERED = [b"tiered-%d" % n for n in range(10)]
+LOST = [b"lost-%d" % n for n in range(5)]
+AFTER = [b"after-%d" % n for n in range(5)]
+JUMP = 1 << 32
+
+
+@pytest.fixture(autouse=True)
+def says_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No minute is over in a test, on the slowest machine."""
+    monkeypatch.setattr(moves, "_SAY_S", 3600.0)
+
+
+async def half_tiered(cluster: SeveralBrokers, name: str, owner: Broker) -> None:
+    """A topic of which the store has the first ten messages; three of them are acknowledged, and five are not stored."""
+    topic = TopicName.parse(name)
+    await owner.registry.create(topic, partitions=0, dispatch_strategy="reliable", here=True)
+    async with connect(owner.broker_url) as client, client.producer(name) as producer:
+        await producer.send_many(TIERED)
+        assert await owner.port.flush_objects(name) == len(TIERED)
+        async with client.consumer(name, "s", start="earliest") as consumer:
+            for _ in range(3):
+                await (await anext(consumer)).ack()
+        served = owner.registry.find(topic)
+        assert served is not None
+        await until(lambda: served.subscriptions["s"].floor == 3)
+        await producer.send_many(LOST)
+
+
+async def gone(cluster: SeveralBrokers, number: int) -> str:
+    """Stop a broker and wait until the others know; returns its id."""
+    lost = cluster.brokers[number]
+    me = broker_id(lost)
+    await cluster.stop(number)
+    for broker in cluster.brokers.values():
+        members = broker.registry.ownership.office.members
+        await until(lambda members=members: me not in members)
+    return str(me)
+
+
+async def assert_taken_over(cluster: SeveralBrokers, name: str, *, said: bool) -> None:
+    """All that the store had is read, in order; the subscription goes on; what is sent is stored far above."""
+    topic = TopicName.parse(name)
+    await until(lambda: cluster.serves(topic))
+    served = cluster.owner(name).registry.find(topic)
+    assert served is not None
+    known = len(TIERED) + (len(LOST) if said else 0)
+    assert (served.start_offset, served.commit) == (0, known + JUMP)
+    (lag,) = await cluster.owner(name).port.subscriptions(name, "s")
+    assert lag.state.lag_messages == len(TIERED) - (3 if said else 0), "the jump counts as skipped"
+    url = cluster.owner(name).broker_url
+    async with connect(url) as client, client.producer(name) as producer:
+        receipts = [await producer.send(payload) for payload in AFTER]
+        assert [receipt.offset for receipt in receipts] == [known + JUMP + n for n in range(len(AFTER))]
+        async with client.reader(name, start="earliest") as reader:
+            assert [(await anext(reader)).payload for _ in [*TIERED, *AFTER]] == TIERED + AFTER
+        async with client.consumer(name, "s") as consumer:
+            expected = TIERED[3 if said else 0 :] + AFTER
+            got = []
+            with anyio.fail_after(60):
+                for _ in expected:
+                    message = await anext(consumer)
+                    got.append(message.payload)
+                    await message.ack()
+            assert got == expected
+    await until(lambda: served.subscriptions["s"].floor == served.commit)
+
+
+@pytest.mark.parametrize("said", [True, False])
+async def test_topics_of_a_removed_broker_are_served_with_all_that_was_tiered(
+    cluster: SeveralBrokers, said: bool
+) -> None:
+    owner = cluster.brokers[3]
+    for n in range(2):
+        await half_tiered(cluster, f"t{n}", owner)
+    if said:
+        await owner.moves.keep_states()
+    lost = await gone(cluster, 3)
+    left = await cluster.brokers[1].port.removal(lost)
+    assert sorted(each.topic for each in left.topics if each.topic.startswith("/default/t")) == [
+        f"/default/t{n}" for n in range(2)
+    ]
+    assert {(each.stored_to, each.known_to) for each in left.topics if each.topic == "/default/t0"} == {
+        (10, 15 if said else None)
+    }
+    await cluster.brokers[1].port.remove_broker(lost)
+    for n in range(2):
+        await assert_taken_over(cluster, f"t{n}", said=said)
+    name = TopicName.parse("t0")
+    taken = cluster.owner("t0")
+    assert await taken.port.flush_objects("t0") > 0
+    found = await taken.port.verify_objects("t0", start=0, end=None)
+    assert not found["damaged"]
+    assert not found["missing"]
+    await move(cluster, "t0", next(b for b in cluster.brokers.values() if b is not taken))
+    served = cluster.owner("t0").registry.find(name)
+    assert served is not None
+    async with (
+        connect(cluster.owner("t0").broker_url) as client,
+        client.reader("t0", start="earliest") as reader,
+    ):
+        assert [(await anext(reader)).payload for _ in [*TIERED, *AFTER]] == TIERED + AFTER
+
+
+async def test_who_took_a_topic_over_has_it_after_a_restart(cluster: SeveralBrokers) -> None:
+    await half_tiered(cluster, "t", cluster.brokers[3])
+    await cluster.brokers[3].moves.keep_states()
+    lost = await gone(cluster, 3)
+    await cluster.brokers[1].port.remove_broker(lost)
+    await until(lambda: cluster.serves(TopicName.parse("t")))
+    number = next(n for n, broker in cluster.brokers.items() if broker is cluster.owner("t"))
+    await cluster.stop(number)
+    await cluster.start(number)
+    await assert_taken_over(cluster, "t", said=True)
+
+
+async def test_a_removed_broker_does_not_come_back(cluster: SeveralBrokers) -> None:
+    lost = await gone(cluster, 3)
+    await cluster.brokers[1].port.remove_broker(lost)
+    await cluster.brokers[2].port.remove_broker(lost)  # again: nothing more happens
+    with pytest.raises(Fenced, match="was removed from the cluster"):
+        await Broker(cluster.settings(3)).__aenter__()
+
+
+async def test_what_is_no_broker_that_is_gone_is_not_removed(cluster: SeveralBrokers) -> None:
+    port = cluster.brokers[1].port
+    with pytest.raises(Conflict, match="is registered"):
+        await port.remove_broker(str(broker_id(cluster.brokers[2])))
+    with pytest.raises(InvalidArgument, match="never was"):
+        await port.remove_broker("77")
+    with pytest.raises(InvalidArgument, match="no broker id"):
+        await port.remove_broker("seven")
+
+
+async def test_two_who_remove_at_once_do_it_once(cluster: SeveralBrokers) -> None:
+    for n in range(2):
+        await half_tiered(cluster, f"t{n}", cluster.brokers[3])
+    await cluster.brokers[3].moves.keep_states()
+    lost = await gone(cluster, 3)
+    async with anyio.create_task_group() as group:
+        for broker in cluster.brokers.values():
+            group.start_soon(broker.port.remove_broker, lost)
+    for n in range(2):
+        await assert_taken_over(cluster, f"t{n}", said=True)
+
+
+async def test_a_deleted_topic_of_a_removed_broker_comes_back_with_what_was_tiered(
+    cluster: SeveralBrokers,
+) -> None:
+    owner = cluster.brokers[3]
+    await half_tiered(cluster, "t", owner)
+    await owner.moves.keep_states()
+    await delete(cluster, owner, "t")
+    lost = await gone(cluster, 3)
+    await cluster.brokers[1].port.remove_broker(lost)
+    registry = cluster.brokers[1].registry
+    await until(lambda: any(broker.registry.buried() for broker in cluster.brokers.values()))
+    await registry.restore("c1")
+    await assert_taken_over(cluster, "t", said=True)
+
+
+async def test_new_topics_of_a_removed_broker_name_are_not_held_up(cluster: SeveralBrokers) -> None:
+    lost = await gone(cluster, 3)
+    await cluster.brokers[1].port.remove_broker(lost)
+    await create(cluster.brokers[1], "new")
+    await until(lambda: cluster.serves(TopicName.parse("new")))
+    with pytest.raises(ClusterError):
+        await cluster.brokers[1].port.topic("none")
