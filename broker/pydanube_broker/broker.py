@@ -22,7 +22,7 @@ from pydanube_core.facts import Reason
 from pydanube_core.services import AUTH_SERVICE, OPS, STREAM
 
 from pydanube_broker.admin_state import AdminState
-from pydanube_broker.cluster.ids import TopicId
+from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.data_dir import FORMAT_VERSION, DataDir
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
 from pydanube_broker.delivery.engine import DeliveryEngine
@@ -59,6 +59,7 @@ from pydanube_broker.serving.topic_access import TopicAccess
 from pydanube_broker.serving.unused_topics import UnusedTopics
 from pydanube_broker.settings import Settings
 from pydanube_broker.telemetry import TelemetryOptions, TelemetryWriter, machine_of
+from pydanube_broker.tier.lost_and_found import refuse_removed
 from pydanube_broker.tier.options import check_asked_for
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.agreement import newest_id
@@ -101,7 +102,6 @@ class Broker(BrokerParts):
         self._stack = contextlib.AsyncExitStack()
         self._streams: set[PublishStream | ConsumeStream] = set()
         self._servers: list[OwnServer] = []
-        self._closing = False
         self.official: OfficialServices  # made on entering
         self.observation: Observation  # the same
         self.port = BrokerPort(self)
@@ -155,6 +155,7 @@ class Broker(BrokerParts):
         store = await stack.enter_async_context(
             opened_metadata(settings, self.data_dir, newest, self.engine.give_way.pending, self._make_room)
         )
+        await refuse_removed(settings, BrokerId(self.data_dir.broker_id), self.hub, store, self._make_room)
         self.registry = Registry(self.hub, self.engine, store, settings)
         self.admin_state = AdminState(store)
         self.locks = await open_locks(

@@ -56,7 +56,6 @@ from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.keys import removed_key
 from pydanube_broker.cluster.membership import was_removed
-from pydanube_broker.cluster.removal import check_not_removed
 from pydanube_broker.data_dir import DataDir, write_synced
 from pydanube_broker.health import Health
 from pydanube_broker.settings import EMBEDDED, Settings
@@ -351,7 +350,6 @@ async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: s
         _check_home(home, None if identity is None else _id(identity.value), revision, newest_id, url, folder)
     if identity is None:
         identity = await _found(store, url, folder)
-    await check_not_removed(store, BrokerId(data_dir.broker_id))
     known = home or Home(cluster_id=_id(identity.value), metadata=url)
     key = broker_key(data_dir.broker_id)
     resident = await store.get(key)

@@ -323,11 +323,14 @@ class Membership:
         )
 
 
-def was_removed(broker_id: BrokerId) -> Fenced:
-    """The error for a broker that was removed from the cluster (`removal`), and is to register."""
+_ONCE_MORE: Final = "Started once more it writes what only its journal has to lost+found in the object store"
+
+
+def was_removed(broker_id: BrokerId, tail: str = _ONCE_MORE) -> Fenced:
+    """The error for a broker that was removed from the cluster (`removal`); `tail` says where what only it has is."""
     return Fenced(
-        f"broker {broker_id} was removed from the cluster, and its topics went to others: it takes nothing more. Its data "
-        "directory is as it was; what only its journal holds is there alone. Give a new broker an empty --data-dir",
+        f"broker {broker_id} was removed from the cluster, and its topics went to others: it takes nothing more. {tail}. "
+        "Give a new broker an empty --data-dir",
         broker_id=str(broker_id),
     )
 

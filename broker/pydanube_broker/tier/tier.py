@@ -54,7 +54,7 @@ _HELD_UP_SEGMENTS: Final = 8
 _STORE_PAUSE_S: Final = 30.0
 _LAG_INTERVAL_S: Final = 15.0
 _UNDER_WAY_PAUSE_S: Final = 0.02
-_CLUSTER_KEY: Final = "/cluster/name"
+CLUSTER_KEY: Final = "/cluster/name"
 
 
 def _moment() -> Moment:
@@ -218,14 +218,12 @@ class Tier:
 
     async def _cluster_name(self) -> str:
         """The first part of every object's key: one name a metadata store, so that no two clusters share a folder."""
-        item = await self._metadata.get(_CLUSTER_KEY)
+        item = await self._metadata.get(CLUSTER_KEY)
         if item is None:
             name = f"cluster-{secrets.token_hex(4)}"
             with contextlib.suppress(GuardFailed):
-                await self._metadata.transact(
-                    [Put(_CLUSTER_KEY, name.encode())], guards=[Absent(_CLUSTER_KEY)]
-                )
-            item = await self._metadata.get(_CLUSTER_KEY)
+                await self._metadata.transact([Put(CLUSTER_KEY, name.encode())], guards=[Absent(CLUSTER_KEY)])
+            item = await self._metadata.get(CLUSTER_KEY)
             assert item is not None
         return item.value.decode()
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import anyio
+import pyarrow.parquet
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
@@ -134,12 +137,32 @@ async def test_who_took_a_topic_over_has_it_after_a_restart(cluster: SeveralBrok
     await assert_taken_over(cluster, "t", said=True)
 
 
-async def test_a_removed_broker_does_not_come_back(cluster: SeveralBrokers) -> None:
+async def test_a_removed_broker_does_not_come_back_and_what_only_it_had_goes_to_lost_and_found(
+    cluster: SeveralBrokers, tmp_path: Path
+) -> None:
+    for n in range(2):
+        await half_tiered(cluster, f"t{n}", cluster.brokers[3])
+    await delete(cluster, cluster.brokers[3], "t1")
     lost = await gone(cluster, 3)
     await cluster.brokers[1].port.remove_broker(lost)
     await cluster.brokers[2].port.remove_broker(lost)  # again: nothing more happens
-    with pytest.raises(Fenced, match="was removed from the cluster"):
-        await Broker(cluster.settings(3)).__aenter__()
+    await assert_taken_over(cluster, "t0", said=False)
+    assert await cluster.owner("t0").port.flush_objects("t0") > 0
+    (tmp_path / "no-folder").write_text("the shared folder is not mounted")
+    with pytest.raises(Fenced, match=r"could not be written to lost\+found"):
+        await Broker(cluster.settings(3, tier="no-folder")).__aenter__()
+    objects = tmp_path / "objects"
+    for _ in range(2):  # a second start finds it there
+        with pytest.raises(Fenced, match=r"was removed from the cluster.* are in .*/lost\+found/"):
+            await Broker(cluster.settings(3)).__aenter__()
+        for n in range(2):
+            (found,) = objects.glob(f"*/lost+found/{lost}/default/t{n}/*/*.parquet")
+            table = pyarrow.parquet.read_table(found)
+            assert table.column("payload").to_pylist() == LOST
+            assert table.column("offset").to_pylist() == [len(TIERED) + i for i in range(len(LOST))]
+    owner = cluster.owner("t0")
+    found_in_topic = await owner.port.verify_objects("t0", start=0, end=None)
+    assert not found_in_topic["damaged"]
 
 
 async def test_what_is_no_broker_that_is_gone_is_not_removed(cluster: SeveralBrokers) -> None:
