@@ -15,6 +15,7 @@ from pydanube_tui.console import Console
 from pydanube_tui.dialogs import Choosing, Reading
 from pydanube_tui.page import Target
 from pydanube_tui.views import place
+from rich.cells import cell_len
 from rich.color import ColorType
 from textual import events
 from textual.widgets import Static
@@ -331,6 +332,25 @@ async def test_nothing_of_the_header_is_lost_on_a_narrow_screen(cluster: Adminis
     async with opened(cluster, "subscription orders billing", size=(60, 20)) as (app, _):
         top = app.screen_stack[0].query_one("#top", Static)
         assert "read-only" in str(top.render())
+
+
+@pytest.mark.parametrize("size", [(60, 20), (80, 24)])
+async def test_the_header_says_which_subscription_however_narrow(
+    cluster: Administered, size: tuple[int, int]
+) -> None:
+    await add_topic(cluster, "/default/purchases-of-the-whole-week", messages=1)
+    await add_subscription(cluster, "/default/purchases-of-the-whole-week", "结算")
+    async with opened(cluster, "subscription purchases-of-the-whole-week 结算", size=size) as (app, _):
+        top = str(app.screen_stack[0].query_one("#top", Static).render())
+        assert "› 结算 " in top
+        assert cell_len(top) == size[0]
+
+
+async def test_a_refusal_is_told_to_its_end(cluster: Administered) -> None:
+    async with opened(cluster, "objects ../..", size=(80, 24)) as (app, _):
+        told = " ".join(screen(app).split())
+        assert "INVALID_NAME" in told
+        assert str(app.standing.error) in told
 
 
 @pytest.mark.parametrize("gone", ["Grid", "#top", "#bottom"])

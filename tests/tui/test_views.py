@@ -167,6 +167,15 @@ async def test_versions_of_a_schema_are_compared(cluster: Administered) -> None:
         assert '+    "total": {' in screen(app)
 
 
+def test_a_letter_that_a_long_list_leaves_out_is_not_shown_as_empty() -> None:
+    left_out = {"truncated": True, "payload_bytes": 6000, "untrusted": {"text": ""}}
+    payload = VIEWS["dead-letters"].columns[-1]
+    assert payload.cell is not None
+    assert "5.9KiB" in payload.cell(left_out, None).text
+    empty = {"truncated": False, "payload_bytes": 0, "untrusted": {"text": ""}}
+    assert payload.cell(empty, None).text == ""
+
+
 async def test_a_runbook_runs_step_by_step(cluster: Administered) -> None:
     async with opened(cluster, "runbooks", size=(120, 40)) as (app, press):
         await press("enter")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydanube_tui.actions import Action
 from pydanube_tui.cluster import Standing, State
 from pydanube_tui.page import Line, Tone
-from pydanube_tui.text import clean, span, width
+from pydanube_tui.text import clean, ending, fit, span, width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +31,13 @@ def header(top: Top, cells: int) -> tuple[str, Line, Line]:
         *_freshness(top),
         (" WRITES " if top.writes else " read-only ", Tone.WARN if top.writes else Tone.DIM),
     )
-    name = f" {clean(top.cluster)} "
+    cluster = clean(top.cluster)
+    name = f" {fit(cluster, min(width(cluster), max(8, cells // 3)))} "
     room = cells - width(name) - sum(width(text) for text, _ in right) - 1
     crumbs = " › ".join(clean(each) for each in top.crumbs)
     if width(crumbs) > room - 2:
         crumbs = clean(top.crumbs[-1])
-    shown = crumbs if width(crumbs) <= room - 2 else crumbs[: max(0, room - 3)] + "…"
+    shown = ending(crumbs, max(1, room - 2))
     left: Line = ((f" {shown}", Tone.STRONG), (" " * max(1, room - width(shown)), Tone.PLAIN))
     return name, left, right
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from textwrap import wrap
 from typing import Any, ClassVar, Final
 
 from pydanube_admin.engine.permission import may_use
@@ -32,7 +33,7 @@ from pydanube_tui.filters import Filter, FilterError, RowsInSight
 from pydanube_tui.grid import MANY, Grid
 from pydanube_tui.interrupting import within
 from pydanube_tui.memory import Memory
-from pydanube_tui.page import MISREAD, Column, Line, Page, Row, Target, Tone
+from pydanube_tui.page import MISREAD, Column, Line, Page, Row, Target, Tone, line
 from pydanube_tui.payloads import json_text
 from pydanube_tui.source import Caller, Feed
 from pydanube_tui.tail import Tail
@@ -228,7 +229,8 @@ class Board(App[None]):
             except ClusterError as error:
                 self.standing.failed(error)
                 if self.standing.state is State.REFUSED:
-                    self.page = Page(head=(((f" {error}", Tone.BAD),), ()), empty="")
+                    says = wrap(str(error), max(20, self.size.width - 2))
+                    self.page = Page(head=[*(line((f" {each}", Tone.BAD)) for each in says), ()], empty="")
             self.draw(fresh=first)
             first = False
             pace_s = LIVE_S if isinstance(feed, Tail) else self.refresh_s

@@ -25,7 +25,7 @@ from pydanube_tui.dialogs import Choice, Field, Form, Reading
 from pydanube_tui.page import Line, Row, Target, Tone, line
 from pydanube_tui.payloads import json_text
 from pydanube_tui.plans import MOST_TOGETHER, Consent, arguments_of, as_one, fields_of, typed
-from pydanube_tui.text import clock
+from pydanube_tui.text import clock, shown
 
 Plan = Mapping[str, Any]
 RUNBOOK_WAIT_S: Final = 600.0  # for a person at an approval
@@ -71,7 +71,7 @@ class Doing(Board):
         found = [each for at, each in enumerate(found) if each not in found[:at]]  # of the cluster: once
         fields = fields_of(operation, action, found[0])
         if fields:
-            of = f" of {len(found)} rows" if len(found) > 1 else ""
+            of = f": {len(found)} rows" if len(found) > 1 else f": {shown(found[0])}" if found[0] else ""
             form = Form(self.look, f"{operation.title}{of}", fields)
             values = await self.push_screen_wait(form)
             if values is None:
@@ -118,7 +118,7 @@ class Doing(Board):
         except ClusterError as error:
             lines = _refusal(error)
         if lines:
-            first = line((f" {len(done)} of {len(calls)} were done; then: ", Tone.WARN))
+            first = line((f" {len(done)} of {len(calls)} were confirmed; then: ", Tone.WARN))
             self.read(f"{operation.name}: not whole", [first, *lines])
         self._told(operation, done)
         self.marked.clear()
@@ -210,7 +210,7 @@ class Doing(Board):
                 )
                 for each in book.parameters
             ]
-            given = await self.push_screen_wait(Form(self.look, book.title, fields))
+            given = await self.push_screen_wait(Form(self.look, book.name, fields))
             if given is None:
                 return
             values = given

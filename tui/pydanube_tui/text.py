@@ -80,6 +80,16 @@ def fit(text: str, cells: int, *, right: bool = False, ascii_only: bool = False)
     return blank + shown if right else shown + blank
 
 
+def ending(text: str, cells: int) -> str:
+    """The text in at most so many cells: of a longer one its end, where what tells names apart stands."""
+    if width(text) <= cells:
+        return text
+    text = text[-max(1, cells) :]
+    while width(text) > max(0, cells - 1):
+        text = text[1:]
+    return ELLIPSIS + text
+
+
 def count(value: float | None) -> str:
     """A number in at most five cells: `842`, `12.3k`, `1.2M`; `–` where it is not known."""
     return _scaled(value, 1000.0, ("", "k", "M", "G", "T", "P"))

@@ -126,7 +126,7 @@ LOGS: Final = View(
     columns=(
         words("time", "T 23", lambda item: item["time"][:23].replace("T", " "), tone=Tone.DIM),
         told("level", "L 8", _level),
-        words("event", "E 16-30", tone=Tone.STRONG),
+        words("event", "E 16-30 grows", tone=Tone.STRONG),
         words("text", "20-400 grows", _text),
     ),
     key=lambda item: f"{item['time']} {item.get('event')} {item['untrusted'].get('text', '')}",

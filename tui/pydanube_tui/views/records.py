@@ -52,7 +52,9 @@ PLANS: Final = View(
 def radius_text(radius: Mapping[str, int]) -> str:
     """Who feels a plan, and what it takes away at once."""
     told_of = [
-        f"{size(value)}B" if name == "bytes" else f"{count(value)} {name}"
+        f"{size(value)}B"
+        if name == "bytes"
+        else f"{count(value)} {name if value != 1 else name.removesuffix('s')}"
         for name, value in radius.items()
         if value
     ]

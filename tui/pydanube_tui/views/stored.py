@@ -111,7 +111,7 @@ SCHEMAS: Final = View(
     columns=(
         words("subject", "N 20-60 grows", tone=Tone.STRONG),
         words("type", "T 12", "schema_type"),
-        number("versions", "V 7", "latest_version", title="version"),
+        number("versions", "V 8", "latest_version", title="version"),
         words("mode", "C 13-24", _mode, title="compatibility"),
         words("topics", "O 12-60 grows"),
     ),
@@ -147,7 +147,7 @@ SCHEMA: Final = View(
         "newest": Ask(operation="schemas.get", arguments=given(arguments, "subject"), optional=True),
     },
     columns=(
-        number("version", "V 7"),
+        number("version", "V 8"),
         words("type", "12", "schema_type"),
         since("made", "A", "created_at"),
         words("by", "12-24 drop=1", lambda item: item["untrusted"].get("created_by") or "–"),
@@ -170,6 +170,12 @@ def _reason(item: Item) -> Cell:
 def _tries(item: Item) -> Cell:
     tries = str(item["untrusted"].get("delivery_attempt") or "–")
     return Cell(tries, Tone.PLAIN, float(tries) if tries.isdecimal() else None)
+
+
+def _payload(item: Item) -> str:
+    """The payload, as far as the answer has it: a list of many has no room for all."""
+    text = payload_of(item).decode("utf-8", "replace")
+    return text or (f"({size(item['payload_bytes'])}B, left out of this list)" if item["truncated"] else "")
 
 
 def _letters(situation: Situation) -> Iterator[Item]:
@@ -216,7 +222,7 @@ DEAD_LETTERS: Final = View(
             tone=Tone.DIM,
         ),
         words("key", "K 8-24 drop=3", lambda item: item["untrusted"].get("key") or ""),
-        words("payload", "16-120 grows", lambda item: payload_of(item).decode("utf-8", "replace")),
+        words("payload", "16-120 grows", _payload),
     ),
     items=_letters,
     key=lambda item: str(item["offset"]),
