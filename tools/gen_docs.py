@@ -137,6 +137,12 @@ its last looks, and says nothing of mail that waits for a consumer until it has 
 finding that is there in `diagnosis.open_after` looks in a row opens an alert, and `diagnosis.close_after` looks without it
 close it.
 
+What is too much for one topic is in order for another: the policies `alert_unread_messages` and `alert_unread_age_s` (seconds) of a topic, of
+its namespace, or `[policies]` of the settings are thresholds of each subscription. What exceeds one is the finding `threshold_exceeded`,
+beside its cause, and an alert as every other.
+
+    ./danube topics set-policies orders --policies alert_unread_messages=10000,alert_unread_age_s=600
+
 ## The status of a subscription
 
 `danube subscriptions lag` shows one for each subscription and partition. The first line that holds wins:
@@ -159,7 +165,7 @@ bend. A status is entered after `open_after` looks and left after `close_after`;
 ## How it is checked
 
 `tests/diagnosis` breaks a live broker from outside, by clients, signals, policies, a small disk and a stopped S3 server, and
-compares the first finding and its numbers with its own counts: thirty faults of subscriptions and topics, all at once on one
+compares the first finding and its numbers with its own counts: thirty-one faults of subscriptions and topics, all at once on one
 broker and each alone; three that weigh on the whole broker (a disk that syncs slowly, clients that connect again and again, one
 topic that takes it all); two at once, both named; a disk that fills, a journal whose helper was killed, a store that stopped.
 Every call that the finding proposes is made, and must show what it speaks of. Ten shapes of honest work (idle, bursty, a batch

@@ -168,6 +168,12 @@ class Policies(Section):
     max_publish_rate: Limit = Field(default=0, description="messages per second and topic")
     max_subscription_dispatch_rate: Limit = Field(default=0, description="messages/s and subscription")
     max_message_size: Limit = Field(default=0, description="bytes; topics.max_message_bytes holds as well")
+    alert_unread_messages: Limit = Field(
+        default=0, description="an alert, where a subscription has more unread than this"
+    )
+    alert_unread_age_s: Limit = Field(
+        default=0, description="an alert, where a subscription's oldest unread message is older"
+    )
 
 
 class Delivery(Section):

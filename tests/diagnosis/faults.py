@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -327,6 +328,39 @@ async def slow_sync(world: World, helper: int) -> AsyncIterator[Expected]:
         yield Expected("disk_sync_slow", None, None, lambda: {"slow_syncs": (3, 10)})
 
 
+@asynccontextmanager
+async def threshold_exceeded(world: World) -> AsyncIterator[Expected]:
+    """A consumer keeps up, and holds more than its operator wants to wait."""
+    topic = f"{world.name}-threshold"
+    threshold = world.random.randint(3, 9)
+    await world.call("topics.create", topic=topic, policies={"alert_unread_messages": threshold})
+    rate = world.random.choice([60, 90, 120])
+    sent = 0
+
+    async def produce() -> None:
+        nonlocal sent
+        async with world.client.producer(topic) as producer:
+            while True:
+                await producer.send_many([b"x"] * (rate // 10))
+                sent += rate // 10
+                await asyncio.sleep(0.1)
+
+    async def consume() -> None:
+        held: deque[Any] = deque()
+        async with world.client.consumer(topic, "s") as consumer:
+            async for message in consumer:
+                held.append(message)
+                if len(held) > rate // 3:
+                    await held.popleft().ack()
+
+    async with _running(produce(), consume()):
+        await until(lambda: sent > rate)
+        yield Expected(
+            "threshold_exceeded", topic, "s",
+            lambda: {"lag_messages": (threshold + 1, rate), "alert_unread_messages": threshold},
+        )  # fmt: skip
+
+
 #: those that one broker can have at once
 FAULTS: Final[dict[str, Fault]] = {
     "no_consumers": no_consumers,
@@ -359,4 +393,5 @@ FAULTS: Final[dict[str, Fault]] = {
     "producer_limit": producer_limit,
     "schema_rejections": schema_rejections,
     "schema_warned": schema_warned,
+    "threshold_exceeded": threshold_exceeded,
 }

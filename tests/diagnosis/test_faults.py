@@ -60,7 +60,7 @@ async def test_thirty_faults_side_by_side_are_each_found_with_their_numbers(
 ) -> None:
     with anyio.fail_after(DEADLINE_S):
         broker = fast_broker
-        room = asyncio.Semaphore(12)  # of thirty, so that a busy machine can keep up with their clients
+        room = asyncio.Semaphore(12)  # of all of them, so that a busy machine can keep up with their clients
 
         async def one_of(name: str) -> Found:
             async with room:

@@ -305,8 +305,8 @@ def _check_one(request: ExportAuditRequest) -> None:
     "audit.verify",
     effect=Effect.READ,
     title="Verify the audit",
-    summary="Check the hash chain and the MACs of the whole audit; says the first record that is "
-    "not what was written, and how many are verified, known by the chain only, or forged.",
+    summary="Check the hash chain and the MACs of the audit: how many records are verified, known by the chain only, or "
+    "forged, and the first of these.",
     examples=(Example(arguments={}, note="the whole chain"),),
 )
 async def verify_audit(context: Context, request: VerifyAuditRequest) -> VerifiedAudit:

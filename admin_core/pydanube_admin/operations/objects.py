@@ -64,7 +64,7 @@ class ExportObjectsRequest(RangeRequest):
             min_length=1,
             max_length=4096,
             description="New file on the broker's machine; a bare name is in exports/ of its data "
-            "directory, and only the command line may name a folder",
+            "directory, a folder only for the command line",
         ),
     ]
     format: Annotated[Literal["parquet", "jsonl"], Field(description="Of the file")] = "parquet"

@@ -22,6 +22,8 @@ PolicyName = Literal[
     "retention_age_s",
     "retention_offset",
     "drop_unread",
+    "alert_unread_messages",
+    "alert_unread_age_s",
 ]
 
 
@@ -36,7 +38,7 @@ PoliciesArgument = Annotated[
     Policies,
     Field(
         description="0: no limit, null: not set here. Rates are messages a second. Retention waits for "
-        "the slowest cursor unless drop_unread is 1"
+        "the slowest cursor unless drop_unread is 1. alert_…: per subscription"
     ),
 ]
 

@@ -75,7 +75,7 @@ class ReportResult(Result):
     title="Run the lag report",
     permission="reports:run",
     summary="Report from telemetry how far each subscription was behind, with status, since when and why; takes "
-    "seconds, or minutes on Spark where there is much.",
+    "seconds to minutes.",
     long_running=True,
     resumable=True,
     examples=(Example(arguments={"since": "24h", "topic": "orders*"}, note="last night"),),
@@ -90,7 +90,7 @@ async def run_lag_report(context: Context, request: ReportRequest) -> ReportResu
     title="Run the balance report",
     permission="reports:run",
     summary="Report from telemetry how evenly brokers are loaded, which moves would help, and when they are full; "
-    "takes seconds, or minutes where there is much.",
+    "takes seconds to minutes.",
     long_running=True,
     resumable=True,
     examples=(Example(arguments={"since": "24h"}, note="is a broker missing"),),

@@ -185,6 +185,7 @@ class LogTrack:
         "last_growth_ms",
         "last_offset",
         "last_start",
+        "limits",
         "longest_gap_ms",
         "look_at_ms",
         "name",
@@ -214,6 +215,7 @@ class LogTrack:
         self.emitted = -1
         self.stamp: object = None
         self.look_at_ms = 0
+        self.limits: object = None  # the policies in force when its subscriptions were considered last
         self.cursors: dict[str, CursorTrack] = {}
 
     def grew(self, now_ms: int, next_offset: int, start_offset: int, interval_ms: int, *, keep: bool) -> None:

@@ -22,6 +22,7 @@ from pydanube_core.diagnosis.views import (
     KeySample,
     Passing,
     SubscriptionView,
+    Thresholds,
     TopicView,
 )
 from pydanube_core.names import TopicName
@@ -36,6 +37,12 @@ from pydanube_broker.topics.topic import CLOCK, Topic, now_ms
 
 SAMPLED_KEYS: Final = 2_000  # messages, of the oldest unread ones
 SAMPLED_BYTES: Final = 1 << 20
+
+
+def thresholds_of(topic: Topic) -> Thresholds:
+    """What an operator wants to be alerted of, of each subscription of the topic."""
+    limits = topic.gate.limits
+    return Thresholds(messages=limits.alert_unread_messages, age_s=limits.alert_unread_age_s)
 
 
 class Viewer:
@@ -159,6 +166,7 @@ class Viewer:
             rewind_cause=cause,
             passing=_passing(pump),
             production=track.production(now, state.next_offset, sampler.options.window_s),
+            thresholds=thresholds_of(topic),
             settled=settled,
             slowed=self._observed.registry.quotas.slowed_of(topic.name, window_ms),
             departures=_departures(pump, state, 3 * window_ms),

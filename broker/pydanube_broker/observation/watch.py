@@ -21,14 +21,14 @@ from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.rules import check_view
 from pydanube_core.diagnosis.settled_status import SettledStatus
 from pydanube_core.diagnosis.subscription_rules import IN_DANGER
-from pydanube_core.diagnosis.views import SubscriptionView
+from pydanube_core.diagnosis.views import SubscriptionView, Thresholds
 
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.sampler import Sampler
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
-from pydanube_broker.observation.viewing import Viewer, settled_status
+from pydanube_broker.observation.viewing import Viewer, settled_status, thresholds_of
 from pydanube_broker.topics.topic import Topic, now_ms
 
 log = logging.getLogger("pydanube.observation")
@@ -110,6 +110,10 @@ class Observation:
             or name in self._topics_with_news
         ):
             self._queue.setdefault((name, ""), (topic, track))
+        if track.limits is not topic.gate.limits:  # other thresholds, perhaps
+            track.limits = topic.gate.limits
+            for cursor in track.cursors.values():
+                cursor.look_at_ms = 0
         for subscription, cursor in track.cursors.items():
             self._tell_lists(name, subscription, track, cursor, now)
             if now < cursor.look_at_ms:
@@ -120,7 +124,7 @@ class Observation:
             if scope in self._unsettled or scope in self._findings or self._news(topic, cursor, now):
                 self._queue.setdefault(scope, (topic, track))
             else:
-                cursor.look_at_ms = self._quiet_until(cursor, now)
+                cursor.look_at_ms = self._quiet_until(topic, cursor, now)
                 cursor.settled = None
 
     def _tell_lists(
@@ -156,15 +160,22 @@ class Observation:
             return True
         if cursor.unread_since_ms is None:
             return False
-        patience_ms = int(self.options.allowed_age_s * 1000)
+        thresholds = thresholds_of(topic)
+        if 0 < thresholds.messages < state.lag_messages:
+            return True
         oldest_ms = self.sampler.oldest_unread_ms(topic, state)
-        return oldest_ms is None or now - oldest_ms > patience_ms
+        return oldest_ms is None or now - oldest_ms > 1000 * self._patience_s(thresholds)
 
-    def _quiet_until(self, cursor: CursorTrack, now: int) -> int:
+    def _patience_s(self, thresholds: Thresholds) -> float:
+        """Mail that is no older is no news."""
+        allowed_s = self.options.allowed_age_s
+        return min(allowed_s, thresholds.age_s) if thresholds.age_s else allowed_s
+
+    def _quiet_until(self, topic: Topic, cursor: CursorTrack, now: int) -> int:
         """When to look again at what is in order; a change brings that forward."""
         if cursor.unread_since_ms is None:
             return NEVER_MS
-        return now + int(self.options.allowed_age_s * 1000)
+        return now + int(1000 * self._patience_s(thresholds_of(topic)))
 
     # -- judging ---------------------------------------------------------------------------------------------
 
@@ -198,6 +209,7 @@ class Observation:
             return
         if (
             scope not in self._findings
+            and scope not in self._unsettled
             and (wait_ms := self._unread_by_nobody(topic, pump, cursor)) is not None
         ):
             cursor.look_at_ms = now_ms() + wait_ms
@@ -230,10 +242,12 @@ class Observation:
             return None
         if self.viewer.takes_unread(topic):
             return None
+        thresholds = thresholds_of(topic)
         oldest_ms = self.sampler.oldest_unread_ms(topic, state)
-        if oldest_ms is None:
+        if oldest_ms is None or 0 < thresholds.messages < state.lag_messages:
             return None
-        left_ms = oldest_ms + int(self.options.stuck_after_s * 1000) - now_ms()
+        worth_s = min(self.options.stuck_after_s, thresholds.age_s or self.options.stuck_after_s)
+        left_ms = oldest_ms + int(worth_s * 1000) - now_ms()
         return left_ms if left_ms > 0 else None
 
     def _look_again(self, view: SubscriptionView, findings: Sequence[Finding]) -> int:
@@ -245,10 +259,10 @@ class Observation:
         if view.lag.age.age_s is not None:
             moments.append(now - int(view.lag.age.age_s * 1000))
         moments += [one.heard_ms for one in view.consumers]
-        for moment in moments:
-            if moment is not None and now < moment + stuck_ms < soonest:
-                soonest = moment + stuck_ms
-        return soonest
+        turns = [moment + stuck_ms for moment in moments if moment is not None]
+        if view.thresholds.age_s and view.lag.age.age_s is not None:
+            turns.append(now + int(1000 * (view.thresholds.age_s - view.lag.age.age_s)) + 1)
+        return min([soonest, *(turn for turn in turns if turn > now)])
 
     def lasting(self, view: SubscriptionView, findings: Iterable[Finding]) -> tuple[Finding, ...]:
         """Return findings worth saying unasked: that nobody reads counts once it has lasted."""

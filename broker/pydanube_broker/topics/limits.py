@@ -24,7 +24,9 @@ LIMIT_KEYS: Final = (
 )
 #: How much of a topic stays. `retention_offset`: what is below may go; `drop_unread`: 1, even if a cursor has not passed it.
 RETENTION_KEYS: Final = ("retention_bytes", "retention_age_s", "retention_offset", "drop_unread")
-POLICY_KEYS: Final = (*LIMIT_KEYS, *RETENTION_KEYS)
+#: What an operator is alerted of, of each subscription (`pydanube_core.diagnosis.exceeding`).
+ALERT_KEYS: Final = ("alert_unread_messages", "alert_unread_age_s")
+POLICY_KEYS: Final = (*LIMIT_KEYS, *RETENTION_KEYS, *ALERT_KEYS)
 MAX_VALUE: Final = (1 << 53) - 1  # what JSON carries without loss
 
 
@@ -78,6 +80,8 @@ class Limits:
     retention_age_s: int = 0
     retention_offset: int = 0
     drop_unread: int = 0  # 1: retention does not wait for cursors
+    alert_unread_messages: int = 0
+    alert_unread_age_s: int = 0
 
     @classmethod
     def of(cls, *layers: Mapping[str, Any]) -> Limits:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pydanube_core.diagnosis.dropping import MESSAGES_DROPPED
+from pydanube_core.diagnosis.exceeding import THRESHOLD_EXCEEDED
 from pydanube_core.diagnosis.expiring import CONSUMER_EXPIRING
 from pydanube_core.diagnosis.filtering import FILTER_MATCHES_NOTHING
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
@@ -655,4 +656,5 @@ SUBSCRIPTION_RULES: Final = (
     FILTER_MATCHES_NOTHING,
     RETENTION_RISK,
     CURSOR_STUCK,
+    THRESHOLD_EXCEEDED,  # no cause, so after the fallback: it explains nothing
 )

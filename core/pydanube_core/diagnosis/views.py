@@ -70,6 +70,21 @@ class Departures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """What an operator wants to be alerted of, by the policies `alert_…` of a topic; 0: nothing."""
+
+    messages: int = 0  # unread: more than so many
+    age_s: int = 0  # of the oldest unread message: older than this
+
+    @property
+    def any(self) -> bool:
+        return bool(self.messages or self.age_s)
+
+
+NO_THRESHOLDS: Final = Thresholds()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeadOfLine:
     """The message that failed most among the first ones that are open."""
 
@@ -172,6 +187,7 @@ class SubscriptionView:
     production: Production | None = None
     departures: Departures | None = None
     unrouted: Count = NO_COUNT  # passed over: no consumer's filter accepts their key
+    thresholds: Thresholds = NO_THRESHOLDS
     settled: LagStatus | None = None  # None: not looked at before; then the judgement of the moment counts
     slowed: Mapping[str, float] = field(default_factory=dict)  # as of its topic
 

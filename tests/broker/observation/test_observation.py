@@ -107,6 +107,37 @@ async def test_an_observer_is_told_of_everything_once_and_then_of_what_changed(
     assert len(rounds) == count
 
 
+async def test_a_threshold_of_a_policy_opens_an_alert_and_another_one_closes_it(
+    broker: Broker, client: Client
+) -> None:
+    """Of mail that nothing else would be said of yet: it is seconds old, and nobody has ever read."""
+    at_rest, _ = await make(broker, 2)
+    await publish(client, "t0", 5)
+    await publish(client, "t1", 5)
+
+    async def policies(**changes: int | None) -> None:
+        await broker.port.set_topic_policies(at_rest.name, changes)
+
+    async def alerts() -> list[tuple[str, Any]]:
+        for _ in range(broker.observation.options.close_after):
+            await look_again(broker)
+        return [(one.rule, one.subject["topic"]) for one in broker.observation.alerts.open()]
+
+    assert await alerts() == []
+    await policies(alert_unread_messages=5)
+    assert await alerts() == [], "not more than the threshold"
+    await policies(alert_unread_messages=4)
+    assert await alerts() == [("threshold_exceeded", "/default/t0")]
+    await policies(alert_unread_messages=None)
+    assert await alerts() == []
+    await policies(alert_unread_age_s=3600)
+    assert await alerts() == []
+    await policies(alert_unread_age_s=1)
+    with anyio.fail_after(30):
+        while await alerts() != [("threshold_exceeded", "/default/t0")]:
+            pass
+
+
 async def test_an_observer_that_raises_does_not_end_the_rounds(broker: Broker) -> None:
     def broken(found: Round) -> None:
         raise RuntimeError("not mine")

@@ -22,6 +22,7 @@ from pydanube_core.diagnosis.views import (
     Pressure,
     Production,
     SubscriptionView,
+    Thresholds,
     TopicView,
 )
 from pydanube_core.facts import SetAside
@@ -201,6 +202,32 @@ def test_what_a_slow_consumer_of_a_topic_that_stores_nothing_loses_is_no_droppin
     lost = {"consumers": (consumer(),), "unread": 0, "dropped": SOME, "acknowledged": SOME}
     assert quiet(view(**lost)) == []
     assert quiet(view(**lost | {"dropped": NONE, "poison_policy": "drop"})) == []
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "over"),
+    [
+        (Thresholds(messages=79), True),
+        (Thresholds(messages=80), False),
+        (Thresholds(age_s=49), True),
+        (Thresholds(age_s=50), False),
+        (Thresholds(messages=80, age_s=49), True),
+        (Thresholds(), False),
+    ],
+)
+def test_more_than_a_threshold_is_told_whatever_the_cause(thresholds: Thresholds, over: bool) -> None:
+    facts = view(consumers=(consumer(),), lag=YOUNG, acknowledged=SOME, thresholds=thresholds)
+    found = [one for one in quiet(facts) if one.rule == "threshold_exceeded"]
+    assert bool(found) is over
+    if over:
+        assert found[0].evidence["lag_messages"] == 80
+        assert ("80 messages are unread" in found[0].summary) is (thresholds.messages == 79)
+        assert ("50 s old" in found[0].summary) is (thresholds.age_s == 49)
+
+
+def test_a_threshold_comes_after_the_cause_and_explains_nothing() -> None:
+    facts = view(consumers=(consumer(),), thresholds=Thresholds(messages=1))
+    assert [one.rule for one in quiet(facts)] == ["cursor_stuck", "threshold_exceeded"]
 
 
 def test_what_looks_like_the_newer_faults_and_is_none() -> None:
@@ -484,7 +511,7 @@ def test_answers_are_bounded_and_ranked_and_silence_without_a_look_is_unknown() 
 
 
 def test_the_rules_are_declared_and_the_windows_are_what_they_seem() -> None:
-    assert len(RULES) == 45
+    assert len(RULES) == 46
     assert (FALLING.status, STANDING.status) == (LagStatus.FALLING_BEHIND, LagStatus.STUCK)
     for rule in RULES.values():
         assert rule.evidence

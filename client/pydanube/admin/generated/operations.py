@@ -173,7 +173,7 @@ class AuditOperations:
         return await self._caller.call("audit.query", locals(), Page[AuditRecord])
 
     async def verify(self) -> VerifiedAudit:
-        """Check the hash chain and the MACs of the whole audit; says the first record that is not what was written, and how many are verified, known by the chain only, or forged."""
+        """Check the hash chain and the MACs of the audit: how many records are verified, known by the chain only, or forged, and the first of these."""
         return await self._caller.call("audit.verify", locals(), VerifiedAudit)
 
 
@@ -523,6 +523,8 @@ class NamespacesOperations:
                 "retention_age_s",
                 "retention_offset",
                 "drop_unread",
+                "alert_unread_messages",
+                "alert_unread_age_s",
             ],
             int | None,
         ]
@@ -549,6 +551,8 @@ class NamespacesOperations:
                 "retention_age_s",
                 "retention_offset",
                 "drop_unread",
+                "alert_unread_messages",
+                "alert_unread_age_s",
             ],
             int | None,
         ]
@@ -599,6 +603,8 @@ class NamespacesOperations:
                 "retention_age_s",
                 "retention_offset",
                 "drop_unread",
+                "alert_unread_messages",
+                "alert_unread_age_s",
             ],
             int | None,
         ],
@@ -624,6 +630,8 @@ class NamespacesOperations:
                 "retention_age_s",
                 "retention_offset",
                 "drop_unread",
+                "alert_unread_messages",
+                "alert_unread_age_s",
             ],
             int | None,
         ],
@@ -912,7 +920,7 @@ class ReportsOperations:
         compare: Literal["previous"] | None = None,
         rows: int | None = None,
     ) -> ReportResult:
-        """Report from telemetry how evenly brokers are loaded, which moves would help, and when they are full; takes seconds, or minutes where there is much."""
+        """Report from telemetry how evenly brokers are loaded, which moves would help, and when they are full; takes seconds to minutes."""
         return await self._caller.call("reports.balance", locals(), ReportResult, long_running=True)
 
     async def lag(
@@ -924,7 +932,7 @@ class ReportsOperations:
         compare: Literal["previous"] | None = None,
         rows: int | None = None,
     ) -> ReportResult:
-        """Report from telemetry how far each subscription was behind, with status, since when and why; takes seconds, or minutes on Spark where there is much."""
+        """Report from telemetry how far each subscription was behind, with status, since when and why; takes seconds to minutes."""
         return await self._caller.call("reports.lag", locals(), ReportResult, long_running=True)
 
 
@@ -1443,6 +1451,8 @@ class TopicsOperations:
                 "retention_age_s",
                 "retention_offset",
                 "drop_unread",
+                "alert_unread_messages",
+                "alert_unread_age_s",
             ],
             int | None,
         ]
@@ -1473,6 +1483,8 @@ class TopicsOperations:
                 "retention_age_s",
                 "retention_offset",
                 "drop_unread",
+                "alert_unread_messages",
+                "alert_unread_age_s",
             ],
             int | None,
         ]
@@ -1560,6 +1572,8 @@ class TopicsOperations:
                 "retention_age_s",
                 "retention_offset",
                 "drop_unread",
+                "alert_unread_messages",
+                "alert_unread_age_s",
             ],
             int | None,
         ],
@@ -1585,6 +1599,8 @@ class TopicsOperations:
                 "retention_age_s",
                 "retention_offset",
                 "drop_unread",
+                "alert_unread_messages",
+                "alert_unread_age_s",
             ],
             int | None,
         ],

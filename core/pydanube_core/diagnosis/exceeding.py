@@ -1,0 +1,66 @@
+"""The rule on thresholds that an operator has set: so much unread, or so old, is worth an alert, whatever the cause."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.views import SubscriptionView
+
+
+def threshold_exceeded(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    limits, age_s = view.thresholds, view.lag.age.age_s
+    if not limits.any:
+        return "no threshold is set for its topic"
+    over = []
+    if limits.messages and view.unread > limits.messages:
+        over.append(f"{view.unread} messages are unread, and alert_unread_messages is {limits.messages}")
+    if limits.age_s and age_s is not None and age_s > limits.age_s:
+        over.append(
+            f"the oldest unread message is {age_s:.0f} s old, and alert_unread_age_s is {limits.age_s}"
+        )
+    if not over:
+        return f"{view.unread} unread messages exceed no threshold of its topic"
+    return Finding(
+        rule="threshold_exceeded",
+        severity=Severity.WARNING,
+        confidence=1.0,
+        summary=f"{view.log} / {view.subscription}: {'; '.join(over)}",
+        subject=view.subject,
+        evidence={
+            "lag_messages": view.unread,
+            "oldest_unread_age_s": age_s,
+            "alert_unread_messages": limits.messages or None,
+            "alert_unread_age_s": limits.age_s or None,
+            "status": view.status.value,
+        },
+        unobservable=("how much its users can wait for",),
+        next=(
+            NextCall(
+                operation="diagnose.subscription", arguments=view.arguments, why="see what keeps it behind"
+            ),
+            NextCall(
+                operation="topics.get_policies",
+                arguments={"topic": view.topic},
+                why="see the thresholds, and where they are set",
+            ),
+        ),
+    )
+
+
+THRESHOLD_EXCEEDED: Final = Rule(
+    name="threshold_exceeded",
+    area=RuleArea.SUBSCRIPTION,
+    severity="warning",
+    holds="more is unread than the policy `alert_unread_messages` of its topic says, or the oldest unread message is older "
+    "than `alert_unread_age_s`; of a partitioned topic each partition is compared",
+    evidence={
+        "lag_messages, oldest_unread_age_s": "what is unread",
+        "alert_unread_messages, alert_unread_age_s": "the thresholds in force; null: none is set",
+    },
+    unobservable=("how much its users can wait for",),
+    helps="read faster, or set another threshold",
+    check=threshold_exceeded,
+    many="subscriptions are further behind than their topics' thresholds",
+)
