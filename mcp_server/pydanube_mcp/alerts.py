@@ -1,12 +1,13 @@
 """Alerts pushed to clients: `danube://alerts` on `subscriptions/listen` (2026) and `resources/subscribe` (2025).
 
 What is pushed is a cue, not the alerts: the client reads the resource. The clusters are asked once a second, and only
-while somebody listens; a cue goes out when the set of open alerts is another than before.
+while somebody listens; a cue goes out when the set of open alerts is another than before. Whoever may not list alerts
+is not told of them either. The question itself is asked for all who listen: beside a broker as the broker's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -14,15 +15,18 @@ import anyio
 from mcp import MCPError
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
-from mcp.server.subscriptions import InMemorySubscriptionBus
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.subscriptions import ResourceUpdated, ServerEvent
 from mcp.types import (
     INVALID_PARAMS,
     EmptyResult,
     SubscribeRequestParams,
+    SubscriptionsListenRequestParams,
+    SubscriptionsListenResult,
     UnsubscribeRequestParams,
 )
-from pydanube_core.errors import ClusterError
+from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
+from pydanube_core.security.identity import OPERATOR, current_identity
 
 from pydanube_mcp.clusters import Clusters
 
@@ -64,6 +68,30 @@ class AlertWatch:
         self.bus = _Bus()
         self.subscribable = {ALERTS_URI}
         self._sessions: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
+        self._listening = ListenHandler(
+            self.bus, max_subscriptions=MAX_LISTENERS, max_buffered_events=MAX_CUES
+        )
+
+    async def listen(
+        self, context: ServerRequestContext[Any, Any], params: SubscriptionsListenRequestParams
+    ) -> SubscriptionsListenResult:
+        """`subscriptions/listen` of the 2026 protocol."""
+        await self._check(map(str, params.notifications.resource_subscriptions or ()))
+        return await self._listening(context, params)
+
+    async def _check(self, uris: Iterable[str]) -> None:
+        """Raise where the caller may not read what he wants to be told of."""
+        if ALERTS_URI not in uris:
+            return
+        for name in self._clusters.names:
+            try:
+                await self._clusters.named(name).call("alerts.list", {"limit": 1})
+            except (PermissionDenied, Unauthenticated) as error:
+                raise MCPError(
+                    code=INVALID_PARAMS, message=error.message, data={"error": error.to_dict()}
+                ) from None
+            except ClusterError:  # it does not answer now; later it may
+                continue
 
     async def subscribe(
         self, context: ServerRequestContext[Any, Any], params: SubscribeRequestParams
@@ -76,6 +104,7 @@ class AlertWatch:
                 message=f"only {', '.join(sorted(self.subscribable))} can be subscribed to",
                 data={"uri": uri[:200]},
             )
+        await self._check((uri,))
         # The session object is of this request; what is told later goes over the connection, which lives as long as it.
         connection: Connection = context.session._connection
         if connection not in self._sessions and len(self._sessions) >= MAX_SUBSCRIBERS:
@@ -95,6 +124,7 @@ class AlertWatch:
         return EmptyResult()
 
     async def watch(self) -> None:
+        current_identity.set(OPERATOR)  # of this task: beside a broker that asks who calls
         before: frozenset[tuple[str, str]] | None = None
         while True:
             if self.bus.listeners or self._sessions:

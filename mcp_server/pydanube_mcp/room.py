@@ -3,19 +3,31 @@
 Programs that end without a farewell leave their sessions behind, and 256 of them kept every new client out until the
 first was ten minutes old. A session that goes is ended as its client would end it, by DELETE; if that client is still
 there, its next request is answered 404, which by the protocol means that it begins anew.
+
+Where it is known who calls, whoever has most sessions gives way first: nobody ends those of others by opening many.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pydanube_admin.http import AsgiApp, Message, Receive, Scope, Send
+from pydanube_core.security.identity import current_identity
+from pydanube_core.security.permissions import Principal
 
 SESSION: Final = b"mcp-session-id"
 _FULL: Final = 503
 _MOST_KNOWN: Final = 1024  # several times as many as are kept: some have ended without our seeing it
+
+
+@dataclass(slots=True)
+class _Session:
+    owner: Principal | None  # None: nobody asks who calls
+    under_way: int = 0  # requests and open streams
 
 
 class RoomForSessions:
@@ -23,9 +35,7 @@ class RoomForSessions:
 
     def __init__(self, app: AsgiApp) -> None:
         self._app = app
-        self._under_way: dict[
-            bytes, int
-        ] = {}  # by session: requests and open streams; the last used comes last
+        self._sessions: dict[bytes, _Session] = {}  # the last used comes last
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -38,11 +48,13 @@ class RoomForSessions:
         with self._used(session):
             await self._app(scope, receive, send)
         if scope["method"] == "DELETE":
-            self._under_way.pop(session, None)
+            self._sessions.pop(session, None)
 
     async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request without a session on; if it is refused for want of room, make some and pass it on again."""
         heard: list[Message] = []
+        identity = current_identity.get()
+        owner = None if identity is None else identity.principal
 
         async def hear() -> Message:
             heard.append(await receive())
@@ -55,22 +67,35 @@ class RoomForSessions:
                 return next(again, None) or await hear()
 
             answer = _Answer(send)
-            idle = self._longest_idle()
-            await self._app(scope, from_the_beginning, answer.held if idle is not None else answer.passed)
+            leaving = self._first_to_go(owner)
+            await self._app(scope, from_the_beginning, answer.held if leaving is not None else answer.passed)
             if answer.refused is None:
                 break
-            assert idle is not None
-            await self._end(scope, idle)
+            assert leaving is not None
+            await self._end(scope, leaving)
         if answer.session is not None:
-            self._under_way[answer.session] = 0
-            if len(self._under_way) > _MOST_KNOWN:  # those that ended by being idle come first
-                self._under_way.pop(self._longest_idle() or b"", None)
+            self._sessions[answer.session] = _Session(owner)
+            if len(self._sessions) > _MOST_KNOWN:  # those that ended by being idle come first
+                self._sessions.pop(self._first_to_go(owner) or b"", None)
 
-    def _longest_idle(self) -> bytes | None:
-        return next((session for session, requests in self._under_way.items() if not requests), None)
+    def _first_to_go(self, newcomer: Principal | None) -> bytes | None:
+        """The session that gives way to a new one: of whoever has most, the one idle longest.
+
+        One that is in use goes only where its owner has more than the newcomer will have. None: there is none.
+        """
+        of = Counter(each.owner for each in self._sessions.values())
+        of[newcomer] += 1
+        found: tuple[int, bool] | None = None
+        first: bytes | None = None
+        for session, each in self._sessions.items():
+            rank = of[each.owner], not each.under_way
+            may_go = of[each.owner] > of[newcomer] or (of[each.owner] == of[newcomer] and not each.under_way)
+            if may_go and (found is None or rank > found):
+                found, first = rank, session
+        return first
 
     async def _end(self, scope: Scope, session: bytes) -> None:
-        self._under_way.pop(session, None)
+        self._sessions.pop(session, None)
         headers = [(name, value) for name, value in scope["headers"] if name in (b"host", b"authorization")]
         own = {**scope, "method": "DELETE", "headers": [*headers, (SESSION, session), (b"accept", b"*/*")]}
 
@@ -84,15 +109,18 @@ class RoomForSessions:
 
     @contextmanager
     def _used(self, session: bytes) -> Iterator[None]:
-        if session not in self._under_way:  # one that the application does not know, or that has just gone
+        used = self._sessions.pop(session, None)
+        if used is None:  # one that the application does not know, or that has just gone
             yield
             return
-        self._under_way[session] = self._under_way.pop(session) + 1
+        self._sessions[session] = used
+        used.under_way += 1
         try:
             yield
         finally:
-            if session in self._under_way:
-                self._under_way[session] = self._under_way.pop(session) - 1
+            used.under_way -= 1
+            if self._sessions.pop(session, None) is not None:
+                self._sessions[session] = used
 
 
 class _Answer:

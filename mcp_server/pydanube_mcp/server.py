@@ -26,7 +26,6 @@ from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver import server as sdk_server
 from mcp.server.stdio import stdio_server
-from mcp.server.subscriptions import ListenHandler
 from mcp.types import (
     CallToolResult,
     Completion,
@@ -51,7 +50,7 @@ from pydanube_admin.openrpc import package_version
 from pydanube_admin.remote import OpsClient, OpsEntry
 from pydanube_core.errors import ClusterError
 
-from pydanube_mcp.alerts import MAX_CUES, MAX_LISTENERS, AlertWatch
+from pydanube_mcp.alerts import AlertWatch
 from pydanube_mcp.calls import Caller
 from pydanube_mcp.charts import chart_apps, with_picture
 from pydanube_mcp.cluster_tasks import ClusterTasks
@@ -140,9 +139,7 @@ class DanubeServer(MCPServer[Any]):
         # The SDK serves the 2026 protocol's subscriptions itself, but so many that over HTTP nobody else would find a
         # connection; those of 2025 have to be added.
         self._lowlevel_server.add_request_handler(
-            "subscriptions/listen",
-            SubscriptionsListenRequestParams,
-            ListenHandler(self.alerts.bus, max_subscriptions=MAX_LISTENERS, max_buffered_events=MAX_CUES),
+            "subscriptions/listen", SubscriptionsListenRequestParams, self.alerts.listen
         )
         self._lowlevel_server.add_request_handler(
             "resources/subscribe", SubscribeRequestParams, self.alerts.subscribe

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections import OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
@@ -66,7 +66,7 @@ class IdentifiedApp:
         self._issuer = issuer if issuer is not None and issuer.startswith("https://") else None
         self._resource = audience if audience is not None and "://" in audience else None
         self._asked = asked
-        self._sessions: OrderedDict[bytes, Principal] = OrderedDict()
+        self._sessions: dict[bytes, Principal] = {}  # of MCP, the oldest first
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -142,12 +142,17 @@ class IdentifiedApp:
             if message["type"] == "http.response.start":
                 for name, value in message.get("headers", ()):
                     if name.lower() == SESSION and value not in self._sessions:
-                        self._sessions[value] = identity.principal
-                        if len(self._sessions) > MOST_SESSIONS:
-                            self._sessions.popitem(last=False)
+                        self._note_session(value, identity.principal)
             await send(message)
 
         return noting
+
+    def _note_session(self, session: bytes, owner: Principal) -> None:
+        """Remember whose it is. The oldest is forgotten of whoever has most: nobody ends those of others by opening many."""
+        self._sessions[session] = owner
+        if len(self._sessions) > MOST_SESSIONS:
+            of = Counter(self._sessions.values())
+            del self._sessions[max(self._sessions, key=lambda each: of[self._sessions[each]])]
 
 
 async def _looked_at(receive: Receive) -> tuple[bytes, Receive]:
