@@ -398,10 +398,7 @@ class Client:
             name: value for name, value in changes.items() if name not in ConsumerArguments.__annotations__
         }
         options = changed(HandlerOptions(), own, "run")
-        if not callable(handler):
-            raise InvalidArgument(
-                f"handler is a function, got {handler!r:.100}", field="handler", value=repr(handler)[:100]
-            )
+        options.check_handler(handler)
         of_consumer = {name: value for name, value in changes.items() if name not in own}
         consumer = self.consumer(topics, subscription, options.consumer(), **of_consumer)
 

@@ -12,17 +12,17 @@ written by hand.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from inspect import isawaitable, iscoroutinefunction
+from inspect import isawaitable, iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any, Final
 
 from pydanube_core.errors import InvalidArgument, PayloadInvalid
@@ -30,6 +30,7 @@ from pydanube_core.errors import InvalidArgument, PayloadInvalid
 from pydanube.arguments import check_flag, check_number, check_whole
 from pydanube.consumer import Consumer
 from pydanube.facts import HandlerStatistics
+from pydanube.handler_threads import HandlerThreads
 from pydanube.message import Message
 from pydanube.options import ConsumerArguments, ConsumerOptions
 from pydanube.tasks import TaskOwner
@@ -41,8 +42,10 @@ MOST_WORKERS: Final = 1000
 _HELD_A_WORKER: Final = 16  # messages that wait for others of their key, and for their retry
 _KEPT_S: Final = 3600.0  # how long those are kept, whatever the ack timeout
 _REASON_CHARS: Final = 500
+_TOLD_EVERY_S: Final = 1.0  # failures in the log, of one loop: what fails once fails often
 
 Handler = Callable[..., Any]
+log = logging.getLogger("pydanube")
 
 
 class HandlerArguments(ConsumerArguments, total=False):
@@ -97,6 +100,23 @@ class HandlerOptions:
         if not isinstance(self.dead_letter, str):
             check_flag("dead_letter", self.dead_letter)
 
+    def check_handler(self, handler: object) -> None:
+        """Raises `InvalidArgument` for what cannot be called with a message, or with a value and the message of it."""
+        wanted = ("message",) if self.schema is None else ("value", "message")
+        if callable(handler):
+            try:
+                signature(handler).bind(*wanted)
+            except TypeError:
+                pass
+            except ValueError:  # one of C's: nobody knows what it takes
+                return
+            else:
+                return
+        raise InvalidArgument(
+            f"handler is a function of ({', '.join(wanted)}), got {handler!r:.100}",
+            field="handler", value=repr(handler)[:100],
+        )  # fmt: skip
+
     def policy(self) -> dict[str, Any]:
         """The subscription's failure policy, as `subscriptions.set_failure_policy` takes it."""
         first, most = (round(seconds * 1000) for seconds in self.backoff_s)
@@ -138,6 +158,8 @@ class HandlerLoop:
         self._handled = self._failed = self._rejected = 0
         self._running = False
         self._with_policy: set[str] = set()
+        self._told_at = -math.inf
+        self._untold = 0
 
     @property
     def labels(self) -> tuple[str, str, str]:
@@ -160,10 +182,8 @@ class HandlerLoop:
             ClusterError: what ended the consumer for good, after what was taken has been answered where that was possible.
         """
         tasks = TaskOwner()
-        pool = ThreadPoolExecutor(
-            self._options.workers, thread_name_prefix=f"danube-{self._consumer.subscription}"
-        )
-        handle = self._called(pool)
+        threads = HandlerThreads(f"danube-{self._consumer.subscription}")
+        handle = self._called(threads)
         try:
             async with self._consumer as consumer:
                 await self._set_policy(consumer.topics)
@@ -180,6 +200,11 @@ class HandlerLoop:
                 if by_key is not None:
                     by_key.stop()
                 _, late = await asyncio.wait(workers, timeout=self._options.drain_s)
+                if late:
+                    log.warning(
+                        "%d of the handler of %s still run after %g s: what they have comes again",
+                        *(len(late), self._consumer.subscription, self._options.drain_s),
+                    )
                 for worker in late:
                     await tasks.end(worker)
                 errors = [error for each in workers - late if (error := each.exception()) is not None]
@@ -192,7 +217,7 @@ class HandlerLoop:
             self._stopped(None)
         finally:
             await tasks.aclose()
-            pool.shutdown(wait=False, cancel_futures=True)
+            threads.close()
 
     def _stopped(self, error: BaseException | None) -> None:
         self._running = False
@@ -200,46 +225,73 @@ class HandlerLoop:
 
     async def _work(self, consumer: Consumer, handle: Callable[[Message], Awaitable[Any]]) -> None:
         async for message in consumer:
-            try:
-                answer = await handle(message)
-                if answer is not None and message.wants_reply:
-                    await message.reply(answer)
-            except Exception as error:
+            error = await self.failure_of(message, handle)
+            if error is not None:
                 await self._give_back(message, error)
             else:
                 await message.ack()
                 self._handled += 1
 
-    async def _give_back(self, message: Message, error: Exception) -> None:
-        self._failed += 1
-        if message.topic not in self._with_policy:  # it has joined since
-            await self._set_policy((message.topic,))
+    async def failure_of(
+        self, message: Message, handle: Callable[[Message], Awaitable[Any]]
+    ) -> BaseException | None:
+        """Call the function and send its reply; return what it raised, which is counted and told then."""
+        try:
+            answer = await handle(message)
+            if answer is not None and message.wants_reply:
+                await message.reply(answer)
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # this worker is ended; else only something that the function awaited was
+            self._failed += 1
+            self._tell(message, error)
+            return error
+        return None
+
+    def _tell(self, message: Message, error: BaseException) -> None:
+        now = time.monotonic()
+        if now < self._told_at + _TOLD_EVERY_S:
+            self._untold += 1
+            return
+        log.warning(
+            "the handler of %s failed with offset %d of %s, delivery %d: %s (%d more failures since the last one told)",
+            *(self._consumer.subscription, message.offset, message.topic, message.delivery_count),
+            *(reason_of(error), self._untold),
+            exc_info=error,
+        )
+        self._told_at, self._untold = now, 0
+
+    async def _give_back(self, message: Message, error: BaseException) -> None:
         if isinstance(error, _Unfit):
             await self.reject(message, error)
         else:
+            await self._hold_policy(message.topic)
             await message.nack(reason=reason_of(error))
 
-    async def reject(self, message: Message, error: Exception) -> None:
+    async def _hold_policy(self, topic: str) -> None:
+        if topic not in self._with_policy:  # it has joined since
+            await self._set_policy((topic,))
+
+    async def reject(self, message: Message, error: BaseException) -> None:
         """Give a message up for good."""
+        await self._hold_policy(message.topic)
         self._rejected += 1
         await message.terminate(reason_of(error))
 
-    def count(self, *, failed: bool) -> None:
-        """One more try has ended."""
-        if failed:
-            self._failed += 1
-        else:
-            self._handled += 1
+    def count_handled(self) -> None:
+        """One more message has been handled."""
+        self._handled += 1
 
     @property
     def options(self) -> HandlerOptions:
         return self._options
 
-    def _called(self, pool: ThreadPoolExecutor) -> Callable[[Message], Awaitable[Any]]:
+    def _called(self, threads: HandlerThreads) -> Callable[[Message], Awaitable[Any]]:
         """The function as a worker calls it: awaited, in a thread if it does not await, with the value if one is wanted."""
         handler, into = self._handler, self._options.schema
         if not iscoroutinefunction(handler) and not iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
-            handler = partial(_in_thread, pool, handler)
+            handler = partial(_in_thread, threads, handler)
         if into is None:
             return handler
 
@@ -327,22 +379,18 @@ class _ByKey:
         options = self._loop.options
         if not message._from.current:  # the broker sends it again
             return True
-        try:
-            answer = await self._handle(message)
-            if answer is not None and message.wants_reply:
-                await message.reply(answer)
-        except Exception as error:
-            self._loop.count(failed=True)
-            tries = self._tries[place] = self._tries.get(place, 0) + 1
-            if tries <= options.retries and not isinstance(error, _Unfit):
-                first, most = options.backoff_s
-                delay_s = min(first * 2 ** min(tries - 1, 40), most)
-                asyncio.get_running_loop().call_later(delay_s, self._ready.put_nowait, place)
-                return False
-            await self._loop.reject(message, error)
-        else:
-            self._loop.count(failed=False)
+        error = await self._loop.failure_of(message, self._handle)
+        if error is None:
+            self._loop.count_handled()
             await message.ack()
+            return True
+        tries = self._tries[place] = self._tries.get(place, 0) + 1
+        if tries <= options.retries and not isinstance(error, _Unfit):
+            first, most = options.backoff_s
+            delay_s = min(first * 2 ** min(tries - 1, 40), most)
+            asyncio.get_running_loop().call_later(delay_s, self._ready.put_nowait, place)
+            return False
+        await self._loop.reject(message, error)
         return True
 
 
@@ -351,8 +399,8 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:_REASON_CHARS].encode("utf-8", "replace").decode()
 
 
-async def _in_thread(pool: ThreadPoolExecutor, handler: Handler, *arguments: object) -> Any:
-    found = await asyncio.get_running_loop().run_in_executor(pool, copy_context().run, handler, *arguments)
+async def _in_thread(threads: HandlerThreads, handler: Handler, *arguments: object) -> Any:
+    found = await threads.run(partial(handler, *arguments))
     return await found if isawaitable(found) else found
 
 

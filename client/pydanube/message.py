@@ -30,6 +30,7 @@ T = TypeVar("T")
 #: Attributes of a request: where the reply goes; which request it is, which the reply has too.
 REPLY_TO: Final = "danube-reply-to"
 REQUEST: Final = "danube-request"
+INBOX: Final = "/default/inbox-"  # how the names of topics that take replies begin, and no others
 
 
 class Lane(Protocol):
@@ -359,8 +360,11 @@ class Message:
 
     @property
     def wants_reply(self) -> bool:
-        """Whether it is a request, of `client.request`, that waits for a reply."""
-        return REPLY_TO in self.attributes and REQUEST in self.attributes
+        """Whether it is a request, of `client.request`, that waits for a reply.
+
+        One that names a topic which is no inbox is none: whoever answers may write where the one who asks may not.
+        """
+        return REQUEST in self.attributes and self.attributes.get(REPLY_TO, "").startswith(INBOX)
 
     async def reply(self, payload: bytes) -> None:
         """Answer a request. Handed over and not waited for; it is lost where whoever asked is gone.

@@ -21,7 +21,7 @@ from pydanube_core.names import TopicName
 
 from pydanube.arguments import check_number
 from pydanube.consumer import Consumer
-from pydanube.message import REPLY_TO, REQUEST, Message
+from pydanube.message import INBOX, REPLY_TO, REQUEST, Message
 from pydanube.options import ConsumerOptions, ProducerOptions
 from pydanube.producer import Producer
 from pydanube.tasks import TaskOwner
@@ -48,7 +48,8 @@ class Requests:
         self._consumer = consumer
         self._producers: OrderedDict[str, asyncio.Task[Producer]] = OrderedDict()
         self._inbox: asyncio.Task[str] | None = None
-        self._numbers = itertools.count(1)  # of requests: the inbox is this client's alone
+        # Of requests: the inbox is this client's alone, but others may see its name and let a service reply to it.
+        self._numbers = map(f"{token_hex(8)}-{{}}".format, itertools.count(1))
         self._waiting: dict[str, asyncio.Future[Message]] = {}
         self._tasks = TaskOwner()
 
@@ -59,7 +60,7 @@ class Requests:
     async def request(self, service: str, payload: bytes, key: str | None, timeout_s: float) -> Message:
         """See `Client.request`."""
         check_number("timeout_s", timeout_s, 0.001, 86_400)
-        name, number = str(TopicName.parse(service)), str(next(self._numbers))
+        name, number = str(TopicName.parse(service)), next(self._numbers)
         reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[number] = reply
         try:
@@ -117,7 +118,7 @@ class Requests:
         return await asyncio.shield(task)
 
     async def _open_inbox(self) -> str:
-        inbox = f"/default/inbox-{token_hex(12)}"
+        inbox = f"{INBOX}{token_hex(12)}"
         await self._open(inbox, _INBOX)  # which makes it
         consumer = self._consumer(inbox, "inbox", ConsumerOptions())
         await consumer.__aenter__()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections import defaultdict
 from dataclasses import dataclass
@@ -130,6 +133,95 @@ async def test_a_plain_function_runs_in_threads(memory: InMemoryCluster) -> None
         await client.run(handler, "t", "s", workers=2, stop=stop)
     assert main not in threads
     assert memory.unacknowledged("t", "s") == 0
+
+
+@pytest.mark.parametrize("ordered_by_key", [False, True])
+async def test_what_the_function_awaited_was_cancelled_is_a_failure_like_any_other(
+    memory: InMemoryCluster, *, ordered_by_key: bool
+) -> None:
+    tried, stop = 0, asyncio.Event()
+
+    async def handler(message: Message) -> None:
+        nonlocal tried
+        tried += 1
+        if tried == 1:
+            asked = asyncio.ensure_future(asyncio.Event().wait())
+            asked.cancel()
+            await asked
+        stop.set()
+
+    async with memory.connect() as client:
+        await _publish(client, "t", b"one", key="k")
+        await client.run(handler, "t", "s", workers=1, ordered_by_key=ordered_by_key, stop=stop, **SOON)
+    assert tried == 2
+    assert memory.unacknowledged("t", "s") == 0
+
+
+async def test_a_plain_function_that_raises_stop_iteration_has_failed(memory: InMemoryCluster) -> None:
+    async with memory.connect() as client:
+        await _publish(client, "t", b"one")
+        stop = asyncio.Event()
+        loop = asyncio.create_task(
+            client.run(lambda message: next(iter(())), "t", "s", retries=0, stop=stop, **SOON)
+        )
+        dead = await _dead(client, "t-dlq-s")
+        stop.set()
+        await loop
+    assert any("StopIteration" in value for value in dead.attributes.values())
+
+
+HANGS = """
+import asyncio, sys, threading
+from pydanube import connect
+
+def handler(message):
+    print("begun", flush=True)
+    threading.Event().wait()
+
+async def main():
+    async with connect(sys.argv[1]) as client:
+        await client.run(handler, "t", "s", drain_s=0.01)
+    print("ended", flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_a_plain_function_that_never_returns_does_not_keep_the_process(memory: InMemoryCluster) -> None:
+    with memory.connect_sync() as client, client.producer("t") as producer:
+        producer.send(b"one")
+    with subprocess.Popen([sys.executable, "-c", HANGS, memory.url], stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        try:
+            assert worker.stdout.readline() == b"begun\n"
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(60) == 0
+            assert worker.stdout.read() == b"ended\n"
+        finally:
+            worker.kill()
+    assert memory.unacknowledged("t", "s") == 1
+
+
+async def test_failures_are_told_once_a_second_with_where_they_came_from(
+    memory: InMemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handler(message: Message) -> None:
+        raise ValueError("not a number")
+
+    async with memory.connect() as client:
+        await _publish(client, "t", *(b"%d" % i for i in range(50)))
+        stop = asyncio.Event()
+        loop = asyncio.create_task(client.run(handler, "t", "s", retries=0, stop=stop, **SOON))
+        async with client.consumer("t-dlq-s", "look", create=True) as consumer:
+            for _ in range(50):
+                await anext(consumer)
+        stop.set()
+        await loop
+    told = [record for record in caplog.records if "the handler of s failed" in record.message]
+    assert 1 <= len(told) < 50
+    assert told[0].levelno == logging.WARNING
+    assert "of /default/t, delivery 1: ValueError: not a number" in told[0].message
+    assert told[0].exc_info is not None
 
 
 async def test_messages_of_a_key_keep_their_order_through_retries(memory: InMemoryCluster) -> None:
@@ -282,6 +374,10 @@ async def test_arguments_that_are_none(memory: InMemoryCluster) -> None:
             assert refused.value.details["field"] == next(iter(changes))
         with pytest.raises(InvalidArgument, match="handler"):
             await client.run("print", "t", "s")  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match=r"handler is a function of \(message\), got <function"):
+            await client.run(lambda: None, "t", "s")
+        with pytest.raises(InvalidArgument, match=r"handler is a function of \(value, message\)"):
+            await client.run(lambda message: None, "t", "s", schema=dict)
         with pytest.raises(TypeError, match="did you mean 'workers'"):
             await client.run(print, "t", "s", worker=3)  # type: ignore[call-arg]
         with pytest.raises(Misuse, match="handler"):

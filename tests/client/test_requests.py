@@ -90,6 +90,29 @@ async def test_a_message_that_asks_for_nothing_takes_no_reply(memory: InMemoryCl
                 await message.reply(b"two")
 
 
+async def test_a_reply_goes_to_inboxes_only(memory: InMemoryCluster) -> None:
+    async with memory.connect() as client, responder(client, upper, workers=1):
+        async with client.producer("service") as producer:
+            for name in ("/default/orders", "inbox-1"):
+                await producer.send(b"one", attributes={"danube-reply-to": name, "danube-request": "1"})
+        await client.request("service", b"two", timeout_s=60)  # those before it are handled by then
+        assert not (await client.admin.topics.list(filter="orders")).items
+
+
+async def test_nobody_else_knows_which_request_an_inbox_waits_for(memory: InMemoryCluster) -> None:
+    async with memory.connect() as client, memory.connect() as other:
+        asked = asyncio.create_task(client.request("prices", b"?", timeout_s=30))
+        async with other.consumer("prices", "s", create=True) as consumer:
+            request = await anext(consumer)
+            async with other.producer(
+                request.attributes["danube-reply-to"], dispatch_strategy=None
+            ) as forger:
+                for number in range(3):
+                    await forger.send(b"forged", attributes={"danube-request": str(number)})
+            await request.reply(b"right")
+        assert (await asked).payload == b"right"
+
+
 async def test_a_reply_to_an_inbox_that_is_gone_is_lost_and_the_loop_goes_on(memory: InMemoryCluster) -> None:
     handled, go = asyncio.Event(), asyncio.Event()
 
