@@ -9,15 +9,18 @@ from pathlib import Path
 import pytest
 from pydanube_tui import board
 from pydanube_tui.console import Console
-from pydanube_tui.dialogs import MAX_CHARS, Reading
+from pydanube_tui.dialogs import MAX_CHARS, Form, Reading
 from pydanube_tui.page import Item
-from pydanube_tui.tail import item_of
+from pydanube_tui.plans import Consent
+from pydanube_tui.tail import KEPT_BYTES, item_of
 from pydanube_tui.view import Situation
 from pydanube_tui.views import VIEWS
 from pydanube_tui.views.messages import message_lines
+from textual.widgets import Input
 
 from tests.admin.real_broker import Administered
 from tests.tui.consoles import Press, opened, screen
+from tests.tui.test_changes import settled, until_dialog
 from tests.tui.test_views import until_rows
 
 pytestmark = pytest.mark.anyio
@@ -111,3 +114,42 @@ async def test_a_folder_that_takes_no_file_is_said(cluster: Administered, tmp_pa
         told = [each.message for each in app._notifications]
     assert any("in no file" in each for each in told)
     assert sum("cannot be written: No such file" in each for each in told) == 3
+
+
+async def test_what_is_published_again_is_shown_harmless_and_goes_as_it_was(cluster: Administered) -> None:
+    payload = " one\ntwo\x1b[2J\x1b]52;c;AAAA\x07 \u202e\n"
+    await cluster.publish("/default/orders", payload.encode())
+    async with opened(cluster, "messages orders offset:50", allow_writes=True) as (app, press):
+        await until_rows(app, press, 1)
+        await press("b")
+        await until_dialog(app, press, Form)
+        assert "one␊two␛[2J␛]52;c;AAAA \ufffd␊" in screen(app)
+        assert not set(screen(app)) & {"\x1b", "\x07", "\u202e"}
+        await press("enter")  # in the key, which is the first that is empty and the last line
+        await until_dialog(app, press, Consent)
+        await press("tab", "enter")
+        await settled(app, press)
+        found = await cluster("messages.peek", topic="orders", **{"from": "offset:51"}, limit=1)
+        assert found["items"][0]["untrusted"]["text"] == payload
+
+
+async def test_no_part_of_a_payload_is_published_for_the_whole(cluster: Administered) -> None:
+    await cluster.publish("/default/orders", b"x" * (KEPT_BYTES + 1))
+    async with opened(cluster, "messages orders offset:50", allow_writes=True) as (app, press):
+        await until_rows(app, press, 1)
+        await press("b")
+        await until_dialog(app, press, Reading)
+        assert "only the first 64.0KiB are here" in screen(app)
+
+
+async def test_whatever_is_said_or_typed_reaches_the_terminal_without_control_characters(
+    cluster: Administered,
+) -> None:
+    async with opened(cluster, "topics") as (app, press):
+        app.say("\x1b[2Jsaid")
+        await press("/")
+        app.query_one("#prompt", Input).value = "\x1b[2Jtyped"
+        await press("enter")
+        assert [each.message for each in app._notifications] == ["␛[2Jsaid"]
+        assert "/␛[2Jtyped" in screen(app)
+        assert "\x1b" not in screen(app)

@@ -111,7 +111,7 @@ Change (--allow-writes)
   subscriptions.set_failure_policy | l | failure policy | redeliveries, deadlines, dead letters | subscriptions subscription
   subscriptions.delete | ctrl+d | delete | delete the subscription and its cursor | subscriptions subscription
   messages.publish | n | new message | publish a message to the topic | messages
-  messages.again=messages.publish | b | publish again | copy the message into a new one, to be changed | messages
+  messages.again=messages.publish | b | publish again | copy the message's payload and key into a new one, to be changed | messages
   namespaces.create | n | new namespace | make a namespace | namespaces
   namespaces.set_policies | l | policies | what holds for all its topics | namespaces
   namespaces.delete | ctrl+d | delete | delete an empty namespace | namespaces

@@ -22,13 +22,13 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.suggester import SuggestFromList
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from pydanube_tui import files
 from pydanube_tui.actions import Action, by_key
 from pydanube_tui.bars import Top, footer, header
 from pydanube_tui.cluster import Cluster, Options, Standing, State
-from pydanube_tui.dialogs import Choice, Choosing, Reading
+from pydanube_tui.dialogs import Choice, Choosing, Entry, Reading
 from pydanube_tui.filters import Filter, FilterError, RowsInSight
 from pydanube_tui.grid import MANY, Grid
 from pydanube_tui.interrupting import within
@@ -37,7 +37,7 @@ from pydanube_tui.page import MISREAD, Column, Line, Page, Row, Target, Tone, li
 from pydanube_tui.payloads import json_text
 from pydanube_tui.source import Caller, Feed
 from pydanube_tui.tail import Tail
-from pydanube_tui.text import count
+from pydanube_tui.text import clean, count
 from pydanube_tui.themes import LOOKS, Look
 from pydanube_tui.view import Situation, View
 from pydanube_tui.views import VIEWS
@@ -120,7 +120,7 @@ class Board(App[None]):
             "theme",
             "quit",
         ]
-        yield Input(
+        yield Entry(
             id="prompt", select_on_focus=False, suggester=SuggestFromList(words, case_sensitive=False)
         )
         yield Static(id="bottom")
@@ -404,7 +404,7 @@ class Board(App[None]):
                 if tone is Tone.PLAIN
                 else self.look.bar + _ink(self.look, tone)
             )
-            drawn.append(self.look.letters(words), style)
+            drawn.append(self.look.letters(clean(words)), style)
         return drawn
 
     def _weight(self, action: Action) -> int:
@@ -430,6 +430,7 @@ class Board(App[None]):
 
     def say(self, text: str, *, bad: bool = False) -> None:
         """Tell something in a corner for a while."""
+        text = self.look.letters(clean(text))
         self.notify(text, severity="error" if bad else "information", markup=False, timeout=8 if bad else 4)
 
     def read(self, title: str, lines: Sequence[Line]) -> None:

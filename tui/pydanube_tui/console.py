@@ -201,8 +201,7 @@ class Console(Doing):
             return
         try:
             self.filter = parse(event.value, self.page.columns) if event.value.strip() else None
-        except FilterError as error:
-            event.input.border_subtitle = str(error)
+        except FilterError:  # said when it is entered; while it is typed, the rows stay
             return
         self.draw()
 

@@ -16,12 +16,22 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from pydanube_tui.page import Line, Tone
-from pydanube_tui.text import clean
+from pydanube_tui.text import clean, masked
 from pydanube_tui.themes import Look
 
 MAX_LINES: Final = 5000  # of a text that is shown
 MAX_CHARS: Final = 200_000
 Result = TypeVar("Result")
+
+
+class Entry(Input):
+    """A line to type in. What others wrote may stand in it, as a payload to be published again: it is drawn without control characters."""
+
+    @property
+    def _value(self) -> Text:  # the text that Textual draws
+        drawn = super()._value
+        drawn.plain = masked(drawn.plain)
+        return drawn
 
 
 class Dialog(ModalScreen[Result]):
@@ -139,7 +149,7 @@ class Choosing(Dialog[str]):
         """Title, the words typed, what is left."""
         with Vertical():
             yield self.heading
-            yield Input(placeholder="type to narrow", id="words", compact=True)
+            yield Entry(placeholder="type to narrow", id="words", compact=True)
             yield OptionList(markup=False)
 
     def on_mount(self) -> None:
@@ -215,7 +225,7 @@ class Form(Dialog[dict[str, str]]):
                 for number, each in enumerate(self._fields):
                     needed = "" if not each.required else " (must be given)"
                     yield Static(Text(clean(f"{each.name}{needed}: {each.help}")), classes="hint")
-                    yield Input(value=each.value, id=f"field{number}", compact=True)
+                    yield Entry(value=each.value, id=f"field{number}", compact=True)
             yield Static("", classes="said", id="said", markup=False)
             with Horizontal():
                 yield Button("Cancel", id="cancel", compact=True)

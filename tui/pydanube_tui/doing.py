@@ -17,7 +17,7 @@ from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.operation import Operation
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.runbooks.running import Outcome, run
-from pydanube_core.errors import ClusterError, PlanStale, Unavailable
+from pydanube_core.errors import ClusterError, InvalidArgument, PlanStale, Unavailable
 
 from pydanube_tui.actions import Action
 from pydanube_tui.board import Board, json_lines
@@ -25,7 +25,9 @@ from pydanube_tui.dialogs import Choice, Field, Form, Reading
 from pydanube_tui.page import Line, Row, Target, Tone, line
 from pydanube_tui.payloads import json_text
 from pydanube_tui.plans import MOST_TOGETHER, Consent, arguments_of, as_one, fields_of, typed
-from pydanube_tui.text import clock, shown
+from pydanube_tui.tail import KEPT_BYTES
+from pydanube_tui.text import clock, size
+from pydanube_tui.views.wording import subject_text
 
 Plan = Mapping[str, Any]
 RUNBOOK_WAIT_S: Final = 600.0  # for a person at an approval
@@ -67,11 +69,23 @@ class Doing(Board):
             first = arguments_of(operation, action, {**rows[0].item, **self.target.arguments})
             return [{**first, name: [row.item[field] for row in rows]}]
         known = [{**self.target.arguments, **row.item} for row in rows] or [dict(self.target.arguments)]
+        if "untrusted.text" in action.filled.values() and any(each.get("truncated") for each in known):
+            raise InvalidArgument(
+                f"of this payload only the first {size(KEPT_BYTES)}B are here; topics.replay copies messages whole",
+                field="payload",
+                value=None,
+            )
         found = [arguments_of(operation, action, each) for each in known]
         found = [each for at, each in enumerate(found) if each not in found[:at]]  # of the cluster: once
         fields = fields_of(operation, action, found[0])
         if fields:
-            of = f": {len(found)} rows" if len(found) > 1 else f": {shown(found[0])}" if found[0] else ""
+            of = (
+                f": {len(found)} rows"
+                if len(found) > 1
+                else f": {subject_text(found[0])}"
+                if found[0]
+                else ""
+            )
             form = Form(self.look, f"{operation.title}{of}", fields)
             values = await self.push_screen_wait(form)
             if values is None:

@@ -15,7 +15,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Button, Input, Static
 
 from pydanube_tui.actions import Action
-from pydanube_tui.dialogs import Dialog, Field
+from pydanube_tui.dialogs import Dialog, Entry, Field
 from pydanube_tui.page import Line, Tone, line
 from pydanube_tui.text import clean, shown
 from pydanube_tui.themes import Look
@@ -76,7 +76,7 @@ def typed(operation: Operation, values: Mapping[str, str]) -> dict[str, Any]:
         InvalidArgument: one is none of its type.
     """
     arguments = {argument.name: argument for argument in operation.arguments}
-    return {name: _typed(arguments[name], text.strip()) for name, text in values.items()}
+    return {name: _typed(arguments[name], text) for name, text in values.items()}
 
 
 def _typed(argument: Argument, text: str) -> Any:
@@ -85,12 +85,12 @@ def _typed(argument: Argument, text: str) -> Any:
             case ArgumentType.INTEGER:
                 return int(text)
             case ArgumentType.BOOLEAN:
-                return {"true": True, "yes": True, "false": False, "no": False}[text.casefold()]
+                return {"true": True, "yes": True, "false": False, "no": False}[text.strip().casefold()]
             case ArgumentType.OBJECT:
                 pairs = [pair.split("=", 1) for pair in text.split(",") if pair.strip()]
                 return {name.strip(): _count(value.strip(), argument) for name, value in pairs}
             case _:
-                return text
+                return text if argument.name == "payload" else text.strip()
     except (ValueError, KeyError):
         raise InvalidArgument(
             f"{argument.name}: {text!r} is none: {_help(argument)}", field=argument.name, value=text
@@ -144,7 +144,7 @@ class Consent(Dialog[bool]):
                 yield Static(self.text(self._lines()))
             if self._typed:
                 yield Static(Text(clean(f"type {self._typed} to go on")), classes="hint")
-                yield Input(id="typed", select_on_focus=False, compact=True)
+                yield Entry(id="typed", select_on_focus=False, compact=True)
             with Horizontal():
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button("Apply", id="apply", variant="error", compact=True, disabled=bool(self._typed))

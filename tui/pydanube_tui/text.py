@@ -49,6 +49,13 @@ def _visible(character: str) -> str:
     return character
 
 
+def masked(text: str) -> str:
+    """The text clean, character by character, so that places in it stay: an escape of several letters is one `\N{REPLACEMENT CHARACTER}`."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(each if len(each) == 1 else "\ufffd" for each in map(_visible, text))
+
+
 def to_ascii(text: str) -> str:
     """The text for `--ascii`: our glyphs as letters, the rest escaped."""
     return text.translate(_ASCII).encode("ascii", "backslashreplace").decode()
