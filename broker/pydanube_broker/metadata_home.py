@@ -65,8 +65,9 @@ from pydanube_broker.topics.agreement import check_ids, check_metadata_there
 log = logging.getLogger("pydanube.cluster")
 
 IDENTITY: Final = "/cluster/identity"
+ADOPTING: Final = "/cluster/adopting"  # until then: which directory is being moved there (`adoption`)
 _FILE: Final = "cluster.json"
-_SQLITE: Final = "metadata.sqlite"
+SQLITE: Final = "metadata.sqlite"
 HISTORY_S: Final = 3600.0  # of etcd, for watches that lose their connection
 _WAIT_S: Final = 2.0  # between two attempts of a start that waits for etcd
 
@@ -190,16 +191,16 @@ async def opened_metadata(
     home = Home.read(folder)
     if settings.metadata.url == EMBEDDED:
         _check_embedded(home, folder)
-        file = folder / _SQLITE
+        file = folder / SQLITE
         check_metadata_there(file, newest_id)
         async with EmbeddedStore(file, pending=pending, make_room=make_room) as embedded:
             check_ids(file, newest_id, embedded.statistics().revision)
             yield embedded
         return
-    if (folder / _SQLITE).exists():
+    if (folder / SQLITE).exists():
         raise _mismatch(
-            f"{folder} is a lone broker's: its topics are in {_SQLITE}, of which etcd knows nothing. Start it without "
-            "--metadata, or give the broker on etcd a --data-dir of its own; moving one into etcd is not built yet",
+            f"{folder} is a lone broker's: its topics are in {SQLITE}, of which etcd knows nothing. Start it without "
+            f"--metadata, or move it there: danube cluster adopt {folder} --metadata {settings.metadata.url}",
             folder,
         )
     async with AsyncExitStack() as stack:
@@ -227,11 +228,17 @@ async def look_at_metadata(settings: Settings, folder: Path) -> None:
     async with EtcdStore(options) as store:
         identity = await store.get(IDENTITY)
         if home is not None:
-            found = None if identity is None else _id(identity.value)
+            found = None if identity is None else identity_of(identity.value)
             _check_home(home, found, store.statistics().revision, 0, str(options.address), folder)
 
 
 def _check_embedded(home: Home | None, folder: Path) -> None:
+    if home is not None and (folder / SQLITE).exists():
+        raise _mismatch(
+            f"{folder} is being moved to the cluster on {home.metadata}, and that was interrupted: go on with "
+            f"danube cluster adopt {folder} --metadata {home.metadata}",
+            folder,
+        )
     if home is not None:
         raise _mismatch(
             f"{folder} belongs to the cluster on {home.metadata}: start with --metadata {home.metadata}",
@@ -342,15 +349,17 @@ async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: s
     identity = await store.get(IDENTITY)
     if home is None and newest_id:
         raise CorruptJournal(
-            f"{folder} holds messages, and neither {_FILE} nor {_SQLITE} says to which topics they belong. Nothing was "
+            f"{folder} holds messages, and neither {_FILE} nor {SQLITE} says to which topics they belong. Nothing was "
             "changed. Restore the whole directory from a backup, or choose another --data-dir",
             value=str(folder),
         )
     if home is not None:
-        _check_home(home, None if identity is None else _id(identity.value), revision, newest_id, url, folder)
+        _check_home(
+            home, None if identity is None else identity_of(identity.value), revision, newest_id, url, folder
+        )
     if identity is None:
         identity = await _found(store, url, folder)
-    known = home or Home(cluster_id=_id(identity.value), metadata=url)
+    known = home or Home(cluster_id=identity_of(identity.value), metadata=url)
     key = broker_key(data_dir.broker_id)
     resident = await store.get(key)
     own = _resident(data_dir, secrets.token_hex(8))
@@ -430,8 +439,13 @@ async def _found(store: EtcdStore, url: str, folder: Path) -> KeyValue:
     if not page.items:
         identity = json.dumps({"cluster_id": secrets.token_hex(8)}).encode()
         with suppress(GuardFailed):
-            await store.transact([Put(IDENTITY, identity)], guards=[Absent(IDENTITY)])
+            await store.transact([Put(IDENTITY, identity)], guards=[Absent(IDENTITY), Absent(ADOPTING)])
     found = await store.get(IDENTITY)
+    if found is None and await store.get(ADOPTING) is not None:
+        raise _mismatch(
+            f"a lone broker is being moved to {url}: start again when danube cluster adopt is done there",
+            folder,
+        )
     if found is None:
         raise _mismatch(
             f"{url} holds keys of something else ({page.items[0].key}): choose a prefix that is empty", folder
@@ -439,7 +453,8 @@ async def _found(store: EtcdStore, url: str, folder: Path) -> KeyValue:
     return found
 
 
-def _id(value: bytes) -> str:
+def identity_of(value: bytes) -> str:
+    """The id of a cluster, of what its prefix says at `IDENTITY`."""
     found: Any = json.loads(value)
     return str(found["cluster_id"])
 

@@ -44,6 +44,7 @@ GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
     },
     "cluster": {
         "local": ("local_cluster.command", "local", "run several brokers and etcd on this machine"),
+        "adopt": ("adopt", "adopt", "move a lone broker to etcd, as the first of several"),
     },
     "tls": {
         "init": ("tls", "init", "make an authority and certificates for a broker and its clients"),

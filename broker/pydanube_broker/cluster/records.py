@@ -74,7 +74,7 @@ class TopicSettings(JsonRecord):
 class TopicSpec(JsonRecord):
     """A topic with a log of its own: a plain one or one partition. `partition` is None for a plain one.
 
-    `identity` is the id of a topic that was deleted and came back; else its key's create revision is.
+    `identity` is the id of a topic that was deleted and came back, or came from a lone broker's metadata; else its key's create revision is.
     """
 
     name: str

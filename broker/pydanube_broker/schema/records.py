@@ -24,7 +24,10 @@ MAX_TAG_CHARS: Final = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectSpec(JsonRecord):
-    """`last_version` is the highest number ever given out; numbers of deleted versions do not come again."""
+    """`last_version` is the highest number ever given out; numbers of deleted versions do not come again.
+
+    `identity` is the id of a subject that came from another store of metadata; else its key's create revision is.
+    """
 
     subject: str
     compatibility_mode: CompatibilityMode
@@ -34,6 +37,7 @@ class SubjectSpec(JsonRecord):
     created_at_ms: int
     created_by: str
     updated_at_ms: int
+    identity: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +54,7 @@ class VersionSpec(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectRecord:
-    """`schema_id` is the record's create revision: cluster-wide, never used twice, and no counter to fight over."""
+    """`schema_id` is as a rule the record's create revision: cluster-wide, never used twice, no counter to fight over."""
 
     schema_id: int
     revision: Revision
@@ -59,7 +63,7 @@ class SubjectRecord:
     @classmethod
     def of(cls, item: KeyValue) -> SubjectRecord:
         spec = SubjectSpec.from_json(item.value, key=item.key)
-        return cls(schema_id=item.create_revision, revision=item.mod_revision, spec=spec)
+        return cls(schema_id=spec.identity or item.create_revision, revision=item.mod_revision, spec=spec)
 
     @property
     def subject(self) -> str:

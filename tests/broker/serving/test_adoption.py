@@ -1,0 +1,183 @@
+"""A lone broker becomes the first one of a cluster on etcd: nothing is lost, whenever the command is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+from pydanube import connect
+from pydanube_broker.adoption import adopt
+from pydanube_broker.broker import Broker
+from pydanube_broker.metadata_home import IDENTITY, options_of
+from pydanube_broker.settings import Data, Metadata, Settings
+from pydanube_core.errors import ClusterMismatch, InvalidArgument, ObjectMissing, TierNotShared
+from pydanube_core.names import AUDIT_TOPIC, TopicName
+from pydanube_storage.metadata import KeyRange, Put
+from pydanube_storage.metadata.etcd import EtcdStore
+
+from tests.broker.serving.test_moves_between_brokers import move
+from tests.broker.serving.test_several_brokers import etcd
+from tests.support.etcd import EtcdMembers
+from tests.support.several_brokers import FREE, SeveralBrokers
+from tests.support.waiting import until
+
+__all__ = ["etcd"]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
+
+STORED = [b"stored-%d" % n for n in range(10)]
+TAIL = [b"tail-%d" % n for n in range(5)]
+KILLED = """
+import os, signal, sys
+from functools import partial
+from pathlib import Path
+import anyio
+from pydanube_broker.adoption import adopt
+from pydanube_broker.settings import Data, Metadata, Settings, Tier
+left = int(sys.argv[4])
+def say(line):
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+settings = Settings(data=Data(dir=Path(sys.argv[1])), metadata=Metadata(url=sys.argv[2]), tier=Tier(url=sys.argv[3]))
+anyio.run(partial(adopt, settings, say=say))
+"""
+
+
+@pytest.fixture
+async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBrokers]:
+    """A prefix of its own, on which no broker has been."""
+    async with anyio.create_task_group() as group:
+        cluster = SeveralBrokers(etcd, tmp_path, group)
+        yield cluster
+        for n in list(cluster.brokers):
+            await cluster.stop(n)
+
+
+def alone(folder: Path) -> Settings:
+    return Settings(server=FREE, data=Data(dir=folder))
+
+
+async def lone_broker(folder: Path) -> dict[str, int]:
+    """A directory with a topic of which a part is in objects, a partitioned one and a deleted one; ids by name."""
+    async with Broker(alone(folder)) as broker:
+        async with connect(broker.broker_url) as client, client.producer("t") as producer:
+            await producer.send_many(STORED)
+            assert await broker.port.flush_objects("t") == len(STORED)
+            await producer.send_many(TAIL)
+            async with client.consumer("t", "s", start="earliest") as consumer:
+                for _ in range(3):
+                    await (await anext(consumer)).ack()
+            served = broker.registry.find(TopicName.parse("t"))
+            assert served is not None
+            await until(lambda: served.subscriptions["s"].floor == 3)
+        await broker.registry.create(TopicName.parse("p"), partitions=2, dispatch_strategy="reliable")
+        await broker.registry.audit_topic()
+        for n in range(100):  # so that the ids are above what etcd would give out
+            await broker.admin_state.write({f"test/{n}": b"x"}, {})
+        await broker.registry.create(TopicName.parse("last"), partitions=0, dispatch_strategy="reliable")
+        return {str(each.topic): each.topic_id for each in broker.registry.catalog.index.topics()}
+
+
+async def assert_all_there(broker: Broker) -> None:
+    """Every message, and the subscription where it was."""
+    async with connect(broker.broker_url) as client:
+        async with client.reader("t", start="earliest") as reader:
+            assert [(await anext(reader)).payload for _ in [*STORED, *TAIL]] == STORED + TAIL
+        async with client.consumer("t", "s") as consumer:
+            assert (await anext(consumer)).payload == STORED[3]
+
+
+async def test_a_lone_broker_goes_on_as_the_first_of_several(cluster: SeveralBrokers) -> None:
+    settings = cluster.settings(1)
+    folder = settings.data.dir
+    assert folder is not None
+    ids = await lone_broker(folder)
+    done = await adopt(settings)
+    assert done.objects
+    await cluster.start(1)
+    adopted = cluster.brokers[1]
+    assert {str(each.topic): each.topic_id for each in adopted.registry.catalog.index.topics()} == {
+        f"{name}-{done.broker_id}" if name == AUDIT_TOPIC else name: number for name, number in ids.items()
+    }
+    await assert_all_there(adopted)
+    await cluster.start(2)
+    await cluster.all_know_all()
+    await move(cluster, "t", cluster.brokers[2])
+    await assert_all_there(cluster.brokers[2])
+    new = TopicName.parse("new")
+    await adopted.registry.create(new, partitions=0, dispatch_strategy="reliable", here=True)
+    made = adopted.registry.catalog.index.find_topic(new)
+    assert made is not None
+    assert made.topic_id > max(ids.values()), "no id is given out twice"
+    await cluster.stop(2)
+    await cluster.stop(1)
+    with pytest.raises(ClusterMismatch, match="belongs to the cluster"):
+        await adopt(settings)
+
+
+async def test_it_is_gone_on_with_wherever_it_was_killed(cluster: SeveralBrokers) -> None:
+    settings = cluster.settings(1)
+    folder, objects = settings.data.dir, settings.tier.url
+    assert folder is not None
+    assert objects is not None
+    await lone_broker(folder)
+    elsewhere = Metadata(url=f"{settings.metadata.url}-another")
+    killed = 0
+    while True:
+        done = await anyio.to_thread.run_sync(
+            lambda step=killed: subprocess.run(
+                [sys.executable, "-c", KILLED, str(folder), settings.metadata.url, objects, str(step)],
+                capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ),
+            )
+        )  # fmt: skip
+        if done.returncode != -signal.SIGKILL:
+            break
+        killed += 1
+        if not (folder / "cluster.json").exists():
+            async with Broker(alone(folder)) as broker:  # it may still go on alone
+                await assert_all_there(broker)
+            continue
+        with pytest.raises(ClusterMismatch, match="may be it by now"):
+            await adopt(settings.model_copy(update={"metadata": elsewhere}))
+        for start in (alone(folder), settings):
+            with pytest.raises(ClusterMismatch, match="cluster adopt"):
+                await Broker(start).__aenter__()
+    assert done.returncode == 0, done.stderr
+    assert killed >= 4, "every step was one to be killed at"
+    await cluster.start(1)
+    await assert_all_there(cluster.brokers[1])
+
+
+async def test_what_cannot_be_adopted_is_said_and_left_alone(cluster: SeveralBrokers, tmp_path: Path) -> None:
+    settings = cluster.settings(1)
+    folder = settings.data.dir
+    assert folder is not None
+    with pytest.raises(InvalidArgument, match="is no data directory"):
+        await adopt(settings)
+    assert not folder.exists()
+    await lone_broker(folder)
+    with pytest.raises(InvalidArgument, match="--metadata etcd://"):
+        await adopt(alone(folder))
+    with pytest.raises(TierNotShared):
+        await adopt(Settings(data=Data(dir=folder), metadata=settings.metadata))
+    (stored,) = folder.glob("objects/*/topics/default/t/*/*.parquet")
+    aside = stored.rename(tmp_path / "aside.parquet")
+    with pytest.raises(ObjectMissing, match="DANUBE_TIER__URL"):
+        await adopt(settings)
+    aside.rename(stored)
+    async with EtcdStore(options_of(settings)) as on_etcd:
+        page = await on_etcd.range(KeyRange.prefix("/"))
+        assert not page.items, "nothing was changed"
+        for key, what in (("/else", "something else"), (IDENTITY, "another cluster")):
+            await on_etcd.transact([Put(key, b'{"cluster_id": "another"}')])
+            with pytest.raises(ClusterMismatch, match=f"holds {what}"):
+                await adopt(settings)
+    async with Broker(alone(folder)) as broker:
+        await assert_all_there(broker)
