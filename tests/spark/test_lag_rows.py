@@ -75,6 +75,23 @@ def test_t4_a_consumer_that_died_is_stuck_since_its_death_and_has_no_member() ->
     assert row.oldest_unread_age_s == pytest.approx(1795.0)  # at the last sample
 
 
+@pytest.mark.parametrize("unread", [0, 3])
+def test_what_failed_and_was_given_up_is_not_what_the_cursor_stands_at_now(unread: int) -> None:
+    """Two messages failed thrice each and are dead letters, all within a round; then the consumer left."""
+    done = TICKS >= 100
+    waiting = np.where(TICKS < 100, 50, np.where(TICKS < 200, unread, 5))
+    row = whole(
+        history(
+            next_offset=1000 + np.maximum(waiting - 50 * ~done, 0),
+            unread_offsets=waiting,
+            failed=6 * done,
+            dead_lettered=2 * done,
+            members=TICKS < 100,
+        )
+    )
+    assert (row.status, row.stuck_reason) == ("STUCK", "no_member")
+
+
 def test_t5_a_subscription_of_the_last_seconds_is_unknown_and_not_stuck() -> None:
     late = history(2, taken_at=[START + HOUR - 10_000, START + HOUR - 5000])
     assert whole(late).status == "UNKNOWN"

@@ -85,7 +85,7 @@ def windows_by_duckdb(
       select a.topic_id, a.subscription_id, a.nominal,
              list_sort(list((b.head - a.head) * 1000.0 / (b.seen - a.seen))) as heads,
              list_sort(list((b.lag - a.lag) * 1000.0 / (b.seen - a.seen))) as lags,
-             list_sort(list(((b.head - b.lag) - (a.head - a.lag)) * 1000.0 / (b.seen - a.seen))) as reads
+             list_sort(list(((b.cur + b.acked_above) - (a.cur + a.acked_above)) * 1000.0 / (b.seen - a.seen))) as reads
       from points a join points b using (topic_id, subscription_id, nominal)
       where a.seen < b.seen group by all
     ), last as (

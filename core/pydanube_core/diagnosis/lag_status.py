@@ -145,7 +145,8 @@ class _Judge:
         self.states = window.states
         self.times = [state.taken_at_ms for state in window.states]
         self.lags = [state.lag_messages for state in window.states]
-        self.read = [state.next_offset - lag for state, lag in zip(window.states, self.lags, strict=True)]
+        # What was trimmed unread is lag no more, and nobody read it.
+        self.read = [state.next_unacked + state.acked_above for state in window.states]
         self.last = window.states[-1] if window.states else None
         self.age = unread_age(window)
 
@@ -166,7 +167,8 @@ class _Judge:
     def velocity(self) -> Slope | None:
         """The slope of the lag."""
         first = self._after_rewind()
-        if not first and min(self.read, default=0) == max(self.read, default=0):
+        lost = self.last is not None and self.last.lost_messages
+        if not first and not lost and min(self.read, default=0) == max(self.read, default=0):
             # Nothing is read: the lag grows as the head does. Many subscriptions are like that at once.
             return self.produced
         return theil_sen(self.times[first:], self.lags[first:])

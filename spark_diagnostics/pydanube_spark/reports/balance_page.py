@@ -146,9 +146,8 @@ def _steps(summary: Mapping[str, Any]) -> list[Step]:
     for name, what in (("load", "The bottleneck"), ("disk", "The fullest disk")):
         days = summary.get(f"days_to_full_{name}")
         if days is not None and days < _SOON_DAYS:
-            steps.append(
-                Step(text=f"{what} is 80 % used in {days:.0f} days: add a broker, or take load away.")
-            )
+            when = f"in {days:.0f} days" if days else "already"
+            steps.append(Step(text=f"{what} is 80 % used {when}: add a broker, or take load away."))
     return steps or [Step(text=f"Nothing: {summary['because']}")]
 
 

@@ -217,6 +217,15 @@ class History:
         )
 
     def _failures(self, last: int) -> int:
-        """How often messages failed since the cursor stood still: of one that nothing gets past, its own."""
-        since = int(self._moved[last])
-        return max(0, int(self.failed[last]) - int(self.failed[since - 1 if since else 0]))
+        """How often messages failed since the cursor stood still: of one that nothing gets past, its own.
+
+        Those of the round in which it moved count, unless messages were given up in it: then it moved past what had
+        failed. What failed before everything was read is read.
+        """
+        moved = int(self._moved[last])
+        before = max(0, moved - 1)
+        for counter in ("dead_lettered", "dropped"):
+            if self.arrays[counter][moved] > self.arrays[counter][before]:
+                before = moved
+        before = max(before, int(self._read[last]))
+        return max(0, int(self.failed[last]) - int(self.failed[before]))

@@ -1,7 +1,8 @@
 """From telemetry rows of one stretch of time to a snapshot of the cluster. No Spark in here.
 
-A rate is the rise of a counter over the samples of the stretch; it began at 0 with each incarnation of the broker. A topic's processor
-time is its broker's, shared out by bytes: what a topic costs is not measured one by one.
+A rate is the rise of a counter over the samples of the stretch; it began at 0 with each incarnation of the broker, and
+of the topic. A topic's processor time is its broker's, shared out by bytes: what a topic costs is not measured one by
+one. A topic that every broker told of its topics without since is gone: it had a part in the load, and has no place.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ BROKER_COLUMNS: Final = (
     *("network_out_bytes_per_s", "disk_free_bytes", "disk_total_bytes", "state"),
 )
 TOPIC_COLUMNS: Final = (
-    *("topic", "broker_id", "incarnation", "taken_at", "bytes_in", "bytes_out", "unread_messages"),
+    *("topic", "topic_id", "broker_id", "incarnation", "taken_at"),
+    *("bytes_in", "bytes_out", "unread_messages"),
 )
 COOLDOWN_MS: Final = 600_000
 
@@ -52,7 +54,7 @@ def rate(rows: Sequence[Row], counter: str) -> float | None:
         return None
     rise = sum(
         max(0, after[counter] - before[counter])
-        if after["incarnation"] == before["incarnation"]
+        if (after["incarnation"], after.get("topic_id")) == (before["incarnation"], before.get("topic_id"))
         else after[counter]
         for before, after in pairwise(rows)
     )
@@ -110,8 +112,11 @@ def _topics(
     rows: Iterable[Row], brokers: Mapping[str, BrokerLoad], end_ms: int
 ) -> tuple[list[TopicLoad], int, int]:
     by_topic: dict[str, list[Row]] = defaultdict(list)
+    told_ms: dict[str, int] = {}
     for row in rows:
         by_topic[row["topic"]].append(row)
+        told_ms[row["broker_id"]] = max(row["taken_at"], told_ms.get(row["broker_id"], 0))
+    all_told_ms = min(told_ms.values(), default=0)
     bytes_of: dict[str, dict[Resource, float]] = {}
     owner: dict[str, Row] = {}
     cooling: dict[str, bool] = {}
@@ -142,6 +147,8 @@ def _topics(
     for topic, row in owner.items():
         broker = brokers[row["broker_id"]]
         share = sum(bytes_of[topic].values()) / total[broker.broker_id] if total[broker.broker_id] else 0.0
+        if row["taken_at"] < all_told_ms:
+            continue
         base = TopicName.parse(topic).base
         # More than its broker has, by samples of other moments, would make loads negative when it moves.
         load = {r: min(value, broker.load[r]) for r, value in bytes_of[topic].items()}

@@ -193,6 +193,19 @@ def test_a_flat_sawtooth_is_no_alarm() -> None:
     assert found.evidence["keeping_pace"] is True
 
 
+def test_what_retention_takes_unread_was_not_consumed() -> None:
+    """Nobody reads, and what is older than a minute goes: 100 a second were told as consumed."""
+    heads = [100_000 + 1000 * i for i in range(30)]
+    states = [
+        CursorState(10_000 * (i + 1), head - 6000, head, 50_000, 0, 0, 0) for i, head in enumerate(heads)
+    ]
+    found = judged(heads, heads, states=states)
+    assert found.status is LagStatus.DATA_LOST
+    assert (found.produce_rate, found.consume_rate) == (pytest.approx(100), 0)
+    assert found.velocity is not None
+    assert found.velocity.per_s == 0
+
+
 def test_without_a_consumer_nothing_catches_up_and_nothing_keeps_pace() -> None:
     still: dict[str, Any] = {"oldest_unread_append_ms": 300_000 - 15_000}
     found = judged([500] * 30, [10] * 30, members=0, **still)
