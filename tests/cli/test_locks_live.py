@@ -25,6 +25,7 @@ from pydanube_broker.serving import rights_watch
 from pydanube_broker.settings_load import load_settings
 from pydanube_cli.composition import _http_face, administered
 from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
+from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.ops_call import call_request
 from pydanube_core.security.permissions import ORIGINAL
 
@@ -547,6 +548,16 @@ async def test_wrong_credentials_are_answered_late_and_recorded_and_good_ones_at
         bearer = {"authorization": f"Bearer {locked.tokens['wrong']}"}
         answer = await web.post(f"{locked.http}/rpc", json={}, headers=bearer)
         assert (answer.status_code, loop.time() - begun >= 1.9) == (401, True)
+        begun = loop.time()  # the exchange of a key for a token is another way to try keys
+        async with aio.insecure_channel(locked.broker.broker_url.removeprefix("http://")) as channel:
+            exchange = channel.unary_unary(
+                "/danube.AuthService/Authenticate",
+                request_serializer=pb.AuthRequest.SerializeToString,
+                response_deserializer=pb.AuthResponse.FromString,
+            )
+            with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
+                await exchange(pb.AuthRequest(api_key=locked.tokens["wrong"]))
+        assert loop.time() - begun >= 1.9
         assert await locked.code("viewer", "topics.list", {}) == ""  # from the same address
         assert failures.wait_s(Peer(address="ipv4:127.0.0.2:1")) == 0.0
         for _ in range(3):

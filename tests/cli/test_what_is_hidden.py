@@ -6,12 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio as aio
 import httpx
 import pytest
+from google.protobuf.message import Message
 from pydanube import connect
 from pydanube.wire.ops_channel import OpsChannel
 from pydanube_admin.registry import OPERATIONS
+from pydanube_broker.services.official.ids import consumer_id, producer_id
 from pydanube_core.errors import ClusterError
+from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.ops_call import call_request
 
 from tests.cli.test_locks_live import META, Locked, give, locked_broker, people
@@ -117,6 +122,48 @@ async def test_an_error_proposes_nothing_that_is_hidden(tmp_path: Path) -> None:
                 async with client.reader("/shop/orders-wage"):
                     pass
         assert "wages" not in caught.value.to_json()
+
+
+async def test_ids_of_official_clients_tell_nothing_to_whoever_made_them_up(tmp_path: Path) -> None:
+    """They are made from names: whoever guessed topic, subscription and name was told whether there is such a consumer."""
+    topic = "/other/invoices"
+    async with locked_broker(tmp_path) as locked:
+        await filled(locked)
+        address = locked.broker.broker_url.removeprefix("http://")
+        async with aio.insecure_channel(address) as channel:
+
+            async def health(who: str, client: int, number: int) -> str:
+                request = pb.HealthCheckRequest(client=client, id=number)  # type: ignore[arg-type]
+                return str(await call("HealthCheck/HealthCheck", who, request, pb.HealthCheckResponse))
+
+            async def call(method: str, who: str, request: Message, answer: type[Message]) -> Message:
+                made = channel.unary_unary(
+                    f"/danube.{method}",
+                    request_serializer=lambda message: message.SerializeToString(),
+                    response_deserializer=answer.FromString,
+                )
+                found: Message = await made(
+                    request, metadata=(("authorization", f"Bearer {locked.tokens[who]}"),)
+                )
+                return found
+
+            async def receive(who: str, number: int) -> str:
+                made = channel.unary_stream("/danube.ConsumerService/ReceiveMessages")
+                request = pb.ReceiveRequest(consumer_id=number).SerializeToString()
+                with pytest.raises(grpc.RpcError) as refused:
+                    await made(request, metadata=(("authorization", f"Bearer {locked.tokens[who]}"),)).read()
+                return f"{refused.value.code()} {refused.value.details()}".replace(str(number), "?")
+
+            producer = pb.ProducerRequest(producer_name="p", topic_name=topic, dispatch_strategy="Reliable")
+            await call("ProducerService/CreateProducer", "tenant", producer, pb.ProducerResponse)
+            consumer = pb.ConsumerRequest(topic_name=topic, consumer_name="c", subscription="dunning")
+            await call("ConsumerService/Subscribe", "tenant", consumer, pb.ConsumerResponse)
+            for client, number in ((0, producer_id(topic, "p")), (1, consumer_id(topic, "dunning", "c"))):
+                nothing = await health("owner", client, 7)
+                assert await health("owner", client, number) == nothing
+                assert await health("tenant", client, number) != nothing
+            known = consumer_id(topic, "dunning", "c")
+            assert await receive("owner", known) == await receive("owner", 7)
 
 
 async def test_tools_are_those_that_the_caller_may_use(tmp_path: Path) -> None:

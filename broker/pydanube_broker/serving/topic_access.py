@@ -17,7 +17,7 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
 from pydanube_core.refusals import system_is_closed
-from pydanube_core.security.permissions import AUDIT_READ, CONSUME, LOOK_UP, PRODUCE, Resource
+from pydanube_core.security.permissions import AUDIT_READ, CLUSTER, CONSUME, LOOK_UP, PRODUCE, Resource
 
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.health import Health
@@ -80,6 +80,19 @@ class TopicAccess:
         """`check` for what was let in before, and goes on: a stream, the messages of a producer."""
         if self._locks is not None:
             self.check(called, action, topic.options.topic)
+
+    def may(self, called: Called, action: Action, name: TopicName) -> bool:
+        """Whether he may, where it is not told that there is something which he may not."""
+        locks = self._locks
+        if locks is None:
+            return True
+        if (
+            name.is_system
+            and action is Action.CONSUME
+            and not locks.allows(called.identity, AUDIT_READ, CLUSTER)
+        ):
+            return False
+        return locks.allows(called.identity, PERMISSIONS[action], Resource.of(name))
 
     def topic(self, called: Called, action: Action, name: TopicName) -> Topic:
         """The topic of that name. Raises `PermissionDenied`, `TopicNotFound`."""

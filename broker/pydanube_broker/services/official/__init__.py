@@ -61,7 +61,7 @@ class OfficialServices:
         self._producer = ProducerService(plane, self._book, schemas or NoSchemas())
         self._consumer = ConsumerService(plane, self._book)
         self._discovery = DiscoveryService(plane.access, plane.ownership)
-        self._health = HealthCheckService(self._book)
+        self._health = HealthCheckService(self._book, plane.access)
         self._storage = StorageService(plane.access, tier)
         self._auth = AuthService(keeper)
         self._timer: asyncio.TimerHandle | None = None

@@ -8,9 +8,10 @@ lives no longer than it would as a key.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
-from pydanube_core.errors import InvalidArgument
+from pydanube_core.errors import InvalidArgument, Unauthenticated
 from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.rpc.caller import COLD_CALL, Keeper
@@ -30,6 +31,11 @@ class AuthService:
         if not request.api_key:
             raise InvalidArgument("api_key is empty", field="api_key", value="")
         if self._keeper is not None:
-            self._keeper.identify(f"Bearer {request.api_key}", COLD_CALL.caller.peer)
+            peer = COLD_CALL.caller.peer
+            try:
+                self._keeper.identify(f"Bearer {request.api_key}", peer)
+            except Unauthenticated:
+                await asyncio.sleep(self._keeper.wait_s(peer))  # as long as a call with that key would
+                raise
             return pb.AuthResponse(token=request.api_key).SerializeToString()
         return pb.AuthResponse(token=ANONYMOUS).SerializeToString()

@@ -3,6 +3,8 @@
 CLOSE tells a consumer to look the topic up and subscribe anew, which it does when its stream ends. It is said only where
 that helps: the id is not known here, or its topic or subscription is gone. A known consumer whose stream was just lost
 is OK, since it opens a new one with the same id (after CLOSE, Python would throw a message away first).
+
+Ids are made from names, so that anybody can make them: whoever may not use the topic is answered as if there were none.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pydanube_broker.rpc.caller import Called
 from pydanube_broker.rpc.hot import UnaryReply
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.requests import parse
+from pydanube_broker.serving.topic_access import Action, TopicAccess
 
 OK: Final = pb.HealthCheckResponse(status=pb.HealthCheckResponse.ClientStatus.OK).SerializeToString()
 CLOSE: Final = pb.HealthCheckResponse(status=pb.HealthCheckResponse.ClientStatus.CLOSE).SerializeToString()
@@ -24,8 +27,9 @@ _CONSUMER: Final = pb.HealthCheckRequest.ClientType.Consumer
 
 
 class HealthCheckService:
-    def __init__(self, book: ClientBook) -> None:
+    def __init__(self, book: ClientBook, access: TopicAccess) -> None:
         self._book = book
+        self._access = access
         self.sends_away = False  # clients are to look for the owners of their topics
 
     def check(self, data: bytes, reply: UnaryReply) -> None:
@@ -44,7 +48,7 @@ class HealthCheckService:
 
     def _producer(self, called: Called, number: int) -> bytes:
         known = self._book.producer(number)
-        if known is None:
+        if known is None or not self._access.may(called, Action.PRODUCE, known.topic.options.topic):
             self._look_elsewhere(called, number)
             return CLOSE
         known.touch()
@@ -56,11 +60,11 @@ class HealthCheckService:
 
     def _consumer(self, called: Called, number: int) -> bytes:
         closing = self._book.closing.get(number)
-        if closing is not None:
+        if closing is not None and self._access.may(called, Action.CONSUME, closing.topic_name):
             closing.told_close()
             return CLOSE
         known = self._book.consumer(number)
-        if known is None:
+        if known is None or not self._access.may(called, Action.CONSUME, known.topic.options.topic):
             self._look_elsewhere(called, number)
             return CLOSE
         known.touch()

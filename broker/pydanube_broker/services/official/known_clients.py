@@ -7,6 +7,7 @@ from sys import getsizeof
 from typing import Final, Protocol
 
 from pydanube_core.errors import ClusterError
+from pydanube_core.names import TopicName
 
 from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.delivery.any_pump import AnyPump
@@ -22,6 +23,9 @@ SWEEPS_WITHOUT_A_CALL: Final = 3  # 5 s apart, until a client counts as gone
 
 class AttachedStream(Protocol):
     """A consumer's open stream, or one that waits to take the place of another."""
+
+    @property
+    def topic_name(self) -> TopicName: ...
 
     def told_close(self) -> None:
         """The consumer's health check was answered with CLOSE: end the stream shortly after."""

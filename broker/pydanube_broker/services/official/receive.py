@@ -32,6 +32,7 @@ from pydanube_core.errors import (
     TopicNotFound,
     Unavailable,
 )
+from pydanube_core.names import TopicName
 
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.rpc.hot import ServerStreamReply
@@ -105,7 +106,10 @@ class ReceiveStream:
         if self.closed:
             return
         known = self._book.consumer(self.consumer_id)
-        if known is None:
+        # Ids are made from names: whoever may not read the topic is not told that there is one, and waits in nobody's place.
+        if known is None or not self._plane.access.may(
+            self._reply, Action.CONSUME, known.topic.options.topic
+        ):
             self._refuse(
                 Unavailable(
                     f"consumer {self.consumer_id} is not known here: subscribe again",
@@ -282,6 +286,12 @@ class ReceiveStream:
                 if known is not None:
                     known.not_before_ms = self._now_ms() + FAILED_PAUSE_MS
                 self._reply.end(Unavailable(str(error)))
+
+    @property
+    def topic_name(self) -> TopicName:
+        assert self._known is not None, "only what was attached is asked"
+        name: TopicName = self._known.topic.options.topic
+        return name
 
     def told_close(self) -> None:
         """The consumer's health check was answered with CLOSE: end the stream shortly after."""
