@@ -49,6 +49,10 @@ class Lane(Protocol):
         """The application took this many messages; `more` deliveries wait for it."""
         ...
 
+    def returned(self, delivered: Delivered, messages: int) -> None:
+        """Some messages of a delivery went back to the broker."""
+        ...
+
     def drop(self, delivered: Delivered) -> None:
         """Drop the rest of a delivery, which belongs to a session that is over."""
         ...

@@ -170,6 +170,10 @@ class LivePump:
         """Return a value for a sampler to compare with the last round's: it differs when anything happened."""
         return self.topic.commit, self.delivered, len(self.links)
 
+    def resumed(self, consumer_id: int) -> bool:
+        """False: what was on its way is gone."""
+        return False
+
     def is_active(self, consumer_id: int) -> bool:
         return self.type is not SubscriptionType.FAILOVER or next(iter(self.links), None) == consumer_id
 

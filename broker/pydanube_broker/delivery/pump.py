@@ -39,6 +39,7 @@ from pydanube_broker.subscription.effects import (
     SessionEnded,
     SessionStarted,
 )
+from pydanube_broker.subscription.holdings import REJOIN_MS
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.plan import Plan
@@ -105,6 +106,8 @@ class SubscriptionPump:
         self._core: Subscription | None = None
         self._rate = DispatchRate(topic, engine.deadlines)
         self._names: dict[int, str] = {}  # of the consumers in `links`
+        self._holdings = topic.state.holdings.pop(subscription_id, None)  # of the topic's former owner
+        self._kept_until_ms = engine.deadlines.now_ms() + REJOIN_MS
         self._refused: BlockedBy | None = None  # what the dead-letter topic does not take, and why
         self._snapshot_stale = False
         self._reading = False
@@ -201,6 +204,10 @@ class SubscriptionPump:
                 sessions=self.topic.sessions,
                 random=random.random,
             )
+            if self._holdings is not None:
+                self._core.places.take_in(self._holdings, self.engine.deadlines.now_ms(), self._kept_until_ms)
+                self._holdings = None
+                self._want_tick()
             if self.topic.start_offset > self._core.floor:
                 self._core.skipped(self._core.floor, self.topic.start_offset)
         return self._core
@@ -265,6 +272,10 @@ class SubscriptionPump:
         if self._core is not None:
             self._core.resume(consumer_id)
         self.wake()
+
+    def resumed(self, consumer_id: int) -> bool:
+        """Whether the consumer went on with what it held at the topic's former owner."""
+        return self.core().places.resumed(consumer_id)
 
     @property
     def needs_keys(self) -> bool:
@@ -687,12 +698,13 @@ class SubscriptionPump:
         self.departure = None  # it was not they who went
 
     def set_down(self) -> None:
-        """Count what consumers hold as delivered, and not as failed: another broker delivers from here on."""
+        """Note for the hand-over what consumers hold: another broker delivers from here on."""
+        holdings = self._holdings
         if self._core is not None:
-            now = self.engine.deadlines.now_ms()
-            for consumer_id in self.links:
-                self._core.leave(consumer_id, now)
+            holdings = self._core.places.hand_over(self.subscription_id, self.engine.deadlines.now_ms())
             self._snapshot_stale = True
+        if holdings is not None:
+            self.topic.state.holdings[self.subscription_id] = holdings
 
     def close(self, error: ClusterError) -> None:
         """The topic or the subscription is gone."""

@@ -7,8 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from pydanube_core.batch.layout import MAX_BATCH_MESSAGES
-from pydanube_core.errors import ClusterError, Internal, InvalidArgument
+from pydanube_core.errors import ClusterError, Internal, InvalidArgument, NoOwner, NotOwner
 from pydanube_core.facts import MovedCursor
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_client_name, check_subscription
@@ -19,6 +18,7 @@ from pydanube_broker.delivery.frame_builder import FrameBuilder
 from pydanube_broker.delivery.live_reader import LiveReader
 from pydanube_broker.delivery.reader_pump import ReaderPump
 from pydanube_broker.rpc.hot import StreamReply
+from pydanube_broker.services.answer_ranges import check_number, masks_of, pairs_of
 from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.rights_watch import Right
 from pydanube_broker.serving.topic_access import Action
@@ -34,10 +34,10 @@ log = logging.getLogger("pydanube.consume")
 HEAD: Final = "head"
 ANSWERS: Final = frozenset(("ack", "nack", "terminate"))
 WITH_RANGES: Final = frozenset(("ack", "nack", "terminate", "extend", "given_back"))
-MAX_RANGES: Final = 65_536  # of one ack: every second message of the longest span in flight is half of it
+SENT_AGAIN: Final = frozenset(
+    ("ack", "nack", "terminate", "given_back")
+)  # at the topic's next owner, where they did not arrive
 RANGES_AT_ONCE: Final = 2_048  # of an answer: some milliseconds; then everybody else has a turn
-MAX_MASKS: Final = 1_024  # the same; one a batch, and a batch may hold a single message
-MAX_MASK_BYTES: Final = MAX_BATCH_MESSAGES // 8
 MAX_REQUEST_BYTES: Final = 2 << 20  # room for as many ranges, and for everything else
 MAX_UNREAD_ANSWERS: Final = 1_000  # then nothing more is read from a client that does not read
 
@@ -63,6 +63,7 @@ class ConsumeStream:
         self._opened = False
         self._pace = Pace()
         self._unread = 0
+        self._carried_out = 0  # of what the client answered
         self.closed = False
 
     @property
@@ -105,11 +106,12 @@ class ConsumeStream:
             if self._pump is not None:
                 kind = request.WhichOneof("kind")
                 if kind in WITH_RANGES and len(getattr(request, kind).ranges) > 2 * RANGES_AT_ONCE:
-                    _check_number(getattr(request, kind).ranges)
+                    check_number(getattr(request, kind).ranges)
                     self._reply.pause_reading()  # what follows comes after it
                     self._plane.spawn(self._answer_in_slices(self._pump, request, getattr(request, kind)))
                 else:
                     self._answer(self._pump, request)
+                    self._carried_out += kind in SENT_AGAIN
             elif self._reader is not None:
                 self._reader_request(self._reader, request)
         except ClusterError as error:
@@ -128,6 +130,7 @@ class ConsumeStream:
                     verb.confirm = confirm if at + 2 * RANGES_AT_ONCE >= len(ranges) else 0
                 self._answer(pump, request)
                 await asyncio.sleep(0)
+            self._carried_out += request.WhichOneof("kind") in SENT_AGAIN
         except ClusterError as error:
             self._fail(error)
         except Exception:
@@ -142,7 +145,7 @@ class ConsumeStream:
             case "ack":
                 ack = request.ack
                 if ack.ranges or ack.masks:
-                    pump.ack(self.consumer_id, ack.session, _pairs(ack.ranges), _masks(ack.masks))
+                    pump.ack(self.consumer_id, ack.session, pairs_of(ack.ranges), masks_of(ack.masks))
                 if ack.confirm:
                     number = ack.confirm
                     pump.confirm(lambda error: self._confirmed(number, error))
@@ -150,15 +153,18 @@ class ConsumeStream:
                 pump.grant(self.consumer_id, request.credit.messages, request.credit.bytes)
             case "nack":
                 nack = request.nack
-                pump.nack(self.consumer_id, nack.session, _pairs(nack.ranges), nack.delay_ms, nack.reason)
+                pump.nack(self.consumer_id, nack.session, pairs_of(nack.ranges), nack.delay_ms, nack.reason)
             case "extend":
                 pump.extend(
-                    self.consumer_id, request.extend.session, _pairs(request.extend.ranges), request.extend.ms
+                    self.consumer_id,
+                    request.extend.session,
+                    pairs_of(request.extend.ranges),
+                    request.extend.ms,
                 )
             case "terminate":
                 terminate = request.terminate
                 pump.terminate(
-                    self.consumer_id, terminate.session, _pairs(terminate.ranges), terminate.reason
+                    self.consumer_id, terminate.session, pairs_of(terminate.ranges), terminate.reason
                 )
             case "seek":
                 self._reply.pause_reading()  # one at a time, and what follows it comes after it
@@ -168,7 +174,7 @@ class ConsumeStream:
                 pump.taken(self.consumer_id, taken.session, taken.messages, busy=taken.busy)
             case "given_back":
                 back = request.given_back
-                pump.given_back(self.consumer_id, back.session, _pairs(back.ranges))
+                pump.given_back(self.consumer_id, back.session, pairs_of(back.ranges))
             case kind:
                 raise InvalidArgument(f"a consumer does not send {kind}", field="kind", value=str(kind))
 
@@ -268,6 +274,7 @@ class ConsumeStream:
             key_filters=tuple(request.key_filters),
             reports=request.reports_taken,
             max_extend_ms=request.max_extend_ms,
+            resumes=request.resume_session,
         )
         topic = await self._plane.access.topic_here(self._reply, Action.CONSUME, name)
         pump = await self._plane.access.subscription(
@@ -299,6 +306,7 @@ class ConsumeStream:
                     type=pump.type.value,
                     ack_timeout_ms=pump.ack_timeout_ms(terms.ack_timeout_ms),
                     takes_masks=True,
+                    resumed=pump.resumed(self.consumer_id),
                 )
             ).SerializeToString()
         )
@@ -395,7 +403,7 @@ class ConsumeStream:
             )
 
     def end(self, error: ClusterError) -> None:
-        self._fail(error)
+        self._fail(error, carried_out=self._carried_out if isinstance(error, (NoOwner, NotOwner)) else None)
 
     def _owe(self) -> None:
         """Count an answer that the client has not made room for."""
@@ -423,11 +431,13 @@ class ConsumeStream:
     def _ended(self, offset: int) -> None:
         self._reply.send(pb.ConsumeResponse(end=pb.End(next_offset=offset)).SerializeToString())
 
-    def _fail(self, error: ClusterError) -> None:
+    def _fail(self, error: ClusterError, *, carried_out: int | None = None) -> None:
         self.said_goodbye = True  # we end it; its client is not to blame
         if not self.closed:
             self._reply.send(
-                pb.ConsumeResponse(failure=pb.Failure(error=error.to_json().encode())).SerializeToString()
+                pb.ConsumeResponse(
+                    failure=pb.Failure(error=error.to_json().encode(), carried_out=carried_out)
+                ).SerializeToString()
             )
             self._reply.end(error)
 
@@ -457,43 +467,3 @@ class ConsumeStream:
             self._pump.leave(self.consumer_id)
         if self._reader is not None:
             self._reader.close()
-
-
-def _masks(masks: Sequence[pb.OffsetMask]) -> list[tuple[int, int]]:
-    if len(masks) > MAX_MASKS:
-        raise InvalidArgument(
-            f"{len(masks)} masks in one request, at most {MAX_MASKS} are taken: send them in several",
-            field="masks",
-            value=len(masks),
-            limit=MAX_MASKS,
-        )
-    found: list[tuple[int, int]] = []
-    for each in masks:
-        if len(each.bits) > MAX_MASK_BYTES:
-            raise InvalidArgument(
-                f"a mask of {len(each.bits)} bytes, at most {MAX_MASK_BYTES} are taken: use several, or ranges",
-                field="masks",
-                value=len(each.bits),
-                limit=MAX_MASK_BYTES,
-            )
-        if mask := int.from_bytes(each.bits, "little"):
-            found.append((each.first, mask))
-    return found
-
-
-def _check_number(flat: Sequence[int]) -> None:
-    """Refuse more numbers than one request may have, and a number of them that makes no pairs."""
-    if len(flat) > 2 * MAX_RANGES:
-        raise InvalidArgument(
-            f"{len(flat) // 2} ranges in one request, at most {MAX_RANGES} are taken: send them in several",
-            field="ranges",
-            value=len(flat) // 2,
-            limit=MAX_RANGES,
-        )
-    if len(flat) % 2:
-        raise InvalidArgument("ranges are pairs of first and end offset", field="ranges", value=len(flat))
-
-
-def _pairs(flat: Sequence[int]) -> list[tuple[int, int]]:
-    _check_number(flat)
-    return list(zip(flat[::2], flat[1::2], strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -38,6 +39,7 @@ class Consumer:
         "expired",
         "has_answered",
         "in_flight",
+        "keeps",
         "key_filters",
         "max_extend_ms",
         "name",
@@ -45,6 +47,7 @@ class Consumer:
         "recall_at_ms",
         "refresh_at_ms",
         "reports",
+        "resumed",
         "session",
         "single",
         "slot_index",
@@ -85,6 +88,8 @@ class Consumer:
         )  # what was taken is kept so long while the consumer is heard of
         self.untaken = Untaken()  # what waits in its buffer, if it reports
         self.took_at_ms = -1  # when it last said that its application takes messages
+        self.keeps: Sequence[tuple[int, int, int | None]] = ()  # absent: what is kept for it, see `holdings`
+        self.resumed = False  # it goes on with what was kept for it
         self.recall_at_ms = 0  # not asked to give messages back before
         self.slot_index = -1  # key-shared: its place in the slot table
         self.standing = Standing.ANSWERING
@@ -95,6 +100,11 @@ class Consumer:
         # Answers come without the time: that there was one is noted, and dated when something next tells the time.
         self.has_answered = False
         self.answered_at_ms = -1
+
+    @property
+    def absent(self) -> bool:
+        """Whether only its place is there, kept since its topic came from another broker."""
+        return bool(self.keeps)
 
     @property
     def set_aside(self) -> bool:
@@ -115,8 +125,8 @@ class Consumer:
         return self.credit_messages if self.standing is Standing.ANSWERING else 1
 
     def takes_all_of(self, other: Consumer) -> bool:
-        """Whether it takes whatever `other` does. A place that is only kept has no credit, holds nothing, takes nothing."""
-        if not self.credit_messages and not self.in_flight:
+        """Whether it takes whatever `other` does. A place that is only kept has no credit, and takes nothing."""
+        if self.absent or (not self.credit_messages and not self.in_flight):
             return False
         return not self.key_filters or self.key_filters == other.key_filters
 

@@ -15,6 +15,7 @@ from pydanube_broker.subscription.effects import (
     SessionReason,
     SessionStarted,
 )
+from pydanube_broker.subscription.holdings import Holdings, go_on
 from pydanube_broker.subscription.routes.key_filters import check_key_filters
 from pydanube_broker.subscription.routes.key_slots import KeySlots
 from pydanube_broker.subscription.terms import ConsumerTerms
@@ -55,6 +56,7 @@ class Members:
         terms: ConsumerTerms,
         *,
         ack_timeout_ms: int,
+        now_ms: int,
     ) -> list[Effect]:
         """See `Subscription.join`; `ack_timeout_ms` is decided, 0 for none."""
         check_key_filters(self._type.value, terms.key_filters)
@@ -65,15 +67,18 @@ class Members:
                 field="consumer_id",
                 value=consumer_id,
             )
+        if self._type is SubscriptionType.EXCLUSIVE:
+            for holder in [one for one in self.consumers if one.absent and one.name != name]:
+                self.leave(holder.consumer_id)  # somebody is here, and it is not
         place = next((i for i, c in enumerate(self.consumers) if c.name == name), None)
         if self._type is SubscriptionType.EXCLUSIVE and self.consumers and place is None:
-            holder = self.consumers[0].name
+            busy = self.consumers[0].name
             raise ConsumerBusy(
-                f"the exclusive subscription is held by consumer {holder!r}; disconnect it, use its name to take "
+                f"the exclusive subscription is held by consumer {busy!r}; disconnect it, use its name to take "
                 f"over, or subscribe as failover",
                 field="consumer",
                 value=name,
-                holder=holder,
+                holder=busy,
             )
         if self.slots is not None and place is None:
             self.slots.check_room()
@@ -104,13 +109,34 @@ class Members:
                 self.slots.add(consumer, self._window)
             else:
                 self.slots.replace(old, consumer, self._window)
-        if old is not None:
+        if old is not None and old.absent and old.session == terms.resumes:
+            go_on(self._window, old, consumer, now_ms)
+            consumer.resumed = True
+        elif old is not None:
             self._release(old)
         self._window.version += 1
         effects.append(self._session_started(consumer, SessionReason.JOINED))
         if self._type is SubscriptionType.FAILOVER and self.active is consumer:
             effects.append(Activated(consumer_id=consumer_id))
         return effects
+
+    def keep_places(self, holdings: Holdings) -> list[Consumer]:
+        """Take in consumers that have not come from the topic's former owner yet; returns them."""
+        seats = []
+        for number, each in enumerate(holdings.consumers, 1):
+            seat = Consumer(
+                consumer_id=-number,  # no connection has such a one
+                name=each.consumer,
+                session=each.session,
+                ack_timeout_ms=0,
+                terms=ConsumerTerms(),
+            )
+            seat.keeps = each.ranges
+            self.consumers.append(seat)
+            if self.slots is not None:
+                self.slots.add(seat, self._window)
+            seats.append(seat)
+        return seats
 
     @property
     def active(self) -> Consumer | None:

@@ -28,6 +28,8 @@ long and another stands in (`set_aside`), and on request (`next_recall`, `given_
 *Failures.* Nacks and ack timeouts count as failures, see `policy`; a lost consumer does not. Exhausted and
 terminated messages are blocked, dropped or handed out as `DeadLetter` until the shell says `dead_lettered`.
 
+*Moves.* What consumers hold goes along when the topic goes to another broker, where their places are kept for a moment.
+
 *Types.* Exclusive: one consumer; another name is refused. Failover: the first by arrival is active, the next takes
 over at once. Shared: slices in turn, or message by message if all consumers are `single`. Key-shared: `key_slots`.
 In every type a second join of the same name takes over: its predecessor's session ends and what that held is ready
@@ -59,6 +61,7 @@ from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot
 from pydanube_broker.subscription.effects import Effect
 from pydanube_broker.subscription.failures import Failures
 from pydanube_broker.subscription.invariants import check_members, check_window
+from pydanube_broker.subscription.kept_places import KeptPlaces
 from pydanube_broker.subscription.members import Members, SubscriptionType
 from pydanube_broker.subscription.plan import Plan, Selection
 from pydanube_broker.subscription.planning import first_blocked, oldest_sent, worst_failure
@@ -94,6 +97,7 @@ class Subscription:
         "_stale",
         "_type",
         "_window",
+        "places",
     )
 
     def __init__(
@@ -144,6 +148,7 @@ class Subscription:
         self._aside = SettingAside(type, self._members, self._window)
         self._failures = Failures(self._window, policy or FailurePolicy(), random, self._aside)
         self._acknowledged = self._stale = 0
+        self.places = KeptPlaces(self._members, self._window, self._aside)
 
     @classmethod
     def restore(cls, type: SubscriptionType, cursor: CursorSnapshot, **options: object) -> Subscription:
@@ -204,8 +209,8 @@ class Subscription:
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None while there is nothing."""
-        due, trial = self._window.next_timer_ms(), self._aside.next_trial_ms
-        return due if trial is None or (due is not None and due < trial) else trial
+        times = (self._window.next_timer_ms(), self._aside.next_trial_ms, self.places.until_ms)
+        return min((time for time in times if time is not None), default=None)
 
     # -- consumers -------------------------------------------------------------------------------------------
 
@@ -233,6 +238,7 @@ class Subscription:
             name,
             terms,
             ack_timeout_ms=self.policy.ack_timeout_ms if timeout_ms is None else timeout_ms,
+            now_ms=now_ms,
         )
         self._aside.settle(now_ms)
         return effects
@@ -589,7 +595,7 @@ class Subscription:
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due: expire deliveries, make retries ready, ask again for dead letters. O(due)."""
-        return self._failures.tick(now_ms)
+        return self.places.due(now_ms) + self._failures.tick(now_ms)
 
     # -- moving the cursor -----------------------------------------------------------------------------------
 
@@ -725,6 +731,7 @@ class Subscription:
                     slots=None if self._members.slots is None else self._members.slots.owned(c),
                 )
                 for c in self._members.consumers
+                if not c.absent
             ),
         )
 

@@ -19,6 +19,7 @@ class ConsumerTerms:
         single: takes single messages (shared: strict round robin).
         key_filters: key-shared: globs with `*` and `?`; empty accepts every key.
         reports: it tells what its application takes (`taken`); what waits in its buffer is then not late.
+        resumes: its session at the topic's former owner, to go on with what it holds; 0: it holds nothing.
         max_extend_ms: while it is heard of, what it has taken is kept for so long; below the timeout: no longer.
 
     Raises:
@@ -33,6 +34,7 @@ class ConsumerTerms:
     key_filters: tuple[str, ...] = ()
     reports: bool = False
     max_extend_ms: int = 0
+    resumes: int = 0
 
     def __post_init__(self) -> None:
         for field in ("credit_messages", "credit_bytes", "ack_timeout_ms", "max_extend_ms"):

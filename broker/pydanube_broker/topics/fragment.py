@@ -18,12 +18,13 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Final
 from zlib import crc32
 
 from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
 from pydanube_core.errors import ClusterError, CorruptObject, FormatTooNew
 
+from pydanube_broker.subscription.holdings import Held, HeldBy, Holdings
 from pydanube_broker.topics.log_state import LogState, decode_head, encode_state
 
 Buffer = bytes | memoryview
@@ -43,39 +44,13 @@ SECTION_HEADER: Final = struct.Struct("<4sIQQQQIIIIII")
 _FINAL: Final = 1
 _CRC_BYTES: Final = 4
 _LENGTH: Final = struct.Struct("<I")
-_SUBSCRIPTION: Final = struct.Struct("<QII")  # id, consumers, waiting ranges
+_SUBSCRIPTION: Final = struct.Struct("<QIII")  # id, consumers, waiting ranges, bytes of slots
 _CONSUMER: Final = struct.Struct("<QII")  # session, name bytes, ranges
 _HELD: Final = struct.Struct("<QQI")  # start, end, ms left
 _FOR_EVER: Final = 0xFFFFFFFF
 
 assert FILE_HEADER.size == 32
 assert SECTION_HEADER.size == 64
-
-
-class Held(NamedTuple):
-    """Messages `[start, end)` and how long until they come back; None: not by time."""
-
-    start: int
-    end: int
-    left_ms: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBy:
-    """Messages that one session of a consumer had been sent and has not answered."""
-
-    consumer: str
-    session: int
-    ranges: tuple[Held, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holdings:
-    """The part of a subscription that is with its consumers, and what waits for its time (delays, retries)."""
-
-    subscription_id: int
-    consumers: tuple[HeldBy, ...] = ()
-    waiting: tuple[Held, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -273,12 +248,14 @@ def _decode_state(data: memoryview, topic_id: int) -> LogState:
 def _encode_holdings(holdings: Sequence[Holdings]) -> bytes:
     pieces = [_LENGTH.pack(len(holdings))]
     for each in holdings:
-        pieces.append(_SUBSCRIPTION.pack(each.subscription_id, len(each.consumers), len(each.waiting)))
+        numbers = len(each.consumers), len(each.waiting), len(each.slots)
+        pieces.append(_SUBSCRIPTION.pack(each.subscription_id, *numbers))
         for consumer in each.consumers:
             name = consumer.consumer.encode()
             pieces += (_CONSUMER.pack(consumer.session, len(name), len(consumer.ranges)), name)
             pieces += _encode_ranges(consumer.ranges)
         pieces += _encode_ranges(each.waiting)
+        pieces.append(each.slots)
     return b"".join(pieces)
 
 
@@ -293,7 +270,7 @@ def _decode_holdings(data: memoryview) -> Iterator[Holdings]:
     (count,) = _LENGTH.unpack_from(data)
     at = _LENGTH.size
     for _ in range(count):
-        subscription_id, consumers, waiting = _SUBSCRIPTION.unpack_from(data, at)
+        subscription_id, consumers, waiting, slots = _SUBSCRIPTION.unpack_from(data, at)
         at += _SUBSCRIPTION.size
         held_by = []
         for _ in range(consumers):
@@ -304,12 +281,16 @@ def _decode_holdings(data: memoryview) -> Iterator[Holdings]:
             at += name_bytes
             held_by.append(HeldBy(consumer=name, session=session, ranges=_decode_ranges(data, at, ranges)))
             at += ranges * _HELD.size
+        still = _decode_ranges(data, at, waiting)
+        at += waiting * _HELD.size
+        _require(slots % 2 == 0 and at + slots <= len(data), "the slots of keys are cut off")
         yield Holdings(
             subscription_id=subscription_id,
             consumers=tuple(held_by),
-            waiting=_decode_ranges(data, at, waiting),
+            waiting=still,
+            slots=bytes(data[at : at + slots]),
         )
-        at += waiting * _HELD.size
+        at += slots
     _require(at == len(data), "what consumers hold is longer than it says")
 
 

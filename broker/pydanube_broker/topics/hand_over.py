@@ -56,4 +56,5 @@ def _section(topic: Topic, first: int, end: int, batches: list[Buffer], *, final
         end_offset=end,
         batches=tuple(batches),
         state=topic.state if final else None,
+        holdings=tuple(topic.state.holdings.values()) if final else (),
     )

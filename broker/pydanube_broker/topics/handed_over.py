@@ -16,6 +16,7 @@ from pydanube_core.errors import CorruptObject, Overloaded
 
 from pydanube_broker.cluster.ids import Epoch
 from pydanube_broker.journal import Journal, Kind
+from pydanube_broker.subscription.holdings import Holdings
 from pydanube_broker.topics.fragment import Buffer, Section
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.log_state import (
@@ -58,6 +59,7 @@ async def copy_in(hub: Hub, topic_id: int, epoch: Epoch, sections: AsyncIterator
     release(hub, topic_id)
     copying: LogState | None = None
     final: LogState | None = None
+    holdings: tuple[Holdings, ...] = ()
     async for section in sections:
         if copying is None:
             copying = _opened(hub, topic_id, section.first_offset)
@@ -66,11 +68,12 @@ async def copy_in(hub: Hub, topic_id: int, epoch: Epoch, sections: AsyncIterator
         for batch in section.batches:
             await _append(journal, copying, batch)
         copying.next_offset = section.end_offset  # behind a hole, maybe
-        final = section.state
+        final, holdings = section.state, section.holdings
     if copying is None or final is None:
         raise _does_not_fit(f"topic {topic_id}: its last part is missing")
     final.epoch, final.since_lsn = epoch, copying.since_lsn
     lsn = journal.append(Kind.ADOPT, topic_id, [encode_state(final)])
+    final.holdings = {each.subscription_id: each for each in holdings}
     hub.states[topic_id] = final
     await journal.until_durable(lsn)
     return final

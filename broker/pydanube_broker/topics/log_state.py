@@ -31,6 +31,7 @@ from pydanube_core.errors import FormatTooNew
 from pydanube_broker.journal.records import Kind, RecordHeader
 from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot, apply_deltas
 from pydanube_broker.subscription.cursor_codec import decode_delta, decode_snapshot, encode_snapshot
+from pydanube_broker.subscription.holdings import Holdings
 from pydanube_broker.topics.producers import Appended, Opening, Producers
 
 _COUNT: Final = struct.Struct("<II")  # topics, format of the entries
@@ -68,6 +69,8 @@ class LogState:
     producers: Producers = field(default_factory=Producers)
     cursors: dict[int, CursorSnapshot] = field(default_factory=dict)
     deltas: dict[int, list[CursorDelta]] = field(default_factory=dict)  # replayed and not in `cursors` yet
+    #: while the topic goes to another broker, by subscription: in memory only, after a crash all that is held comes again
+    holdings: dict[int, Holdings] = field(default_factory=dict, repr=False, compare=False)
     #: what the last head said of this topic, and from which values
     _encoded: tuple[tuple[object, ...], bytes] | None = field(
         default=None, init=False, repr=False, compare=False

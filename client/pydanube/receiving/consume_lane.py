@@ -4,8 +4,9 @@
   application has not taken. What was taken is granted again when it is half of the whole, so the local buffer is
   bounded by the credit, plus one delivery in bytes.
 * Session: a reconnect or a seek begins a new one. What was buffered for the old one is dropped (the broker delivers
-  it again), acknowledgements for the old one are dropped and counted. A plain reader has nothing to acknowledge: it
-  keeps its buffer over a reconnect and goes on behind it.
+  it again), acknowledgements for the old one are dropped and counted. When the topic goes to another broker the session
+  goes on there if that broker agrees: the buffer is kept, and answers that the former owner did not carry out are sent
+  again. A plain reader has nothing to acknowledge: it keeps its buffer over a reconnect and goes on behind it.
 * Control messages (credit, acks, nacks …) go through one queue with one writer; acks are ranges gathered for some
   milliseconds, so the queue stays short, and who sends anything else waits until it was written.
 """
@@ -16,9 +17,8 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from pydanube_core.errors import (
     ClosedResource,
@@ -26,6 +26,8 @@ from pydanube_core.errors import (
     ConsumerBusy,
     Internal,
     InvalidArgument,
+    NoOwner,
+    NotOwner,
     Retryable,
     Unavailable,
 )
@@ -34,15 +36,15 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 
 from pydanube.facts import ClientEventKind
 from pydanube.message import DecodedBatch, Delivered
-from pydanube.options import ReceiverOptions
 from pydanube.receiving.acks import AckGatherer
+from pydanube.receiving.consume_options import ConsumeOptions
 from pydanube.receiving.control import ControlQueue
 from pydanube.receiving.credit import CreditAccount
+from pydanube.receiving.kept_answers import KeptAnswers
 from pydanube.receiving.takings import Takings
-from pydanube.retry import Retry
 from pydanube.wire.first_answer import first_answer
 from pydanube.wire.lane_stream import LaneStream
-from pydanube.wire.transport import Stream, Transport, copy_of, gave_up
+from pydanube.wire.transport import Stream, copy_of, gave_up
 
 # Acks wait for company: each message to the broker costs both sides some 0.3 ms, whatever it holds. Longer than this
 # none waits, and no more messages than these; a consumer that has nothing more to do sends them at once.
@@ -50,31 +52,6 @@ ACK_FLUSH_S: Final = 0.005
 ACK_FLUSH_MESSAGES: Final = 2000
 
 SETTLED_S: Final = 1.0  # a stream that lasted this long, or delivered, ends an outage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumeOptions:
-    """The parts of its receiver and its client that a lane uses; its credit is its share of the receiver's."""
-
-    topic: str
-    partition: int | None
-    concrete_topic: str
-    receiver: ReceiverOptions
-    may_leave: tuple[
-        type[ClusterError], ...
-    ]  # the consumer goes on with its other topics after such an error
-    credit_messages: int
-    credit_bytes: int
-    retry: Retry
-    locate: Callable[[str], Coroutine[Any, Any, Transport]]
-    ready: Callable[[Delivered], None]
-    handed_out: Callable[[ConsumeLane], int]  # of the lane's delivery that is being handed out
-    position: Callable[[], tuple[int, int]]  # moves when the application is handed something, of any lane
-    give_back: Callable[[ConsumeLane, Sequence[int]], list[int]]  # of these ranges, what nobody was handed
-    reply: Callable[[str, str, bytes], Coroutine[Any, Any, None]]
-    decode: Callable[[Any, Callable[..., Any] | None], Coroutine[Any, Any, Any]]
-    changed: Callable[[], None]  # the lane ended, failed, or its session changed
-    emit: Callable[[ClientEventKind, str, int, str], None]
 
 
 class ConsumeLane:
@@ -108,6 +85,7 @@ class ConsumeLane:
         self._ack_messages = 0  # written in the life of this lane
         self._next_offset = -1  # a reader's place: one past the last message received
         self._stop_offset = -1
+        self._answers = KeptAnswers()
         self._control = ControlQueue()
         self._timer: asyncio.TimerHandle | None = None
         self._takings = Takings()
@@ -236,7 +214,7 @@ class ConsumeLane:
             self.unconfirmed = True
             self._ack_messages += 1
             for ack in acks:
-                self._post(pb.ConsumeRequest(ack=ack))
+                self._answer(pb.ConsumeRequest(ack=ack))
 
     async def confirm(self) -> None:
         """Send the gathered acks and wait until every ack of this session is durable.
@@ -246,21 +224,34 @@ class ConsumeLane:
                 messages are delivered again.
             ClusterError: the broker's refusal.
         """
-        if self.error is not None:
-            raise copy_of(self.error)
-        if self.reader:
-            return
-        if not self._connected:
-            raise Unavailable(f"{self.concrete_topic}: not connected; acknowledged messages may come again")
+        while True:
+            await self._answers.settled.wait()
+            if self.error is not None:
+                raise copy_of(self.error)
+            if self.reader:
+                return
+            if not self._connected:
+                raise Unavailable(
+                    f"{self.concrete_topic}: not connected; acknowledged messages may come again"
+                )
+            try:
+                await self._confirm()
+            except Unavailable:
+                if not self._answers.between_owners:
+                    raise
+            else:
+                return
+
+    async def _confirm(self) -> None:
         request = self._control.new_request()
         self.unconfirmed = self.unconfirmed or self.acks.pending
         *before, ack = self.acks.requests(confirm=request)
         for part in before:
-            self._post(pb.ConsumeRequest(ack=part))
+            self._answer(pb.ConsumeRequest(ack=part))
         self._ack_messages += 1
         asked = self._ack_messages
         self.unconfirmed_verbs = False  # what was written before is read before
-        await self._control.ask(request, pb.ConsumeRequest(ack=ack))
+        await self._control.ask(request, self._answers.note(pb.ConsumeRequest(ack=ack)))
         if asked == self._ack_messages:  # else another task acknowledged meanwhile, and that is not confirmed
             self.unconfirmed = False
 
@@ -313,7 +304,7 @@ class ConsumeLane:
             self.nacked_messages += sum(ranges[1::2]) - sum(ranges[::2])
             nack = pb.Nack(session=acks.session, ranges=ranges, delay_ms=delay_ms, reason=reason)
             self.unconfirmed_verbs = True
-            await self._send(pb.ConsumeRequest(nack=nack))
+            await self._send(self._answers.note(pb.ConsumeRequest(nack=nack)))
 
     async def extend(self, acks: AckGatherer, ranges: Sequence[int], ms: int) -> None:
         if ms <= 0:
@@ -325,7 +316,7 @@ class ConsumeLane:
         if self._current(acks, ranges):
             terminate = pb.Terminate(session=acks.session, ranges=ranges, reason=reason)
             self.unconfirmed_verbs = True
-            await self._send(pb.ConsumeRequest(terminate=terminate))
+            await self._send(self._answers.note(pb.ConsumeRequest(terminate=terminate)))
 
     def _current(self, acks: AckGatherer, ranges: Sequence[int]) -> bool:
         """Whether a verb about these messages still means anything; acks given before it go first."""
@@ -340,6 +331,10 @@ class ConsumeLane:
     def _post(self, message: pb.ConsumeRequest) -> None:
         if self._connected:
             self._control.post(message)
+
+    def _answer(self, message: pb.ConsumeRequest) -> None:
+        """Send an answer to messages, now or at the topic's next owner."""
+        self._post(self._answers.note(message))
 
     async def _send(self, message: pb.ConsumeRequest) -> None:
         """Send and wait until it was written, or the stream is lost (then the session ends, and with it the need)."""
@@ -422,7 +417,10 @@ class ConsumeLane:
                 request.start = f"offset:{self._next_offset}"
             if self._stop_offset >= 0:
                 request.stop = f"offset:{self._stop_offset}"
-        request.credit_messages, request.credit_bytes = self.credit.open(keeps=keeps)
+        resumes = self._answers.between_owners
+        if self._answers.complete:
+            request.resume_session = self.acks.session
+        request.credit_messages, request.credit_bytes = self.credit.open(keeps=keeps or resumes)
         await stream.write(pb.ConsumeRequest(open=request).SerializeToString())
         response = await first_answer(
             stream,
@@ -441,13 +439,29 @@ class ConsumeLane:
         if not again:
             self.start_offset = opened.start_offset
         self._ack_timeout_ms, self._takes_masks = opened.ack_timeout_ms, opened.takes_masks
-        self._begin_session(opened.session)
+        if opened.resumed:
+            self._resume_session(opened.session)
+        else:
+            if resumes:
+                self._session_lost()
+            self._answers.begin_stream(keeps=False)
+            self._begin_session(opened.session)
+        if resumes:
+            self._options.changed()
         self._connected = True
         self._opened_at = time.monotonic()
         if again:
             self.reconnects += 1
         else:
             self.opened.set_result(None)
+
+    def _resume_session(self, session: int) -> None:
+        """The session goes on at the topic's next owner: what its former one did not carry out is sent again."""
+        keeps = self._options.receiver.max_extend_ms > 0
+        self._takings = Takings(self._ack_timeout_ms, keeps=keeps, before=self._takings)
+        self.acks.session = session
+        for answer in self._answers.resume(session):
+            self._control.post(answer)
 
     def _begin_session(self, session: int) -> None:
         old = self.acks
@@ -470,18 +484,22 @@ class ConsumeLane:
         if not self._connected:
             return
         self._connected = False
-        if not self.reader:
-            self.generation += 1
+        if not self.reader and not self._answers.between_owners:
             self.epoch += 1
-            if self.unconfirmed:
-                self.lost_acks = True
-            self.unconfirmed = self.unconfirmed_verbs = False
-            if not self.acks.stale:
-                self.acks.expire(lost=True)
+            self._session_lost()
         self._control.lost(
             Unavailable(f"{self.concrete_topic}: the connection was lost before the answer", topic=self.topic)
         )
         self._options.changed()
+
+    def _session_lost(self) -> None:
+        """What is buffered is void: the broker sends it again. So are acks that it did not confirm."""
+        self.generation += 1
+        if self.unconfirmed:
+            self.lost_acks = True
+        self.unconfirmed = self.unconfirmed_verbs = False
+        if not self.acks.stale:
+            self.acks.expire(lost=True)
 
     def _over(self) -> bool:
         """Whether the stream's writer is to stop; raises what the reader met."""
@@ -549,18 +567,25 @@ class ConsumeLane:
                 back: list[int] = []
                 if recall.session == self.acks.session:
                     back = self._options.give_back(self, recall.ranges)
-                self._post(pb.ConsumeRequest(given_back=pb.GivenBack(session=recall.session, ranges=back)))
+                self._answer(pb.ConsumeRequest(given_back=pb.GivenBack(session=recall.session, ranges=back)))
                 self._grant_used()
             case "end":
                 self.ended = True
                 self._next_offset = response.end.next_offset
                 self._options.changed()
             case "failure":
-                raise ClusterError.from_json(response.failure.error.decode())
+                failure = response.failure
+                error = ClusterError.from_json(failure.error.decode())
+                if isinstance(error, (NoOwner, NotOwner)) and failure.HasField("carried_out"):
+                    self._answers.owner_left(failure.carried_out)
+                raise error
             case other:
                 raise Internal(f"the broker sent {other} on a consumer's stream", topic=self.topic)
 
     def _die(self, error: ClusterError) -> None:
+        if self._answers.between_owners:
+            self._session_lost()
+            self._answers.begin_stream(keeps=False)
         self.left = isinstance(error, self._options.may_leave)
         if self.left:  # its messages mean nothing any more; the consumer goes on with its other topics
             self._options.emit(ClientEventKind.LEFT, self._stream.url, 0, error.message)

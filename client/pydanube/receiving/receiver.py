@@ -22,9 +22,10 @@ from pydanube_core.errors import ClosedResource, ClusterError, DeadlineExceeded
 
 from pydanube.arguments import check_number, check_whole
 from pydanube.facts import ClientEventKind, ConsumerStatistics
-from pydanube.message import Batch, Delivered, Message
+from pydanube.message import Batch, Delivered, Lane, Message
 from pydanube.options import ClientSide, ReceiverOptions, wire_position
-from pydanube.receiving.consume_lane import ConsumeLane, ConsumeOptions
+from pydanube.receiving.consume_lane import ConsumeLane
+from pydanube.receiving.consume_options import ConsumeOptions
 from pydanube.receiving.lane_choice import lanes_of, until_open
 from pydanube.receiving.lane_totals import LaneTotals
 from pydanube.receiving.recalled import without
@@ -373,7 +374,7 @@ class Receiver:
         self._ready.append(delivered)
         self._wake()
 
-    def _handed_out(self, lane: ConsumeLane) -> int:
+    def _handed_out(self, lane: Lane) -> int:
         """Messages of the lane's current delivery that the application has and the lane was not told of."""
         delivered = self._delivered
         if delivered is None or delivered.lane is not lane:
@@ -383,7 +384,7 @@ class Receiver:
     def _position(self) -> tuple[int, int]:
         return self._begun, length_hint(self._offsets)
 
-    def _give_back(self, lane: ConsumeLane, ranges: Sequence[int]) -> list[int]:
+    def _give_back(self, lane: Lane, ranges: Sequence[int]) -> list[int]:
         """Take out of the buffer what of these offsets the application was not handed; flat ranges."""
         wanted = list(zip(ranges[::2], ranges[1::2], strict=True))
         back: list[int] = []

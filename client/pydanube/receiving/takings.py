@@ -19,13 +19,19 @@ class Takings:
     Args:
         ack_timeout_ms: of the consumer; 0: nothing expires.
         keeps: whether the broker keeps for us what was taken, as long as it hears of us.
+        before: of the session that this one goes on with: what it left in the buffer counts as taken with the broker, and
+            is passed over.
     """
 
     __slots__ = ("_heard_at_s", "_keeps", "_reported", "heard_every_s", "received", "taken")
 
-    def __init__(self, ack_timeout_ms: int = 0, *, keeps: bool = False) -> None:
+    def __init__(
+        self, ack_timeout_ms: int = 0, *, keeps: bool = False, before: Takings | None = None
+    ) -> None:
         self.received = 0  # messages of the session
-        self.taken = 0  # of these, but for what the current delivery has handed out
+        self.taken: int = (
+            0 if before is None else before.taken - before.received
+        )  # of these, but for what the current delivery has handed out
         self.heard_every_s = ack_timeout_ms / 1000 / HEARD_OF if ack_timeout_ms else float("inf")
         self._keeps = keeps
         self._reported = 0
@@ -37,7 +43,7 @@ class Takings:
         Args:
             handed_out: messages of the current delivery that the application has.
         """
-        total = self.taken + handed_out
+        total = max(0, self.taken + handed_out)
         if total == self._reported and now_s < self._heard_at_s + self.heard_every_s:
             return None
         self._reported, self._heard_at_s = total, now_s

@@ -157,14 +157,16 @@ class Receipt(_message.Message):
     def __init__(self, first_sequence: _Optional[int] = ..., count: _Optional[int] = ..., base_offset: _Optional[int] = ..., append_time_ms: _Optional[int] = ..., duplicate: bool = ..., throttled_ms: _Optional[int] = ..., throttled_by: _Optional[str] = ...) -> None: ...
 
 class Failure(_message.Message):
-    __slots__ = ("error", "first_sequence", "count")
+    __slots__ = ("error", "first_sequence", "count", "carried_out")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_OUT_FIELD_NUMBER: _ClassVar[int]
     error: bytes
     first_sequence: int
     count: int
-    def __init__(self, error: _Optional[bytes] = ..., first_sequence: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+    carried_out: int
+    def __init__(self, error: _Optional[bytes] = ..., first_sequence: _Optional[int] = ..., count: _Optional[int] = ..., carried_out: _Optional[int] = ...) -> None: ...
 
 class ConsumeRequest(_message.Message):
     __slots__ = ("open", "credit", "ack", "nack", "extend", "terminate", "seek", "taken", "given_back")
@@ -189,7 +191,7 @@ class ConsumeRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenConsumer, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ..., extend: _Optional[_Union[Extend, _Mapping]] = ..., terminate: _Optional[_Union[Terminate, _Mapping]] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., given_back: _Optional[_Union[GivenBack, _Mapping]] = ...) -> None: ...
 
 class OpenConsumer(_message.Message):
-    __slots__ = ("topic", "subscription", "type", "consumer_name", "start", "stop", "key_filters", "ack_timeout_ms", "start_given", "credit_messages", "credit_bytes", "reports_taken", "max_extend_ms")
+    __slots__ = ("topic", "subscription", "type", "consumer_name", "start", "stop", "key_filters", "ack_timeout_ms", "start_given", "credit_messages", "credit_bytes", "reports_taken", "max_extend_ms", "resume_session")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -203,6 +205,7 @@ class OpenConsumer(_message.Message):
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     REPORTS_TAKEN_FIELD_NUMBER: _ClassVar[int]
     MAX_EXTEND_MS_FIELD_NUMBER: _ClassVar[int]
+    RESUME_SESSION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     subscription: str
     type: str
@@ -216,7 +219,8 @@ class OpenConsumer(_message.Message):
     credit_bytes: int
     reports_taken: bool
     max_extend_ms: int
-    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[str] = ..., consumer_name: _Optional[str] = ..., start: _Optional[str] = ..., stop: _Optional[str] = ..., key_filters: _Optional[_Iterable[str]] = ..., ack_timeout_ms: _Optional[int] = ..., start_given: bool = ..., credit_messages: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., reports_taken: bool = ..., max_extend_ms: _Optional[int] = ...) -> None: ...
+    resume_session: int
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[str] = ..., consumer_name: _Optional[str] = ..., start: _Optional[str] = ..., stop: _Optional[str] = ..., key_filters: _Optional[_Iterable[str]] = ..., ack_timeout_ms: _Optional[int] = ..., start_given: bool = ..., credit_messages: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., reports_taken: bool = ..., max_extend_ms: _Optional[int] = ..., resume_session: _Optional[int] = ...) -> None: ...
 
 class Taken(_message.Message):
     __slots__ = ("session", "messages", "busy")
@@ -333,7 +337,7 @@ class Recall(_message.Message):
     def __init__(self, session: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ConsumerOpened(_message.Message):
-    __slots__ = ("consumer_id", "session", "consumer_name", "start_offset", "head_offset", "active", "topic_id", "type", "stop_offset", "ack_timeout_ms", "takes_masks")
+    __slots__ = ("consumer_id", "session", "consumer_name", "start_offset", "head_offset", "active", "topic_id", "type", "stop_offset", "ack_timeout_ms", "takes_masks", "resumed")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -345,6 +349,7 @@ class ConsumerOpened(_message.Message):
     STOP_OFFSET_FIELD_NUMBER: _ClassVar[int]
     ACK_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     TAKES_MASKS_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     session: int
     consumer_name: str
@@ -356,7 +361,8 @@ class ConsumerOpened(_message.Message):
     stop_offset: int
     ack_timeout_ms: int
     takes_masks: bool
-    def __init__(self, consumer_id: _Optional[int] = ..., session: _Optional[int] = ..., consumer_name: _Optional[str] = ..., start_offset: _Optional[int] = ..., head_offset: _Optional[int] = ..., active: bool = ..., topic_id: _Optional[int] = ..., type: _Optional[str] = ..., stop_offset: _Optional[int] = ..., ack_timeout_ms: _Optional[int] = ..., takes_masks: bool = ...) -> None: ...
+    resumed: bool
+    def __init__(self, consumer_id: _Optional[int] = ..., session: _Optional[int] = ..., consumer_name: _Optional[str] = ..., start_offset: _Optional[int] = ..., head_offset: _Optional[int] = ..., active: bool = ..., topic_id: _Optional[int] = ..., type: _Optional[str] = ..., stop_offset: _Optional[int] = ..., ack_timeout_ms: _Optional[int] = ..., takes_masks: bool = ..., resumed: bool = ...) -> None: ...
 
 class Confirmed(_message.Message):
     __slots__ = ("confirm", "error")

@@ -8,14 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pydanube_broker.services.consume import (
-    MAX_MASK_BYTES,
-    MAX_MASKS,
-    MAX_RANGES,
-    MAX_UNREAD_ANSWERS,
-    RANGES_AT_ONCE,
-    ConsumeStream,
-)
+from pydanube_broker.services.answer_ranges import MAX_MASK_BYTES, MAX_MASKS, MAX_RANGES, masks_of, pairs_of
+from pydanube_broker.services.consume import MAX_UNREAD_ANSWERS, RANGES_AT_ONCE, ConsumeStream
 from pydanube_broker.services.publish import PublishStream
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.generated import danube_stream_pb2 as pb
@@ -56,26 +50,22 @@ def test_an_ack_of_millions_of_ranges_is_refused_before_it_is_parsed() -> None:
 
 
 def test_ranges_have_a_number() -> None:
-    from pydanube_broker.services.consume import _pairs
-
-    assert len(_pairs([0, 1] * MAX_RANGES)) == MAX_RANGES
+    assert len(pairs_of([0, 1] * MAX_RANGES)) == MAX_RANGES
     with pytest.raises(InvalidArgument, match="ranges in one request") as caught:
-        _pairs([0, 1] * (MAX_RANGES + 1))
+        pairs_of([0, 1] * (MAX_RANGES + 1))
     assert caught.value.details["limit"] == MAX_RANGES
 
 
 def test_masks_have_a_number_and_a_size() -> None:
-    from pydanube_broker.services.consume import _masks
-
     full = pb.OffsetMask(first=7, bits=b"\x05" * MAX_MASK_BYTES)
-    [(first, mask)] = _masks([full])
+    [(first, mask)] = masks_of([full])
     assert (first, mask.bit_length()) == (7, 8 * MAX_MASK_BYTES - 5)
-    assert _masks([pb.OffsetMask(first=1 << 63, bits=b"\0\0")]) == []
+    assert masks_of([pb.OffsetMask(first=1 << 63, bits=b"\0\0")]) == []
     with pytest.raises(InvalidArgument, match="a mask of") as caught:
-        _masks([pb.OffsetMask(first=7, bits=b"\x01" * (MAX_MASK_BYTES + 1))])
+        masks_of([pb.OffsetMask(first=7, bits=b"\x01" * (MAX_MASK_BYTES + 1))])
     assert caught.value.details["limit"] == MAX_MASK_BYTES
     with pytest.raises(InvalidArgument, match="masks in one request"):
-        _masks([pb.OffsetMask(first=7, bits=b"\x01")] * (MAX_MASKS + 1))
+        masks_of([pb.OffsetMask(first=7, bits=b"\x01")] * (MAX_MASKS + 1))
 
 
 def test_a_consumer_that_reads_no_answers_is_not_read() -> None:

@@ -35,6 +35,7 @@ held = st.builds(
 ranges = st.lists(held, max_size=3).map(tuple)
 holdings = st.builds(
     Holdings,
+    slots=st.binary(max_size=3).map(lambda half: 2 * half),
     subscription_id=numbers,
     consumers=st.lists(
         st.builds(HeldBy, consumer=st.text(max_size=5), session=numbers, ranges=ranges), max_size=2

@@ -142,6 +142,23 @@ class KeySlots:
             self._share(free, window)
         self.recheck_held = True
 
+    def own_what_flies(self, window: Window) -> None:
+        """What is in flight was not sent from here: its slots are with whoever holds it. O(in flight)."""
+        if self.filtered:
+            self._forget_owners(window)
+            return
+        flying = self._in_flight(window)
+        for chunk in window.chunks:
+            for flight in chunk.flights:
+                seat = flight.consumer.slot_index
+                for slot in set(slots_of(chunk, flight.mask)):
+                    owner = self._owner.setdefault(slot, seat)
+                    if owner != seat:
+                        self._draining[slot] = flying[slot]
+        self._owned = [0] * len(self._members)
+        for owner in self._owner.values():
+            self._owned[owner] += 1
+
     def replace(self, old: Consumer, new: Consumer, window: Window) -> None:
         """A consumer takes over another's place and slots."""
         before = self.filtered

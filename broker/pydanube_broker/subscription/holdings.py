@@ -1,0 +1,196 @@
+"""What the consumers of a subscription hold while its topic goes to another broker, and its way into a window there. Pure.
+
+A consumer that holds something keeps its place at the next owner for `REJOIN_MS`: it is there without a connection, is sent
+nothing, and nobody else is sent what it holds. Whoever joins with its name and names its session goes on with all of it:
+nothing is sent again, and its answers count. When somebody else has the name, or the time is over, it is as if the consumer
+had left: what it held comes again, and counts as delivered once more, not as failed.
+
+What waits for its time (delays, retries) waits there too. The rest is unseen at the next owner, or ready again.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from pydanube_broker.subscription.chunk import Chunk
+from pydanube_broker.subscription.consumer import Consumer
+from pydanube_broker.subscription.ranges import ranges_of, subtract, total
+from pydanube_broker.subscription.window import Window
+
+REJOIN_MS: Final = (
+    10_000  # as long as a broker's lease: a client that looks for the topic has found it by then
+)
+MOST_RANGES: Final = 16_384  # of a subscription; where there are more, all that is held comes again
+
+
+class Held(NamedTuple):
+    """Messages `[start, end)` and how long until they come back; None: not by time."""
+
+    start: int
+    end: int
+    left_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBy:
+    """Messages that one session of a consumer had been sent and has not answered."""
+
+    consumer: str
+    session: int
+    ranges: tuple[Held, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings:
+    """The part of a subscription that is with its consumers, and what waits for its time (delays, retries).
+
+    `slots`: key-shared: of each message from the floor to the end of all this that is not acknowledged, ascending, the slot
+    of its key, two bytes each, little-endian.
+    """
+
+    subscription_id: int
+    consumers: tuple[HeldBy, ...] = ()
+    waiting: tuple[Held, ...] = ()
+    slots: bytes = b""
+
+    @property
+    def end(self) -> int:
+        """One past the last message of all this."""
+        return max(
+            (
+                held.end
+                for ranges in (*(each.ranges for each in self.consumers), self.waiting)
+                for held in ranges
+            ),
+            default=0,
+        )
+
+
+def holdings_of(
+    subscription_id: int, window: Window, consumers: Sequence[Consumer], now_ms: int, *, keyed: bool
+) -> Holdings | None:
+    """What is to be known at the next owner; None where nothing is, or it is too much. O(in flight).
+
+    Args:
+        consumers: those whose clients can go on with a session.
+        keyed: the subscription is key-shared.
+    """
+    by_consumer: dict[Consumer, list[Held]] = {consumer: [] for consumer in consumers}
+    waiting: list[Held] = []
+    for chunk in window.chunks:
+        for flight in chunk.flights:
+            if (held := by_consumer.get(flight.consumer)) is not None:
+                # What waits in the buffer of a consumer that reports is not late.
+                held += _held(chunk, flight.mask, flight.deadline_ms if flight.taken else None, now_ms)
+        for wait in chunk.waits:
+            waiting += _held(chunk, wait.mask, wait.due_ms, now_ms)
+    found = Holdings(
+        subscription_id=subscription_id,
+        consumers=tuple(
+            HeldBy(consumer=consumer.name, session=consumer.session, ranges=tuple(sorted(held)))
+            for consumer, held in by_consumer.items()
+            if held
+        ),
+        waiting=tuple(sorted(waiting)),
+    )
+    if not 0 < sum(map(len, by_consumer.values())) + len(waiting) <= MOST_RANGES:
+        return None
+    if not keyed:
+        return found
+    return Holdings(
+        subscription_id=subscription_id,
+        consumers=found.consumers,
+        waiting=found.waiting,
+        slots=_slots_below(window, found.end),
+    )
+
+
+def take_in(
+    window: Window,
+    holdings: Holdings,
+    keep_places: Callable[[Holdings], Sequence[Consumer]],
+    now_ms: int,
+    *,
+    keyed: bool,
+) -> bool:
+    """Put what is held into a window that has sent nothing yet; False, and nothing is done, where it does not fit.
+
+    Args:
+        keep_places: makes the absent consumers, in the order of `holdings.consumers`.
+    """
+    end = holdings.end
+    unread = (
+        subtract([(window.floor, end)], list(window.snapshot().acknowledged)) if end > window.floor else []
+    )
+    slots = _unpacked(holdings.slots) if keyed else None
+    if not unread or (slots is not None and len(slots) != total(unread)):
+        return False
+    rest = dict(window.place(unread, end, slots))
+    for seat, each in zip(keep_places(holdings), holdings.consumers, strict=True):
+        for chunk, mask in _taken_from(rest, window, each.ranges):
+            window.launch(chunk, mask, seat, now_ms)
+            seat.in_flight += mask.bit_count()
+    for held in holdings.waiting:
+        for chunk, mask in _taken_from(rest, window, [held]):
+            window.wait(chunk, mask, now_ms + (held.left_ms or 0), "retry")
+    for chunk, mask in rest.items():
+        if mask:
+            window.make_ready(chunk, mask)
+    return True
+
+
+def go_on(window: Window, absent: Consumer, consumer: Consumer, now_ms: int) -> None:
+    """A consumer has come back: what was kept for it is with it, with the time that was left. O(chunks)."""
+    for chunk in window.chunks:
+        for flight in tuple(chunk.flights):
+            if flight.consumer is absent:
+                flight.consumer = consumer
+                consumer.in_flight += flight.mask.bit_count()
+                if consumer.ack_timeout_ms:
+                    window.extend(flight, flight.mask, now_ms + consumer.ack_timeout_ms)
+    absent.in_flight = 0
+    if consumer.credit_returns:
+        consumer.credit_messages = max(0, consumer.credit_messages - consumer.in_flight)
+    for start, end, left_ms in absent.keeps:
+        if left_ms is None or not consumer.ack_timeout_ms:
+            continue
+        for chunk, mask in window.locate([(start, end)]).items():
+            for flight in tuple(chunk.flights):
+                if flight.consumer is consumer and (own := flight.mask & mask):
+                    window.extend(flight, own, now_ms + min(left_ms, consumer.ack_timeout_ms))
+
+
+def _held(chunk: Chunk, mask: int, at_ms: int | None, now_ms: int) -> Iterator[Held]:
+    left_ms = None if at_ms is None else max(0, at_ms - now_ms)
+    for start, end in ranges_of(mask, chunk.start):
+        yield Held(start, end, left_ms)
+
+
+def _taken_from(
+    rest: dict[Chunk, int], window: Window, ranges: Sequence[Held]
+) -> Iterator[tuple[Chunk, int]]:
+    for chunk, mask in window.locate([(start, end) for start, end, _ in ranges]).items():
+        if own := rest.get(chunk, 0) & mask:
+            rest[chunk] ^= own
+            yield chunk, own
+
+
+def _slots_below(window: Window, end: int) -> bytes:
+    found = array("H")
+    for chunk in window.chunks:
+        for start, stop in ranges_of(chunk.open, 0):
+            found.extend(chunk.slots[start : max(start, min(stop, end - chunk.start))])
+    if sys.byteorder == "big":
+        found.byteswap()
+    return found.tobytes()
+
+
+def _unpacked(slots: bytes) -> array[int]:
+    found = array("H", slots)
+    if sys.byteorder == "big":
+        found.byteswap()
+    return found

@@ -1,0 +1,40 @@
+"""The part of its receiver and its client that a lane of a consumer uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydanube_core.errors import ClusterError
+
+from pydanube.facts import ClientEventKind
+from pydanube.message import Delivered, Lane
+from pydanube.options import ReceiverOptions
+from pydanube.retry import Retry
+from pydanube.wire.transport import Transport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeOptions:
+    """The parts of its receiver and its client that a lane uses; its credit is its share of the receiver's."""
+
+    topic: str
+    partition: int | None
+    concrete_topic: str
+    receiver: ReceiverOptions
+    may_leave: tuple[
+        type[ClusterError], ...
+    ]  # the consumer goes on with its other topics after such an error
+    credit_messages: int
+    credit_bytes: int
+    retry: Retry
+    locate: Callable[[str], Coroutine[Any, Any, Transport]]
+    ready: Callable[[Delivered], None]
+    handed_out: Callable[[Lane], int]  # of the lane's delivery that is being handed out
+    position: Callable[[], tuple[int, int]]  # moves when the application is handed something, of any lane
+    give_back: Callable[[Lane, Sequence[int]], list[int]]  # of these ranges, what nobody was handed
+    reply: Callable[[str, str, bytes], Coroutine[Any, Any, None]]
+    decode: Callable[[Any, Callable[..., Any] | None], Coroutine[Any, Any, Any]]
+    changed: Callable[[], None]  # the lane ended, failed, or its session changed
+    emit: Callable[[ClientEventKind, str, int, str], None]

@@ -1,0 +1,69 @@
+"""Answers to messages, kept until it is known that they were carried out: the topic may go to another broker before.
+
+A broker that hands a topic over says how many answers of a stream it carried out. The others are sent again to the next
+owner, where the session goes on. More than `MOST_KEPT` that were not carried out are not kept: then the session ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from pydanube_core.generated import danube_stream_pb2 as pb
+
+MOST_KEPT: Final = 512  # requests: a second and more of a busy consumer
+
+
+class KeptAnswers:
+    """Of one consumer's stream, and of the time until the next one. `settled` is not set between two owners."""
+
+    __slots__ = ("_carried_out", "_kept", "_noted", "settled")
+
+    def __init__(self) -> None:
+        self._kept: deque[pb.ConsumeRequest] = deque(maxlen=MOST_KEPT)
+        self._noted = 0
+        self._carried_out: int | None = None
+        self.settled = asyncio.Event()
+        self.settled.set()
+
+    def note(self, message: pb.ConsumeRequest) -> pb.ConsumeRequest:
+        """Keep an Ack, Nack, Terminate or GivenBack that is about to be sent; returns it."""
+        self._kept.append(message)
+        self._noted += 1
+        return message
+
+    def owner_left(self, carried_out: int) -> None:
+        """The topic goes to another broker; this one carried out so many of the stream's answers."""
+        self._carried_out = carried_out
+        self.settled.clear()
+
+    @property
+    def between_owners(self) -> bool:
+        return self._carried_out is not None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the session can go on: all that was not carried out is here."""
+        return self._carried_out is not None and 0 <= self._noted - self._carried_out <= len(self._kept)
+
+    def begin_stream(self, *, keeps: bool) -> None:
+        """Another stream. `keeps`: its session goes on, and what is here is sent on it."""
+        if not keeps:
+            self._kept.clear()
+        self._noted, self._carried_out = len(self._kept), None
+        self.settled.set()
+
+    def resume(self, session: int) -> tuple[pb.ConsumeRequest, ...]:
+        """The session goes on, under another number: return what is to be sent again, in order."""
+        assert self._carried_out is not None
+        for _ in range(len(self._kept) - (self._noted - self._carried_out)):
+            self._kept.popleft()
+        for message in self._kept:
+            kind = message.WhichOneof("kind")
+            assert kind is not None
+            getattr(message, kind).session = session
+            if kind == "ack":
+                message.ack.confirm = 0  # who waited for it asks again
+        self.begin_stream(keeps=True)
+        return tuple(self._kept)
