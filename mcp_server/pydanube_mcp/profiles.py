@@ -40,7 +40,7 @@ FOR_PROGRAMS: Final = frozenset({"changed_since", "mark", "gone", "whole_because
 _PLAN_ONLY: Final = (
     "plan_only"  # taken, and not listed: in the instructions, and `plan_operation` does the same
 )
-_AS_ANOTHER: Final = "As set_"  # of the same group of operations, so that both are listed or none
+_AS_ANOTHER: Final = "As set_"  # of the same set of tools, so that both are listed or none
 _PLAN_TOKEN: Final = "plan_token"
 _ANY_NUMBER: Final = 1_000_000  # a bound of this size says nothing of what is meant
 _SHORTER: Final = (

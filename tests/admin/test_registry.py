@@ -13,6 +13,7 @@ def test_the_operations_and_their_tools() -> None:
     assert {operation.name: operation.tool for operation in OPERATIONS.values()} == {
         "reports.lag": "run_lag_report",
         "reports.balance": "run_balance_report",
+        "reports.traffic": "run_traffic_report",
         "topics.list": "list_topics",
         "topics.describe": "describe_topic",
         "topics.chart": "chart_topic",

@@ -86,6 +86,7 @@ quotas.list                       quotas:read
 quotas.set                        quotas:change
 reports.balance                   reports:run
 reports.lag                       reports:run
+reports.traffic                   reports:run
 revocations.create                revocations:create
 revocations.delete                revocations:delete
 revocations.list                  revocations:read

@@ -125,4 +125,4 @@ SubscriptionArgument = Annotated[str, Field(max_length=256, description="Name of
 
 
 SINCE_DESCRIPTION: Final = "A length before now (24h), or a time (2026-01-31T12:00:00Z)"
-OptionalTopic = Annotated[str | None, Field(max_length=512, description="Without it, all topics")]
+OptionalTopic = Annotated[str | None, Field(max_length=512)]  # without it, all topics

@@ -24,7 +24,6 @@ from pydanube_admin.engine.paging import glob, one_by_one, page_of
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.operations.policies import (
     Policies,
-    PoliciesArgument,
     check_some,
     later_text,
     plain,
@@ -51,7 +50,7 @@ class NamespaceItem(Result):
 
 class CreateNamespaceRequest(Request):
     namespace: NamespaceArgument
-    policies: Annotated[Policies | None, Field(description="As set_namespace_policies takes them")] = None
+    policies: Annotated[Policies | None, Field(description="As set_topic_policies")] = None
 
 
 class DeleteNamespaceRequest(Request):
@@ -64,7 +63,7 @@ class NamespacePoliciesRequest(Request):
 
 class SetNamespacePoliciesRequest(Request):
     namespace: NamespaceArgument
-    policies: PoliciesArgument
+    policies: Annotated[Policies, Field(description="As set_topic_policies, for topics without their own")]
 
 
 class NamespacePoliciesResult(Result):

@@ -29,12 +29,12 @@ Begin = Annotated[
     Field(
         alias="from",
         max_length=64,
-        description="Position: earliest, offset:42, time:2026-01-31T12:00:00Z, time:-15m; without it, the first",
+        description="Position: earliest, offset:42, time:2026-01-31T12:00:00Z, time:-15m",
     ),
 ]
 
 
-End = Annotated[str | None, Field(max_length=64, description="Position, exclusive; without it, the end")]
+End = Annotated[str | None, Field(max_length=64, description="Position, exclusive")]
 
 
 class ObjectsRequest(Request):

@@ -41,15 +41,13 @@ Progress = Callable[[float, str], None]  # the share that is done, what is being
 
 
 class ReportRequest(Request):
-    since: Annotated[
-        str, Field(min_length=1, max_length=64, description="A length before until, such as 24h, or a time")
-    ] = "24h"
+    since: Annotated[str, Field(min_length=1, max_length=64, description="24h before until, or a time")] = (
+        "24h"
+    )
     until: Annotated[str | None, Field(max_length=64, description="A time; without it, now")] = None
     topic: Annotated[str | None, Field(max_length=512, description="Glob of topics")] = None
-    compare: Annotated[
-        Literal["previous"] | None, Field(description="With the time of the same length before it")
-    ] = None
-    rows: Annotated[int, Field(ge=1, le=1000, description="Rows, the worst first")] = 20
+    compare: Annotated[Literal["previous"] | None, Field(description="With the time before, as long")] = None
+    rows: Annotated[int, Field(ge=1, le=1000, description="Rows at most")] = 20
 
 
 class ReportResult(Result):
@@ -99,6 +97,23 @@ async def run_balance_report(context: Context, request: ReportRequest) -> Report
     return await _run("balance", context, request)
 
 
+@operation(
+    "reports.traffic",
+    effect=Effect.READ,
+    title="Run the traffic report",
+    permission="reports:run",
+    summary="Report messages and bytes in and out of topics over hours or days, also against the time before.",
+    long_running=True,
+    resumable=True,
+    examples=(
+        Example(arguments={"since": "24h", "topic": "orders"}, note="hour by hour"),
+        Example(arguments={"since": "7d", "compare": "previous"}, note="this week against the last"),
+    ),
+)
+async def run_traffic_report(context: Context, request: ReportRequest) -> ReportResult:
+    return await _run("traffic", context, request)
+
+
 async def _run(report: str, context: Context, request: ReportRequest) -> ReportResult:
     for module in _NEEDED:
         if find_spec(module) is None:
@@ -138,7 +153,7 @@ async def _run(report: str, context: Context, request: ReportRequest) -> ReportR
         )
     finally:
         _running.discard(report)
-    rows = said["rows"] if report == "lag" else said["rows"][::-1]
+    rows = said["rows"][::-1] if report == "balance" else said["rows"]
     return ReportResult.model_validate({**said, "rows": rows[: request.rows], "rows_total": len(rows)})
 
 

@@ -128,8 +128,8 @@ async def forecast_register(context: Context, request: RegisterSchemaRequest) ->
     effect=Effect.CREATE,
     title="Register a schema",
     permission="schemas:create",
-    summary="Register a schema under a subject. The same again gives its version; one that breaks the "
-    "subject's compatibility mode is refused with every difference.",
+    summary="Register a schema under a subject. The same again gives its version; one that breaks its mode is refused "
+    "with every difference.",
     forecast=forecast_register,
     required_flags=("schema_type", "schema_definition"),
     text_argument="schema_definition",

@@ -24,11 +24,13 @@ from pydanube_spark.failures import failure_of
 from pydanube_spark.reports.balance_run import run_balance
 from pydanube_spark.reports.progress import Progress, say_progress
 from pydanube_spark.reports.run import ReportRequest, run_lag
+from pydanube_spark.reports.traffic import run_traffic
 from pydanube_spark.sources.options import store_options
 
 _REPORTS: dict[str, Callable[[ReportRequest, Progress], dict[str, Any]]] = {
     "lag": run_lag,
     "balance": run_balance,
+    "traffic": run_traffic,
 }
 _STORE = ("endpoint", "region", "path-style", "profile", "role", "anonymous")
 #: settings of the broker's diagnosis that decide a status, as they are said here → field of `DiagnosisOptions`

@@ -935,6 +935,18 @@ class ReportsOperations:
         """Report from telemetry how far each subscription was behind, with status, since when and why; takes seconds to minutes."""
         return await self._caller.call("reports.lag", locals(), ReportResult, long_running=True)
 
+    async def traffic(
+        self,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        topic: str | None = None,
+        compare: Literal["previous"] | None = None,
+        rows: int | None = None,
+    ) -> ReportResult:
+        """Report messages and bytes in and out of topics over hours or days, also against the time before."""
+        return await self._caller.call("reports.traffic", locals(), ReportResult, long_running=True)
+
 
 class RevocationsOperations:
     """`admin.revocations`"""
@@ -1092,7 +1104,7 @@ class SchemasOperations:
         tags: str | None = None,
         plan_token: str | None = None,
     ) -> Registration:
-        """Register a schema under a subject. The same again gives its version; one that breaks the subject's compatibility mode is refused with every difference."""
+        """Register a schema under a subject. The same again gives its version; one that breaks its mode is refused with every difference."""
         return await self._caller.call("schemas.register", locals(), Registration)
 
     async def plan_register(

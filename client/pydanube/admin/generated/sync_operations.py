@@ -203,6 +203,7 @@ class SyncReportsOperations(InLoop[ReportsOperations]):
 
     balance = Blocking(ReportsOperations.balance)
     lag = Blocking(ReportsOperations.lag)
+    traffic = Blocking(ReportsOperations.traffic)
 
 
 class SyncRevocationsOperations(InLoop[RevocationsOperations]):

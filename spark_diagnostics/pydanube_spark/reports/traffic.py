@@ -1,0 +1,303 @@
+"""The traffic report: what came into topics and went out of them, by stretches of time. No Spark in here.
+
+Telemetry has a topic's counters every few minutes. What they rose by between two samples is spread evenly over the time between
+them; they begin at 0 with each start of the broker, and whenever the topic comes to it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pydanube_core.errors import CorruptObject, InvalidArgument, ObjectMissing
+from pydanube_core.names import TopicName
+from pydanube_core.telemetry import TelemetryFile, table_named
+from pydanube_core.telemetry.files import HOUR_MS
+from pydanube_core.units import format_time
+from pydanube_storage.telemetry.reading import read_samples
+
+from pydanube_spark.reports.comparison import previous
+from pydanube_spark.reports.lag_rows import Span
+from pydanube_spark.reports.progress import Progress, no_progress
+from pydanube_spark.reports.run import ReportRequest, span_of
+from pydanube_spark.reports.source import Telemetry, find_telemetry, topic_matches
+from pydanube_spark.sources.cluster import open_for_reading
+
+COUNTERS: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out")
+#: A sample from before the time says where a counter stood: telemetry that was thinned out has one an hour.
+LEAD_MS: Final = 2 * HOUR_MS
+MOST_STRETCHES: Final = 48
+_LENGTHS_MS: Final = (300_000, 900_000, HOUR_MS, 6 * HOUR_MS, 24 * HOUR_MS)
+_MOST_BYTES: Final = 1 << 30  # of files: some ten thousand topics over a week
+
+
+def run_traffic(request: ReportRequest, progress: Progress = no_progress) -> dict[str, Any]:
+    """The traffic report: as that of lag, with a row for each topic, those with most messages first.
+
+    Raises:
+        ClusterError: no store, no telemetry, none of that time, no such topic, too much of it.
+    """
+    begun = time.monotonic()
+    now_ms = time.time_ns() // 1_000_000
+    span = span_of(request, now_ms=now_ms)
+    progress("reading telemetry", 0.1)
+    found = traffic_of(request, span)
+    newest_ms = found.until_ms
+    report: dict[str, Any] = {
+        "report": "traffic",
+        "cluster": found.cluster,
+        "since": format_time(span.since_ms),
+        "until": format_time(span.until_ms),
+        "as_of": format_time(newest_ms),
+        "data_age_s": max(0, now_ms - newest_ms) / 1000,
+        "engine": "python",
+        "summary": found.summary(),
+    }
+    rows = found.rows()
+    if request.compare is not None:
+        progress("reading the time before", 0.6)
+        before: dict[str, Mapping[str, Any]] = {}
+
+        def make(span: Span) -> dict[str, Any]:
+            earlier = traffic_of(request, span)
+            before.update((row["topic"], row) for row in earlier.rows())
+            return {"summary": earlier.summary()}
+
+        report["previous"] = previous(span, make)
+        rows = [compared(row, before.get(row["topic"])) for row in rows]
+    report["took_s"] = round(time.monotonic() - begun, 3)
+    progress("done", 1.0)
+    return {**report, "rows": rows, "files": {}}
+
+
+def compared(row: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A row with what it was before; `change` is that of the rate of messages, 0.5 for half as many again."""
+    was = None if before is None else before["messages_in_per_s"]
+    change = None if not was else round(row["messages_in_per_s"] / was - 1, 3)
+    return {**row, "messages_in_per_s_before": was, "change": change}
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Counts by topic, stretch and counter. Mutable while files are read."""
+
+    cluster: str
+    span: Span
+    starts: Any  # of the stretches, ascending
+    from_ms: int  # what is counted lies between these two
+    until_ms: int
+    damaged: list[str]
+    names: dict[str, int] = field(default_factory=dict)  # topic as its users know it → place
+    counts: Any = None  # [place, stretch, counter]
+
+    @property
+    def ends(self) -> Any:
+        return np.append(self.starts[1:], self.span.until_ms)
+
+    @property
+    def covered_s(self) -> Any:
+        """Seconds of each stretch of which something is known."""
+        covered = np.minimum(self.ends, self.until_ms) - np.maximum(self.starts, self.from_ms)
+        return np.clip(covered, 0, None) / 1000
+
+    def place(self, topic: str) -> int:
+        """Where a log is counted: with the other partitions of its topic."""
+        return self.names.setdefault(str(TopicName.parse(topic).base), len(self.names))
+
+    def add(self, places: Any, begin_ms: Any, end_ms: Any, rises: Any) -> None:
+        """Spread rises of `[row, counter]` over the time in which they came."""
+        missing = len(self.names) - len(self.counts)
+        if missing > 0:
+            empty = np.zeros((missing, *self.counts.shape[1:]))
+            self.counts = np.concatenate([self.counts, empty])
+        lengths = end_ms - begin_ms
+        for at, (start, end) in enumerate(zip(self.starts, self.ends, strict=True)):
+            share = np.clip(np.minimum(end_ms, end) - np.maximum(begin_ms, start), 0, None) / lengths
+            inside = share > 0
+            for counter in range(len(COUNTERS) if inside.any() else 0):
+                weights = rises[inside, counter] * share[inside]
+                self.counts[:, at, counter] += np.bincount(places[inside], weights, len(self.counts))
+
+    def summary(self) -> dict[str, Any]:
+        """All topics together: totals, means a second, and the stretches; None where nothing was sampled."""
+        covered = self.covered_s
+        stretches = []
+        for at, start in enumerate(self.starts):
+            known = covered[at] > 0
+            stretches.append(
+                {"from": format_time(int(start)), "covered_s": round(float(covered[at]), 1)}
+                | {
+                    name: round(float(self.counts[:, at, counter].sum())) if known else None
+                    for counter, name in enumerate(COUNTERS)
+                }
+            )
+        return {
+            "topics": len(self.names),
+            "covered_s": round(float(covered.sum()), 1),
+            **_means(self.counts.sum(axis=(0, 1)), float(covered.sum())),
+            "stretches": stretches,
+            "damaged_files": self.damaged,
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a topic, most messages first."""
+        covered = self.covered_s
+        known = covered > 0
+        found = []
+        for topic, place in self.names.items():
+            counts = self.counts[place]
+            rates = np.zeros(len(covered))
+            rates[known] = counts[known, 0] / covered[known]
+            busiest = int(rates.argmax())
+            found.append(
+                {
+                    "topic": topic,
+                    **_means(counts.sum(axis=0), float(covered.sum())),
+                    "busiest_from": format_time(int(self.starts[busiest])) if rates.any() else None,
+                    "busiest_messages_in_per_s": round(float(rates[busiest]), 3),
+                }
+            )
+        return sorted(found, key=lambda row: (-row["messages_in"], -row["messages_out"], row["topic"]))
+
+
+def _means(counts: Any, seconds: float) -> dict[str, Any]:
+    totals = {name: round(float(count)) for name, count in zip(COUNTERS, counts, strict=True)}
+    means = {
+        f"{name}_per_s": round(float(count) / seconds, 3) if seconds else None
+        for name, count in zip(COUNTERS, counts, strict=True)
+    }
+    return totals | means
+
+
+def traffic_of(request: ReportRequest, span: Span) -> Traffic:
+    """Count what went through the topics in that time."""
+    lead = Span(since_ms=max(0, span.since_ms - LEAD_MS), until_ms=span.until_ms)
+    source = find_telemetry(
+        request.store, request.cluster, "topics", start_ms=lead.since_ms, end_ms=lead.until_ms
+    )
+    if source.stored_bytes > _MOST_BYTES:
+        raise InvalidArgument(
+            f"{source.stored_bytes >> 20} MiB of telemetry are too much for one report; ask for less by since and until",
+            field="since",
+            value=request.since,
+        )
+    length = span.until_ms - span.since_ms
+    step = next((one for one in _LENGTHS_MS if length <= MOST_STRETCHES * one), -(-length // MOST_STRETCHES))
+    starts = np.arange(span.since_ms, span.until_ms, step, dtype=np.int64)
+    found = Traffic(source.cluster, span, starts, span.until_ms, span.since_ms, [])
+    found.counts = np.zeros((0, len(starts), len(COUNTERS)))
+    files = _Files(source, lead, request.topic, found.damaged)
+    for broker in files.brokers():
+        _count_broker(found, files, broker)
+    found.from_ms = max(found.from_ms, span.since_ms)
+    if found.until_ms <= found.from_ms:
+        raise InvalidArgument(
+            "no two samples of that time say what went through topics: a topic is sampled every few minutes",
+            field="since",
+            value=request.since,
+        )
+    if request.topic is not None and not found.names:
+        raise InvalidArgument(
+            f"no topic {request.topic!r} was sampled in that time", field="topic", value=request.topic
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Samples:
+    """Samples of one file: of one broker, by log, each log's ascending by time."""
+
+    rounds: Any  # when the broker told, ascending; also of topics that were not asked for
+    logs: Any
+    topics: list[str]
+    times: Any
+    lives: Any  # starts of the broker
+    values: Any  # [row, counter]
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    source: Telemetry
+    span: Span
+    topic: str | None
+    damaged: list[str]
+
+    def brokers(self) -> list[list[str]]:
+        """Keys of files by broker, the oldest first."""
+        by_broker: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        for key in self.source.keys:
+            file = TelemetryFile.parse(key)
+            assert file is not None, "it was listed by its name"
+            by_broker[file.broker_id].append((file.start_ms, key))
+        return [[key for _, key in sorted(keys)] for keys in by_broker.values()]
+
+    def read(self, keys: list[str]) -> Iterator[_Samples]:
+        store = open_for_reading(self.source.store)
+        columns = ["taken_at", "incarnation", "topic", "topic_id", *COUNTERS]
+        for key in keys:
+            try:
+                table = read_samples(store, key, table_named("topics"), columns=columns)
+            except (CorruptObject, ObjectMissing) as error:
+                self.damaged.append(error.message)
+                continue
+            times = table.column("taken_at").cast(pa.int64()).to_numpy()
+            inside = (times >= self.span.since_ms) & (times < self.span.until_ms)
+            rounds = np.unique(times[inside])
+            names = table.column("topic").to_pylist()
+            if self.topic is not None:
+                asked = {name: topic_matches(name, self.topic) for name in set(names)}
+                inside &= np.array([asked[name] for name in names], bool)
+            logs = table.column("topic_id").to_numpy()
+            order = np.lexsort((times, logs))
+            order = order[inside[order]]
+            values = np.stack([table.column(name).to_numpy() for name in COUNTERS], axis=1)
+            lives = table.column("incarnation").fill_null(0).to_numpy()
+            yield _Samples(
+                rounds=rounds,
+                logs=logs[order],
+                topics=[names[row] for row in order],
+                times=times[order],
+                lives=lives[order],
+                values=values[order],
+            )
+
+
+def _count_broker(found: Traffic, files: _Files, keys: list[str]) -> None:
+    """Count what one broker's files say. Of each log what was told last is carried into the next file."""
+    last: dict[int, tuple[int, int, Any]] = {}  # log → (time, life, values)
+    told_ms: int | None = None  # the broker's last round in the files before
+    for samples in files.read(keys):
+        if not len(samples.rounds):
+            continue
+        first = np.ones(len(samples.logs), bool)
+        first[1:] = samples.logs[1:] != samples.logs[:-1]
+        before_ms = np.zeros(len(first), np.int64)
+        before_ms[1:] = samples.times[:-1]
+        lives = np.roll(samples.lives, 1)
+        values = np.roll(samples.values, 1, axis=0)
+        for row in np.flatnonzero(first):
+            carried = last.get(int(samples.logs[row]))
+            if carried is not None:
+                before_ms[row], lives[row], values[row] = carried
+                continue
+            # New at this broker since its round before; of its first round nobody knows what came when.
+            at = int(np.searchsorted(samples.rounds, samples.times[row]))
+            earlier = samples.rounds[at - 1] if at else told_ms
+            before_ms[row] = samples.times[row] if earlier is None else earlier
+            values[row] = 0
+        goes_on = (lives == samples.lives)[:, None] & (samples.values >= values)
+        rises = np.where(goes_on, samples.values - values, samples.values)
+        counted = samples.times > before_ms
+        places = np.array([found.place(topic) for topic in samples.topics], np.int64)
+        if counted.any():
+            found.add(places[counted], before_ms[counted], samples.times[counted], rises[counted])
+        for row in np.flatnonzero(np.append(first[1:], [True] * (len(first) > 0))):
+            last[int(samples.logs[row])] = (samples.times[row], samples.lives[row], samples.values[row])
+        found.from_ms = min(found.from_ms, int(samples.rounds[0]) if told_ms is None else told_ms)
+        told_ms = int(samples.rounds[-1])
+        found.until_ms = max(found.until_ms, told_ms)
