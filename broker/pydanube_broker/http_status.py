@@ -81,7 +81,9 @@ def status_app(
         Route(path, _called_here(page) if only_here else page, methods=["GET"])
         for path, page in pages.items()
     ]
-    return Starlette(routes=routes)
+    application = Starlette(routes=routes)
+    application.router.redirect_slashes = False  # to whatever host the caller names
+    return application
 
 
 def _called_here(page: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:

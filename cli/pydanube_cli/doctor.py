@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from pydanube_core.errors import ClusterError, ConditionNotMet, InvalidArgument
+from pydanube_core.secrets import REDACTED, without_passwords, without_secrets
 
 from pydanube_cli.checks import examine
 from pydanube_cli.command import Common, command
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 MAX_LOG_BYTES: Final = 2 << 20
 _SECRET_NAME: Final = re.compile(r"token|secret|passw|credential|api_?key|auth", re.IGNORECASE)
-_URL_PASSWORD: Final = re.compile(r"(?<=://)[^/@\s]+@")
 _SIGNS: Final = {Level.OK: "ok", Level.WARNING: "WARNING", Level.PROBLEM: "PROBLEM", Level.SKIPPED: "-"}
 
 
@@ -131,13 +131,14 @@ def _pack(
         try:
             with log.open("rb") as source:
                 source.seek(max(0, log.stat().st_size - MAX_LOG_BYTES))
-                files["broker.log"] = _without_passwords(source.read().decode("utf-8", "replace")).encode()
+                files["broker.log"] = without_secrets(source.read().decode("utf-8", "replace")).encode()
         except OSError as error:
             raise InvalidArgument(
                 f"--log: cannot read {log}: {error.strerror}", field="log", value=str(log)
             ) from None
     with tarfile.open(bundle, "w:gz") as archive:
         for name, content in files.items():
+            content = without_passwords(content.decode("utf-8", "replace")).encode()
             entry = tarfile.TarInfo(f"danube-doctor/{name}")
             entry.size = len(content)
             entry.mtime = int(time.time())
@@ -145,19 +146,8 @@ def _pack(
 
 
 def redacted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` without secrets: by the name of what holds them, and passwords in URLs."""
-    return {
-        name: "…"
-        if _SECRET_NAME.search(name)
-        else _without_passwords(value)
-        if isinstance(value, str)
-        else value
-        for name, value in values.items()
-    }
-
-
-def _without_passwords(text: str) -> str:
-    return _URL_PASSWORD.sub("…@", text)
+    """`values` without secrets, by the name of what holds them."""
+    return {name: REDACTED if _SECRET_NAME.search(name) else value for name, value in values.items()}
 
 
 def _settings(load: Callable[[], Settings]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Final
 
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument
+from pydanube_core.secrets import without_passwords
 
 EXIT_INTERRUPTED: Final = 130
 
@@ -81,7 +82,7 @@ def report(error: ClusterError, *, as_json: bool) -> None:
             why = f"   # {printable(str(step['why']))}" if step.get("why") else ""
             line += f"\ntry: {printable(str(step.get('command') or step.get('operation')))}{why}"
     with suppress(OSError, ValueError):  # nobody may listen on stderr either
-        print(line, file=sys.stderr, flush=True)
+        print(without_passwords(line), file=sys.stderr, flush=True)  # it quotes what was given
 
 
 def printable(text: str, *, keep: str = "") -> str:

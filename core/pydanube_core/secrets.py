@@ -27,7 +27,8 @@ _WORDS: Final = (
     "api_key",
     "apikey",
 )
-_IN_A_URL: Final = re.compile(r"(?<=://)[^\s/@\"':]{0,256}:[^\s/@\"']{0,1024}@")
+# A password may have / and @ in it, as people write them; what looks like a port and a path is none.
+_IN_A_URL: Final = re.compile(r"(?<=://)[^\s/@\"':]{0,256}(?::(?!\d{1,5}(?:[/,;?)\]]|$))[^\s\"']{0,256})?@")
 # Every repetition below is bounded, or begins at a place that is rare: texts of others must not cost more than their length.
 _FORMS: Final = re.compile(
     r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"  # access keys of AWS
@@ -58,7 +59,7 @@ def known_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def without_passwords(text: str) -> str:
-    """The text, which may be JSON, with what stands before the @ of a URL and has a password replaced."""
+    """The text, which may be JSON, with what stands before the @ of a URL replaced."""
     return _IN_A_URL.sub(f"{REDACTED}@", text) if "://" in text else text
 
 

@@ -185,7 +185,9 @@ def test_doctor_refuses_a_secret_in_a_url_and_packs_none(
     monkeypatch.setenv("DANUBE_TIER__URL", "s3://key:hunter2@bucket/x")
     monkeypatch.setenv("DANUBE_TOKEN", "hunter2")
     log = tmp_path / "log"
-    log.write_text("info tier_opened url=s3://key:hunter2@bucket/x\n")
+    log.write_text(
+        "info tier_opened url=s3://key:hunter2@bucket/x\ninfo asked authorization: Bearer hunter2hunter2\n"
+    )
     bundle = tmp_path / "help.tar.gz"
     ran = danube(
         "doctor",
@@ -212,12 +214,30 @@ def test_doctor_refuses_a_secret_in_a_url_and_packs_none(
     )
 
 
-def test_redaction_goes_by_name_and_by_form() -> None:
-    assert redacted({"DANUBE_TOKEN": "x", "URL": "s3://u:p@h/b", "PORT": 1}) == {
-        "DANUBE_TOKEN": "…",
-        "URL": "s3://…@h/b",
-        "PORT": 1,
-    }
+def test_redaction_goes_by_name() -> None:
+    assert redacted({"DANUBE_TOKEN": "x", "PORT": 1}) == {"DANUBE_TOKEN": "redacted", "PORT": 1}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("up", "--metadata", "etcd://root:hunter2@"),
+        ("up", "--metadata", "etcd://root:hunter2/x@127.0.0.1:1/p"),
+        ("up", "--metadata", "http://root:h@hunter2@127.0.0.1:1/p"),
+        ("topics", "list", "--broker", "http://ann:hunter2/x@127.0.0.1:1"),
+        ("topics", "list", "--admin", "https://hunter2@127.0.0.1:1/p"),
+        ("config", "show"),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_a_command_refuses_is_quoted_without_its_password(
+    danube: Danube, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...], as_json: bool
+) -> None:
+    if words[0] == "config":
+        monkeypatch.setenv("DANUBE_TIER__STORE", "s3://key:hunter2@bucket/x")
+    monkeypatch.setenv("DANUBE_DATA__DIR", str(tmp_path / "data"))
+    ran = danube(*words, *(["--json"] if as_json else []))
+    assert (ran.code, "hunter2" in ran.out + ran.err) == (2, False)
 
 
 def test_a_broker_alone_does_not_import_what_serves_the_http_port() -> None:

@@ -21,6 +21,7 @@ from pydanube import connect
 from pydanube.wire.ops_channel import OpsChannel
 from pydanube_broker.broker import Broker
 from pydanube_broker.rpc.caller import Peer
+from pydanube_broker.security import http_identity
 from pydanube_broker.serving import rights_watch
 from pydanube_broker.settings_load import load_settings
 from pydanube_cli.composition import _http_face, administered
@@ -339,10 +340,8 @@ async def test_http_faces_ask_too_and_probes_say_no_reasons(path: Path) -> None:
         }
         mcp = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "list_brokers"}
         assert (await web.post(f"{locked.http}/mcp", json=tool, headers=mcp)).status_code == 401
-        assert (
-            "PERMISSION_DENIED"
-            in (await web.post(f"{locked.http}/mcp", json=tool, headers=mcp | bearer("tenant"))).text
-        )
+        refused = (await web.post(f"{locked.http}/mcp", json=tool, headers=mcp | bearer("tenant"))).text
+        assert "user:tenant has no brokers:read on the cluster: ask" in refused
         assert (
             "PERMISSION_DENIED"
             not in (await web.post(f"{locked.http}/mcp", json=tool, headers=mcp | bearer("viewer"))).text
@@ -355,6 +354,8 @@ async def test_http_faces_ask_too_and_probes_say_no_reasons(path: Path) -> None:
             assert (await web.get(f"{metrics}/{page}")).status_code == 401
             assert (await web.get(f"{metrics}/{page}", headers=bearer("tenant"))).status_code == 403
             assert (await web.get(f"{metrics}/{page}", headers=bearer("viewer"))).status_code == 200
+            # no way to whatever host the caller names
+            assert (await web.get(f"{metrics}/{page}/", headers=bearer("viewer"))).status_code == 404
 
 
 async def test_who_gives_tokens_out_is_told_as_oauth_has_it(path: Path) -> None:
@@ -449,7 +450,7 @@ async def test_a_token_is_good_for_its_scopes_and_is_told_which_one_it_lacks(pat
         refused = await web.post(f"{locked.http}/rpc", json=rpc, headers=bearer)
         assert (refused.status_code, "danube:admin" in refused.headers["www-authenticate"]) == (403, True)
         # one too large to be looked at is refused by the operation itself
-        rpc["params"] = {"name": "x", "role": "x" * (1 << 20)}
+        rpc["params"] = {"name": "x", "role": "x" * http_identity.MOST_LOOKED_AT}
         assert "error" in (await web.post(f"{locked.http}/rpc", json=rpc, headers=bearer)).json()
 
 

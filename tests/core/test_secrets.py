@@ -10,6 +10,9 @@ from pydanube_core.secrets import is_secret_name, known_secrets, without_passwor
     ("text", "shown"),
     [
         ("s3://key:hunter22@bucket/x", "s3://redacted@bucket/x"),
+        ("etcd://root:hun/ter@22@10.0.0.1:2379/p", "etcd://redacted@10.0.0.1:2379/p"),
+        ("https://hunter22@10.0.0.1:2379/p", "https://redacted@10.0.0.1:2379/p"),
+        ("etcd://root:22@h1:2379,h2:2379/p x@y", "etcd://redacted@h1:2379,h2:2379/p x@y"),
         ('{"password": "hunter22", "n": 1}', '{"password": "redacted", "n": 1}'),
         ("aws_secret_access_key=hunter22 region=eu", "aws_secret_access_key=redacted region=eu"),
         ("Authorization: Bearer hunter22hunter22", "Authorization: Bearer redacted"),

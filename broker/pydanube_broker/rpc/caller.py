@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address
 from typing import Any, Final, Protocol
 
 from pydanube_core.security.identity import Identity, current_identity
@@ -26,11 +27,13 @@ class Peer:
     address: str
     certificate: Mapping[str, Any] | None = None
     local: bool = False
+    #: what all connections of one machine have in common: its address, of IPv6 the network of 64 bits that is a machine's own
+    host: str = field(init=False)
 
-    @property
-    def host(self) -> str:
-        """The address without its port: what has many connections of one machine together."""
-        return self.address.rpartition(":")[0]
+    def __post_init__(self) -> None:
+        kind, _, rest = self.address.partition(":")
+        host = rest.rpartition(":")[0]
+        object.__setattr__(self, "host", _network(host) if kind == "ipv6" else f"{kind}:{host}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -44,6 +47,17 @@ class Peer:
             if key == "commonName"
         ]
         return (*subject, *(value for _, value in self.certificate.get("subjectAltName", ())))
+
+
+def _network(host: str) -> str:
+    """The network of an address in brackets; one of IPv4 that is written so is a machine by itself."""
+    try:
+        found = IPv6Address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return f"ipv6:{host}"
+    if found.ipv4_mapped is not None:
+        return f"ipv4:{found.ipv4_mapped}"
+    return f"ipv6:[{IPv6Address(int(found) >> 64 << 64)}]/64"
 
 
 def address_of(name: Any) -> str:

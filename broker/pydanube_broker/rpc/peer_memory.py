@@ -46,9 +46,7 @@ class Holding:
     def __init__(
         self, peer: Peer, now: float, *, holds: Callable[[], int], give_up: Callable[[], None]
     ) -> None:
-        kind, _, rest = peer.address.partition(":")
-        address = rest.rpartition(":")[0] if kind in ("ipv4", "ipv6") else peer.address
-        self.group: Group = next(iter(peer.names), ""), address
+        self.group: Group = next(iter(peer.names), ""), peer.host.removeprefix("ipv4:").removeprefix("ipv6:")
         self.holds = holds
         self.give_up = give_up
         self.held = 0  # as it was noted last

@@ -29,9 +29,9 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 SESSION: Final = b"mcp-session-id"
 MOST_SESSIONS: Final = 1024
-MOST_LOOKED_AT: Final = (
-    1 << 20
-)  # of a body, for the operation in it; of a larger one the operation itself is refused
+#: of a body, for the operation in it; of a larger one the operation itself is refused. A port has 512 connections, and what is
+#: held here is of no budget: as little as `pydanube_admin.http` has room for always.
+MOST_LOOKED_AT: Final = 64 << 10
 OAUTH_PAGE: Final = "/.well-known/oauth-protected-resource"
 MCP_PATH: Final = "/mcp"
 _NOT_OF_A_HOST: Final = re.compile(r"[^\w.:\[\]-]", re.ASCII)

@@ -129,6 +129,8 @@ def denied(identity: Identity, permission: str, resource: Resource) -> Permissio
         f"{identity.principal} has no {permission} on {resource}: ask an admin for a role that has it "
         f"(`danube bindings create`), and see what there is with `danube security whoami`",
         permission=permission,
-        resource=str(resource),
+        resource="cluster"
+        if resource == CLUSTER
+        else str(resource),  # one word: sentences of errors are not for programs
         principal=str(identity.principal),
     )

@@ -42,7 +42,7 @@ class EtcdAddress:
         if not found or scheme not in _SCHEMES:
             raise _invalid_url(url, "it begins with etcd:// or etcds://")
         hosts, _, path = rest.partition("/")
-        if "@" in hosts:
+        if "@" in rest:  # also behind a slash, which passwords may have
             raise InvalidArgument(
                 "metadata.url holds a user or a password, which everybody could read in the list of processes: set "
                 "DANUBE_METADATA__USER and DANUBE_METADATA__PASSWORD in the environment and write the URL as "
