@@ -201,15 +201,13 @@ class JoinedBroker:
             if (waiting := topics - buried[broker_id]) > 0 and broker_id not in self._members
         }
 
-    def lost_by(self) -> dict[BrokerId, list[Assignment]]:
-        """What brokers own that are not registered now, deleted topics that may come back too."""
-        if not any(topics > 0 and broker not in self._members for broker, topics in self._load.items()):
-            return {}
-        found: dict[BrokerId, list[Assignment]] = {}
-        for place in self._places.values():
-            if place.broker_id not in self._members:
-                found.setdefault(place.broker_id, []).append(place)
-        return found
+    def lost_owners(self) -> set[BrokerId]:
+        """Brokers that own topics, deleted ones that may come back too, and are not registered now."""
+        return {broker for broker, topics in self._load.items() if topics > 0 and broker not in self._members}
+
+    def owned_by(self, broker_id: BrokerId) -> list[Assignment]:
+        """What a broker owns, deleted topics that may come back too. O(topics)."""
+        return [place for place in self._places.values() if place.broker_id == broker_id]
 
     # -- changes ---------------------------------------------------------------------------------------------
 

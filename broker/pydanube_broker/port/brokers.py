@@ -71,7 +71,7 @@ class BrokersPart:
             Reason(
                 code="OWNER_DOWN",
                 message=f"broker {broker_id} is not registered, and {topics} topics wait for it: start it again on its data "
-                "directory; nothing of them is lost",
+                "directory, and nothing of them is lost; if that is gone for good: danube brokers remove",
             )
             for broker_id, topics in sorted(ownership.office.absent_owners().items())
         ]

@@ -57,17 +57,23 @@ class TakingAway:
         self._kept = kept
         self._cluster = cluster
         self._objects = ObjectCatalog(store, wall_ms=now_ms)
+        self._said: dict[
+            BrokerId, Mapping[int, LogState]
+        ] = {}  # of brokers whose topics are being taken away
 
     async def look(self, office: JoinedBroker) -> None:
         """Take away some of what removed brokers still have. Raises `StoreUnavailable`: the next look goes on."""
-        lost = office.lost_by()
+        lost = office.lost_owners()
         if not lost or not office.alive():
+            self._said.clear()
             return
         for broker_id in await removed_among(self._store, lost):
-            places = [each for each in lost[broker_id] if self._is_to_go(each)][:_AT_ONCE]
+            places = [each for each in office.owned_by(broker_id) if self._is_to_go(each)][:_AT_ONCE]
             if not places:
                 continue
-            said, _ = await self._kept.read(broker_id)
+            if broker_id not in self._said:
+                self._said[broker_id], _ = await self._kept.read(broker_id)
+            said = self._said[broker_id]
             targets = office.spread([each.topic_id for each in places])
             async with anyio.create_task_group() as group:
                 for place in places:
@@ -88,7 +94,7 @@ class TakingAway:
             raise LastBroker(
                 f"the topics of broker {broker_id} have nowhere to go: no broker takes any", field="broker_id"
             )
-        places = [each for each in office.lost_by().get(broker_id, []) if self._is_to_go(each)]
+        places = [each for each in office.owned_by(broker_id) if self._is_to_go(each)]
         said, said_ms = await self._kept.read(broker_id)
         heads = await self._objects.heads()
         return RemovalFacts(

@@ -67,7 +67,11 @@ class KeptStates:
         found, data = await self._call("states_newest", {"folder": self._folder(broker_id)}, b"")
         if "written_ms" not in found:
             return {}, None
-        states = {each.topic_id: each.state for each in read_fragment(bytes(data)) if each.state is not None}
+        states, slices = {}, Slices()
+        for each in read_fragment(bytes(data)):
+            await slices()
+            if each.state is not None:
+                states[each.topic_id] = each.state
         return states, int(found["written_ms"])
 
     def _folder(self, broker_id: BrokerId) -> str:

@@ -124,8 +124,8 @@ class FragmentBuilder:
         return b"".join((header, crc32(header).to_bytes(_CRC_BYTES, "little"), *self._pieces))
 
 
-def read_fragment(data: bytes) -> list[Section]:
-    """Every section of a whole object, in order.
+def read_fragment(data: bytes) -> Iterator[Section]:
+    """Every section of a whole object, in order, each when it is asked for.
 
     Raises:
         CorruptObject: damaged, cut off, or longer than it says.
@@ -142,14 +142,13 @@ def read_fragment(data: bytes) -> list[Section]:
             f"the fragment has format {version}, this version reads up to {VERSION}: use the newer version",
             value=version,
         )
-    found, at = [], FILE_HEADER.size
+    at = FILE_HEADER.size
     for _ in range(sections):
         end = at + _section_bytes(view, at)
-        found.append(read_section(view[at:end]))
+        yield read_section(view[at:end])
         at = end
     if at != len(view):
         raise _corrupt(f"{len(view) - at} bytes lie behind its last section")
-    return found
 
 
 def read_section(data: Buffer, *, digest: str | None = None) -> Section:

@@ -46,7 +46,8 @@ def owner_down(view: BrokerView, cluster: ClusterView) -> Outcome:
         rule="owner_down",
         severity=Severity.CRITICAL,
         confidence=1.0,
-        summary=f"{topics} topics wait for broker {names}, which is not registered: start it again on its data directory",
+        summary=f"{topics} topics wait for broker {names}, which is not registered: start it again on its data "
+        "directory, or remove it if that is gone for good",
         subject=view.subject,
         evidence={"brokers": dict(sorted(cluster.absent.items())[:SHOWN]), "topics": topics},
         unobservable=("whether it runs and does not reach the metadata store, or is gone",),
@@ -56,6 +57,11 @@ def owner_down(view: BrokerView, cluster: ClusterView) -> Outcome:
                 operation="topics.list",
                 arguments={"broker": min(cluster.absent)},
                 why="see which topics wait",
+            ),
+            NextCall(
+                operation="brokers.remove",
+                arguments={"broker_id": min(cluster.absent)},
+                why="only where its data directory is gone for good: the plan says what would be lost",
             ),
         ),
     )
@@ -344,7 +350,7 @@ CLUSTER_RULES: Final = (
         "critical",
         "a broker that owns reliable topics is not registered",
         {"brokers": "id → how many topics wait for it", "topics": "all of them"},
-        "start it again on its data directory; nothing of its topics is lost",
+        "start it again on its data directory, and nothing of its topics is lost; `brokers.remove` where that is gone for good",
         "brokers miss another one",
         "whether it runs and does not reach the metadata store, or is gone",
     ),

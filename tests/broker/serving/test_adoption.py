@@ -15,6 +15,7 @@ from pydanube import connect
 from pydanube_broker.adoption import adopt
 from pydanube_broker.broker import Broker
 from pydanube_broker.metadata_home import IDENTITY, options_of
+from pydanube_broker.schema.vocabulary import SchemaType
 from pydanube_broker.settings import Data, Metadata, Settings
 from pydanube_core.errors import ClusterMismatch, InvalidArgument, ObjectMissing, TierNotShared
 from pydanube_core.names import AUDIT_TOPIC, TopicName
@@ -23,6 +24,7 @@ from pydanube_storage.metadata.etcd import EtcdStore
 
 from tests.broker.serving.test_moves_between_brokers import move
 from tests.broker.serving.test_several_brokers import etcd
+from tests.broker.serving.test_undo_among_several import grace
 from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import FREE, SeveralBrokers
 from tests.support.waiting import until
@@ -79,10 +81,32 @@ async def lone_broker(folder: Path) -> dict[str, int]:
             await until(lambda: served.subscriptions["s"].floor == 3)
         await broker.registry.create(TopicName.parse("p"), partitions=2, dispatch_strategy="reliable")
         await broker.registry.audit_topic()
+        await broker.registry.schemas.registry.register(
+            "schema", SchemaType.JSON_SCHEMA, b'{"type": "object"}'
+        )
+        gone = TopicName.parse("gone")
+        await broker.registry.create(gone, partitions=0, dispatch_strategy="reliable")
+        async with connect(broker.broker_url) as client, client.producer("gone") as producer:
+            await producer.send(b"back")
+        await broker.registry.delete(gone, grace=grace("c1"))
         for n in range(100):  # so that the ids are above what etcd would give out
             await broker.admin_state.write({f"test/{n}": b"x"}, {})
         await broker.registry.create(TopicName.parse("last"), partitions=0, dispatch_strategy="reliable")
-        return {str(each.topic): each.topic_id for each in broker.registry.catalog.index.topics()}
+        return ids_of(broker)
+
+
+def ids_of(broker: Broker) -> dict[str, int]:
+    """Of topics, subscriptions and a schema, by name."""
+    index, schemas = broker.registry.catalog.index, broker.registry.schemas.registry.index
+    return {
+        "schema": schemas.subject("schema").schema_id,
+        **{str(each.topic): each.topic_id for each in index.topics()},
+        **{
+            f"{each.topic} {one.name}": one.subscription_id
+            for each in index.topics()
+            for one in index.subscriptions(each.topic_id)
+        },
+    }
 
 
 async def assert_all_there(broker: Broker) -> None:
@@ -103,10 +127,13 @@ async def test_a_lone_broker_goes_on_as_the_first_of_several(cluster: SeveralBro
     assert done.objects
     await cluster.start(1)
     adopted = cluster.brokers[1]
-    assert {str(each.topic): each.topic_id for each in adopted.registry.catalog.index.topics()} == {
+    assert ids_of(adopted) == {
         f"{name}-{done.broker_id}" if name == AUDIT_TOPIC else name: number for name, number in ids.items()
     }
     await assert_all_there(adopted)
+    await adopted.registry.restore("c1")
+    async with connect(adopted.broker_url) as client, client.reader("gone", start="earliest") as reader:
+        assert (await anext(reader)).payload == b"back", "what was deleted can still be undone"
     await cluster.start(2)
     await cluster.all_know_all()
     await move(cluster, "t", cluster.brokers[2])
