@@ -6,6 +6,7 @@ import pytest
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import ReadOnly
+from pydanube_tui import doing
 from pydanube_tui.actions import ACTIONS
 from pydanube_tui.console import Console
 from pydanube_tui.dialogs import Form, Reading
@@ -143,6 +144,22 @@ async def test_marked_rows_are_one_plan_and_the_number_is_typed(cluster: Adminis
         await press("tab", "enter")
         await settled(app, press)
         assert len([topic for topic in await topics_of(cluster) if "gone" in topic]) == 3
+
+
+async def test_of_more_marks_than_one_plan_takes_it_says_so_and_the_others_stay(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doing, "MOST_TOGETHER", 2)
+    for number in range(3):
+        await add_topic(cluster, f"/default/gone{number}")
+    async with opened(cluster, "topics", allow_writes=True) as (app, press):
+        await press("/", *"gone", "enter", "ctrl+a", "ctrl+d")
+        await until_dialog(app, press, Consent)
+        assert "3 rows are marked: this is of the first 2" in [each.message for each in app._notifications]
+        await press(*"2", "enter", "enter")
+        await settled(app, press)
+        assert [topic for topic in await topics_of(cluster) if "gone" in topic] == ["/default/gone2"]
+        assert app.marked == {"/default/gone2"}
 
 
 async def test_the_buttons_stay_in_sight_of_many_plans(cluster: Administered) -> None:

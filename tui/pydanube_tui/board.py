@@ -389,7 +389,7 @@ class Board(App[None]):
         if self.filter is not None:
             counts = f"/{self.filter.text}  {counts}"
         if self.marked:
-            counts = f"{len(self.marked)} marked  {counts}"
+            counts = f"{len(self.marked):,} marked  {counts}"
         self._set("#bottom", self._barred(footer(self._wanted, counts, self.size.width)))
 
     def _set(self, id: str, text: Text) -> None:

@@ -51,19 +51,24 @@ class Doing(Board):
             self.say(f"{action.title}: this caller has no right to it ({operation.permission})", bad=True)
             return
         try:
-            calls = await self._calls(operation, action)
+            rows = self._rows()
+            if len(rows) > MOST_TOGETHER:
+                self.say(f"{len(rows):,} rows are marked: this is of the first {MOST_TOGETHER}", bad=True)
+                rows = rows[:MOST_TOGETHER]
+            calls = await self._calls(operation, action, rows)
             if calls is None:
                 return
             if operation.effect is Effect.READ:
                 self.read(operation.name, json_lines(await self.caller.call(operation.name, calls[0])))
             else:
-                await self._change(operation, calls)
+                await self._change(operation, calls, rows)
         except ClusterError as error:
             self.read(f"{action.title}: refused", _refusal(error))
 
-    async def _calls(self, operation: Operation, action: Action) -> list[dict[str, Any]] | None:
+    async def _calls(
+        self, operation: Operation, action: Action, rows: Sequence[Row]
+    ) -> list[dict[str, Any]] | None:
         """The arguments of each call; None: the person left."""
-        rows = self._rows()[:MOST_TOGETHER]
         if action.gathers is not None and rows:
             name, field = action.gathers
             first = arguments_of(operation, action, {**rows[0].item, **self.target.arguments})
@@ -99,7 +104,10 @@ class Doing(Board):
         selected = self.grid.selected
         return marked or ([selected] if selected is not None else [])
 
-    async def _change(self, operation: Operation, calls: Sequence[dict[str, Any]]) -> None:
+    async def _change(
+        self, operation: Operation, calls: Sequence[dict[str, Any]], rows: Sequence[Row] = ()
+    ) -> None:
+        """Show the plans, carry them out where somebody says so; of the rows that they were of no mark is left."""
         together = as_one(operation, calls)
         plans: list[Plan]
         if together is not None:
@@ -126,7 +134,7 @@ class Doing(Board):
         except PlanStale as error:
             if not done:
                 self.say("it has changed since it was shown; this is what would happen now", bad=True)
-                await self._change(operation, calls)
+                await self._change(operation, calls, rows)
                 return
             lines = _refusal(error)
         except ClusterError as error:
@@ -135,7 +143,7 @@ class Doing(Board):
             first = line((f" {len(done)} of {len(calls)} were confirmed; then: ", Tone.WARN))
             self.read(f"{operation.name}: not whole", [first, *lines])
         self._told(operation, done)
-        self.marked.clear()
+        self.marked.difference_update(row.key for row in rows)
         self.wake.set()
 
     async def _planned(self, operation: Operation, arguments: dict[str, Any]) -> Plan:

@@ -1,11 +1,13 @@
 """How far behind a cursor is that stands in the cold tier: bytes of objects behind it, append time of its message.
 
 Bytes are those of the objects as they are stored, the first in proportion to its offsets. Beyond `_EXACT_OBJECTS` they are
-in proportion to the whole topic's, which costs one look-up whatever the number of objects.
+in proportion to the whole topic's, which costs one look-up whatever the number of objects. A figure is kept while its topic's part of the
+tier has the same bounds, half a minute at most (objects are merged): two look-ups for each of ten thousand cursors take seconds.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +20,10 @@ from pydanube_broker.tier.child import TierChild
 from pydanube_broker.topics.topic import Topic
 
 _EXACT_OBJECTS: Final = 500  # one page of the catalog
-_REMEMBERED: Final = 4096
+_REMEMBERED: Final = (
+    16_384  # cursors; they are asked for in turn: with fewer places than cursors none would be found
+)
+_KEPT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +47,7 @@ class ColdLag:
         self._catalog = catalog
         self._child = child
         self._where = where
+        self._parts: OrderedDict[tuple[int, int], tuple[tuple[float, ...], ColdPart | None]] = OrderedDict()
         self._times: OrderedDict[tuple[int, int], int] = OrderedDict()  # (topic id, offset) → append time
 
     async def part(self, topic: Topic, offset: int) -> ColdPart | None:
@@ -50,6 +56,15 @@ class ColdLag:
         Raises:
             StoreUnavailable: the metadata store.
         """
+        key, bounds = (topic.topic_id, offset), (topic.start_offset, topic.state.tiered_offset)
+        now = asyncio.get_running_loop().time()
+        (*known, until), part = self._parts.get(key, ((0.0,), None))
+        if tuple(known) != bounds or until < now:
+            part = await self._look_up(topic, offset)
+            self._keep(self._parts, key, ((*bounds, now + _KEPT_S), part))
+        return part
+
+    async def _look_up(self, topic: Topic, offset: int) -> ColdPart | None:
         held = await self._catalog.head(topic.topic_id)
         if held is None or offset >= held.head.tiered_offset:
             return None
@@ -75,7 +90,7 @@ class ColdLag:
     async def _time(self, topic_id: int, offset: int, entry: CatalogEntry) -> int | None:
         key = (topic_id, offset)
         if offset <= entry.start:
-            self._remember(key, entry.min_append_time_ms)
+            self._keep(self._times, key, entry.min_append_time_ms)
         elif key not in self._times:
             try:
                 said, _ = await self._child.call("when", {**self._where(topic_id, entry), "offset": offset})
@@ -83,11 +98,12 @@ class ColdLag:
                 return None  # whoever reads the topic is told; here it is a figure that is not known
             if said["append_time_ms"] is None:
                 return None
-            self._remember(key, said["append_time_ms"])
+            self._keep(self._times, key, said["append_time_ms"])
         return self._times.get(key)
 
-    def _remember(self, key: tuple[int, int], time_ms: int) -> None:
-        self._times[key] = time_ms
-        self._times.move_to_end(key)
-        if len(self._times) > _REMEMBERED:
-            self._times.popitem(last=False)
+    @staticmethod
+    def _keep(among: OrderedDict[tuple[int, int], Any], key: tuple[int, int], what: Any) -> None:
+        among[key] = what
+        among.move_to_end(key)
+        if len(among) > _REMEMBERED:
+            among.popitem(last=False)

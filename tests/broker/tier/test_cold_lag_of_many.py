@@ -1,0 +1,63 @@
+"""How far ten thousand cursors are behind is asked again and again: the catalog is not, while their topics stand still."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pydanube_broker.tier import cold_lag
+from pydanube_broker.tier.cold_lag import ColdLag, ColdPart
+from pydanube_storage.catalog import CatalogEntry, Committed, ObjectCatalog
+from pydanube_storage.metadata import MemoryStore
+
+pytestmark = pytest.mark.anyio
+EPOCH = 1
+
+
+class Counting(ObjectCatalog):
+    looked_up = 0
+
+    async def head(self, topic_id: int) -> Committed | None:
+        self.looked_up += 1
+        return await super().head(topic_id)
+
+
+async def add_object(catalog: ObjectCatalog, topic_id: int, start: int, *, size: int) -> None:
+    entry = CatalogEntry(
+        name=f"{start}.parquet", start=start, end=start + 100, messages=100, bytes=size,
+        min_append_time_ms=1000 + start, max_append_time_ms=1099 + start, epoch=EPOCH, generation=0, digest="",
+        footer_bytes=1, footer_crc=0, committed_at_ms=0,
+    )  # fmt: skip
+    await catalog.append(topic_id, entry, epoch=EPOCH)
+
+
+def a_topic(number: int, tiered_offset: int) -> Any:
+    state = SimpleNamespace(tiered_offset=tiered_offset)
+    return SimpleNamespace(topic_id=number, start_offset=0, state=state)
+
+
+async def test_cursors_that_stand_still_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with MemoryStore() as store:
+        catalog = Counting(store, wall_ms=lambda: 0)
+        topics = [a_topic(number, 100) for number in range(1, 6)]
+        for topic in topics:
+            await catalog.claim(topic.topic_id, epoch=EPOCH, folder="f", start_offset=0)
+            await add_object(catalog, topic.topic_id, 0, size=500)
+        catalog.looked_up = 0
+        lag = ColdLag(catalog, SimpleNamespace(), lambda _topic, _entry: {})  # type: ignore[arg-type]
+        for _ in range(3):
+            for topic in topics:
+                assert await lag.part(topic, 0) == ColdPart(offset=0, bytes=500, append_time_ms=1000)
+        assert catalog.looked_up == len(topics)
+
+        await add_object(catalog, 1, 100, size=300)
+        topics[0].state.tiered_offset = 200
+        catalog.looked_up = 0
+        assert await lag.part(topics[0], 0) == ColdPart(offset=0, bytes=800, append_time_ms=1000)
+        assert catalog.looked_up == 1, "its topic went on"
+
+        monkeypatch.setattr(cold_lag, "_KEPT_S", -1.0)
+        await lag.part(topics[0], 100)
+        await lag.part(topics[0], 100)
+        assert catalog.looked_up == 3, "objects are merged without any news of it"
