@@ -343,10 +343,11 @@ class Client:
         await run_all([self._loop(each) for each in self._handlers], stop)
 
     def health(self) -> Health:
-        """Whether it can do its work now: nothing waits for a broker, and no handler loop has failed."""
+        """Whether it can do its work now: nothing waits for a broker, and no handler loop has failed or hangs."""
         reasons = [
             *self._outage.waiting(),
             *(f"the handler of {loop.labels[1]} failed: {why}" for loop, why in self._loops.items() if why),
+            *(why for loop in self._loops if (why := loop.hung()) is not None),
         ]
         return Health(ok=not reasons, reasons=tuple(reasons))
 

@@ -42,6 +42,7 @@ MOST_WORKERS: Final = 1000
 _HELD_A_WORKER: Final = 16  # messages that wait for others of their key, and for their retry
 _KEPT_S: Final = 3600.0  # how long those are kept, whatever the ack timeout
 _REASON_CHARS: Final = 500
+_PATIENCE_S: Final = 60.0  # with a function that has a message, where no ack timeout is said here
 _TOLD_EVERY_S: Final = 1.0  # failures in the log, of one loop: what fails once fails often
 
 Handler = Callable[..., Any]
@@ -157,6 +158,9 @@ class HandlerLoop:
         self._ended = ended
         self._handled = self._failed = self._rejected = 0
         self._running = False
+        self._begun: dict[
+            int, float
+        ] = {}  # when each message that a worker has was handed to it, oldest first
         self._with_policy: set[str] = set()
         self._told_at = -math.inf
         self._untold = 0
@@ -173,6 +177,20 @@ class HandlerLoop:
             failed_messages=self._failed,
             rejected_messages=self._rejected,
             running_workers=self._options.workers if self._running else 0,
+        )
+
+    def hung(self) -> str | None:
+        """Say so where every worker has been at its message for longer than it may keep it: nothing more is handled."""
+        if len(self._begun) < self._options.workers:
+            return None
+        times = self._consumer._options
+        patience_s = max(times.ack_timeout_ms, times.max_extend_ms) / 1000 or _PATIENCE_S
+        waited_s = time.monotonic() - next(reversed(self._begun.values()))
+        if waited_s <= patience_s:
+            return None
+        return (
+            f"all {self._options.workers} workers of the handler of {self._consumer.topic} have had their message for "
+            f"{waited_s:.0f} s or more: give what the function waits for a time limit"
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -236,6 +254,7 @@ class HandlerLoop:
         self, message: Message, handle: Callable[[Message], Awaitable[Any]]
     ) -> BaseException | None:
         """Call the function and send its reply; return what it raised, which is counted and told then."""
+        self._begun[id(message)] = time.monotonic()
         try:
             answer = await handle(message)
             if answer is not None and message.wants_reply:
@@ -247,6 +266,8 @@ class HandlerLoop:
             self._failed += 1
             self._tell(message, error)
             return error
+        finally:
+            del self._begun[id(message)]
         return None
 
     def _tell(self, message: Message, error: BaseException) -> None:
@@ -255,9 +276,10 @@ class HandlerLoop:
             self._untold += 1
             return
         log.warning(
-            "the handler of %s failed with offset %d of %s, delivery %d: %s (%d more failures since the last one told)",
+            "the handler of %s failed with offset %d of %s, delivery %d: %s%s",
             *(self._consumer.subscription, message.offset, message.topic, message.delivery_count),
-            *(reason_of(error), self._untold),
+            reason_of(error),
+            f" ({self._untold} more failures since the last one told)" if self._untold else "",
             exc_info=error,
         )
         self._told_at, self._untold = now, 0

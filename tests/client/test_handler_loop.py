@@ -17,6 +17,8 @@ import pytest
 from pydanube import Client, InvalidArgument, Message, Misuse, Retry
 from pydanube.testing import InMemoryCluster
 
+from tests.support.waiting import until
+
 pytestmark = pytest.mark.anyio
 SOON: dict[str, Any] = {"backoff_s": (0.001, 0.002)}
 
@@ -168,6 +170,24 @@ async def test_a_plain_function_that_raises_stop_iteration_has_failed(memory: In
         stop.set()
         await loop
     assert any("StopIteration" in value for value in dead.attributes.values())
+
+
+async def test_a_loop_whose_workers_all_hang_is_unhealthy(memory: InMemoryCluster) -> None:
+    go, stop = asyncio.Event(), asyncio.Event()
+
+    async def handler(message: Message) -> None:
+        await go.wait()
+
+    async with memory.connect() as client:
+        await _publish(client, "t", b"one", b"two")
+        loop = asyncio.create_task(client.run(handler, "t", "s", workers=2, max_extend_s=0.1, stop=stop))
+        await until(lambda: not client.health().ok)
+        (reason,) = client.health().reasons
+        assert reason.startswith("all 2 workers of the handler of /default/t have had their message for")
+        go.set()
+        await until(lambda: client.health().ok)
+        stop.set()
+        await loop
 
 
 HANGS = """

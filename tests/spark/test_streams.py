@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydanube.sync import connect, connect_admin
+from pydanube_spark import register
 
 from tests.support.broker_process import BrokerProcess
 
@@ -205,6 +207,19 @@ def test_a_batch_that_is_run_again_stores_nothing_twice(
     _send(broker, "from", 30, 31)
     run()
     assert sorted(_payloads(broker, "to")) == list(range(32))
+
+
+def test_a_thread_that_knows_the_session_writes(spark: Any, broker: BrokerProcess) -> None:
+    """Spark's session is the thread's: `DATA_SOURCE_NOT_FOUND`, 42K02, where it has none."""
+    rows = spark.range(3).selectExpr("cast(id as string) as payload")
+
+    def write() -> None:
+        register(spark)
+        rows.write.format("danube").options(**_options(broker, "threads")).mode("append").save()
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(write).result()
+    assert sorted(_payloads(broker, "threads")) == [0, 1, 2]
 
 
 def test_each_row_goes_to_the_topic_that_it_names(spark: Any, broker: BrokerProcess) -> None:

@@ -9,7 +9,12 @@ from pydanube_spark.sources.topic_source import TopicSource
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats `danube` and `danube_telemetry` known to a session, and let it push filters down to them."""
+    """Make the formats `danube` and `danube_telemetry` known to a session, and let it push filters down to them.
+
+    The session becomes that of this thread: a write looks for its format there only, and a thread that was started has
+    none, nor takes pyspark's `InheritableThread` one along.
+    """
+    spark.createDataFrame([], "nothing int")  # the one public call that sets the thread's session
     spark.dataSource.register(TopicSource)
     spark.dataSource.register(TelemetrySource)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
