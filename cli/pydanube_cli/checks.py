@@ -126,6 +126,20 @@ def _security(settings: Settings) -> Iterator[Finding]:
         return
     locks = {"off": "nobody is asked who he is", "optional": "who would be refused is counted"}
     text = f"{'TLS' if settings.tls.cert is not None else 'no TLS'}; {locks.get(settings.auth.mode, 'everybody is asked')}"
+    folder = settings.data.dir
+    if (
+        settings.auth.mode != "off"
+        and folder is not None
+        and folder.is_dir()
+        and folder.stat().st_mode & 0o077
+    ):
+        yield Finding(
+            check="security",
+            level=Level.WARNING,
+            summary=f"{text}; other users of this machine may look into {folder}, at messages and hashes of tokens",
+            remedy=f"chmod 700 {folder} (750, and a group, for whoever runs reports on it)",
+        )
+        return
     yield Finding(check="security", level=Level.OK, summary=text)
 
 

@@ -54,6 +54,7 @@ def init(
         folder.make([host.strip() for host in hosts.split(",")], principal=ADMIN, days=DAYS, again=False)
     principal = Principal(ADMIN)
     token = run_async(partial(_let_in, data_dir, principal, f"{ADMIN}-init", "security.init"))
+    data_dir.chmod(0o700)  # messages, and hashes of tokens: what the ports ask for, the files do as well
     written = data_dir.absolute() / SECURITY_FILE
     _write_private(written, _settings(folder))
     ca, cert, key = (str(folder.file(name)) for name in ("ca.crt", "client.crt", "client.key"))

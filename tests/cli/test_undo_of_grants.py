@@ -107,6 +107,16 @@ async def test_a_namesake_of_another_type_has_no_part_in_plans_tasks_and_undos(l
     assert await undo(locked, "second", made) == ""
 
 
+async def test_whoever_may_take_back_changes_takes_back_those_of_others(locked: Locked) -> None:
+    """The permission was in the message of the refusal, and no role could have it."""
+    for who, permissions in (("mender", "topics:*,changes:change"), ("other", "topics:*")):
+        await locked.call("admin", "roles.create", role=who, permissions=permissions)
+        await give(locked, who, who)
+    made = await locked.call("second", "topics.create", topic="/default/mended")
+    assert await undo(locked, "other", made) == "PERMISSION_DENIED"
+    assert await undo(locked, "mender", made) == ""
+
+
 async def on_the_machine(locked: Locked, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Call as the operator on the machine."""
     channel = OpsChannel(f"unix:{locked.broker.data_dir.path.absolute()}/admin.sock")

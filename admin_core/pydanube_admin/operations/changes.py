@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 from pydanube_core.errors import ClusterError, PermissionDenied, PlanExpired, PlanNotFound, PlanUsed
+from pydanube_core.security.permissions import TAKE_BACK
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.change_records import UNDOING, UNDONE, ChangeRecord
@@ -44,11 +45,11 @@ async def _undoable(context: Context, call_id: str) -> ChangeRecord:
         ).followed_by(look)
     record, _ = found
     context.desk.parse(record.operation, record.arguments)  # whoever may not make it may not take it back
-    if not Sight(context.port, "changes:change").made_by(record):
+    if not Sight(context.port, TAKE_BACK).made_by(record):
         raise PermissionDenied(
-            f"the change {call_id} was made by another principal: who made it takes it back, or whoever has changes:change "
+            f"the change {call_id} was made by another principal: who made it takes it back, or whoever has {TAKE_BACK} "
             "on the cluster",
-            permission="changes:change",
+            permission=TAKE_BACK,
         )
     if record.state == UNDONE:
         raise PlanUsed(

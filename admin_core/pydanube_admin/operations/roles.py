@@ -18,6 +18,7 @@ from pydanube_core.security.permissions import (
     LOOK_UP,
     ORIGINAL,
     PRODUCE,
+    TAKE_BACK,
     Grants,
     Role,
     Scope,
@@ -173,7 +174,7 @@ async def create_role(context: Context, request: CreateRoleRequest) -> ChangedRo
 
 def _new_role(context: Context, book: GrantBook, request: CreateRoleRequest) -> Role:
     permissions = names_of(request.permissions)
-    known = {each.permission for each in DECLARED.values()} | {LOOK_UP, PRODUCE, CONSUME, ACT_FOR}
+    known = {each.permission for each in DECLARED.values()} | {LOOK_UP, PRODUCE, CONSUME, ACT_FOR, TAKE_BACK}
     areas, verbs = ({each.split(":")[at] for each in known} for at in (0, 1))
     for each in permissions:
         area, _, verb = each.partition(":")

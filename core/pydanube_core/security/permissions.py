@@ -22,6 +22,7 @@ LOOK_UP: Final = "data:look_up"
 PRODUCE: Final = "data:produce"
 CONSUME: Final = "data:consume"
 ACT_FOR: Final = "security:act_for"  # to name another as the one whom a call is made for
+TAKE_BACK: Final = "changes:change"  # to undo what another has changed
 AUDIT_READ: Final = "audit:read"  # also for whatever lies in the namespace system
 
 #: the original's nine, as ours; it has one for each kind of thing, and no reading apart from managing
