@@ -34,6 +34,7 @@ from pydanube_cli.answers.plan_view import consents, describe, show_plan
 from pydanube_cli.answers.progress import NO_DEADLINE_S, with_progress
 from pydanube_cli.answers.rows import row_of
 from pydanube_cli.command import Command, Common
+from pydanube_cli.failures import printable
 from pydanube_cli.interrupted import ReplayAccount
 from pydanube_cli.overview import print_group, unknown_word
 from pydanube_cli.render import print_json, print_pairs, print_table, prose
@@ -468,7 +469,12 @@ def _show(operation: Operation, result: Mapping[str, Any], common: Common) -> No
         if items:
             print_table([row_of(item) for item in items], COLUMNS.get(operation.name))
         else:
-            print(f"no {operation.group.replace('_', ' ')} found", file=sys.stderr)
+            why = result.get("items_reason")
+            none = f"no {operation.group.replace('_', ' ')} found"
+            print(none if why is None else printable(f"{none}: {why}"), file=sys.stderr)
+        for each in result.get("not_seen") or ():
+            line = f"not listed is what broker {each['broker_id']} has: {each['why']}"
+            print(printable(line), file=sys.stderr)
         if result.get("next_page"):
             print(f"more: add --page {result['next_page']}", file=sys.stderr)
     elif operation.group == "diagnose":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from pydanube_admin.registry import OPERATIONS
 from pydanube_cli.answers.rows import row_of
-from pydanube_cli.operations import COLUMNS
+from pydanube_cli.command import Common
+from pydanube_cli.operations import COLUMNS, _show
 from pydanube_cli.render import print_table
 
 MESSAGE = {
@@ -52,3 +54,25 @@ def test_dead_letters_show_why() -> None:
     row = row_of(MESSAGE | {"untrusted": {"text": "x", "reason": "unreadable"}})
     assert row["reason"] == "unreadable"
     assert "reason" in COLUMNS["dead_letters.list"]
+
+
+@pytest.mark.parametrize("items", [[], [{"topic": "/default/t"}]])
+def test_a_list_says_whose_part_is_not_in_it(
+    items: list[dict[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = Common(
+        as_json=False, timeout_s=1.0, timeout_given=False, broker=None, admin=None, principal=None
+    )
+    silent = {"broker_id": "7", "why": "it is not registered, and 3 topics wait for it\x1b[2J"}
+    _show(OPERATIONS["topics.list"], {"items": items, "not_seen": [silent]}, common)
+    said = capsys.readouterr().err
+    assert "not listed is what broker 7 has: it is not registered, and 3 topics wait for it" in said
+    assert "\x1b" not in said
+
+
+def test_an_empty_list_says_why_it_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    common = Common(
+        as_json=False, timeout_s=1.0, timeout_given=False, broker=None, admin=None, principal=None
+    )
+    _show(OPERATIONS["messages.peek"], {"items": [], "items_reason": "nothing is behind offset 5"}, common)
+    assert capsys.readouterr().err == "no messages found: nothing is behind offset 5\n"

@@ -409,7 +409,11 @@ def _lost(facts: RemovalFacts) -> int | None:
 async def forecast_remove(context: Context, request: BrokerChangeRequest) -> Forecast:
     facts = await context.port.removal(request.broker_id)
     lost = _lost(facts)
-    said = "never" if facts.said_at_ms is None else f"at {format_time(facts.said_at_ms)}"
+    known = (
+        "It never said how far they go, so that nobody knows how much that is"
+        if facts.said_at_ms is None
+        else f"It said at {format_time(facts.said_at_ms)} how far they go, and what came since is not counted"
+    )
     return Forecast(
         diff=[
             entry(f"brokers/{facts.broker_id}", None if facts.is_removed else "registered before", "removed"),
@@ -431,8 +435,8 @@ async def forecast_remove(context: Context, request: BrokerChangeRequest) -> For
             messages=lost or 0,
             bytes=None,
         ),
-        later=f"What its topics had behind the object store is lost but for its data directory; it said how far they go {said}, "
-        "and what came since is not counted. Subscriptions go on where it said then that they stood, so that messages "
+        later=f"What its topics had behind the object store is lost but for its data directory: started on that once more, the broker "
+        f"writes it to lost+found/ in the store. {known}. Subscriptions go on where it said then that they stood, so that messages "
         "which were acknowledged since are delivered again. If it still runs without etcd it may acknowledge messages "
         "until it reaches etcd: end it first. It may not register again",
         basis=[facts.broker_id, facts.is_removed, sorted(each.topic for each in facts.topics)],
