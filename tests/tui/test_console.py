@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -312,6 +313,33 @@ async def test_ascii_draws_nothing_else(cluster: Administered) -> None:
     for words in ("overview", "subscriptions", "topic orders"):
         async with opened(cluster, words, ascii_only=True, size=(160, 40)) as (app, _):
             assert screen(app).isascii()
+
+
+async def test_ascii_holds_for_dialogs_scroll_bars_and_the_header(cluster: Administered) -> None:
+    for number in range(30):
+        await add_topic(cluster, f"/default/topic{number}")
+    async with opened(cluster, "topics", ascii_only=True, size=(80, 24)) as (app, press):
+        for keys in (("?",), ("escape", "ctrl+p"), ("escape", "y"), ("escape", "t")):
+            await press(*keys)
+            assert screen(app).isascii()
+        await press("escape", *"jjj")
+        assert screen(app).isascii()
+        app.cluster = replace(app.cluster, name="生产")
+        app.bars()
+        top = str(app.screen_stack[0].query_one("#top", Static).render())
+        assert top.isascii()
+        assert len(top) == 80
+        assert top.endswith("read-only ")
+
+
+async def test_a_cluster_that_never_answered_says_why() -> None:
+    nobody = Cluster(name="nobody", admin_url="http://127.0.0.1:1", broker_url="http://127.0.0.1:1")
+    app = Console([nobody], Options(refresh_s=60.0))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await app.settled.wait()
+        await pilot.pause()
+        assert "no broker answers at http://127.0.0.1:1" in screen(app)
+        assert "connection lost" in screen(app)
 
 
 async def test_a_session_that_nobody_uses_ends(cluster: Administered) -> None:

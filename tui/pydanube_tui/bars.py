@@ -13,7 +13,7 @@ from pydanube_tui.text import clean, ending, fit, span, width
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Top:
-    """The facts that the line at the top tells."""
+    """The facts that the line at the top tells; its texts are those that are drawn."""
 
     cluster: str
     production: bool
@@ -31,12 +31,11 @@ def header(top: Top, cells: int) -> tuple[str, Line, Line]:
         *_freshness(top),
         (" WRITES " if top.writes else " read-only ", Tone.WARN if top.writes else Tone.DIM),
     )
-    cluster = clean(top.cluster)
-    name = f" {fit(cluster, min(width(cluster), max(8, cells // 3)))} "
+    name = f" {fit(top.cluster, min(width(top.cluster), max(8, cells // 3)))} "
     room = cells - width(name) - sum(width(text) for text, _ in right) - 1
-    crumbs = " › ".join(clean(each) for each in top.crumbs)
+    crumbs = " › ".join(top.crumbs)
     if width(crumbs) > room - 2:
-        crumbs = clean(top.crumbs[-1])
+        crumbs = top.crumbs[-1]
     shown = ending(crumbs, max(1, room - 2))
     left: Line = ((f" {shown}", Tone.STRONG), (" " * max(1, room - width(shown)), Tone.PLAIN))
     return name, left, right

@@ -130,6 +130,7 @@ class Board(App[None]):
         for look in LOOKS.values():
             self.register_theme(look.theme)
         self.theme = self.look.theme.name
+        self.look.dress(self.grid)
         self.grid.focus()
         self.set_interval(1.0, self._tick)
         self.open_view(fresh=True)
@@ -228,7 +229,7 @@ class Board(App[None]):
                 await self._renew(feed)
             except ClusterError as error:
                 self.standing.failed(error)
-                if self.standing.state is State.REFUSED:
+                if self.standing.state is State.REFUSED or self.standing.as_of_ms is None:
                     says = wrap(str(error), max(20, self.size.width - 2))
                     self.page = Page(head=[*(line((f" {each}", Tone.BAD)) for each in says), ()], empty="")
             self.draw(fresh=first)
@@ -367,9 +368,9 @@ class Board(App[None]):
     def bars(self) -> None:
         name, crumbs, right = header(
             Top(
-                cluster=self.cluster.name,
+                cluster=self.look.letters(clean(self.cluster.name)),
                 production=self.cluster.production,
-                crumbs=self._crumbs(),
+                crumbs=[self.look.letters(clean(each)) for each in self._crumbs()],
                 standing=self.standing,
                 now_ms=self.now_ms,
                 refresh_s=self.refresh_s,

@@ -61,8 +61,13 @@ class Dialog(ModalScreen[Result]):
     def __init__(self, look: Look, title: str) -> None:
         super().__init__(classes="-ascii" if look.ascii_only else None)
         self.look = look
-        self.heading = Static(Text(clean(title)), classes="title")
+        self.heading = Static(Text(look.letters(clean(title))), classes="title")
         self.about = title
+
+    def on_mount(self) -> None:
+        """Dress what scrolls; what has the focus is the subclasses' own."""
+        for each in self.query("VerticalScroll, OptionList"):
+            self.look.dress(each)
 
     def close(self, result: Result | None) -> None:
         """Close, once: a second key that was on its way finds nothing to close."""
@@ -170,7 +175,7 @@ class Choosing(Dialog[str]):
             if all(word in whole for word in wanted):
                 line: Line = (
                     (f"{choice.title:<24}", Tone.STRONG),
-                    (f"{choice.hint:<9}", Tone.ACCENT),
+                    (f"{choice.hint:<11}", Tone.ACCENT),
                     (choice.help, Tone.DIM),
                 )
                 shown = self.text([line])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
 from rich.style import Style
+from textual.scrollbar import ScrollBarRender
 from textual.theme import BUILTIN_THEMES, Theme
+from textual.widget import Widget
 
 from pydanube_tui.page import Tone
 from pydanube_tui.text import to_ascii
@@ -25,6 +27,11 @@ class Look:
     production: Style  # the cluster's name where it is one that must not be hurt
     ascii_only: bool = False
 
+    def dress(self, scrolling: Widget) -> None:
+        """Give a widget that scrolls a bar of what may be drawn."""
+        if self.ascii_only:
+            scrolling.vertical_scrollbar.renderer = AsciiBars  # type: ignore[misc]  # as Textual documents it
+
     def letters(self, text: str) -> str:
         """The text in letters that may be drawn."""
         return to_ascii(text) if self.ascii_only else text
@@ -38,6 +45,12 @@ light        #fbfbf8 #1f2430 #636b78 #1b7a35 #8a5a00 #b3141d #0b5cad #e6e8ec #cf
 contrast     #000000 #ffffff #c8c8c8 #5dff7a #ffe14d #ff8080 #7fd4ff #262626 #0048a8
 colour-blind #12151a #e4e4e4 #8b93a1 #56b4e9 #e69f00 #ef7a2a #cc79a7 #1f2530 #30405c
 """
+
+
+class AsciiBars(ScrollBarRender):
+    """A scroll bar without glyphs of its own: colour says where it stands, for `--ascii`."""
+
+    VERTICAL_BARS: ClassVar[list[str]] = [" "] * len(ScrollBarRender.VERTICAL_BARS)
 
 
 def _look(name: str, *colours: str) -> Look:
