@@ -159,7 +159,7 @@ def redacted(arguments: Any, *, depth: int = 4) -> Any:
         if depth == 0:
             return "…"
         return {
-            str(name)[:MAX_TEXT_CHARS]: REDACTED
+            redacted(str(name)): REDACTED
             if is_secret_name(str(name)) and not isinstance(value, bool)
             else redacted(value, depth=depth - 1)
             for name, value in list(arguments.items())[:MAX_ITEMS]

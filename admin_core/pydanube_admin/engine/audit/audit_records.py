@@ -106,12 +106,12 @@ class Entry:
             "call_id": self.call_id,
             "phase": phase,
             "time": format_time(self.time_ms),
-            "principal": self.principal[:256],
+            "principal": _named(self.principal, 256),
             "authenticated": self.authenticated,
             "actor": self.actor,
             "relayed_by": self.relayed_by,
-            "face": self.face[:32],
-            "operation": self.operation[:100],
+            "face": _named(self.face, 32),
+            "operation": _named(self.operation, 100),
             "arguments": redacted(self.arguments),
             "plan_id": self.plan_id,
             "decision": decision,
@@ -159,6 +159,11 @@ def note_read(audit: AuditLog, entry: Entry) -> None:
     """Write soon that a read was carried out, if one like it is due."""
     if audit.reads.takes(entry.principal, entry.face, entry.operation, entry.time_ms):
         audit.note(entry.outcome(decision="allowed"))
+
+
+def _named(text: str, most: int) -> str:
+    """A name as a call gave it: somebody may have put a token where it has no place."""
+    return str(redacted(text))[:most]
 
 
 def note_refusal(audit: AuditLog, entry: Entry, *records: Mapping[str, Any]) -> None:
