@@ -278,6 +278,8 @@ def _wanted(schema: Mapping[str, Any]) -> str:
     match schema.get("type"):
         case "integer" if low is not None and high is not None:
             return f"an integer from {low} to {high}"
+        case "integer" if low is not None:
+            return f"an integer from {low}"
         case "integer":
             return "an integer"
         case "boolean":

@@ -58,7 +58,9 @@ def _all_of(answers: Iterable[Sequence[Any]]) -> list[Any]:
 
 def _differences(answers: Sequence[CursorDifference]) -> CursorDifference:
     return CursorDifference(
-        passed_over=sum(each.passed_over for each in answers), missing=sum(each.missing for each in answers)
+        passed_over=sum(each.passed_over for each in answers),
+        missing=sum(each.missing for each in answers),
+        restored=sum(each.restored for each in answers),
     )
 
 

@@ -260,6 +260,7 @@ class CursorDifference:
 
     passed_over: int  # unread now, and not any more then
     missing: int  # unread then, and not stored any more
+    restored: int = 0  # unread then, and not now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,22 @@ async def test_the_undo_of_a_longer_retention_wants_the_plan_of_a_shorter_one(
     assert (await cluster(f"{level}.get_policies", **subject))["effective"]["retention_bytes"] == 1
 
 
+async def test_the_undo_of_a_moved_cursor_says_what_is_unread_again(cluster: Administered) -> None:
+    plan = await cluster("subscriptions.purge", **BILLING, plan_only=True)
+    assert (plan["blast_radius"]["messages"], plan["blast_radius"]["bytes"]) == (40, None), (
+        "bytes are not counted"
+    )
+    purged = await cluster("subscriptions.purge", **BILLING, plan_token=plan["plan_token"])
+    await cluster.publish("orders", b"later", b"still later")
+    back = await cluster("changes.undo", call_id=purged["call_id"], plan_only=True)
+    said = [(each["path"].rpartition("/")[2], each["before"], each["after"]) for each in back["diff"]]
+    assert said == [("lag_messages", 2, 42)]
+    assert (back["effect"], back["later"]) == ("change", None), "nothing is passed over by it"
+    assert (back["blast_radius"]["messages"], back["blast_radius"]["bytes"]) == (0, 0)
+    await cluster("changes.undo", call_id=purged["call_id"])
+    assert await unread(cluster) == 42
+
+
 async def test_policies_are_not_put_back_on_another_topic_of_the_name(cluster: Administered) -> None:
     changed = await cluster("topics.set_policies", topic="orders", policies={"max_publish_rate": 5})
     await cluster.apply("topics.delete", topic="orders")

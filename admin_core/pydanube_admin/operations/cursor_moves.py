@@ -16,7 +16,7 @@ from pydanube_core.refusals import changed_since, reused, skip_over_partitions
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, entry
+from pydanube_admin.engine.forecast import Forecast, Undo, entry
 from pydanube_admin.engine.models import Change, Result
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
@@ -24,6 +24,7 @@ from pydanube_admin.operations.subscription_changes import (
     consumers_of,
     find_subscription,
     lag_of,
+    passing_over,
     subscription_path,
 )
 from pydanube_admin.operations.subscriptions import SubscriptionRequest, subscription_facts
@@ -98,7 +99,7 @@ async def _moving(
     at_work = topic.producers or consumers_of(found)
     return Forecast(
         diff=diff,
-        blast_radius=blast_radius(subscriptions=1, consumers=consumers_of(found), messages=messages),
+        blast_radius=passing_over(found, messages),
         image={
             "moved_by": context.call_id,
             "subscription_ids": identity,
@@ -144,19 +145,15 @@ async def undo_move(
                 "begins at the first message that is left",
             )
         )
+    lag = sum(facts.state.lag_messages for facts in found)
+    after = lag + difference.restored - difference.passed_over
     return Undo(
         act=partial(context.port.place_cursors, name, subscription, cursors),
         forecast=Forecast(
-            diff=[
-                entry(
-                    f"{subscription_path(topic, subscription)}/unread_passed_over", 0, difference.passed_over
-                ),
-            ],
-            blast_radius=blast_radius(
-                subscriptions=1, consumers=consumers_of(found), messages=difference.passed_over
-            ),
+            diff=[entry(f"{subscription_path(topic, subscription)}/lag_messages", lag, after)],
+            blast_radius=passing_over(found, difference.passed_over),
             effect=Effect.DESTROY if difference.passed_over else None,
-            later=_STAY,
+            later=_STAY if difference.passed_over else None,
         ),
     )
 

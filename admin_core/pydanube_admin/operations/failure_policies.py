@@ -132,7 +132,10 @@ async def forecast_set_failure_policy(context: Context, request: SetFailurePolic
     return Forecast(
         diff=changes(f"{subscription_path(topic, subscription)}/failure_policy", before, given),
         blast_radius=blast_radius(
-            subscriptions=1, consumers=consumers_of(found), messages=leaving if drops else 0
+            subscriptions=1,
+            consumers=consumers_of(found),
+            messages=leaving if drops else 0,
+            bytes=None if drops and leaving else 0,  # nobody has counted them
         ),
         effect=Effect.DESTROY if destroys or (drops and leaving) else None,
         reversible=not destroys and not leaving,  # what has left the subscription by it does not come back

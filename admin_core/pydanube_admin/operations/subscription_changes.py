@@ -78,6 +78,13 @@ def consumers_of(found: Sequence[SubscriptionFacts]) -> int:
     return sum(len(facts.consumers) for facts in found)
 
 
+def passing_over(found: Sequence[SubscriptionFacts], messages: int) -> dict[str, int | None]:
+    """So many messages are passed over; nobody has counted their bytes, and none goes from the disk by it."""
+    return blast_radius(
+        subscriptions=1, consumers=consumers_of(found), messages=messages, bytes=None if messages else 0
+    )
+
+
 async def forecast_create_subscription(context: Context, request: CreateSubscriptionRequest) -> Forecast:
     topic = await _creatable(context, request)
     if all(request.subscription in log.subscriptions for log in topic.logs):
@@ -182,7 +189,7 @@ async def forecast_delete_subscription(context: Context, request: SubscriptionRe
     at_work = topic.producers or consumers_of(found)
     return Forecast(
         diff=[entry(subscription_path(topic, request.subscription), before, None)],
-        blast_radius=blast_radius(subscriptions=1, consumers=consumers_of(found), messages=lag_of(found)),
+        blast_radius=passing_over(found, lag_of(found)),
         image={"call_id": context.call_id, "subscription_ids": identity},
         basis=[identity, None if at_work else before],
     )

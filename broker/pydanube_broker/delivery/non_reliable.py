@@ -27,6 +27,7 @@ from pydanube_core.errors import ClusterError, ConsumerBusy, InvalidArgument
 from pydanube_broker.delivery.dispatch_rate import DispatchRate
 from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.delivery.link import ConsumerLink
+from pydanube_broker.delivery.moved import Moves
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
 from pydanube_broker.journal.tail_cache import CachedBatch
 from pydanube_broker.outcome import Told
@@ -107,7 +108,8 @@ class LiveConsumer:
 class LivePump:
     """One subscription of a non-reliable topic. Nothing of it survives but its name and type, in the catalog."""
 
-    departure = rewound = passed = None
+    departure = None
+    moves = Moves()
     departures = ()
     needs_keys = False
 

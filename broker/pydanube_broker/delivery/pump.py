@@ -21,7 +21,7 @@ from pydanube_broker.delivery.dispatch_rate import DispatchRate
 from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.delivery.frame_builder import Frame
 from pydanube_broker.delivery.link import ConsumerLink
-from pydanube_broker.delivery.moved import Moved
+from pydanube_broker.delivery.moved import Moves
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch, Kind
@@ -100,8 +100,7 @@ class SubscriptionPump:
         self.departure: Departure | None = None
         self.departures: tuple[Departure, ...] = ()  # the last ones, oldest first
         self._answered: LastAnswer | None = None  # by one that has left
-        self.rewound: Moved | None = None  # the last one back
-        self.passed: Moved | None = None  # and forward over unread messages
+        self.moves = Moves()
         self.engine = engine
         self._core: Subscription | None = None
         self._rate = DispatchRate(topic, engine.deadlines)
@@ -348,14 +347,9 @@ class SubscriptionPump:
         """Move the cursor; `by`: the client that asked for it, if none of the operations did."""
         core = self.core()
         core.grew(self.topic.commit)
-        before, unread = core.floor, self.cursor_state(now_ms()).lag_messages
+        before = self.cursor_state(now_ms())
         self._perform(core.seek(offset, self.engine.deadlines.now_ms()))
-        passed_over = max(0, unread - self.cursor_state(now_ms()).lag_messages)
-        moved = Moved(at_ms=now_ms(), from_offset=before, to_offset=offset, passed_over=passed_over, by=by)
-        if offset < before:
-            self.rewound = moved
-        elif passed_over:
-            self.passed = moved
+        self.moves.note(before, self.cursor_state(now_ms()), by=by)
         self._changed()
 
     def place(self, cursor: CursorSnapshot) -> None:
@@ -368,7 +362,9 @@ class SubscriptionPump:
         """Acknowledge the first messages that are not, as an administrator; the range that was skipped over."""
         core = self.core()
         core.grew(self.topic.commit)
+        before = self.cursor_state(now_ms())
         skipped = core.skip(count)
+        self.moves.note(before, self.cursor_state(now_ms()), "subscriptions.skip")
         self._changed()
         return skipped
 
@@ -376,7 +372,9 @@ class SubscriptionPump:
         """Everything published so far counts as acknowledged."""
         core = self.core()
         core.grew(self.topic.commit)
+        before = self.cursor_state(now_ms())
         self._perform(core.purge(self.engine.deadlines.now_ms()))
+        self.moves.note(before, self.cursor_state(now_ms()), "subscriptions.purge")
         self._changed()
 
     def leaving(self, policy: SubscriptionPolicy) -> int:

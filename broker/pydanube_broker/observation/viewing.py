@@ -175,7 +175,7 @@ class Viewer:
 
     @staticmethod
     def _rewind(pump: AnyPump, cursor: CursorTrack) -> tuple[Rewind | None, str | None]:
-        seek = pump.rewound
+        seek = pump.moves.rewound
         if seek is not None:
             back = Rewind(
                 at_ms=seek.at_ms, from_offset=seek.from_offset, to_offset=seek.to_offset, by=seek.by
@@ -373,7 +373,7 @@ def _base(topic: Topic) -> str:
 
 
 def _passing(pump: AnyPump) -> Passing | None:
-    moved = pump.passed
+    moved = pump.moves.passed
     if moved is None:
         return None
     return Passing(
@@ -382,4 +382,5 @@ def _passing(pump: AnyPump) -> Passing | None:
         to_offset=moved.to_offset,
         messages=moved.passed_over,
         by=moved.by,
+        operation=moved.operation,
     )

@@ -194,18 +194,21 @@ class Administration:
         self, topic: str, subscription: str, images: Mapping[str, bytes], starts: Mapping[str, int]
     ) -> CursorDifference:
         """Return the result that `place_cursors` would have; `starts`: where the topics began when the images were made."""
-        passed = missing = 0
+        passed = missing = restored = 0
         for part, pump in self._pumps(topic, subscription):
             if part.name not in images:
                 continue
             then = decode_snapshot(images[part.name])
-            begin = max(part.start_offset, pump.floor)
-            unread = subtract([(begin, part.commit)] if begin < part.commit else [], pump.cursor.acknowledged)
-            passed += total(unread) - total(subtract(unread, [(0, then.floor), *then.acknowledged]))
+            start, end = part.start_offset, part.commit
+            stored = [(start, end)] if start < end else []
+            unread = subtract(stored, [(0, pump.floor), *pump.cursor.acknowledged])
+            unread_then = subtract(stored, [(0, then.floor), *then.acknowledged])
+            passed += total(subtract(unread, unread_then))
+            restored += total(subtract(unread_then, unread))
             begin = max(then.floor, starts.get(part.name, 0))
             if begin < part.start_offset:
                 missing += total(subtract([(begin, part.start_offset)], then.acknowledged))
-        return CursorDifference(passed_over=passed, missing=missing)
+        return CursorDifference(passed_over=passed, missing=missing, restored=restored)
 
     async def restore_subscription(self, call_id: str) -> None:
         """Bring back the subscription that a change deleted, its cursors where they stood.

@@ -14,8 +14,11 @@ def consumer_expiring(view: SubscriptionView, options: DiagnosisOptions) -> Outc
     worst = max(found, key=lambda one: one.expired)
     aside = [one for one in found if one.standing != "answering"]
     alone = len(found) == len(view.consumers)
+    above = view.state.acked_above
+    if alone and not aside and above > view.unread:
+        return f"{above} messages behind the cursor's are acknowledged: what expires is {view.unread} of many"
     what = "is set aside" if worst in aside else "goes on being sent messages, for nobody else takes them"
-    did = f"let {worst.expired} deliveries expire and answered none"
+    did = f"let {worst.expired} {'delivery' if worst.expired == 1 else 'deliveries'} expire and has answered nothing since"
     if not worst.expired:
         did = "took nothing of what waits in its client's buffer for a whole ack timeout"
     return Finding(
@@ -55,7 +58,8 @@ CONSUMER_EXPIRING = Rule(
     name="consumer_expiring",
     area=RuleArea.SUBSCRIPTION,
     severity="warning; critical if no other consumer answers and messages are unread",
-    holds="a consumer let deliveries expire and has answered none since, or is set aside because it takes nothing",
+    holds="a consumer let deliveries expire and has answered none since, while no more messages behind the cursor's are "
+    "acknowledged than are unread, or it is set aside because it takes nothing",
     evidence={
         "expired_unanswered": "deliveries since its last answer",
         "standing": "`set_aside`, `on_trial`, or `answering` where nobody else takes its messages",

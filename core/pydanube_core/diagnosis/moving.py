@@ -24,7 +24,7 @@ def cursor_moved_forward(view: SubscriptionView, options: DiagnosisOptions) -> O
         and view.rewind.to_offset <= moved.from_offset
     ):
         return "the cursor was moved forward, and back again since"
-    by = "by an operation" if moved.by is None else f"by client {moved.by!r}"
+    by = f"by {moved.operation}" if moved.by is None else f"by client {moved.by!r}"
     return Finding(
         rule="cursor_moved_forward",
         severity=Severity.INFO,
@@ -37,6 +37,7 @@ def cursor_moved_forward(view: SubscriptionView, options: DiagnosisOptions) -> O
             "to_offset": moved.to_offset,
             "passed_over_messages": moved.messages,
             "moved_by": moved.by,
+            "operation": moved.operation,
             "seconds_ago": ago_s,
             "lag_messages": view.unread,
         },
@@ -44,7 +45,7 @@ def cursor_moved_forward(view: SubscriptionView, options: DiagnosisOptions) -> O
         next=(
             NextCall(
                 operation="audit.query",
-                arguments={"topic": view.topic, "operation": "subscriptions.seek"},
+                arguments={"topic": view.topic, "operation": moved.operation},
                 why="see who moved it; the record's call_id is what changes.undo takes",
             ),
             NextCall(
@@ -68,6 +69,7 @@ CURSOR_MOVED_FORWARD: Final = Rule(
     evidence={
         "from_offset, to_offset": "of the step",
         "passed_over_messages": "that were unread",
+        "operation": "by which it was moved",
         "moved_by": "the client that asked for it; null: an operation did",
         "seconds_ago": "how long ago",
     },

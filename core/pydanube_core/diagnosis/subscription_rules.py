@@ -219,8 +219,8 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         rule="consumer_not_acking",
         severity=Severity.WARNING,
         confidence=0.85 if worst.answered_ms is None else 0.75,
-        summary=f"{len(holding)} consumers of {view.log} / {view.subscription} hold {view.state.in_flight} messages and "
-        "acknowledge none",
+        summary=f"{'a consumer' if len(holding) == 1 else f'{len(holding)} consumers'} of {view.log} / {view.subscription} "
+        f"{'holds' if len(holding) == 1 else 'hold'} {view.state.in_flight} messages and acknowledged none",
         subject=view.subject,
         evidence={
             **_lag_evidence(view),
@@ -378,7 +378,7 @@ def cursor_rewound(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
         severity=Severity.INFO if reached else Severity.WARNING,
         confidence=1.0,
         summary=f"the cursor of {view.log} / {view.subscription} was moved back from {rewind.from_offset} to "
-        f"{rewind.to_offset}{'' if rewind.by is None else f' by client {rewind.by!r}'}: {rewind.from_offset - rewind.to_offset} messages are read again",
+        f"{rewind.to_offset}{'' if rewind.by is None else f' by client {rewind.by!r}'}: {rewind.from_offset - rewind.to_offset} messages are unread again",
         subject=view.subject,
         evidence={
             "from_offset": rewind.from_offset,

@@ -154,6 +154,7 @@ class Passing:
     to_offset: int
     messages: int
     by: str | None  # the client that asked for it; None: an operation did
+    operation: str = "subscriptions.seek"  # by which it was moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

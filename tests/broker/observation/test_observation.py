@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -136,6 +137,57 @@ async def test_a_threshold_of_a_policy_opens_an_alert_and_another_one_closes_it(
     with anyio.fail_after(30):
         while await alerts() != [("threshold_exceeded", "/default/t0")]:
             pass
+
+
+async def test_what_an_operation_passed_over_is_told_and_what_it_restored_is_unread_again(
+    broker: Broker, client: Client
+) -> None:
+    """Skip, purge, and the undo of both: nobody ever read these messages."""
+    port = broker.port
+    topic = (await make(broker, 1))[0].name
+    await publish(client, "t0", 300)
+    for change, passed, to in (
+        (partial(port.skip_messages, topic, "s", 7), 7, 7),
+        (partial(port.purge_subscription, topic, "s"), 293, 300),
+    ):
+        before = await port.cursors(topic, "s")
+        await change()
+        findings = (await port.diagnose_subscription(topic, "s")).findings
+        [found] = [one for one in findings if one.rule == "cursor_moved_forward"]
+        assert found.evidence["passed_over_messages"] == passed
+        assert found.evidence["to_offset"] == to
+        operation = found.evidence["operation"]
+        assert operation in found.summary
+        assert found.next[0].arguments == {"topic": topic, "operation": operation}
+    await port.place_cursors(topic, "s", before)
+    rewound = (await port.diagnose_subscription(topic, "s")).findings[0]
+    assert rewound.rule == "cursor_rewound"
+    assert "293 messages are unread again" in rewound.summary
+
+
+async def test_bytes_behind_the_cursor_that_are_acknowledged_are_not_counted_as_lag(
+    broker: Broker, client: Client
+) -> None:
+    topic = (await make(broker, 1))[0]
+    async with client.consumer("t0", "s", type="shared") as consumer:
+        await publish(client, "t0", 100)
+        _, *others = await consumer.receive(max_messages=100, max_wait_s=5)
+        while len(others) < 99:
+            others += await consumer.receive(max_messages=100, max_wait_s=5)
+
+        async def lag() -> tuple[int, int | None]:
+            [facts] = await broker.port.subscriptions(topic.name, "s")
+            return facts.state.lag_messages, facts.lag_bytes
+
+        messages, whole = await lag()
+        assert messages == 100
+        assert whole
+        for message in others:
+            await message.ack()
+        with anyio.fail_after(30):
+            while (await lag())[0] > 1:
+                await look_again(broker)
+        assert await lag() == (1, whole // 100)
 
 
 async def test_an_observer_that_raises_does_not_end_the_rounds(broker: Broker) -> None:

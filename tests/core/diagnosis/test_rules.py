@@ -225,6 +225,16 @@ def test_more_than_a_threshold_is_told_whatever_the_cause(thresholds: Thresholds
         assert ("50 s old" in found[0].summary) is (thresholds.age_s == 49)
 
 
+def test_a_consumer_that_forgot_one_message_of_many_is_not_said_to_answer_nothing() -> None:
+    forgetful = consumer(name="b1", in_flight=1, oldest_in_flight_s=20.0, expired=1, heard_ms=NOW - 30_000)
+    found = quiet(view(consumers=(forgetful,), unread=1, acked_above=299, in_flight=1, acknowledged=SOME))
+    assert [one.rule for one in found] == ["message_held"]
+    hung = view(consumers=(consumer(expired=3),), unread=80, acked_above=5)
+    assert quiet(hung)[0].rule == "consumer_expiring"
+    aside = consumer(expired=3, standing="set_aside", standing_s=3.0)
+    assert quiet(view(consumers=(aside,), unread=1, acked_above=299))[0].rule == "consumer_expiring"
+
+
 def test_a_threshold_comes_after_the_cause_and_explains_nothing() -> None:
     facts = view(consumers=(consumer(),), thresholds=Thresholds(messages=1))
     assert [one.rule for one in quiet(facts)] == ["cursor_stuck", "threshold_exceeded"]
