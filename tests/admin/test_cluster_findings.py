@@ -12,6 +12,7 @@ import anyio
 import pytest
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.membership import BrokerState
+from pydanube_broker.observation.cluster_viewing import ClusterViewing
 from pydanube_broker.settings import Balance, Diagnosis, Settings
 from pydanube_cli.composition import administered
 from pydanube_core.names import TopicName
@@ -66,7 +67,12 @@ async def test_owner_that_is_down_and_drain_that_cannot_end(cluster: SeveralBrok
         found = await finding(broker, "owner_down")
         assert found["severity"] == "critical"
         assert found["evidence"]["brokers"][down_id] >= 1
-        assert [each["operation"] for each in found["next"]] == ["brokers.list", "topics.list"]
+        assert [each["operation"] for each in found["next"]] == ["brokers.list", "brokers.remove"]
+        broker.told.silent = {down_id: "it did not answer a moment before its lease was over"}
+        view = ClusterViewing(broker.registry, broker.health, broker.tier, broker.told).view(0)
+        assert view is not None
+        assert down_id in view.absent
+        assert down_id not in view.silent, "it is said once what is wrong with a broker"
 
     full, last = (one, other) if one.registry.count else (other, one)
     await ask(one, "brokers.unload", broker_id=id_of(last))

@@ -55,7 +55,9 @@ class ClusterViewing:
             absent={str(broker): topics for broker, topics in office.absent_owners().items()}
             if error is None
             else {},
-            silent=self._told.silent,
+            silent={  # one that is not registered any more by now is `absent`
+                each: why for each, why in self._told.silent.items() if BrokerId(int(each)) in office.members
+            },
             metadata_error=None if error is None else error.message,
             metadata_full=error is not None and error.details.get("reason") == "nospace",
             metadata_since_ms=self._begun("metadata", now_ms, holds=error is not None),

@@ -54,14 +54,9 @@ def owner_down(view: BrokerView, cluster: ClusterView) -> Outcome:
         next=(
             _BROKERS,
             NextCall(
-                operation="topics.list",
-                arguments={"broker": min(cluster.absent)},
-                why="see which topics wait",
-            ),
-            NextCall(
                 operation="brokers.remove",
                 arguments={"broker_id": min(cluster.absent)},
-                why="only where its data directory is gone for good: the plan says what would be lost",
+                why="its plan shows which topics wait and what would be lost; carry it out only where the data directory is gone for good",
             ),
         ),
     )
