@@ -11,7 +11,7 @@ from pydanube_tui.actions import ACTIONS
 from pydanube_tui.console import Console
 from pydanube_tui.dialogs import Form, Reading
 from pydanube_tui.plans import Consent, name_to_type
-from textual.widgets import Button
+from textual.widgets import Button, Input
 
 from tests.admin.real_broker import Administered
 from tests.support.filled_cluster import add_topic, topics_of
@@ -194,6 +194,21 @@ async def test_what_the_cluster_refuses_is_told_with_what_would_help(cluster: Ad
         await press(*"/default/orders", "enter", "enter", "enter")
         await until_dialog(app, press, Reading)
         assert "ALREADY_EXISTS" in screen(app)
+
+
+async def test_a_form_that_cannot_be_read_comes_again_with_what_was_typed(cluster: Administered) -> None:
+    async with opened(cluster, "namespaces", allow_writes=True) as (app, press):
+        await press("n")
+        await until_dialog(app, press, Form)
+        await press(*"made", "enter", *"keep=x", "enter")
+        while not said(app):
+            await press()
+        await until_dialog(app, press, Form)
+        assert [each.value for each in app.screen.query(Input)] == ["made", "keep=x"]
+        assert "NAME=COUNT" in said(app)[0]
+        await press("escape")
+        await settled(app, press)
+        assert len(app.screen_stack) == 1
 
 
 async def test_a_form_wants_what_must_be_given_and_leaves_with_escape(cluster: Administered) -> None:

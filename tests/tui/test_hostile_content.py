@@ -16,6 +16,7 @@ from pydanube_tui.tail import KEPT_BYTES, item_of
 from pydanube_tui.view import Situation
 from pydanube_tui.views import VIEWS
 from pydanube_tui.views.messages import message_lines
+from textual import events
 from textual.widgets import Input
 
 from tests.admin.real_broker import Administered
@@ -153,3 +154,15 @@ async def test_whatever_is_said_or_typed_reaches_the_terminal_without_control_ch
         assert [each.message for each in app._notifications] == ["␛[2Jsaid"]
         assert "/␛[2Jtyped" in screen(app)
         assert "\x1b" not in screen(app)
+
+
+async def test_a_payload_of_many_lines_is_pasted_whole(cluster: Administered) -> None:
+    async with opened(cluster, "messages orders", allow_writes=True) as (app, press):
+        await until_rows(app, press, 50)
+        await press("n")
+        await until_dialog(app, press, Form)
+        payload = next(each for each in app.screen.query(Input) if not each.value)
+        payload.post_message(events.Paste('{\r  "total": 1\r}\r'))
+        await press()
+        assert payload.value == '{\n  "total": 1\n}'
+        assert '{␊  "total": 1␊}' in screen(app)

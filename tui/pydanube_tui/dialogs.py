@@ -33,6 +33,12 @@ class Entry(Input):
         drawn.plain = masked(drawn.plain)
         return drawn
 
+    def on_paste(self, event: events.Paste) -> None:
+        """Take all lines: Textual takes the first, and of a payload the others would be lost without a word."""
+        self.replace("\n".join(event.text.splitlines()), *self.selection)
+        event.prevent_default()
+        event.stop()
+
 
 class Dialog(ModalScreen[Result]):
     """The frame of all of them: Esc leaves, with None."""

@@ -10,6 +10,7 @@ import asyncio
 import difflib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from pydanube_admin import runbooks
@@ -91,13 +92,23 @@ class Doing(Board):
                 if found[0]
                 else ""
             )
-            form = Form(self.look, f"{operation.title}{of}", fields)
-            values = await self.push_screen_wait(form)
-            if values is None:
+            given = await self._given(operation, f"{operation.title}{of}", fields)
+            if given is None:
                 return None
-            given = typed(operation, values)
             found = [{**each, **given} for each in found]
         return found
+
+    async def _given(
+        self, operation: Operation, title: str, fields: Sequence[Field]
+    ) -> dict[str, Any] | None:
+        """What the person gives for the fields, asked for again where it is not of its type; None: the person left."""
+        while (values := await self.push_screen_wait(Form(self.look, title, fields))) is not None:
+            try:
+                return typed(operation, values)
+            except InvalidArgument as error:
+                self.say(error.message, bad=True)
+                fields = [replace(each, value=values.get(each.name, "")) for each in fields]
+        return None
 
     def _rows(self) -> list[Row]:
         marked = [row for row in self.page.rows if row.key in self.marked]

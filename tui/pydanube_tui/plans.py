@@ -66,7 +66,9 @@ def fields_of(operation: Operation, action: Action, found: Mapping[str, Any]) ->
 def _help(argument: Argument) -> str:
     if argument.choices:
         return f"{argument.help}: {' or '.join(argument.choices)}"
-    return f"{argument.help}; NAME=COUNT,…" if argument.type is ArgumentType.OBJECT else argument.help
+    if argument.type is not ArgumentType.OBJECT:
+        return argument.help
+    return f"{argument.help}; NAME={'TEXT' if argument.name == 'attributes' else 'COUNT'},…"
 
 
 def typed(operation: Operation, values: Mapping[str, str]) -> dict[str, Any]:
