@@ -6,7 +6,8 @@ import anyio
 import pytest
 from pydanube_broker.cluster import BrokerId, BrokerIdentity, BrokerState, Membership, keys
 from pydanube_broker.cluster.membership import LeaseTerm, MemberRecord
-from pydanube_core.errors import Conflict, StoreUnavailable
+from pydanube_broker.cluster.removal import remove, removed_among
+from pydanube_core.errors import Conflict, Fenced, StoreUnavailable
 from pydanube_storage.metadata import LeaseId, ManualClock, MemoryStore
 
 pytestmark = pytest.mark.anyio
@@ -138,3 +139,31 @@ def test_lease_is_counted_from_sending() -> None:
     assert (term.renew_at_ms, term.deadline_ms) == (11_000, 31_000)
     assert [term.pause_ms(failures) for failures in range(5)] == [1_000, 2_000, 4_000, 5_000, 5_000]
     assert LeaseTerm(ttl_ms=60, sent_ms=0).pause_ms(3) == 10
+
+
+async def test_who_was_removed_registers_no_more_and_who_is_registered_is_not_removed(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    async with membership(store, clock):
+        with pytest.raises(Conflict, match="is registered"):
+            await remove(store, BrokerId(1), at_ms=7)
+    assert await remove(store, BrokerId(1), at_ms=7)
+    assert not await remove(store, BrokerId(1), at_ms=8), "once is enough"
+    with pytest.raises(Fenced, match="was removed from the cluster"):
+        await membership(store, clock).__aenter__()
+    assert await member(store) is None
+    async with membership(store, clock, broker=2):  # nobody else is meant
+        assert await removed_among(store, [BrokerId(1), BrokerId(2)]) == {BrokerId(1)}
+
+
+async def test_a_life_that_lost_its_lease_ends_when_it_was_removed_meanwhile(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    async with membership(store, clock) as joined:
+        assert joined.registration.lease_id is not None
+        await store.revoke_lease(joined.registration.lease_id)
+        assert await remove(store, BrokerId(1), at_ms=7)
+        clock.advance(TTL_MS)
+        for _ in range(200):
+            await anyio.lowlevel.checkpoint()
+        assert await member(store) is None

@@ -22,6 +22,7 @@ from pydanube_broker.cluster.move import (
     open_topic,
     ready,
     seal,
+    take_away,
     transaction,
 )
 from pydanube_broker.cluster.move_record import MAX_PARTS, HandOverPart, Stage
@@ -132,6 +133,38 @@ def test_the_seal_keeps_objects_of_its_epoch_out_of_the_catalog(there: bool) -> 
     raised = CatalogHead.from_json(written.value, key=at)
     empty = CatalogHead(epoch=4, folder="g", start_offset=2, tiered_offset=2)
     assert raised == (replace(head, epoch=4) if there else empty)
+
+
+def test_a_removed_owner_is_sealed_in_its_place_from_wherever_it_stood() -> None:
+    for now in (SERVING, MOVING, OFFERED, READY, OPENED):
+        taken = take_away(now, NOW, (part(0, 5), part(5, 8)), THREE, at_ms=9).after
+        assert (taken.stage, taken.sealed_epoch, taken.heads_for) == (Stage.SEALED, now.epoch, THREE)
+        after = assign(taken, NOW, THREE, incarnation=LIFE, epoch=Epoch(now.epoch + 1)).after
+        assert open_topic(after, NOW, LIFE).after.broker_id == THREE
+    for now in (SEALED, ASSIGNED):  # what was handed over goes on as it was
+        with pytest.raises(Conflict):
+            take_away(now, NOW, (part(0, 5),), THREE, at_ms=9)
+    with pytest.raises(Conflict, match="follow each other"):
+        take_away(SERVING, NOW, (), THREE, at_ms=9)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_objects_know_where_a_topic_goes_on_that_was_taken_away(there: bool) -> None:
+    head = CatalogHead(epoch=3, folder="f", start_offset=0, tiered_offset=5, objects=2, resumes_at=4)
+    found = Committed(head=head, revision=Revision(40)) if there else None
+    change = take_away(SERVING, NOW, (part(5, 99),), TWO, at_ms=9)
+    writes, guards = transaction(change, Witnesses(head=found, folder="g", start_offset=2, resumes_at=99))
+    at = head_key(SERVING.topic_id)
+    assert guards == [
+        ModRevision(keys.assignment_key(SERVING.topic_id), NOW),
+        ModRevision(at, Revision(40)) if there else Absent(at),
+    ]
+    written = writes[1]
+    assert isinstance(written, Put)
+    raised = CatalogHead.from_json(written.value, key=at)
+    empty = CatalogHead(epoch=4, folder="g", start_offset=2, tiered_offset=2, resumes_at=99)
+    assert raised == (replace(head, epoch=4, resumes_at=99) if there else empty)
+    assert raised.goes_on_at == 99
 
 
 def test_only_the_leader_in_office_assigns_and_counts_the_epoch() -> None:
