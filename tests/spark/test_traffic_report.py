@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,19 @@ def write(folder: Path, broker: int, samples: Iterable[Sample], *, hour: int = 0
     )
     data = encode(TABLE, pa.Table.from_pylist(rows, schema=arrow_schema(TABLE)))
     LocalStore(folder).put(f"{telemetry_folder('c', 'topics', date_of(start_ms))}/{name}", data)
+
+
+def write_start(folder: Path, broker: int, minute: int, uptime_s: float) -> None:
+    """A sample of a broker, as it is told in each round."""
+    table = table_named("brokers")
+    row: dict[str, Any] = dict.fromkeys(arrow_schema(table).names, 0)
+    row |= {"taken_at": BEGIN + minute * MINUTE, "broker_id": str(broker), "incarnation": 1}
+    row |= {"uptime_s": uptime_s, "store_error": None, "journal_read_only": False, "state": "active"}
+    name = TelemetryFile(
+        start_ms=BEGIN, end_ms=BEGIN + HOUR_MS, broker_id=str(broker), generation=1, random="0"
+    )
+    data = encode(table, pa.Table.from_pylist([row], schema=arrow_schema(table)))
+    LocalStore(folder).put(f"{telemetry_folder('c', 'brokers', date_of(BEGIN))}/{name}", data)
 
 
 def report(folder: Path, since: int, until: int, **more: Any) -> dict[str, Any]:
@@ -119,6 +133,20 @@ def test_restarts_moves_new_topics_and_partitions_are_counted_and_no_counter_run
     assert found["summary"]["messages_in"] == 241
     assert counts(report(tmp_path, 0, 60, topic="p")) == {"/default/p": (14, 0)}
     assert report(tmp_path, 0, 60, topic="new")["summary"]["messages_in"] == 40
+
+
+def test_what_came_between_a_start_and_the_first_sample_of_topics_counts(tmp_path: Path) -> None:
+    write(tmp_path, 1, [(15, "/default/a", 1, 1, 1200, 0), (20, "/default/a", 1, 1, 1500, 0)])
+    assert counts(report(tmp_path, 0, 60)) == {"/default/a": (300, 0)}, (
+        "not known when the broker was started"
+    )
+    write_start(tmp_path, 1, 11, uptime_s=60)
+    found = report(tmp_path, 0, 60)
+    assert counts(found) == {"/default/a": (1500, 0)}
+    assert found["summary"]["covered_s"] == 10 * 60
+    shutil.rmtree(tmp_path / "c/telemetry/brokers")
+    write_start(tmp_path, 1, 11, uptime_s=90 * 86_400)
+    assert counts(report(tmp_path, 0, 60)) == {"/default/a": (300, 0)}, "most of it came long before"
 
 
 def test_rates_are_compared_with_those_of_the_time_before_of_which_less_may_be_known(tmp_path: Path) -> None:

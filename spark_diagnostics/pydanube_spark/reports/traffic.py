@@ -19,7 +19,7 @@ from pydanube_core.names import TopicName
 from pydanube_core.telemetry import TelemetryFile, table_named
 from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_core.units import format_time
-from pydanube_storage.telemetry.reading import read_samples
+from pydanube_storage.telemetry.reading import read_samples, stored_files
 
 from pydanube_spark.reports.comparison import previous
 from pydanube_spark.reports.lag_rows import Span
@@ -192,8 +192,8 @@ def traffic_of(request: ReportRequest, span: Span) -> Traffic:
     found = Traffic(source.cluster, span, starts, span.until_ms, span.since_ms, [])
     found.counts = np.zeros((0, len(starts), len(COUNTERS)))
     files = _Files(source, lead, request.topic, found.damaged)
-    for broker in files.brokers():
-        _count_broker(found, files, broker)
+    for broker_id, keys in files.brokers().items():
+        _count_broker(found, files, keys, files.began_ms(broker_id))
     found.from_ms = max(found.from_ms, span.since_ms)
     if found.until_ms <= found.from_ms:
         raise InvalidArgument(
@@ -227,14 +227,38 @@ class _Files:
     topic: str | None
     damaged: list[str]
 
-    def brokers(self) -> list[list[str]]:
-        """Keys of files by broker, the oldest first."""
+    def brokers(self) -> dict[str, list[str]]:
+        """Broker → keys of its files, the oldest first."""
         by_broker: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for key in self.source.keys:
             file = TelemetryFile.parse(key)
             assert file is not None, "it was listed by its name"
             by_broker[file.broker_id].append((file.start_ms, key))
-        return [[key for _, key in sorted(keys)] for keys in by_broker.values()]
+        return {broker_id: [key for _, key in sorted(keys)] for broker_id, keys in by_broker.items()}
+
+    def began_ms(self, broker_id: str) -> int | None:
+        """When the broker was started that told first in this time; None: before it, or not known.
+
+        Its topics are told of minutes after a start, and what came until then counts as well.
+        """
+        store = open_for_reading(self.source.store)
+        table = table_named("brokers")
+        times = {"start_ms": self.span.since_ms, "end_ms": self.span.until_ms}
+        found = stored_files(store, self.source.cluster, table, **times)
+        keys = [(file.start_ms, key) for key, file, _ in found if file.broker_id == broker_id]
+        try:
+            rows = (
+                read_samples(store, min(keys)[1], table, columns=["taken_at", "uptime_s"]) if keys else None
+            )
+        except (CorruptObject, ObjectMissing) as error:
+            self.damaged.append(error.message)
+            return None
+        if rows is None or not rows.num_rows:
+            return None
+        taken_ms = rows.column("taken_at").cast(pa.int64()).to_numpy()
+        first = int(taken_ms.argmin())
+        began_ms = int(taken_ms[first] - 1000 * rows.column("uptime_s").to_numpy()[first])
+        return began_ms if began_ms >= self.span.since_ms else None
 
     def read(self, keys: list[str]) -> Iterator[_Samples]:
         store = open_for_reading(self.source.store)
@@ -267,10 +291,10 @@ class _Files:
             )
 
 
-def _count_broker(found: Traffic, files: _Files, keys: list[str]) -> None:
+def _count_broker(found: Traffic, files: _Files, keys: list[str], began_ms: int | None) -> None:
     """Count what one broker's files say. Of each log what was told last is carried into the next file."""
     last: dict[int, tuple[int, int, Any]] = {}  # log → (time, life, values)
-    told_ms: int | None = None  # the broker's last round in the files before
+    told_ms = began_ms  # the broker's last round in the files before; at first, its start
     for samples in files.read(keys):
         if not len(samples.rounds):
             continue
