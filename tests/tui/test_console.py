@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydanube_core.errors import Unavailable
 from pydanube_tui.actions import ACTIONS
-from pydanube_tui.cluster import Cluster, Options, State
+from pydanube_tui.cluster import FASTEST_S, Cluster, Options, State
 from pydanube_tui.console import Console
 from pydanube_tui.dialogs import Choosing, Reading
 from pydanube_tui.page import Target
@@ -112,6 +112,19 @@ async def test_filter_sort_and_marks(cluster: Administered) -> None:
         assert app.filter is None
         await press("escape")
         assert app.marked == set()
+
+
+async def test_rows_that_a_filter_left_out_are_not_said_to_be_none(cluster: Administered) -> None:
+    async with opened(cluster, "topics") as (app, press):
+        await press("/", *"nosuch", "enter")
+        assert "no row is in the filter; escape clears it" in screen(app)
+        await press("escape")
+        assert "/default/orders" in screen(app)
+
+
+def test_no_flag_asks_a_broker_without_a_pause() -> None:
+    here = Cluster(name="test", admin_url="http://127.0.0.1:1", broker_url="http://127.0.0.1:1")
+    assert Console([here], Options(refresh_s=0.0)).refresh_s == FASTEST_S
 
 
 async def test_a_broken_filter_says_so_and_the_rows_stay(cluster: Administered) -> None:

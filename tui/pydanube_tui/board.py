@@ -27,7 +27,7 @@ from textual.widgets import Static
 from pydanube_tui import files
 from pydanube_tui.actions import Action, by_key
 from pydanube_tui.bars import Top, footer, header
-from pydanube_tui.cluster import Cluster, Options, Standing, State
+from pydanube_tui.cluster import Cluster, Options, Standing, State, bearable
 from pydanube_tui.dialogs import Choice, Choosing, Entry, Reading
 from pydanube_tui.filters import Filter, FilterError, RowsInSight
 from pydanube_tui.grid import MANY, Grid
@@ -86,7 +86,7 @@ class Board(App[None]):
         self.places: list[Target] = [start or Target(view="overview")]
         self.at = 0
         self.standing = Standing()
-        self.refresh_s = self.options.refresh_s
+        self.refresh_s = bearable(self.options.refresh_s)
         self.paused = False
         self.page = Page(empty="loading …")
         self.filter: Filter | None = None

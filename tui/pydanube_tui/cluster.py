@@ -18,6 +18,11 @@ SLOWEST_S: Final = 300.0
 RETRY_S: Final = 5.0  # at most, between two tries
 
 
+def bearable(refresh_s: float) -> float:
+    """The refresh interval that is nearest to the wish, and that a broker bears."""
+    return max(FASTEST_S, min(SLOWEST_S, refresh_s))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """One cluster that can be chosen."""

@@ -14,7 +14,7 @@ from textual.widgets import Input
 from pydanube_tui import files
 from pydanube_tui.actions import Action
 from pydanube_tui.board import json_lines, misread
-from pydanube_tui.cluster import FASTEST_S, SLOWEST_S
+from pydanube_tui.cluster import bearable
 from pydanube_tui.dialogs import Choice, Field, Form
 from pydanube_tui.doing import Doing
 from pydanube_tui.filters import FilterError, parse
@@ -408,7 +408,7 @@ class Console(Doing):
         self._pace_to(self.refresh_s * factor)
 
     def _pace_to(self, seconds: float) -> None:
-        self.refresh_s = max(FASTEST_S, min(SLOWEST_S, seconds))
+        self.refresh_s = bearable(seconds)
         self.wake.set()
         self.bars()
 

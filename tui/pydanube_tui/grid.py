@@ -239,7 +239,8 @@ class Grid(ScrollView, can_focus=True):
         if at < len(self.rows):
             return self._row(at)
         if not self.rows and at == 0:
-            return self._drawn(((f"  {self.page.empty}", Tone.DIM),))
+            says = "no row is in the filter; escape clears it" if self.page.rows else self.page.empty
+            return self._drawn(((f"  {says}", Tone.DIM),))
         return self._blank()
 
     def _tone(self, tone: Tone) -> Style:
