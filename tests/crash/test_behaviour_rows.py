@@ -34,6 +34,7 @@ from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
 from tests.support.broker_process import BrokerProcess, client_environment
 from tests.support.history import History
 from tests.support.load import PATIENCE, Load, read_topic
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
@@ -77,27 +78,24 @@ async def _kill(broker: BrokerProcess) -> None:
 # -- rows 1 and 2 --------------------------------------------------------------------------------------------
 
 
-def drop_unsynced(journal: Path, acknowledged_end: int, rng: random.Random) -> int:
-    """Do to a killed broker's journal what a power cut may do: sectors behind the last sync are as they were, zeros.
+def unsynced(journal: Path, acknowledged_end: int) -> list[tuple[Path, int]]:
+    """Return the sectors with something in them that no sync is known to cover, as file and position.
 
     What was certainly synced, by the journal's own records: everything below the largest `synced_lsn` in them, and
-    everything up to the batch that holds the last acknowledged message. Of the rest any sector may be lost.
+    everything up to the batch that holds the last acknowledged message.
 
     Args:
         acknowledged_end: one past the last acknowledged offset of the only topic with messages.
-
-    Returns:
-        how many sectors with something in them were zeroed.
     """
     end = proven = 0
-    segments: list[tuple[Path, int]] = []
+    segments: list[tuple[Path, int, bytes]] = []
     for path in sorted(journal.glob("*.journal")):
         data = path.read_bytes()
         found = read_file_header(data)
         if found is None:
             continue
         _, base, _ = found
-        segments.append((path, base))
+        segments.append((path, base, data))
         at = FILE_HEADER_BYTES
         while (header := read_header(data, at, base + at)) is not None:
             proven = max(proven, header.synced_lsn)
@@ -108,20 +106,37 @@ def drop_unsynced(journal: Path, acknowledged_end: int, rng: random.Random) -> i
                     proven = max(proven, base + at)
             end = max(end, base + at)
     assert proven <= end
-    dropped = 0
-    for path, base in segments:
+    sectors = []
+    for path, base, data in segments:
+        first = max(0, proven - base)
+        first += -first % SECTOR  # a sector that holds proven bytes was synced as a whole
+        sectors += [
+            (path, at)
+            for at in range(first, min(len(data), end - base), SECTOR)
+            if data[at : at + SECTOR].strip(b"\0")
+        ]
+    return sectors
+
+
+def acknowledged_end(history: History) -> int:
+    """Return one past the last offset that a producer was told."""
+    told = (outcome.acknowledged.values() for outcome in history.producers.values())
+    return max((offset for each in told for offset in each if offset), default=0) + 1
+
+
+def drop_unsynced(journal: Path, acknowledged_end: int, rng: random.Random) -> int:
+    """Do to a killed broker's journal what a power cut may do: sectors behind the last sync are as they were, zeros.
+
+    Returns:
+        how many sectors with something in them were zeroed: about half of those there were, one at least.
+    """
+    sectors = unsynced(journal, acknowledged_end)
+    dropped = [each for each in sectors if rng.random() < 0.5] or sectors[:1]
+    for path, at in dropped:
         with path.open("r+b") as file:
-            size = path.stat().st_size
-            first = max(0, proven - base)
-            first += -first % SECTOR  # a sector that holds proven bytes was synced as a whole
-            for at in range(first, min(size, end - base), SECTOR):
-                if rng.random() < 0.5:
-                    file.seek(at)
-                    if file.read(SECTOR).strip(b"\0"):
-                        dropped += 1
-                        file.seek(at)
-                        file.write(bytes(SECTOR))
-    return dropped
+            file.seek(at)
+            file.write(bytes(SECTOR))
+    return len(dropped)
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.long) for n in range(2, 12))])
@@ -146,26 +161,16 @@ async def test_row_02_a_power_cut_drops_what_was_not_synced_and_nothing_acknowle
                 tasks.start_soon(load.batches, name, TOPIC, seed)
             await progress.wait(rng.randrange(30, 90))
             os.kill(helper, signal.SIGSTOP)
-            # Every producer fills its five batches in flight; the broker has written them when the last has come in.
-            sent = -1
-            while sent != sum(outcome.sent for outcome in history.producers.values()):
-                sent = sum(outcome.sent for outcome in history.producers.values())
-                await anyio.sleep(0.3)
+            # Every producer waits for the batch that it has sent; the broker writes what it receives, unsynced.
+            journal = broker.data_dir / "journal"
+            await until(lambda: unsynced(journal, acknowledged_end(history)))
             process = broker._process
             assert process is not None
             process.kill()
             os.kill(helper, signal.SIGKILL)
             await to_thread.run_sync(broker.wait)
             tasks.cancel_scope.cancel()
-        acknowledged = [
-            offset
-            for outcome in history.producers.values()
-            for offset in outcome.acknowledged.values()
-            if offset
-        ]
-        dropped = await to_thread.run_sync(
-            drop_unsynced, broker.data_dir / "journal", max(acknowledged) + 1, rng
-        )
+        dropped = await to_thread.run_sync(drop_unsynced, journal, acknowledged_end(history), rng)
         assert dropped > 0
         await _start(broker)
         async with connect(broker.url, retry=PATIENCE) as client:
