@@ -236,6 +236,10 @@ class FaultyTransport:
     def url(self) -> str:
         return self._transport.url
 
+    @property
+    def renews(self) -> bool:
+        return self._transport.renews
+
     async def resolve(self, request: bytes, *, timeout_s: float) -> bytes:
         self._faults.check_up()
         return await self._transport.resolve(request, timeout_s=timeout_s)

@@ -112,6 +112,10 @@ class Http2Transport:
     def url(self) -> str:
         return self._url
 
+    @property
+    def renews(self) -> bool:
+        return callable(self._token)
+
     async def resolve(self, request: bytes, *, timeout_s: float) -> bytes:
         return await self.call(_SERVICE + "Resolve", request, timeout_s=timeout_s)
 

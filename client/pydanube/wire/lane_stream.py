@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from pydanube_core.errors import ClusterError, Internal, Retryable, Unavailable
+from pydanube_core.errors import ClusterError, Internal, Retryable, Unauthenticated, Unavailable
 
 from pydanube.facts import ClientEventKind
 from pydanube.tasks import TaskOwner
@@ -80,6 +80,13 @@ class LaneStream:
             except Retryable as error:
                 await asyncio.wait([reader], timeout=_REASON_S)
                 raise self.error or error from None
+            except Unauthenticated as error:  # it was let in: the time of its token is over
+                if not transport.renews:
+                    raise
+                raise Unavailable(
+                    f"the token of the stream of {self._concrete_topic} has ended; the next shows a new one",
+                    topic=self._topic,
+                ) from error
             except asyncio.CancelledError:
                 await say_goodbye(stream, reader)
                 raise

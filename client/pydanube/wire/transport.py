@@ -53,6 +53,11 @@ class Transport(Protocol):
     @property
     def url(self) -> str: ...
 
+    @property
+    def renews(self) -> bool:
+        """Whether a stream shows a token of its own, asked for when it begins."""
+        ...
+
     async def resolve(self, request: bytes, *, timeout_s: float) -> bytes:
         """Call `Resolve` with an encoded `ResolveRequest`; returns an encoded `ResolveResponse`."""
         ...
