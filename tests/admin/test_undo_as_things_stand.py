@@ -64,10 +64,16 @@ async def test_the_undo_of_a_moved_cursor_says_what_is_unread_again(cluster: Adm
     back = await cluster("changes.undo", call_id=purged["call_id"], plan_only=True)
     said = [(each["path"].rpartition("/")[2], each["before"], each["after"]) for each in back["diff"]]
     assert said == [("lag_messages", 2, 42)]
-    assert (back["effect"], back["later"]) == ("change", None), "nothing is passed over by it"
+    assert back["effect"] == "change"
+    assert back["later"].startswith("No unread message is passed over; what was acknowledged")
     assert (back["blast_radius"]["messages"], back["blast_radius"]["bytes"]) == (0, 0)
     await cluster("changes.undo", call_id=purged["call_id"])
     assert await unread(cluster) == 42
+    again = await cluster("subscriptions.seek", **BILLING, to="latest", plan_only=True)
+    assert again["later"].startswith("They stay in the topic")
+    await cluster("subscriptions.seek", **BILLING, to="latest", plan_token=again["plan_token"])
+    back = await cluster("subscriptions.seek", **BILLING, to="earliest", plan_only=True)
+    assert (back["blast_radius"]["messages"], back["later"][:11]) == (0, "No unread m")
 
 
 async def test_policies_are_not_put_back_on_another_topic_of_the_name(cluster: Administered) -> None:

@@ -79,6 +79,9 @@ async def _moved(context: Context, topic: Topic, subscription: str, before: int)
 _STAY: Final = (
     "They stay in the topic as long as its retention keeps them, which does not wait for them any more"
 )
+_AGAIN: Final = (
+    "No unread message is passed over; what was acknowledged from the new position on is sent again"
+)
 
 
 _MOVES: Final = ("subscriptions.seek", "subscriptions.skip", "subscriptions.purge")
@@ -107,7 +110,7 @@ async def _moving(
             "starts": {facts.topic: facts.state.start_offset for facts in found},
         },
         basis=[identity, None if at_work else [diff, messages]],
-        later=_STAY,
+        later=_STAY if messages else _AGAIN,
     )
 
 
@@ -153,7 +156,7 @@ async def undo_move(
             diff=[entry(f"{subscription_path(topic, subscription)}/lag_messages", lag, after)],
             blast_radius=passing_over(found, difference.passed_over),
             effect=Effect.DESTROY if difference.passed_over else None,
-            later=_STAY if difference.passed_over else None,
+            later=_STAY if difference.passed_over else _AGAIN,
         ),
     )
 

@@ -38,7 +38,9 @@ def threshold_exceeded(view: SubscriptionView, options: DiagnosisOptions) -> Out
         unobservable=("how much its users can wait for",),
         next=(
             NextCall(
-                operation="diagnose.subscription", arguments=view.arguments, why="see what keeps it behind"
+                operation="subscriptions.lag",
+                arguments=view.arguments,
+                why="see its rates, and whether it gains",
             ),
             NextCall(
                 operation="topics.get_policies",
