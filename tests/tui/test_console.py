@@ -447,6 +447,7 @@ class Mangled:
         ("overview", "findings", [{}]),
         ("subscriptions", "items", ["x"]),
         ("brokers", "not_seen", "xy"),
+        ("overview", "uptime_s", float("inf")),
         ("topic orders", "parts", None),
     ],
 )

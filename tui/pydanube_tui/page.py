@@ -10,7 +10,15 @@ from typing import Any, Final, Protocol
 Item = Mapping[str, Any]
 Sortable = float | str | None
 # What reading an answer raises that has another shape than this console knows, as of a broker of another version.
-MISREAD: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
+MISREAD: Final = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    IndexError,
+    ArithmeticError,
+    RecursionError,
+)
 
 
 class Tone(StrEnum):
