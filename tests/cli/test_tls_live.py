@@ -9,7 +9,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
 
@@ -26,6 +26,7 @@ from pydanube_cli.main import run
 from pydanube_core.errors import AlreadyExists, InvalidArgument, Unavailable
 
 from tests.support.official_client import run_beside_official_client
+from tests.support.waiting import until
 
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -198,6 +199,29 @@ async def test_a_storm_of_silent_connections_keeps_nobody_out(
         assert broker.metrics.connections_closed["too_many_handshakes"] >= 12
         for _, writer in silent:
             writer.close()
+
+
+async def test_a_storm_from_one_address_ends_no_handshake_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest gave way, whosever it was: nobody from far away came in while the storm went on."""
+    monkeypatch.setattr("pydanube_broker.rpc.tls_door.MOST_WAITING", 8)
+    folder = certificates(tmp_path / "c")
+    async with broker_with(folder) as (broker, _), AsyncExitStack() as stack:
+        port = int(broker.broker_url.rpartition(":")[2])
+
+        async def opened(source: str) -> asyncio.StreamWriter:
+            _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+            stack.callback(writer.close)
+            return writer
+
+        slow = await opened("127.0.0.1")
+        for _ in range(20):
+            await opened("127.0.0.2")
+        await until(lambda: broker.metrics.connections_closed["too_many_handshakes"] >= 12)
+        trust = ssl.create_default_context(cafile=str(folder.file("ca.crt")))
+        await slow.start_tls(trust, server_hostname="localhost")
+        assert slow.get_extra_info("ssl_object").version() == "TLSv1.3"
 
 
 def test_certificates_are_made_once_and_renewed_by_the_same_authority(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """How many connections a port may hold, and for how long a connection of the HTTP ports may say nothing.
 
 Descriptors are shared by all ports and the files. Each port has its part of them, so that idle connections to one leave
-the others and the disk what they need; a port that is full closes the connection that has had nothing to do for longest.
+the others and the disk what they need; a port that is full closes the connection that has had nothing to do for longest, of the
+address that has most.
 """
 
 from __future__ import annotations
@@ -143,11 +144,11 @@ def patient_http(
                 transport.abort()
                 return
             if len(here) >= connections:
-                idle = [each for each in here if each.working is None]
-                if not idle:
+                leaving = first_to_go(self.host)
+                if leaving is None:
                     transport.abort()
                     return
-                min(idle, key=lambda each: each.quiet_since).transport.close()
+                leaving.transport.close()
             here[self] = None
             if transport.get_extra_info("ssl_object") is not None:
                 self.in_tls = TLS_BYTES
@@ -206,5 +207,18 @@ def patient_http(
                 return
             left_s = request_s - quiet_s if not (waits_for_us or kept_alive) else request_s
             self.look = self.loop.call_later(max(left_s, 0.05), self.look_after)
+
+    def first_to_go(host: str) -> Patient | None:
+        """The connection that gives way to one of `host`: idle, of the address that has most, and quiet for longest.
+
+        One that is at work goes only where its address has more than `host` will have. None: all stay.
+        """
+        of = Counter(each.host for each in here)
+        of[host] += 1
+        return min(
+            (each for each in here if each.working is None or of[each.host] > of[host]),
+            key=lambda each: (-of[each.host], each.working is not None, each.quiet_since),
+            default=None,
+        )
 
     return cast("type[H11Protocol]", Patient)

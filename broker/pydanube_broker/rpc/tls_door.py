@@ -99,11 +99,16 @@ class TlsDoor:
                 continue
             if len(self._waiting) >= MOST_WAITING:
                 self._closed["too_many_handshakes"] += 1
-                next(iter(self._waiting)).cancel()
+                self._first_to_go().cancel()
             task = self._loop.create_task(self._admit(connection, peer.address))
             self._waiting[task] = peer.host
             self._of[peer.host] += 1
             task.add_done_callback(self._done)
+
+    def _first_to_go(self) -> asyncio.Task[None]:
+        """The oldest of the address that has most: whoever comes from far away is not pushed out by a storm from elsewhere."""
+        most = max(self._of, key=self._of.__getitem__)
+        return next(task for task, host in self._waiting.items() if host == most)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         host = self._waiting.pop(task)

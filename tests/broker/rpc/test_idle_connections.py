@@ -32,12 +32,12 @@ Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def dialling(port: int) -> AsyncIterator[Callable[[], Awaitable[Pair]]]:
+async def dialling(port: int) -> AsyncIterator[Callable[..., Awaitable[Pair]]]:
     """Makes connections; all are closed at the end."""
     writers: list[asyncio.StreamWriter] = []
 
-    async def call() -> Pair:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async def call(source: str = "127.0.0.1") -> Pair:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
         writers.append(writer)
         return reader, writer
 
@@ -83,6 +83,24 @@ def test_an_http_port_that_is_full_closes_what_has_been_idle_for_longest() -> No
                     await closed(idle[number][0])
         finally:
             await server.stop()
+
+    asyncio.run(scenario())
+
+
+def test_one_address_that_fills_an_http_port_keeps_nobody_out() -> None:
+    """Halves of requests are no idle connections: 512 of them kept everybody out for as long as a body may take."""
+
+    async def scenario() -> None:
+        async with patient_server(60) as port, dialling(port) as call:
+            halves = [await call("127.0.0.2") for _ in range(10)]  # as many as there may be
+            for _, writer in halves:
+                writer.write(b"POST /size HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nabc")
+            await asyncio.sleep(0)
+            for number in range(3):
+                reader, writer = await call()
+                writer.write(b"POST /size HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nab")
+                assert b"200 OK" in await reader.readuntil(b"2\n")
+                await closed(halves[number][0])
 
     asyncio.run(scenario())
 
