@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from pydanube_tui import board
 from pydanube_tui.console import Console
 from pydanube_tui.dialogs import MAX_CHARS, Form, Reading
-from pydanube_tui.page import Item
+from pydanube_tui.filters import FilterError
+from pydanube_tui.interrupting import within
+from pydanube_tui.page import MISREAD, Item
 from pydanube_tui.plans import Consent
 from pydanube_tui.tail import KEPT_BYTES, item_of
 from pydanube_tui.view import Situation
@@ -104,6 +107,19 @@ async def test_a_pattern_without_end_is_stopped_and_said(
         assert app.filter is None
         assert any("took longer than" in each.message for each in app._notifications)
         assert len(app.grid.rows) == 51
+
+
+def test_who_takes_the_interruption_for_an_error_of_its_own_is_interrupted_again() -> None:
+    def stubborn() -> None:
+        with within(0.05, FilterError("too long")):
+            with suppress(*MISREAD):
+                while True:
+                    pass
+            while True:
+                pass
+
+    with pytest.raises(FilterError):
+        stubborn()
 
 
 async def test_a_folder_that_takes_no_file_is_said(cluster: Administered, tmp_path: Path) -> None:

@@ -85,14 +85,8 @@ class Doing(Board):
         found = [each for at, each in enumerate(found) if each not in found[:at]]  # of the cluster: once
         fields = fields_of(operation, action, found[0])
         if fields:
-            of = (
-                f": {len(found)} rows"
-                if len(found) > 1
-                else f": {subject_text(found[0])}"
-                if found[0]
-                else ""
-            )
-            given = await self._given(operation, f"{operation.title}{of}", fields)
+            of = f"{len(found)} rows" if len(found) > 1 else subject_text(found[0]) if found[0] else ""
+            given = await self._given(operation, f"{operation.title}{of and ': '}{of}", fields)
             if given is None:
                 return None
             found = [{**each, **given} for each in found]

@@ -22,7 +22,8 @@ def within(seconds: float, error: Exception) -> Iterator[None]:
         yield
         return
     handler = signal.signal(signal.SIGVTALRM, stop)
-    timer = signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    # Again after as long: what is raised while a cell is made is taken for a cell that cannot be read.
+    timer = signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds)
     try:
         yield
     finally:
