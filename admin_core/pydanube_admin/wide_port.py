@@ -17,9 +17,10 @@ from typing import Any, Final
 import anyio
 from pydanube_core.balance import LoadReport
 from pydanube_core.cluster_port import ClusterPort, LagFacts, TopicPort
+from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis, Verdict, verdict_of
 from pydanube_core.diagnosis.lag_status import LagStatus
-from pydanube_core.diagnosis.rules import MOST_FINDINGS, ranked
+from pydanube_core.diagnosis.rules import MOST_FINDINGS, alerts_of_all, of_all_brokers, ranked
 from pydanube_core.errors import (
     ClusterError,
     NotOwner,
@@ -123,6 +124,8 @@ ASKED: Final = _AT_OWNERS | {
     "consumers",
     "disconnect",
     "loads",
+    "diagnose_cluster",
+    "alerts",
     "forecast_retention",
 }
 
@@ -321,6 +324,22 @@ class WidePort:
     async def loads(self) -> Sequence[LoadReport]:
         """Of every broker that answers."""
         return _all_of((await self._everywhere("loads")).values())
+
+    async def diagnose_cluster(self) -> Diagnosis:
+        """What every broker finds, this one first; see `of_all_brokers`."""
+        found = await self._everywhere("diagnose_cluster")
+        own = found.pop(self._own, None) or await self._port.diagnose_cluster()
+        if not found and not unseen():
+            return own
+        return of_all_brokers({self._own: own, **found}, missing=unseen())
+
+    async def alerts(self) -> tuple[Sequence[Alert], Sequence[Alert]]:
+        """The open ones and the closed ones of every broker."""
+        found = await self._everywhere("alerts")
+        if self._own not in found:
+            found[self._own] = await self._port.alerts()
+        opened, closed = zip(*found.values(), strict=True)
+        return alerts_of_all(opened), alerts_of_all(closed)
 
     async def _everywhere(self, method: str, **given: Any) -> dict[str, Any]:
         for broker_id, topics in (await self._port.missed()).items():

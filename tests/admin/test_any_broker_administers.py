@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from pydanube import connect
 from pydanube_admin.core import AdminCore
@@ -113,6 +114,25 @@ async def test_lag_of_all_is_seen_from_any_broker(cluster: SeveralBrokers) -> No
         assert [(each["topic"], each["lag_messages"]) for each in answer["items"]] == [(t, 1) for t in TOPICS]
 
 
+async def test_diagnosis_at_any_broker_has_what_the_owner_found(cluster: SeveralBrokers) -> None:
+    topic = next(topic for topic in TOPICS if cluster.owner(topic) is cluster.brokers[3])
+    await ask(cluster.brokers[1], "topics.set_policies", topic=topic, policies={"alert_unread_messages": 1})
+    async with connect(cluster.brokers[1].broker_url) as client, client.producer(topic) as producer:
+        await producer.send(b"one more")
+    for broker in cluster.brokers.values():
+        with anyio.fail_after(60):
+            while True:
+                found = await ask(broker, "diagnose.cluster")
+                alerts = (await ask(broker, "alerts.list", filter="threshold_exceeded"))["items"]
+                if alerts and found["counts"].get("threshold_exceeded"):
+                    break
+                await anyio.sleep(0.1)
+        assert found["subject"] == {"brokers": 3, "topics": len(TOPICS)}
+        [exceeded] = [one for one in found["findings"] if one["rule"] == "threshold_exceeded"]
+        assert exceeded["subject"]["topic"] == topic
+        assert [each["subject"]["topic"] for each in alerts] == [topic]
+
+
 async def test_brokers_are_listed_with_their_leader(cluster: SeveralBrokers) -> None:
     ids = sorted(str(broker.data_dir.broker_id) for broker in cluster.brokers.values())
     for broker in cluster.brokers.values():
@@ -144,6 +164,9 @@ async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> 
     assert [each["broker_id"] for each in answer["not_seen"]] == [gone_id]
     alone = await ask(cluster.brokers[1], "topics.list", filter=lost[0])
     assert (alone["items"], [each["broker_id"] for each in alone["not_seen"]]) == ([], [gone_id])
+    diagnosis = await ask(cluster.brokers[1], "diagnose.cluster")
+    assert gone_id in diagnosis["unobservable"][0]
+    assert diagnosis["verdict"] != "healthy"
     for operation in ("topics.describe", "messages.peek"):
         with pytest.raises(ClusterError, match="does not answer") as caught:
             await ask(cluster.brokers[1], operation, topic=lost[0])

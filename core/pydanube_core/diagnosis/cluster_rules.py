@@ -296,6 +296,11 @@ def store_not_shared(view: BrokerView, cluster: ClusterView) -> Outcome:
     )
 
 
+_SAME_EVERYWHERE: Final = frozenset(
+    {owner_down, no_leader, metadata_full, versions_differ, cluster_imbalanced, hot_partition, move_hangs}
+)
+
+
 def _rule(
     check: Any, severity: str, holds: str, evidence: dict[str, str], helps: str, many: str, unseen: str
 ) -> Rule:
@@ -309,6 +314,7 @@ def _rule(
         helps=helps,
         check=check,
         many=many,
+        of_cluster=check in _SAME_EVERYWHERE,
     )
 
 

@@ -91,6 +91,7 @@ class Rule:
     check: Check
     many: str  # what is so of several subjects: "subscriptions have unread messages and no consumer"
     fallback: bool = False  # looked at only where nothing else of warning or worse was found
+    of_cluster: bool = False  # every broker of a cluster finds the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

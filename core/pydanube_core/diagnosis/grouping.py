@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from pydanube_core.diagnosis.findings import Finding, NextCall, Rule, RuleArea
 
 NAMED: Final = 5  # members told by name
+_WORST: Final = "; worst: "
 BRIEF_CALLS: Final = 2  # next calls told of each
 BRIEF_BYTES: Final = 5_500  # of findings as JSON; with tools and commands an answer stays below 8 KB
 
@@ -29,24 +31,50 @@ def grouped(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Find
     return [_together(found, rules[found[0].rule]) for found in members.values()]
 
 
+def joined(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
+    """As `grouped`, of what is grouped already: what several brokers found. A fact of the cluster is told once."""
+    members: dict[tuple[str, int], list[Finding]] = {}
+    for one in findings:
+        same = members.setdefault((one.rule, one.severity), [])
+        if not (same and rules[one.rule].of_cluster):
+            same.append(one)
+    return [
+        found[0] if len(found) == 1 else _as_one(found, rules[found[0].rule], _of_worst(found[0]))
+        for found in members.values()
+    ]
+
+
+def _of_worst(group: Finding) -> Sequence[NextCall]:
+    return [call for call in group.next if call.operation != "alerts.list"]
+
+
 def _together(found: Sequence[Finding], rule: Rule) -> Finding:
-    worst = found[0]
-    calls = (*_in_full(worst, rule), *worst.next)[:BRIEF_CALLS]
+    calls = (*_in_full(found[0], rule), *found[0].next)[:BRIEF_CALLS]
     if len(found) == 1:
-        return replace(worst, ruled_out=(), next=calls)
+        return replace(found[0], ruled_out=(), next=calls)
+    return _as_one(found, rule, calls)
+
+
+def _as_one(found: Sequence[Finding], rule: Rule, calls: Sequence[NextCall]) -> Finding:
+    """`found` are single findings, or groups as this function makes them; the worst is the first."""
+    worst = found[0]
+    count = sum(one.evidence.get("members", 1) for one in found)
+    named = chain.from_iterable(
+        one.evidence.get("worst", [{**one.subject, "messages": one.impact}]) for one in found
+    )
     everyone = NextCall(
         operation="alerts.list",
         arguments={"filter": rule.name},
-        why=f"see all {len(found)} once they have lasted",
+        why=f"see all {count} once they have lasted",
     )
     return replace(
         worst,
-        summary=f"{len(found)} {rule.many}; worst: {worst.summary}",
+        summary=f"{count} {rule.many}{_WORST}{worst.summary.partition(_WORST)[2] or worst.summary}",
         evidence={
             **worst.evidence,
-            "members": len(found),
-            "messages_of_all": sum(one.impact for one in found),
-            "worst": [{**one.subject, "messages": one.impact} for one in found[:NAMED]],
+            "members": count,
+            "messages_of_all": sum(one.evidence.get("messages_of_all", one.impact) for one in found),
+            "worst": sorted(named, key=lambda each: -each["messages"])[:NAMED],
         },
         ruled_out=(),
         next=(*calls[: BRIEF_CALLS - 1], everyone),

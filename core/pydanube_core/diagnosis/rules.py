@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final
 
+from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.broker_rules import BROKER_RULES
 from pydanube_core.diagnosis.cluster_rules import CLUSTER_RULES
 from pydanube_core.diagnosis.findings import (
@@ -21,9 +23,10 @@ from pydanube_core.diagnosis.findings import (
     Rule,
     RuledOut,
     Severity,
+    Verdict,
     verdict_of,
 )
-from pydanube_core.diagnosis.grouping import grouped, that_fit
+from pydanube_core.diagnosis.grouping import grouped, joined, that_fit
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.subscription_rules import SUBSCRIPTION_RULES
 from pydanube_core.diagnosis.topic_rules import TOPIC_RULES
@@ -103,3 +106,45 @@ def diagnose(
         omitted=len(told) - len(shown),
         counts=dict(Counter(one.rule for one in every if one.severity > Severity.INFO)),
     )
+
+
+def of_all_brokers(answers: Mapping[str, Diagnosis], *, missing: Mapping[str, str]) -> Diagnosis:
+    """Make one brief answer of what the brokers of a cluster found.
+
+    Args:
+        answers: by broker.
+        missing: broker → why it did not answer. Silence of the others is then not health.
+    """
+    every = joined(ranked(chain.from_iterable(each.findings for each in answers.values())), RULES)
+    shown = that_fit(every)
+    counts: Counter[str] = Counter()
+    for each in answers.values():
+        for rule, count in each.counts.items():
+            counts[rule] = count if RULES[rule].of_cluster else counts[rule] + count
+    seen = not missing and all(each.verdict is not Verdict.UNKNOWN for each in answers.values())
+    unseen = [f"what broker {broker} has: {why}" for broker, why in sorted(missing.items())]
+    less = [f"broker {broker}: {why}" for broker, each in answers.items() for why in each.unobservable]
+    return Diagnosis(
+        subject={
+            "brokers": len(answers),
+            "topics": sum(each.subject["topics"] for each in answers.values()),
+        },
+        verdict=verdict_of(every, seen=seen),
+        findings=tuple(shown),
+        as_of_ms=min(each.as_of_ms for each in answers.values()),
+        unobservable=(*unseen, *less),
+        omitted=len(every) - len(shown) + sum(each.omitted for each in answers.values()),
+        counts=dict(counts),
+    )
+
+
+def alerts_of_all(found: Iterable[Sequence[Alert]]) -> list[Alert]:
+    """Those of every broker; of a fact of the cluster the one that opened first."""
+    every = sorted(chain.from_iterable(found), key=lambda alert: alert.opened_at_ms)
+    told: set[str] = set()
+    kept = []
+    for alert in every:
+        if not RULES[alert.rule].of_cluster or alert.rule not in told:
+            kept.append(alert)
+        told.add(alert.rule)
+    return kept

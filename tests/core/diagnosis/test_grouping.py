@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from operator import itemgetter
 
+from hypothesis import given
+from hypothesis import strategies as st
 from pydanube_core.diagnosis.findings import Finding, Severity, Verdict
-from pydanube_core.diagnosis.rules import RULES, check_view, diagnose
-from pydanube_core.diagnosis.views import Departure
+from pydanube_core.diagnosis.rules import RULES, check_view, diagnose, of_all_brokers
+from pydanube_core.diagnosis.views import ClusterView, Departure
 
 from tests.core.diagnosis.test_rules import BROKER, NOW, OPTIONS, SOME, view
 
@@ -34,6 +37,56 @@ def test_the_topic_that_matters_is_the_worst_of_two_thousand() -> None:
     assert whole.findings[0].subject["topic"] == "/default/t1999", (
         "unasked to be brief, the worst comes first too"
     )
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(1, 50)),
+        min_size=1,
+        max_size=30,
+        unique_by=itemgetter(1),
+    )
+)
+def test_what_several_brokers_found_is_told_as_if_one_had_found_it(where: list[tuple[str, int]]) -> None:
+    found = [(broker, unread(index, messages)) for index, (broker, messages) in enumerate(where)]
+    answers = {
+        broker: diagnose(
+            [one for at, one in found if at == broker], subject={"topics": 7}, as_of_ms=NOW, brief=True
+        )
+        for broker in sorted({broker for broker, _ in found})
+    }
+    joined = of_all_brokers(answers, missing={})
+    alone = diagnose([one for _, one in found], subject={}, as_of_ms=NOW, brief=True)
+    assert joined.subject == {"brokers": len(answers), "topics": 7 * len(answers)}
+    assert (joined.verdict, joined.counts, joined.omitted) == (alone.verdict, alone.counts, 0)
+    [told], [as_one] = joined.findings, alone.findings
+    for field in ("members", "messages_of_all"):
+        assert told.evidence.get(field) == as_one.evidence.get(field)
+    assert told.summary == as_one.summary
+    assert [one["messages"] for one in told.evidence.get("worst", ())] == [
+        one["messages"] for one in as_one.evidence.get("worst", ())
+    ]
+    assert [call.operation for call in told.next] == [call.operation for call in as_one.next]
+
+
+def test_a_fact_of_the_cluster_is_told_once_and_silence_of_a_few_is_not_health() -> None:
+    cluster = ClusterView(members=(), leader="1", absent={"9": 3})
+    answers = {
+        broker: diagnose(
+            check_view(replace(BROKER, broker_id=broker, cluster=cluster), OPTIONS),
+            subject={"topics": 1},
+            as_of_ms=NOW,
+            brief=True,
+        )
+        for broker in ("1", "2")
+    }
+    joined = of_all_brokers(answers, missing={})
+    assert [one.rule for one in joined.findings] == ["owner_down"]
+    assert (joined.counts, joined.verdict) == ({"owner_down": 1}, Verdict.FAILING)
+    quiet = {"1": diagnose((), subject={"topics": 1}, as_of_ms=NOW, brief=True)}
+    assert of_all_brokers(quiet, missing={}).verdict is Verdict.HEALTHY
+    less = of_all_brokers(quiet, missing={"2": "it does not answer"})
+    assert (less.verdict, less.unobservable) == (Verdict.UNKNOWN, ("what broker 2 has: it does not answer",))
 
 
 def test_a_brief_answer_is_short_whatever_is_wrong_and_begins_with_the_worst() -> None:
