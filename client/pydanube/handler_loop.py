@@ -451,6 +451,13 @@ def stopped_by_signals(stop: asyncio.Event | None) -> Iterator[asyncio.Event]:
         yield stop or asyncio.Event()
         return
     event, loop = asyncio.Event(), asyncio.get_running_loop()
+    with first_signal(lambda: loop.call_soon_threadsafe(event.set)):
+        yield event
+
+
+@contextmanager
+def first_signal(told: Callable[[], object]) -> Iterator[None]:
+    """Call it when SIGTERM or SIGINT comes; a second one does what it would have done. In the main thread only."""
     before: dict[int, Any] = {}
 
     def restore() -> None:
@@ -458,13 +465,13 @@ def stopped_by_signals(stop: asyncio.Event | None) -> Iterator[asyncio.Event]:
             signal.signal(*before.popitem())
 
     def heard(number: int, frame: object) -> None:
-        restore()  # a second one does what it would have done
-        loop.call_soon_threadsafe(event.set)
+        restore()
+        told()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         before[number] = signal.signal(number, heard)
     try:
-        yield event
+        yield
     finally:
         restore()
 

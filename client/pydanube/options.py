@@ -77,7 +77,8 @@ class ProducerOptions:
         access_mode: `shared`, or `exclusive`: nobody else writes while this producer is connected. Opening another
             while it is raises `ProducerFenced`; opening the same `name` again takes over and fences the former. `named`:
             others may write, and opening the same `name` again takes over too, as the session that it was:
-            `producer.stored_before` says how many of its messages each partition holds.
+            `producer.stored_before` says how many of its messages each partition holds. Of a topic with partitions its
+            name ends with their number, so that it is another where some were added.
         schema: subject whose latest version the messages carry, (subject, version), or what `client.schemas` gave.
             Values are made payloads by it, and what does not fit is refused. The first producer that names a subject
             makes it the topic's; another is refused with `SchemaMismatch`.
@@ -120,6 +121,12 @@ class ProducerOptions:
         check_whole("batch_bytes", self.batch_bytes, 1, BATCH_TARGET_BYTES)
         check_whole("window_messages", self.window_messages, 1)
         check_whole("window_bytes", self.window_bytes, 1)
+
+    def among(self, partitions: int) -> ProducerOptions:
+        """For a topic with so many. What a named producer stored lies otherwise where some were added: it is another then."""
+        if self.access_mode != "named" or self.name is None or partitions == 1:
+            return self
+        return replace(self, name=f"{self.name}-of-{partitions}")
 
 
 class ConsumerArguments(TypedDict, total=False):

@@ -104,7 +104,7 @@ class Producer:
         try:
             self._topic, partitions = await self._side.prepare()
             self._router = Router(self._routing, len(partitions))
-            self._lanes = [self._lane(index, concrete) for index, concrete in partitions]
+            self._lanes = [self._lane(index, concrete, len(partitions)) for index, concrete in partitions]
             for lane in self._lanes:
                 self._tasks.start(lane.run(), name=f"publish {self._topic}")
             for lane in self._lanes:
@@ -126,7 +126,7 @@ class Producer:
         self._free_messages, self._free_bytes = self._window_messages, self._window_bytes
         return self
 
-    def _lane(self, index: int | None, concrete: str) -> PublishLane:
+    def _lane(self, index: int | None, concrete: str, partitions: int) -> PublishLane:
         def emit(kind: ClientEventKind, url: str, attempt: int, reason: str) -> None:
             self._side.emit(kind, "producer", concrete, url, attempt, reason)
 
@@ -135,7 +135,7 @@ class Producer:
                 topic=self._topic,
                 partition=index,
                 concrete_topic=concrete,
-                producer=self._options,
+                producer=self._options.among(partitions),
                 codec=self._codec,
                 retry=self._side.retry,
                 locate=self._side.locate,

@@ -13,14 +13,17 @@ and acks go back together. A call that is interrupted (Ctrl-C) is cancelled in t
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import datetime
+from functools import wraps
+from inspect import iscoroutinefunction
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from pydanube_core.errors import ClosedResource
 
@@ -28,12 +31,8 @@ from pydanube import client as _client
 from pydanube.blocking import Blocking, InLoop, at_once, same
 from pydanube.consumer import Consumer as _Consumer
 from pydanube.consumer import Reader as _Reader
-from pydanube.facts import (
-    ClientEvent,
-    ClientStatistics,
-    Receipt,
-    SendSummary,
-)
+from pydanube.facts import ClientEvent, ClientStatistics, Health, Receipt, SendSummary
+from pydanube.handler_loop import Handler, HandlerArguments, first_signal
 from pydanube.message import Batch as _Batch
 from pydanube.message import Message as _Message
 from pydanube.options import (
@@ -199,6 +198,37 @@ class Client:
         reply = loop.call(inner.request(service, payload, key=key, timeout_s=timeout_s))
         return Message(reply, Acks(loop))
 
+    def run(
+        self,
+        handler: Handler,
+        topics: str | Sequence[str],
+        subscription: str,
+        *,
+        stop: threading.Event | None = None,
+        **changes: Unpack[HandlerArguments],
+    ) -> None:
+        """As `pydanube.Client.run`; signals end it in the main thread. A function without `async` gets a `Message` of here."""
+        (loop, inner), ending = self._both(), asyncio.Event()
+
+        def end() -> None:
+            if stop is not None:
+                stop.wait()
+            with suppress(RuntimeError):  # the client is closed
+                loop.soon(ending.set)
+
+        handler = _without_await(handler, loop)
+        with ExitStack() as until:
+            if stop is not None:
+                threading.Thread(target=end, daemon=True).start()
+            elif threading.current_thread() is threading.main_thread():
+                until.enter_context(first_signal(end))
+            loop.call(inner.run(handler, topics, subscription, stop=ending, **changes))
+
+    def health(self) -> Health:
+        """As `pydanube.Client.health`."""
+        loop, inner = self._both()
+        return loop.call(_call(inner.health))
+
     def events(self) -> Iterator[ClientEvent]:
         """Blocks between events; ends when the client closes."""
         loop, inner = self._both()
@@ -223,6 +253,18 @@ class Client:
 
 async def _call(function: Callable[[], T]) -> T:
     return function()
+
+
+def _without_await(handler: Handler, loop: Loop) -> Handler:
+    """The function as one that gets messages without await; one with `async`, or what is none, as it is."""
+    if iscoroutinefunction(handler) or not callable(handler):
+        return handler
+
+    @wraps(handler)
+    def called(*arguments: Any) -> Any:
+        return handler(*arguments[:-1], Message(arguments[-1], Acks(loop)))
+
+    return called
 
 
 class Schemas(InLoop[_Schemas]):

@@ -78,6 +78,7 @@ class Message:
     append_time: Final[datetime] = same("append_time")
     delivery_count: Final[int] = same("delivery_count")
     schema: Final[SchemaRef | None] = same("schema")
+    wants_reply: Final[bool] = same("wants_reply")
 
     @overload
     def value(self) -> Any: ...
@@ -101,6 +102,10 @@ class Message:
     def extend(self, ms: int) -> None:
         """As `pydanube.Message.extend`."""
         self._acks._loop.call(self._inner.extend(ms))
+
+    def reply(self, payload: bytes) -> None:
+        """As `pydanube.Message.reply`."""
+        self._acks._loop.call(self._inner.reply(payload))
 
     def terminate(self, reason: str = "") -> None:
         """As `pydanube.Message.terminate`."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import Final, get_args, get_origin, get_type_hints
@@ -10,7 +13,7 @@ import pydanube
 import pydanube.sync
 import pytest
 from pydanube import Retry
-from pydanube.sync import connect
+from pydanube.sync import Message, connect
 from pydanube.testing import InMemoryCluster
 from pydanube_core.errors import ClosedResource, InvalidArgument, PayloadInvalid, Unavailable
 
@@ -57,6 +60,51 @@ def test_the_clients_connection_is_enough_for_administration(memory: InMemoryClu
         client.admin  # noqa: B018  # of a client that is closed
     with pytest.raises(ClosedResource):
         admin.topics.list()
+
+
+def test_a_worker_without_await_replies_and_ends_when_it_is_told(memory: InMemoryCluster) -> None:
+    stop = threading.Event()
+
+    def handler(message: Message) -> bytes | None:
+        if message.payload == b"last":
+            stop.set()
+            return None
+        message.reply(message.payload.upper())
+        return None
+
+    with memory.connect_sync() as client, client.producer("service") as producer:
+        worker = threading.Thread(target=client.run, args=(handler, "service", "s"), kwargs={"stop": stop})
+        worker.start()
+        assert client.request("service", b"one", timeout_s=60).payload == b"ONE"
+        assert client.health().ok
+        producer.send(b"last")
+        worker.join()
+    assert memory.unacknowledged("service", "s") == 0
+
+
+WORKER = """
+import sys
+from pydanube.sync import connect
+
+with connect(sys.argv[1]) as client:
+    client.run(lambda message: print("handled", flush=True), "t", "s")
+print("ended")
+"""
+
+
+def test_a_signal_ends_a_worker_without_await(memory: InMemoryCluster) -> None:
+    with memory.connect_sync() as client, client.producer("t") as producer:
+        producer.send(b"one")
+    with subprocess.Popen([sys.executable, "-c", WORKER, memory.url], stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        try:
+            assert worker.stdout.readline() == b"handled\n"
+            worker.send_signal(signal.SIGTERM)
+            assert worker.stdout.read() == b"ended\n"
+            assert worker.wait(60) == 0
+        finally:
+            worker.kill()
+    assert memory.unacknowledged("t", "s") == 0
 
 
 def test_seek_drops_what_was_fetched(memory: InMemoryCluster) -> None:

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydanube.routing import Router, Routing
 from pydanube.sending.columns import encode_keys
+from pydanube.testing import InMemoryCluster
 from pydanube_core.errors import InvalidArgument
-from pydanube_spark.sources.writer import _OneTopic, check_columns
+from pydanube_spark.sources.options import TopicOptions
+from pydanube_spark.sources.writer import _OneTopic, _store, check_columns
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 
@@ -60,6 +62,20 @@ class Topic:
         if len(self.sent) == self.fails_after:
             raise InterruptedError
         self.sent.append((partition, payload))
+
+
+def test_no_row_is_left_out_where_partitions_were_added_between_two_tries() -> None:
+    rows: list[tuple[bytes, str | None]] = [(b"%d" % n, "abcdefgh"[n % 8]) for n in range(80)]
+    with InMemoryCluster() as cluster:
+        with cluster.connect_sync() as client, client.producer("orders", partitions=2):
+            pass
+        options = TopicOptions.parse({"topic": "orders", "broker": cluster.url})
+        _store(options, "write-0", iter([batch(rows[:40])]))
+        assert _store(options, "write-0", iter([batch(rows[:48])])).left_out == 40
+        with cluster.connect_sync() as client:
+            client.admin.topics.add_partitions("orders", partitions=4)
+        _store(options, "write-0", iter([batch(rows)]))
+        assert set(cluster.payloads("orders")) == {payload for payload, _ in rows}
 
 
 @settings(deadline=None)
