@@ -49,7 +49,7 @@ def test_defaults_are_those_of_the_interface() -> None:
     assert shown["admin.compat_destructive"] is True
     assert shown["diagnosis.stuck_after"] == "5m"
     assert shown["metrics.topic_series_limit"] == 1000
-    assert sum(name.startswith("policies.") for name in shown) == 7
+    assert sum(name.startswith("policies.") for name in shown) == 9
     assert all(entry.source.kind is SourceKind.DEFAULT for entry in Settings().entries())
 
 
