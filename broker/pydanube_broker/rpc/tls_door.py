@@ -1,8 +1,8 @@
 """Connections to a TLS port, from `accept` to the end of the handshake.
 
 asyncio's server would begin every handshake the moment its connection is there. Here a connection takes its turn when its
-first byte has come: one handshake begins in a turn of the loop, so that a storm of them slows those who are connected by
-a millisecond a turn at most, and who says nothing costs a file descriptor and no more. The first byte also tells TLS from
+first byte has come: one handshake begins in a turn of the loop, and the next one a little later, so that a storm of them
+leaves those who are connected half of the processor and more, and who says nothing costs a file descriptor and no more. The first byte also tells TLS from
 plain text, which is answered in its own language before it is closed.
 """
 
@@ -25,6 +25,8 @@ HANDSHAKE: Final = 0x16  # the first byte of TLS (RFC 8446 5.1)
 MOST_WAITING: Final = (
     1024  # connections that have not said their first byte, or are not through with their handshake
 )
+#: from the begin of a handshake, which takes about a millisecond of the processor, to that of the next
+SPACING_S: Final = 0.0025
 #: after running out of descriptors, until `accept` is tried again
 PAUSE_S: Final = 0.1
 LINGER_S: Final = 1.0  # for whoever spoke plain text to read the answer
@@ -71,6 +73,7 @@ class TlsDoor:
         self._patience_s = patience_s
         self._closed = closed
         self._turn = asyncio.Lock()
+        self._next_at = 0.0
         self._of_address = of_address
         self._waiting: dict[asyncio.Task[None], str] = {}  # the oldest first, with its address
         self._of: Counter[str] = Counter()
@@ -132,7 +135,8 @@ class TlsDoor:
                 await self._say(connection, _TO_HTTP2 if b"PRI".startswith(first) else _TO_HTTP1)
                 return
             async with self._turn:
-                await asyncio.sleep(0)
+                await asyncio.sleep(max(0.0, self._next_at - self._loop.time()))
+                self._next_at = self._loop.time() + SPACING_S
             handed_over = True  # from here on the loop closes it
             await self._loop.connect_accepted_socket(
                 self._factory, connection, ssl=self._context(), ssl_handshake_timeout=self._patience_s
