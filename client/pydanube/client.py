@@ -29,6 +29,7 @@ from pydanube.facts import (
     SchemaRef,
     from_ms,
 )
+from pydanube.failure_policy import FailurePolicy
 from pydanube.handler_loop import Handler, HandlerArguments, HandlerLoop, HandlerOptions, run_all
 from pydanube.message import Message
 from pydanube.options import (
@@ -42,6 +43,7 @@ from pydanube.options import (
     changed,
 )
 from pydanube.outage import Outage, Waiter
+from pydanube.own_admin import admin_of
 from pydanube.producer import Producer
 from pydanube.receiving.receiver import Receiver
 from pydanube.requests import Requests
@@ -255,6 +257,9 @@ class Client:
             self._side(request, waiter),
             self._forget_receiver(waiter),
             self._connections.watch(choice, asked, waiter, several=several),
+            # not `self.admin`: an abandoned client is noticed at once, and that were a cycle
+            partial(admin_of, self._url, self._connections, self._principal),
+            asked.failure_policy,
         )
         self._receivers.add(consumer)
         return consumer
@@ -354,12 +359,7 @@ class Client:
     @property
     def admin(self) -> Admin:
         """The operations of the cluster, as `pydanube.admin.connect_admin` gives them, over this client's connection."""
-        from pydanube.admin.calling import Caller  # the classes of results take a while to make
-        from pydanube.admin.generated.operations import Admin
-        from pydanube.wire.ops_channel import OpsChannel
-
-        channel = OpsChannel(self._url, field="url", transport=self._connections.to(self._url))
-        return Admin(Caller(channel, principal=self._principal))
+        return admin_of(self._url, self._connections, self._principal)
 
     def events(self) -> AsyncIterator[ClientEvent]:
         """Yield events of the connections, from the call on; ends when the client closes."""
@@ -401,7 +401,10 @@ class Client:
         options = changed(HandlerOptions(), own, "run")
         options.check_handler(handler)
         of_consumer = {name: value for name, value in changes.items() if name not in own}
-        consumer = self.consumer(topics, subscription, options.consumer(), **of_consumer)
+        policy: FailurePolicy = {**options.policy(), **(of_consumer.pop("failure_policy", None) or {})}
+        consumer = self.consumer(
+            topics, subscription, options.consumer(), **of_consumer, failure_policy=policy
+        )
 
         def ended(loop: HandlerLoop, error: BaseException | None) -> None:
             if error is None:
@@ -410,7 +413,7 @@ class Client:
             else:
                 self._loops[loop] = str(error)
 
-        loop = HandlerLoop(handler, consumer, options, lambda: self.admin, ended)
+        loop = HandlerLoop(handler, consumer, options, ended)
         self._loops[loop] = ""
         return loop
 

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
 from pydanube_core.errors import Unavailable
 
+from pydanube.failure_policy import FailurePolicy, PolicyKeeper
+from pydanube.options import ClientSide, ReceiverOptions
 from pydanube.receiving.receiver import Receiver
+from pydanube.topic_watch import Partitions, TopicWatch
+
+if TYPE_CHECKING:
+    from pydanube.admin.generated.operations import Admin
 
 
 class Consumer(Receiver):
@@ -13,6 +22,27 @@ class Consumer(Receiver):
     At least once: a message that was not acknowledged, or whose ack was lost with a connection, comes again, with a
     higher `delivery_count` where the broker knows of the first delivery.
     """
+
+    def __init__(
+        self,
+        options: ReceiverOptions,
+        side: ClientSide,
+        closed: Callable[[Receiver], None],
+        watch: TopicWatch,
+        admin: Callable[[], Admin],
+        policy: FailurePolicy | None,
+    ) -> None:
+        super().__init__(options, side, closed, watch)
+        self._policy = None if policy is None else PolicyKeeper(admin, options.subscription, policy)
+
+    async def _open_lanes(self, topics: dict[str, Partitions], options: ReceiverOptions) -> None:
+        await super()._open_lanes(topics, options)
+        await self.hold_policy(topics)
+
+    async def hold_policy(self, topics: Iterable[str]) -> None:
+        """Give the subscription on these topics the failure policy that was asked for, if one was."""
+        if self._policy is not None:
+            await self._policy.hold(topics)
 
     @property
     def subscription(self) -> str:

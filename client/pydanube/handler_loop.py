@@ -23,20 +23,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction, signature
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydanube_core.errors import InvalidArgument, PayloadInvalid
 
 from pydanube.arguments import check_flag, check_number, check_whole
 from pydanube.consumer import Consumer
 from pydanube.facts import HandlerStatistics
+from pydanube.failure_policy import FailurePolicy
 from pydanube.handler_threads import HandlerThreads
 from pydanube.message import Message
 from pydanube.options import ConsumerArguments, ConsumerOptions
 from pydanube.tasks import TaskOwner
-
-if TYPE_CHECKING:
-    from pydanube.admin.generated.operations import Admin
 
 MOST_WORKERS: Final = 1000
 _HELD_A_WORKER: Final = 16  # messages that wait for others of their key, and for their retry
@@ -118,10 +116,10 @@ class HandlerOptions:
             field="handler", value=repr(handler)[:100],
         )  # fmt: skip
 
-    def policy(self) -> dict[str, Any]:
-        """The subscription's failure policy, as `subscriptions.set_failure_policy` takes it."""
+    def policy(self) -> FailurePolicy:
+        """The subscription's failure policy."""
         first, most = (round(seconds * 1000) for seconds in self.backoff_s)
-        policy: dict[str, Any] = {
+        policy: FailurePolicy = {
             "max_redelivery_count": self.retries,
             "base_redelivery_delay_ms": first,
             "max_redelivery_delay_ms": most,
@@ -148,19 +146,16 @@ class HandlerLoop:
         handler: Handler,
         consumer: Consumer,
         options: HandlerOptions,
-        admin: Callable[[], Admin],
         ended: Callable[[HandlerLoop, BaseException | None], None],
     ) -> None:
         self._handler = handler
         self._consumer = consumer
         self._options = options
-        self._admin = admin
         self._ended = ended
         self._handled = self._failed = self._rejected = 0
         self._running = False
         self._begun = 0
         self._seen = 0, 0.0  # how many had begun, and when that was noticed
-        self._with_policy: set[str] = set()
         self._told_at = -math.inf
         self._untold = 0
 
@@ -209,7 +204,6 @@ class HandlerLoop:
         handle = self._called(threads)
         try:
             async with self._consumer as consumer:
-                await self._set_policy(consumer.topics)
                 self._running = True
                 by_key = _ByKey(self, consumer, handle) if self._options.ordered_by_key else None
                 if by_key is not None:
@@ -291,16 +285,12 @@ class HandlerLoop:
         if isinstance(error, _Unfit):
             await self.reject(message, error)
         else:
-            await self._hold_policy(message.topic)
+            await self._consumer.hold_policy((message.topic,))  # it may have joined a moment ago
             await message.nack(reason=reason_of(error))
-
-    async def _hold_policy(self, topic: str) -> None:
-        if topic not in self._with_policy:  # it has joined since
-            await self._set_policy((topic,))
 
     async def reject(self, message: Message, error: BaseException) -> None:
         """Give a message up for good."""
-        await self._hold_policy(message.topic)
+        await self._consumer.hold_policy((message.topic,))
         self._rejected += 1
         await message.terminate(reason_of(error))
 
@@ -328,15 +318,6 @@ class HandlerLoop:
             return await handler(value, message)
 
         return with_value
-
-    async def _set_policy(self, topics: Sequence[str]) -> None:
-        """Let the broker know what becomes of failures; nothing is written where it knows."""
-        wanted, subscriptions = self._options.policy(), self._admin().subscriptions
-        for topic in topics:
-            holds = await subscriptions.get_failure_policy(topic, self._consumer.subscription)
-            if any(getattr(holds, name) != value for name, value in wanted.items()):
-                await subscriptions.set_failure_policy(topic, self._consumer.subscription, **wanted)
-            self._with_policy.add(topic)
 
 
 class _Unfit(Exception):

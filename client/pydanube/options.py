@@ -21,6 +21,7 @@ from pydanube_core.spelling import close_names
 
 from pydanube.arguments import check_choice, check_flag, check_number, check_texts, check_whole
 from pydanube.facts import ClientEventKind, SchemaRef
+from pydanube.failure_policy import FailurePolicy, check_failure_policy
 from pydanube.retry import Retry
 from pydanube.schemas import Schema, SchemaLike, schema_of
 from pydanube.topic_watch import MOST_TOPICS, Partitions
@@ -144,6 +145,7 @@ class ConsumerArguments(TypedDict, total=False):
     credit_bytes: int
     ack_timeout_ms: int | None
     max_extend_s: float | None
+    failure_policy: FailurePolicy | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +170,8 @@ class ConsumerOptions:
             subscription's policy.
         max_extend_s: a message that was handed out is kept so long while this process lives, whatever its ack timeout.
             None: for its ack timeout, unless `extend` is called.
+        failure_policy: of the subscription, set when the consumer opens it, where it is another: when failed messages come
+            again, and what becomes of those that fail too often. None: it stays as it is.
     """
 
     type: SubscriptionType = "exclusive"
@@ -182,8 +186,11 @@ class ConsumerOptions:
     credit_bytes: int = CREDIT_BYTES
     ack_timeout_ms: int | None = None
     max_extend_s: float | None = None
+    failure_policy: FailurePolicy | None = None
 
     def __post_init__(self) -> None:
+        if self.failure_policy is not None:
+            check_failure_policy(self.failure_policy)
         check_choice("type", self.type, SubscriptionType)
         check_flag("create", self.create)
         check_flag("start_must_apply", self.start_must_apply)

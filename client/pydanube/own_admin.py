@@ -1,0 +1,19 @@
+"""A client's own administration, made when it is asked for: the classes of results take a while to load."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydanube.admin.generated.operations import Admin
+    from pydanube.wire.connections import Connections
+
+
+def admin_of(url: str, connections: Connections, principal: str | None) -> Admin:
+    """Return the operations of the cluster over these connections."""
+    from pydanube.admin.calling import Caller
+    from pydanube.admin.generated.operations import Admin
+    from pydanube.wire.ops_channel import OpsChannel
+
+    channel = OpsChannel(url, field="url", transport=connections.to(url))
+    return Admin(Caller(channel, principal=principal))
