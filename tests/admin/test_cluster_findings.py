@@ -44,12 +44,13 @@ def id_of(broker: Broker) -> str:
     return str(broker.data_dir.broker_id)
 
 
-async def finding(broker: Broker, rule: str) -> dict[str, Any]:
+async def finding(broker: Broker, rule: str, *, of: Broker | None = None) -> dict[str, Any]:
+    """What `broker` answers of the rule, or of it and the broker `of`."""
     with anyio.fail_after(60):
         while True:
             answer = await ask(broker, "diagnose.cluster")
             for found in answer["findings"]:
-                if found["rule"] == rule:
+                if found["rule"] == rule and (of is None or found["subject"]["broker_id"] == id_of(of)):
                     return dict(found)
             await anyio.sleep(0.1)
 
@@ -79,7 +80,7 @@ async def test_owner_that_is_down_and_drain_that_cannot_end(cluster: SeveralBrok
     await until(lambda: full.moves.takers() == [full.data_dir.broker_id])
     # As a second unload does that was let through a moment before the first.
     await full.registry.ownership.office.show(BrokerState.DRAINING, "unload")
-    stuck = await finding(full, "drain_stuck")
+    stuck = await finding(full, "drain_stuck", of=full)
     assert stuck["evidence"]["left"] == full.registry.count
     assert stuck["evidence"]["takers"] == 0
     assert stuck["next"][-1]["operation"] == "brokers.activate"

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from pydanube_core.diagnosis.findings import Finding, NextCall, Rule, RuleArea
 
@@ -32,11 +32,16 @@ def grouped(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Find
 
 
 def joined(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
-    """As `grouped`, of what is grouped already: what several brokers found. A fact of the cluster is told once."""
-    members: dict[tuple[str, int], list[Finding]] = {}
+    """As `grouped`, of what is grouped already: what several brokers found.
+
+    A fact of the cluster is told once; what is wrong with a broker itself is told of each, since what helps is, too.
+    """
+    members: dict[tuple[Any, ...], list[Finding]] = {}
     for one in findings:
-        same = members.setdefault((one.rule, one.severity), [])
-        if not (same and rules[one.rule].of_cluster):
+        rule = rules[one.rule]
+        itself = rule.area is RuleArea.BROKER and not rule.of_cluster
+        same = members.setdefault((one.rule, one.severity, itself and one.subject.get("broker_id")), [])
+        if not (same and rule.of_cluster):
             same.append(one)
     return [
         found[0] if len(found) == 1 else _as_one(found, rules[found[0].rule], _of_worst(found[0]))

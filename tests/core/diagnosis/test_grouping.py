@@ -83,6 +83,20 @@ def test_a_fact_of_the_cluster_is_told_once_and_silence_of_a_few_is_not_health()
     joined = of_all_brokers(answers, missing={})
     assert [one.rule for one in joined.findings] == ["owner_down"]
     assert (joined.counts, joined.verdict) == ({"owner_down": 1}, Verdict.FAILING)
+    broken = {
+        broker: diagnose(
+            check_view(replace(BROKER, broker_id=broker, journal_error="EIO"), OPTIONS),
+            subject={"topics": 1},
+            as_of_ms=NOW,
+            brief=True,
+        )
+        for broker in ("1", "2")
+    }
+    told = of_all_brokers(broken, missing={}).findings
+    assert [(one.rule, one.subject["broker_id"]) for one in told] == [
+        ("journal_read_only", "1"),
+        ("journal_read_only", "2"),
+    ]
     quiet = {"1": diagnose((), subject={"topics": 1}, as_of_ms=NOW, brief=True)}
     assert of_all_brokers(quiet, missing={}).verdict is Verdict.HEALTHY
     less = of_all_brokers(quiet, missing={"2": "it does not answer"})
