@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from pydanube_core.errors import InvalidArgument
 
+from pydanube.arguments import check_choice, check_text, check_whole
+
 if TYPE_CHECKING:
     from pydanube.admin.generated.operations import Admin
+
+
+Backoff = Literal["fixed", "exponential"]
+Poison = Literal["block", "drop", "dead_letter"]
 
 
 class FailurePolicy(TypedDict, total=False):
@@ -18,15 +24,9 @@ class FailurePolicy(TypedDict, total=False):
     ack_timeout_ms: int
     base_redelivery_delay_ms: int
     max_redelivery_delay_ms: int
-    backoff_strategy: Literal["fixed", "exponential"]
-    poison_policy: Literal["block", "drop", "dead_letter"]
+    backoff_strategy: Backoff
+    poison_policy: Poison
     dead_letter_topic: str
-
-
-_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "backoff_strategy": ("fixed", "exponential"),
-    "poison_policy": ("block", "drop", "dead_letter"),
-}
 
 
 def check_failure_policy(policy: Mapping[str, Any]) -> None:
@@ -40,16 +40,17 @@ def check_failure_policy(policy: Mapping[str, Any]) -> None:
                 field="failure_policy",
                 value=name,
             )
-        if name in _WORDS:
-            good = value in _WORDS[name]
-            wanted = f"one of {', '.join(_WORDS[name])}"
-        elif name == "dead_letter_topic":
-            good, wanted = isinstance(value, str) and bool(value), "the name of a topic"
-        else:
-            good = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-            wanted = "a whole number, 0 or more"
-        if not good:
-            raise InvalidArgument(f"{field} is {wanted}, got {value!r:.100}", field=field, value=value)
+        match name:
+            case "backoff_strategy":
+                check_choice(field, value, Backoff)
+            case "poison_policy":
+                check_choice(field, value, Poison)
+            case "dead_letter_topic":
+                check_text(field, value)
+                if not value:
+                    raise InvalidArgument(f"{field} is the name of a topic, got ''", field=field, value="")
+            case _:
+                check_whole(field, value, 0)
 
 
 class PolicyKeeper:
