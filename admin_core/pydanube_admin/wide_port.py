@@ -18,9 +18,9 @@ import anyio
 from pydanube_core.balance import LoadReport
 from pydanube_core.cluster_port import ClusterPort, LagFacts, TopicPort
 from pydanube_core.diagnosis.alerts import Alert
-from pydanube_core.diagnosis.findings import Diagnosis, Verdict, verdict_of
+from pydanube_core.diagnosis.findings import Diagnosis
 from pydanube_core.diagnosis.lag_status import LagStatus
-from pydanube_core.diagnosis.rules import MOST_FINDINGS, alerts_of_all, of_all_brokers, ranked
+from pydanube_core.diagnosis.rules import alerts_of_all, of_all_brokers, of_owners
 from pydanube_core.errors import (
     ClusterError,
     NotOwner,
@@ -71,23 +71,6 @@ def _traffic(answers: Sequence[TrafficFacts]) -> TrafficFacts:
     )
 
 
-def _diagnosis(answers: Sequence[Diagnosis]) -> Diagnosis:
-    """One broker's findings behind another's, the worst first."""
-    findings = ranked(chain.from_iterable(each.findings for each in answers), of_subject=True)[:MOST_FINDINGS]
-    counts: dict[str, int] = {}
-    for each in answers:
-        for rule, count in each.counts.items():
-            counts[rule] = counts.get(rule, 0) + count
-    return replace(
-        answers[0],
-        verdict=verdict_of(findings, seen=all(each.verdict is not Verdict.UNKNOWN for each in answers)),
-        findings=tuple(findings),
-        unobservable=tuple(dict.fromkeys(chain.from_iterable(each.unobservable for each in answers))),
-        omitted=sum(each.omitted for each in answers),
-        counts=counts,
-    )
-
-
 #: how what the owners of a topic's partitions answer becomes one answer
 _JOINS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "truncate_topic": _nothing,
@@ -104,8 +87,8 @@ _JOINS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "forecast_failure_policy": sum,
     "subscriptions": _all_of,
     "traffic": _traffic,
-    "diagnose_topic": _diagnosis,
-    "diagnose_subscription": _diagnosis,
+    "diagnose_topic": of_owners,
+    "diagnose_subscription": of_owners,
 }
 #: of the whole topic, and the same at each owner: one of them says it, or changes it in the metadata, and the others follow
 _OF_THE_WHOLE: Final = frozenset({"topic_policies", "set_topic_policies", "failure_policy"})

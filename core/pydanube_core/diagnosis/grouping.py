@@ -34,15 +34,12 @@ def grouped(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Find
 def joined(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
     """As `grouped`, of what is grouped already: what several brokers found.
 
-    A fact of the cluster is told once; what is wrong with a broker itself is told of each, since what helps is, too.
+    What is wrong with a broker itself is told of each, since what helps is, too.
     """
     members: dict[tuple[Any, ...], list[Finding]] = {}
     for one in findings:
-        rule = rules[one.rule]
-        itself = rule.area is RuleArea.BROKER and not rule.of_cluster
-        same = members.setdefault((one.rule, one.severity, itself and one.subject.get("broker_id")), [])
-        if not (same and rule.of_cluster):
-            same.append(one)
+        itself = rules[one.rule].area is RuleArea.BROKER and one.subject.get("broker_id")
+        members.setdefault((one.rule, one.severity, itself), []).append(one)
     return [
         found[0] if len(found) == 1 else _as_one(found, rules[found[0].rule], _of_worst(found[0]))
         for found in members.values()

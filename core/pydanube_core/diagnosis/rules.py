@@ -9,10 +9,10 @@ its own warnings before those of the broker.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.broker_rules import BROKER_RULES
@@ -37,6 +37,7 @@ RULES: Final[Mapping[str, Rule]] = {
 }
 _ORDER: Final = {name: place for place, name in enumerate(RULES)}
 _OF_BROKER: Final = frozenset(rule.name for rule in (*BROKER_RULES, *CLUSTER_RULES))
+FoundT = TypeVar("FoundT", Finding, Alert)
 MOST_FINDINGS: Final = 100  # of one answer; the others are counted
 
 
@@ -115,36 +116,56 @@ def of_all_brokers(answers: Mapping[str, Diagnosis], *, missing: Mapping[str, st
         answers: by broker.
         missing: broker → why it did not answer. Silence of the others is then not health.
     """
-    every = joined(ranked(chain.from_iterable(each.findings for each in answers.values())), RULES)
-    shown = that_fit(every)
+    subject = {
+        "brokers": len(answers),
+        "topics": sum(each.subject["topics"] for each in answers.values()),
+    }
+    named = [
+        replace(each, unobservable=tuple(f"broker {broker}: {why}" for why in each.unobservable))
+        for broker, each in answers.items()
+    ]
+    unseen = [f"what broker {broker} has: {why}" for broker, why in sorted(missing.items())]
+    return _of_several(named, subject=subject, unseen=unseen, brief=True)
+
+
+def of_owners(answers: Sequence[Diagnosis]) -> Diagnosis:
+    """Make one answer about a topic of what the owners of its partitions found."""
+    return _of_several(answers, subject=answers[0].subject, unseen=(), brief=False)
+
+
+def _of_several(
+    answers: Sequence[Diagnosis], *, subject: Mapping[str, Any], unseen: Sequence[str], brief: bool
+) -> Diagnosis:
+    found = ranked(chain.from_iterable(each.findings for each in answers), of_subject=not brief)
+    every = list(_once(found))
+    told = joined(every, RULES) if brief else every
+    shown = that_fit(told) if brief else told[:MOST_FINDINGS]
     counts: Counter[str] = Counter()
-    for each in answers.values():
+    for each in answers:
         for rule, count in each.counts.items():
             counts[rule] = count if RULES[rule].of_cluster else counts[rule] + count
-    seen = not missing and all(each.verdict is not Verdict.UNKNOWN for each in answers.values())
-    unseen = [f"what broker {broker} has: {why}" for broker, why in sorted(missing.items())]
-    less = [f"broker {broker}: {why}" for broker, each in answers.items() for why in each.unobservable]
+    seen = not unseen and all(each.verdict is not Verdict.UNKNOWN for each in answers)
+    less = chain.from_iterable(each.unobservable for each in answers)
     return Diagnosis(
-        subject={
-            "brokers": len(answers),
-            "topics": sum(each.subject["topics"] for each in answers.values()),
-        },
+        subject=subject,
         verdict=verdict_of(every, seen=seen),
         findings=tuple(shown),
-        as_of_ms=min(each.as_of_ms for each in answers.values()),
-        unobservable=(*unseen, *less),
-        omitted=len(every) - len(shown) + sum(each.omitted for each in answers.values()),
+        as_of_ms=min(each.as_of_ms for each in answers),
+        unobservable=tuple(dict.fromkeys((*unseen, *less))),
+        omitted=len(told) - len(shown) + sum(each.omitted for each in answers),
         counts=dict(counts),
     )
 
 
 def alerts_of_all(found: Iterable[Sequence[Alert]]) -> list[Alert]:
     """Those of every broker; of a fact of the cluster the one that opened first."""
-    every = sorted(chain.from_iterable(found), key=lambda alert: alert.opened_at_ms)
+    return list(_once(sorted(chain.from_iterable(found), key=lambda alert: alert.opened_at_ms)))
+
+
+def _once(found: Iterable[FoundT]) -> Iterator[FoundT]:
+    """Of what every broker of a cluster finds the first one only."""
     told: set[str] = set()
-    kept = []
-    for alert in every:
-        if not RULES[alert.rule].of_cluster or alert.rule not in told:
-            kept.append(alert)
-        told.add(alert.rule)
-    return kept
+    for one in found:
+        if not (RULES[one.rule].of_cluster and one.rule in told):
+            yield one
+        told.add(one.rule)

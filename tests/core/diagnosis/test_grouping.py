@@ -10,7 +10,7 @@ from operator import itemgetter
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_core.diagnosis.findings import Finding, Severity, Verdict
-from pydanube_core.diagnosis.rules import RULES, check_view, diagnose, of_all_brokers
+from pydanube_core.diagnosis.rules import RULES, check_view, diagnose, of_all_brokers, of_owners
 from pydanube_core.diagnosis.views import ClusterView, Departure
 
 from tests.core.diagnosis.test_rules import BROKER, NOW, OPTIONS, SOME, view
@@ -83,6 +83,8 @@ def test_a_fact_of_the_cluster_is_told_once_and_silence_of_a_few_is_not_health()
     joined = of_all_brokers(answers, missing={})
     assert [one.rule for one in joined.findings] == ["owner_down"]
     assert (joined.counts, joined.verdict) == ({"owner_down": 1}, Verdict.FAILING)
+    of_topic = of_owners(list(answers.values()))
+    assert ([one.rule for one in of_topic.findings], of_topic.counts) == (["owner_down"], {"owner_down": 1})
     broken = {
         broker: diagnose(
             check_view(replace(BROKER, broker_id=broker, journal_error="EIO"), OPTIONS),
