@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
+SDK_AGENT: Final = "pydanube"  # the user agent of our SDK
 PREFIX_BYTES: Final = 5
 #: of every response that has a message
 HEAD: Final[Headers] = (

@@ -82,8 +82,9 @@ class SchemasPort(Protocol):
         description: str,
         created_by: str,
         tags: Sequence[str],
+        json_profile: str,
     ) -> RegistrationFacts:
-        """Raises `SchemaInvalid`, `SchemaIncompatible`."""
+        """`json_profile`: of a subject that is new. Raises `SchemaInvalid`, `SchemaIncompatible`."""
         ...
 
     async def check(

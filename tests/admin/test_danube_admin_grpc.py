@@ -373,6 +373,8 @@ async def test_schemas_in_the_spelling_of_the_tool(tool: Tool) -> None:
     )
     assert made.is_new_version
     assert made.schema_id > 0
+    kept = await tool.ops("schemas.get_compatibility", subject="logs-value")
+    assert kept["json_profile"] == "default"  # as the original compares
     await tool(
         "SchemaRegistry/SetCompatibilityMode",
         schema_pb.SetCompatibilityModeRequest(subject="logs-value", compatibility_mode="FULL"),

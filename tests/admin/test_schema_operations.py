@@ -92,11 +92,11 @@ async def test_a_check_lists_every_difference_and_registering_says_the_same(oper
     assert verdict["differences"] == [
         {
             "path": "/properties/id/type",
-            "rule": "type_changed",
+            "rule": "type_narrowed",
             "before": "integer",
             "after": "string",
         },
-        {"path": "/properties/note/type", "rule": "type_changed", "before": "string", "after": "null"},
+        {"path": "/properties/note/type", "rule": "type_narrowed", "before": "string", "after": "null"},
     ]
     error = await operations.refused("schemas.register", **arguments)
     assert error.code == "SCHEMA_INCOMPATIBLE"
@@ -111,26 +111,45 @@ async def test_a_check_of_json_schema_says_what_either_profile_finds(operations:
     required = json.dumps({**json.loads(OLD), "required": ["since"]})
     arguments = {"subject": "orders-value", "schema_type": "json_schema", "schema_definition": required}
     verdict = await operations("schemas.check", **arguments, compatibility_mode="backward")
-    assert (verdict["is_compatible"], verdict["differences"]) == (True, [])
-    default, strict = verdict["by_profile"]
-    assert (default["json_profile"], default["decides"], default["is_compatible"]) == ("default", True, True)
+    assert verdict["is_compatible"] is False
+    strict, default = verdict["by_profile"]
+    assert (default["json_profile"], default["decides"], default["is_compatible"]) == ("default", False, True)
     assert (default["differences"], default["example"]) == ([], None)
     assert "a new field that is required passes" in default["why"]
-    assert (strict["json_profile"], strict["decides"], strict["is_compatible"]) == ("strict", False, False)
+    assert (strict["json_profile"], strict["decides"], strict["is_compatible"]) == ("strict", True, False)
     shown = strict["example"]
     assert (shown["written_by"], shown["refused_by"]) == ("version 1", "the new version")
     assert "required" in shown["untrusted"]["because"]
     assert "since" not in json.loads(shown["untrusted"]["message"])
     (because,) = strict["differences"]
     assert (because["path"], because["rule"]) == ("/properties/since", "property_not_always_written")
+    assert verdict["differences"] == [because]
     turned = await operations(
-        "schemas.check", **arguments, compatibility_mode="backward", json_profile="strict"
+        "schemas.check", **arguments, compatibility_mode="backward", json_profile="default"
     )
-    assert (turned["is_compatible"], turned["differences"]) == (False, [because])
+    assert (turned["is_compatible"], turned["differences"]) == (True, [])
     assert [(each["json_profile"], each["decides"]) for each in turned["by_profile"]] == [
-        ("strict", True),
-        ("default", False),
+        ("default", True),
+        ("strict", False),
     ]
+
+
+async def test_a_new_subject_is_compared_strictly_unless_it_is_said_otherwise(operations: Operations) -> None:
+    optional = json.dumps(
+        {"type": "object", "properties": {**json.loads(OLD)["properties"], "since": {"type": "string"}}}
+    )
+    required = json.dumps({**json.loads(optional), "required": ["since"]})
+    old_way = {"subject": "as-danube", "schema_type": "json_schema", "json_profile": "default"}
+    await operations.register()
+    await operations("schemas.register", **old_way, schema_definition=OLD)
+    for subject, profile in (("orders-value", "strict"), ("as-danube", "default")):
+        assert (await operations("schemas.get_compatibility", subject=subject))["json_profile"] == profile
+    error = await operations.refused(
+        "schemas.register", subject="orders-value", schema_type="json_schema", schema_definition=required
+    )
+    assert [each["rule"] for each in error.details["differences"]] == ["property_not_always_written"]
+    assert (await operations.register(definition=optional))["version"] == 2
+    assert (await operations("schemas.register", **old_way, schema_definition=required))["version"] == 2
 
 
 async def test_compatibility_is_set_with_flags_of_ours(operations: Operations) -> None:

@@ -35,6 +35,7 @@ class SchemaChanges:
                 "description": request.description,
                 "created_by": request.created_by,
                 "tags": ",".join(request.tags),
+                "json_profile": "default",  # what the original's tool makes is compared as the original does
             },
         )
         return pb.RegisterSchemaResponse(

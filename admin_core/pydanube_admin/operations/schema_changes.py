@@ -20,6 +20,7 @@ from pydanube_admin.operations.schemas import (
     CompatibilityResult,
     Definition,
     Mode,
+    Profile,
     ProfileArgument,
     SubjectArgument,
     TopicSchemaResult,
@@ -53,6 +54,7 @@ class RegisterSchemaRequest(Request):
     description: Annotated[str, Field(max_length=4096, description="What has changed, for people")] = ""
     created_by: Annotated[str, Field(max_length=256, description="Who registers it")] = ""
     tags: Annotated[str, Field(max_length=4096, description="Words apart by commas")] = ""
+    json_profile: Annotated[Profile, Field(description="Rules of a new subject's JSON Schemas")] = "strict"
 
 
 class Registration(Change):
@@ -116,6 +118,8 @@ async def forecast_register(context: Context, request: RegisterSchemaRequest) ->
             schema_definition=request.schema_definition,
         )
         after["is_compatible"] = (await check_schema(context, check)).is_compatible
+    elif request.schema_type == "json_schema":
+        after["json_profile"] = request.json_profile
     before = None if latest is None else {"latest_version": latest}
     return Forecast(
         diff=[entry(f"schemas/{request.subject}", before, after)],
@@ -152,6 +156,7 @@ async def register_schema(context: Context, request: RegisterSchemaRequest) -> R
         description=request.description,
         created_by=request.created_by,
         tags=[tag.strip() for tag in request.tags.split(",") if tag.strip()],
+        json_profile=request.json_profile,
     )
     return Registration.of(
         facts,

@@ -43,7 +43,9 @@ Profile = Literal["default", "strict"]
 
 ProfileArgument = Annotated[
     Profile | None,
-    Field(description="JSON Schema: default compares as Danube does, strict by what instances can be"),
+    Field(
+        description="JSON Schema: default compares as Danube does, strict whether all messages can be read"
+    ),
 ]
 
 
@@ -338,7 +340,7 @@ def _refused(example: Mapping[str, Any]) -> dict[str, Any]:
 
 _WHY: Final = {
     "default": "as the original compares: of fields that go, change their type or become required; a new field that is required passes",
-    "strict": "whether every message that one version takes is taken by the other",
+    "strict": "whether every message that is written by one version can be read by the other",
 }
 
 

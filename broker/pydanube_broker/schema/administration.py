@@ -59,6 +59,7 @@ class SchemaAdministration:
         description: str,
         created_by: str,
         tags: Sequence[str],
+        json_profile: str,
     ) -> RegistrationFacts:
         made = await self._registry.register(
             subject,
@@ -67,6 +68,7 @@ class SchemaAdministration:
             description=description,
             created_by=created_by,
             tags=tags,
+            profile=parse_profile(json_profile),
         )
         return RegistrationFacts(
             subject=subject,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 import anyio
-from pydanube_core.errors import Conflict, SchemaIncompatible, SchemaInvalid
+from pydanube_core.errors import Conflict, SchemaInvalid
 from pydanube_storage.metadata import (
     MAX_VALUE_BYTES,
     GuardFailed,
@@ -29,6 +29,7 @@ from pydanube_storage.metadata import (
 
 from pydanube_broker.cluster.set_aside import Aside
 from pydanube_broker.schema import keys
+from pydanube_broker.schema.compatibility import Compatibility
 from pydanube_broker.schema.differences import Difference, merged
 from pydanube_broker.schema.formats import (
     ParsedSchema,
@@ -49,7 +50,7 @@ from pydanube_broker.schema.records import (
     removed,
     stored,
 )
-from pydanube_broker.schema.refused_messages import Refused, refused_message
+from pydanube_broker.schema.refused_messages import refused_message
 from pydanube_broker.schema.store import SchemaStore
 from pydanube_broker.schema.turns import Turns
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
@@ -68,21 +69,6 @@ class Registration:
     version: int
     is_new_version: bool
     fingerprint: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compatibility:
-    """`compared_with`: versions, newest first; empty where there was nothing to compare."""
-
-    mode: CompatibilityMode
-    transitive: bool
-    differences: tuple[Difference, ...]
-    compared_with: tuple[int, ...]
-    example: Refused | None = None  # of a JSON Schema: what one version takes and the other refuses
-
-    @property
-    def is_compatible(self) -> bool:
-        return not self.differences
 
 
 class SchemaRegistry:
@@ -167,8 +153,12 @@ class SchemaRegistry:
         description: str = "",
         created_by: str = "",
         tags: Sequence[str] = (),
+        profile: JsonProfile = JsonProfile.STRICT,
     ) -> Registration:
         """Register a schema under a subject; one that is there already gives its version again.
+
+        Args:
+            profile: of a subject that is new; one that is there keeps its own.
 
         Raises:
             InvalidArgument, SchemaInvalid: the name, the texts or the definition.
@@ -191,10 +181,15 @@ class SchemaRegistry:
             tags=labels,
         )
         async with self._turns.of(subject):
-            return await self._registered(told, parsed, definition, descriptors)
+            return await self._registered(told, parsed, definition, descriptors, profile)
 
     async def _registered(
-        self, told: VersionSpec, parsed: ParsedSchema, definition: bytes, descriptors: bytes | None
+        self,
+        told: VersionSpec,
+        parsed: ParsedSchema,
+        definition: bytes,
+        descriptors: bytes | None,
+        profile: JsonProfile,
     ) -> Registration:
         """`register` in one's turn; `told` is the version but for its number."""
         subject = told.subject
@@ -211,9 +206,9 @@ class SchemaRegistry:
                     )
                 verdict = await self._compare(known, parsed, known.spec.compatibility_mode)
                 if not verdict.is_compatible:
-                    raise _incompatible(subject, verdict)
+                    raise verdict.refusal(subject)
             now = self._wall_ms()
-            spec = _next_spec(known, subject, told.created_by, now)
+            spec = _next_spec(known, subject, told.created_by, now, profile)
             version = replace(told, version=spec.last_version, created_at_ms=now)
             record = await self.store.add_version(known, spec, version, definition, descriptors)
             if record is not None:
@@ -450,7 +445,9 @@ class SchemaRegistry:
             return await anyio.to_thread.run_sync(work)
 
 
-def _next_spec(known: SubjectRecord | None, subject: str, created_by: str, now_ms: int) -> SubjectSpec:
+def _next_spec(
+    known: SubjectRecord | None, subject: str, created_by: str, now_ms: int, profile: JsonProfile
+) -> SubjectSpec:
     """The subject's record with one version more."""
     if known is not None:
         return replace(known.spec, last_version=known.spec.last_version + 1, updated_at_ms=now_ms)
@@ -458,7 +455,7 @@ def _next_spec(known: SubjectRecord | None, subject: str, created_by: str, now_m
         subject=subject,
         compatibility_mode=CompatibilityMode.BACKWARD,
         transitive=False,
-        json_profile=JsonProfile.DEFAULT,
+        json_profile=profile,
         last_version=1,
         created_at_ms=now_ms,
         created_by=created_by,
@@ -471,28 +468,3 @@ def _remember(cache: OrderedDict[tuple[int, int], T], identity: tuple[int, int],
     cache.move_to_end(identity)
     if len(cache) > _PARSED:
         cache.popitem(last=False)
-
-
-def _incompatible(subject: str, verdict: Compatibility) -> SchemaIncompatible:
-    differences = [difference.to_dict() for difference in verdict.differences]
-    first = verdict.differences[0].sentence()
-    more = f", and {len(differences) - 1} more" if len(differences) > 1 else ""
-    compared = ", ".join(map(str, verdict.compared_with))
-    error = SchemaIncompatible(
-        f"the schema is not {verdict.mode.value} compatible with version {compared} of {subject!r}: {first}{more}. "
-        "Change the schema, or the subject's compatibility mode",
-        field="schema_definition",
-        value=None,
-        subject=subject,
-        compatibility_mode=verdict.mode.value,
-        transitive=verdict.transitive,
-        compared_with=list(verdict.compared_with),
-        differences=differences,
-    )
-    return error.suggest(
-        "schemas.get",
-        tool="get_schema",
-        command=f"danube schemas get {subject}",
-        arguments={"subject": subject},
-        why="shows the version it was compared with",
-    )

@@ -14,16 +14,19 @@ from typing import Final, TypeVar
 from google.protobuf.message import DecodeError, Message
 from pydanube_core.errors import InvalidArgument, SchemaNotFound
 from pydanube_core.generated import danube_schema_pb2 as pb
+from pydanube_core.grpc_wire import SDK_AGENT
 from pydanube_core.names import TopicName
 from pydanube_core.security.identity import current_identity
 from pydanube_core.security.permissions import CLUSTER, LOOK_UP, Resource
 from pydanube_core.services import SCHEMA_REGISTRY
 
+from pydanube_broker.rpc.caller import call_metadata
 from pydanube_broker.rpc.hot import ColdHandler
 from pydanube_broker.schema.records import VersionRecord
 from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.schema.vocabulary import (
     CompatibilityMode,
+    JsonProfile,
     ValidationPolicy,
     parse_mode,
     parse_policy,
@@ -104,6 +107,7 @@ class SchemaRegistryService:
             description=request.description,
             created_by=request.created_by,
             tags=tuple(request.tags),
+            profile=_profile_of(dict(call_metadata())),
         )
         return pb.RegisterSchemaResponse(
             schema_id=made.schema_id,
@@ -248,6 +252,11 @@ class SchemaRegistryService:
             enable_payload_validation=binding.enable_payload_validation,
             schema_id=binding.schema_id,
         )
+
+
+def _profile_of(metadata: Mapping[str, str | bytes]) -> JsonProfile:
+    """By which rules a new subject's JSON Schemas are compared: the original's clients are used to the original's."""
+    return JsonProfile.STRICT if metadata.get("user-agent") == SDK_AGENT else JsonProfile.DEFAULT
 
 
 def _handler(kind: type[M], method: Callable[[M], Awaitable[Message]]) -> ColdHandler:

@@ -10,6 +10,34 @@ NAMES = ["a", "b", "c", "x1", "x2"]
 WORDS = ["", "a", "ab", "abc", "xyz", "2024-01-01"]
 
 
+def of_known_names(schema: Any) -> Any:
+    """The schema of documents that have only names it speaks of (`unevaluatedProperties`, dialects from 2019 on)."""
+    made = _of_known_names(schema)
+    return {"unevaluatedProperties": False, **made} if isinstance(made, dict) else made
+
+
+def _of_known_names(schema: Any) -> Any:
+    """The same of a schema in place: the one around it says that there are no other names."""
+    if not isinstance(schema, dict):
+        return schema
+    made = dict(schema)
+    if made.get("additionalProperties") in (True, {}):
+        del made["additionalProperties"]
+    for word, value in made.items():
+        match word:
+            case "properties" | "patternProperties":
+                made[word] = {name: of_known_names(inner) for name, inner in value.items()}
+            case "items" | "contains" | "additionalProperties" | "unevaluatedItems":
+                made[word] = of_known_names(value)
+            case "prefixItems":
+                made[word] = [of_known_names(inner) for inner in value]
+            case "allOf" | "anyOf" | "oneOf":
+                made[word] = [_of_known_names(inner) for inner in value]
+            case "$defs":
+                made[word] = {name: _of_known_names(inner) for name, inner in value.items()}
+    return made
+
+
 class Schemas:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

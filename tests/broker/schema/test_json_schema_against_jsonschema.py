@@ -11,28 +11,31 @@ from pydanube_broker.schema.formats import differences_between, parse_schema, pa
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
 from pydanube_core.errors import PayloadInvalid, SchemaInvalid
 
-from tests.broker.schema.json_samples import Instances, Schemas
+from tests.broker.schema.json_samples import Instances, Schemas, of_known_names
 
 
 def parsed(schema: Any) -> Any:
     return parse_schema(SchemaType.JSON_SCHEMA, json.dumps(schema).encode())
 
 
-def test_what_is_called_compatible_accepts_every_instance_of_the_old_schema() -> None:
-    """At least 1 000 instances that are valid for the old schema are valid for the new one."""
+def test_what_is_called_compatible_accepts_every_document_of_names_that_the_old_schema_speaks_of() -> None:
+    """At least 1 000 documents that are written by the old schema are valid for the new one."""
     held = compatible = incompatible = shown = 0
     for seed in range(900):
         schemas = Schemas(seed)
         old = schemas.whole()
-        new = schemas.changed(old)
+        new = old
+        for _ in range(8):
+            new = schemas.changed(new)
         one, other = parsed(old), parsed(new)
         found = differences_between(one, other, CompatibilityMode.BACKWARD, profile=JsonProfile.STRICT)
         writer, reader = jsonschema.Draft202012Validator(old), jsonschema.Draft202012Validator(new)
+        only_known = jsonschema.Draft202012Validator(of_known_names(old))
         instances = Instances(seed, old)
         refused = None
         for _ in range(12):
             instance = instances.instance()
-            if not writer.is_valid(instance):
+            if not writer.is_valid(instance) or not only_known.is_valid(instance):
                 continue
             held += not found
             if not reader.is_valid(instance):

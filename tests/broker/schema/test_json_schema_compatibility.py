@@ -1,8 +1,8 @@
 """JSON Schema: named cases of both profiles.
 
 The default profile's clauses are lines of docs/research/data-plane.md#115-results-per-rpc; the strict profile's are
-sections of JSON Schema 2020-12 Validation (V) and Core (C): every instance of the old schema must be valid for the
-new one.
+sections of JSON Schema 2020-12 Validation (V) and Core (C): every document that is written by the old schema, of the
+names that it speaks of, must be valid for the new one.
 """
 
 from __future__ import annotations
@@ -163,8 +163,44 @@ STRICT_CASES = [
            old={**obj(a=STRING, b={"type": "string"}), "additionalProperties": False},
            new={**obj(a=STRING), "additionalProperties": False},
            expected=(("/properties/b", "nothing_accepted"),)),
-    Strict(name="new optional property of an open object", clause="C 10.3.2.1 properties: it may have been there",
-           old=obj(), new=obj(b={"type": "object"}), expected=(("/properties/b/type", "type_narrowed"),)),
+    Strict(name="new optional property of an open object", clause="C 10.3.2.1 properties: nobody has written it",
+           old=obj(a=STRING), new=obj(a=STRING, b={"type": "object"})),
+    Strict(name="new optional property of an object that says it is open", clause="C 10.3.2.3: true is the default",
+           old={**obj(a=STRING), "additionalProperties": True},
+           new={**obj(a=STRING, b=STRING), "additionalProperties": True}),
+    Strict(name="new optional property further down", clause="C 10.3.2.1 properties",
+           old=obj(a={"type": "array", "items": obj(b=STRING)}),
+           new=obj(a={"type": "array", "items": obj(b=STRING, c=INTEGER)})),
+    Strict(name="new optional property behind a reference", clause="C 8.2.3.1 $ref",
+           old={**obj(a={"$ref": "#/$defs/A"}), "$defs": {"A": obj(b=STRING)}},
+           new={**obj(a={"$ref": "#/$defs/A"}), "$defs": {"A": obj(b=STRING, c=INTEGER)}}),
+    Strict(name="new optional property of one of a union", clause="C 10.2.1.3 oneOf: the other speaks of it",
+           old={"oneOf": [obj(["k"], k={"const": "a"}), obj(["k"], k={"const": "b"}, n=STRING)]},
+           new={"oneOf": [obj(["k"], k={"const": "a"}, n=INTEGER), obj(["k"], k={"const": "b"}, n=STRING)]}),
+    Strict(name="new optional property and a new required one", clause="V 6.5.3 required",
+           old=obj(a=STRING), new=obj(["c"], a=STRING, b=STRING, c=STRING),
+           expected=(("/properties/c", "property_not_always_written"),)),
+    Strict(name="optional property removed", clause="C 10.3.2.1 properties", old=obj(a=STRING, b=STRING), new=obj(a=STRING)),
+    Strict(name="property that was always written without a type", clause="V 6.5.3 required: it has been there",
+           old=obj(["b"], a=STRING), new=obj(["b"], a=STRING, b=STRING),
+           expected=(("/properties/b/type", "type_narrowed"),)),
+    Strict(name="first property of a map of anything", clause="C 10.3.2.1 properties: it may have been there",
+           old={"type": "object"}, new=obj(b=STRING), expected=(("/properties/b/type", "type_narrowed"),)),
+    Strict(name="property of anything at all", clause="C 4.3.2 boolean schemas", old=obj(a={}), new=obj(a=obj(b=STRING)),
+           expected=(("/properties/a/type", "type_narrowed"), ("/properties/a/properties/b/type", "type_narrowed"))),
+    Strict(name="new property among typed additional ones", clause="C 10.3.2.3 additionalProperties",
+           old={**obj(a=STRING), "additionalProperties": INTEGER},
+           new={**obj(a=STRING, b=STRING), "additionalProperties": INTEGER},
+           expected=(("/properties/b/type", "type_narrowed"),)),
+    Strict(name="new property under an old pattern", clause="C 10.3.2.2 patternProperties",
+           old={**obj(a=STRING), "patternProperties": {"^b": INTEGER}}, new=obj(a=STRING, b=STRING),
+           expected=(("/properties/b/type", "type_narrowed"),)),
+    Strict(name="new property of a map with named keys", clause="C 10.3.2.4 propertyNames",
+           old={**obj(a=STRING), "propertyNames": {"maxLength": 3}}, new=obj(a=STRING, b=STRING),
+           expected=(("/properties/b/type", "type_narrowed"),)),
+    Strict(name="new property that a condition speaks of", clause="C 10.2.2 if",
+           old={**obj(a=STRING), "if": {"required": ["a"]}, "then": {"properties": {"b": INTEGER}}},
+           new=obj(a=STRING, b=STRING), expected=(("/properties/b/type", "type_narrowed"),)),
     Strict(name="pattern properties", clause="C 10.3.2.2 patternProperties",
            old={"type": "object", "patternProperties": {"^x": INTEGER}},
            new={"type": "object", "patternProperties": {"^x": NUMBER}}),

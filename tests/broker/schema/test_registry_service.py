@@ -17,7 +17,7 @@ import pydanube
 import pytest
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings_load import load_settings
-from pydanube_core.errors import ClusterError, SchemaMismatch, SchemaNotFound
+from pydanube_core.errors import ClusterError, SchemaIncompatible, SchemaMismatch, SchemaNotFound
 
 from tests.broker.official.raw_client import RawClient
 from tests.broker.schema.registry_client import RegistryClient
@@ -387,6 +387,25 @@ async def test_warn_lets_through_and_counts_and_none_does_not_look(
 async def test_a_topic_without_a_schema_has_nothing_to_pay_for(official: RawClient, broker: Broker) -> None:
     await official.create_producer("/default/t")
     assert [topic.schema for topic in broker.registry.topics] == [None]
+
+
+async def test_our_sdks_subjects_are_compared_strictly_and_those_of_the_originals_clients_as_there(
+    broker: Broker, schemas: RegistryClient
+) -> None:
+    """A new required field: no message of before can be read with it, and the original lets it pass."""
+    before = b'{"type": "object", "properties": {"a": {"type": "string"}}}'
+    optional = b'{"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}'
+    required = optional[:-1] + b', "required": ["b"]}'
+    await register(schemas, "theirs", "json_schema", before)
+    assert (await register(schemas, "theirs", "json_schema", required)).version == 2
+    async with pydanube.connect(broker.broker_url) as client:
+        await client.schemas.register("ours", "json_schema", before)
+        assert (await client.schemas.register("theirs", "json_schema", before)).ref.schema_version == 1
+        with pytest.raises(SchemaIncompatible, match="property_not_always_written"):
+            await client.schemas.register("ours", "json_schema", required)
+        assert (await client.schemas.register("ours", "json_schema", optional)).ref.schema_version == 2
+    profiles = {name: (await broker.port.schemas.subject(name)).json_profile for name in ("ours", "theirs")}
+    assert profiles == {"ours": "strict", "theirs": "default"}
 
 
 async def test_our_sdk_without_or_with_another_schema(broker: Broker, schemas: RegistryClient) -> None:

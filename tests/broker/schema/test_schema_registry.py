@@ -142,10 +142,22 @@ async def test_the_strict_profile_is_the_subjects_choice(registry: SchemaRegistr
     before = json.dumps({"type": "object"}).encode()
     after = json.dumps({"type": "object", "required": ["b"], "properties": {"b": {}}}).encode()
     await registry.register("orders", JSON, before)
-    assert (await registry.check("orders", JSON, after)).is_compatible
-    await registry.set_compatibility("orders", CompatibilityMode.BACKWARD, profile=JsonProfile.STRICT)
     verdict = await registry.check("orders", JSON, after)
     assert [each.rule for each in verdict.differences] == ["property_not_always_written"]
+    await registry.set_compatibility("orders", CompatibilityMode.BACKWARD, profile=JsonProfile.DEFAULT)
+    assert (await registry.check("orders", JSON, after)).is_compatible
+
+
+async def test_a_subject_keeps_its_profile_whoever_registers_the_next_version(
+    registry: SchemaRegistry, store: MemoryStore
+) -> None:
+    versions = [json.dumps({"properties": {name: {} for name in "abc"[:count]}}).encode() for count in (1, 2)]
+    await registry.register("orders", JSON, versions[0], profile=JsonProfile.DEFAULT)
+    await registry.register("orders", JSON, versions[1], profile=JsonProfile.STRICT)
+    assert registry.index.subject("orders").spec.json_profile is JsonProfile.DEFAULT
+    again = SchemaRegistry(store, wall_ms=lambda: 0)
+    await again.load()
+    assert again.index.subject("orders").spec.json_profile is JsonProfile.DEFAULT
 
 
 async def test_a_deleted_version_is_gone_and_its_number_does_not_come_again(store: MemoryStore) -> None:

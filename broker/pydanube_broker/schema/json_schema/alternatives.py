@@ -67,8 +67,9 @@ def alternatives(document: Document, schemas: Sequence[Schema], budget: Budget) 
             if isinstance(reference, str):
                 followed += 1
                 target = document.target(reference, schema)
-                if target is not None and followed <= MAX_REFERENCES:
-                    todo.append(target)
+                if target is None or followed > MAX_REFERENCES:  # what is not seen may speak of any name
+                    raise TooComplex
+                todo.append(target)
                 if document.ref_hides_siblings or schema.keys() <= _SILENT:
                     continue
             taken[id(schema)] = schema

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pydanube_broker.schema.differences import Findings
 from pydanube_broker.schema.json_schema.admission import matches
@@ -16,6 +16,11 @@ from pydanube_broker.schema.json_schema.alternatives import (
 )
 from pydanube_broker.schema.json_schema.document import Document, pointer
 from pydanube_broker.schema.json_schema.references import Schema
+
+# what may speak of properties that `properties` does not name, and is not looked into on the writer's side
+_SPEAK_OF_OTHERS: Final = frozenset(
+    {"if", "dependentRequired", "dependentSchemas", "dependencies", "propertyNames", "unevaluatedProperties"}
+)
 
 
 class Prover(Protocol):
@@ -80,6 +85,8 @@ class ObjectRules:
             name for part in (*alternative.parts, reader) for name in part.get("properties", {})
         )
         for name in names:
+            if _is_unknown(alternative, name):
+                continue
             for wanted, at in self._wanted_of(reader, name, path, findings):
                 self._prover.below(of_property(alternative, name), wanted, at, findings)
         self._other_properties(alternative, reader, path, findings)
@@ -222,6 +229,22 @@ def forbids(alternative: Alternative, name: str) -> bool:
 
 def _knows(alternative: Alternative, name: str) -> bool:
     return any(name in part.get("properties", {}) for part in alternative.parts)
+
+
+def _is_unknown(alternative: Alternative, name: str) -> bool:
+    """Whether the writer's side names properties, and speaks neither of this one nor of any other."""
+    named = {known for part in alternative.parts for known in part.get("properties", {})}
+    return (
+        bool(named)
+        and name not in named
+        and not any(
+            part.keys() & _SPEAK_OF_OTHERS
+            or part.get("additionalProperties", True) not in (True, {})
+            or name in listed(part, "required")
+            or any(matches(pattern, name) is not False for pattern in part.get("patternProperties", {}))
+            for part in alternative.parts
+        )
+    )
 
 
 def _most_properties(alternative: Alternative) -> int | None:

@@ -1,4 +1,10 @@
-"""The strict profile: every instance that is valid for the writer's schema must be valid for the reader's.
+"""The strict profile: every document that is written by the writer's schema must be valid for the reader's.
+
+Written by a schema is what is valid for it and has only names that it speaks of: those of `properties` and
+`patternProperties`, and what `additionalProperties` gives a type. By JSON Schema alone an open object may hold
+anything under any name, and no property could ever be added to one, the commonest change of all; whoever has a schema
+writes what stands in it. A schema that names no property is a map of anything. Of a union, one alternative speaks. A
+name given up and taken again with another type is seen where all versions are compared (`transitive`).
 
 Containment of JSON Schemas cannot be decided cheaply in general, so this proves it keyword by keyword and says
 "incompatible" where it finds no proof: never the other way round. The sections are those of JSON Schema Validation

@@ -1102,6 +1102,7 @@ class SchemasOperations:
         description: str | None = None,
         created_by: str | None = None,
         tags: str | None = None,
+        json_profile: Literal["default", "strict"] | None = None,
         plan_token: str | None = None,
     ) -> Registration:
         """Register a schema under a subject. The same again gives its version; one that breaks its mode is refused with every difference."""
@@ -1116,6 +1117,7 @@ class SchemasOperations:
         description: str | None = None,
         created_by: str | None = None,
         tags: str | None = None,
+        json_profile: Literal["default", "strict"] | None = None,
     ) -> Plan[Registration]:
         """What `register` would change; nothing changes until it is applied."""
         return await planned(self._caller, "schemas.register", locals(), Registration)
