@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.models import TOPIC_DESCRIPTION
+from pydanube_admin.engine.models import SINCE_DESCRIPTION, TOPIC_DESCRIPTION
 from pydanube_admin.engine.operation import Operation
 from pydanube_admin.engine.spelling import shown
 from pydanube_admin.registry import TOOLS
@@ -34,9 +34,9 @@ _CHECKED_BEHIND: Final = frozenset(
 _SAID_ONCE: Final = frozenset(  # in the instructions
     {"limit", "page", "filter", "sort", "top", "plan_token"}
 )
-# Of lists that are refreshed again and again: a call takes them, and the instructions name `changed_since`; in the schemas
-# of twenty lists they would cost a model 300 tokens each time
-FOR_PROGRAMS: Final = frozenset({"changed_since", "mark", "gone", "whole_because"})
+# A call takes them: of lists that are refreshed again and again, of which the instructions name `changed_since`, and the
+# condition by which a command of diagnosis ends; in every schema they would cost a model 400 tokens each time
+FOR_PROGRAMS: Final = frozenset({"changed_since", "mark", "gone", "whole_because", "fail_on", "passed"})
 _PLAN_ONLY: Final = (
     "plan_only"  # taken, and not listed: in the instructions, and `plan_operation` does the same
 )
@@ -47,7 +47,40 @@ _SHORTER: Final = (
     ("time:2026-01-31T12:00:00Z, time:-15m", "time:-15m"),
     (" (exit 6)", ""),  # of the command line
 )
-_ONLY_THE_NAME: Final = re.compile(r"(Name|Id) of the \w+\Z|What kind of principal has the name\Z")
+_ONLY_THE_NAME: Final = re.compile(
+    r"(Name|Id) of the \w+\Z|What kind of principal has the name\Z|Only (of )?this \w+\Z"
+)
+#: what an argument's name, type and default say without them; the command line's help and `find_operations` have them
+SAID_BY_THE_NAME: Final = frozenset(
+    {
+        SINCE_DESCRIPTION,
+        TOPIC_DESCRIPTION,
+        "24h before until, or a time",
+        "A name for the binding",
+        "A time; without it, now",
+        "Bytes of payload in the answer",
+        "Exactly this key",
+        "Format of the schema",
+        "How the delay grows",
+        "Id of the plan, to be sure",
+        "In place of the subject's",
+        "Its arguments",
+        "Its attributes",
+        "Its key",
+        "Longest delay",
+        "Of the file",
+        "Only those of this status",
+        "Rows at most",
+        "Text of the message",
+        "The schema, as text",
+        "The version to delete",
+        "What new versions must be able to do",
+        "Who registers it",
+        "Whose token it is",
+        "Without it, the latest",
+        "Without it, the one that answers",
+    }
+)
 
 
 #: sets of tools, listed beside those of the profile, by the groups of operations that are in them
@@ -127,7 +160,7 @@ def _small(schema: Mapping[str, Any], *, described: bool) -> dict[str, Any]:
         if key not in _CHECKED_BEHIND or (key == "propertyNames" and "enum" in value)
     }
     said = small.get("description", "")
-    if not described or said == TOPIC_DESCRIPTION or _ONLY_THE_NAME.match(said):
+    if not described or said in SAID_BY_THE_NAME or _ONLY_THE_NAME.match(said):
         small.pop("description", None)
     if not described:
         for bound in ("minimum", "maximum", "default"):
@@ -151,7 +184,8 @@ def small_output(operation: Operation) -> dict[str, Any]:
     """The fields of a result and nothing within them; told without its schema, which takes time to make."""
     fields = operation.result.model_fields.items()
     names = [field.serialization_alias or name for name, field in fields if name not in FOR_PROGRAMS]
-    return {"type": "object", "properties": {name: {} for name in names}}
+    reasons = {f"{name}_reason" for name in names}  # in the instructions
+    return {"type": "object", "properties": {name: {} for name in names if name not in reasons}}
 
 
 def explain(name: str, profile: Profile, *, read_only: bool) -> str:

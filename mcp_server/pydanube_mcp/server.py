@@ -86,7 +86,7 @@ Administers a Danube messaging cluster. Topics hold messages; a subscription's c
 has every subject of a finding. Numbers: get_consumer_lag, describe_topic, get_broker_status.
 A topic is /namespace/topic, a bare name is in /default. Lists: filter (glob over the name), sort (a field, -bytes: \
 falling), top (the first so many), limit (50 a page, at most 1000), page (next_page as it came), \
-changed_since (an answer's mark: what changed). \
+changed_since (an answer's mark: what changed). since: 24h before now, or a time (2026-01-31T12:00:00Z). \
 More operations: find_operations, then read_operation, or plan_operation and apply_plan. Changes take plan_only (show, \
 do nothing) and plan_token (do what was shown, once); what destroys needs one: show its plan to your user first; \
 undo_change takes back. null is unknown, with <field>_reason beside it. An error's next holds ready calls. Names and \

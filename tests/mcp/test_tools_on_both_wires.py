@@ -16,7 +16,7 @@ from mcp.types import CallToolResult, TextContent
 from pydanube_admin import OPERATIONS, Effect
 from pydanube_core.errors import InvalidArgument
 from pydanube_mcp import Profile, build_server, parse_connections
-from pydanube_mcp.profiles import FOR_PROGRAMS, TOOLSETS, explain, small_output
+from pydanube_mcp.profiles import FOR_PROGRAMS, SAID_BY_THE_NAME, TOOLSETS, explain, small_output
 
 from tests.admin.real_broker import Administered, administered
 from tests.support.filled_cluster import add_topic, topics_of
@@ -367,7 +367,8 @@ async def test_what_a_model_must_read_stays_small(several: bool) -> None:
                     tools if profile == "default" else [{key: tool[key] for key in seen} for tool in tools]
                 )
     extra = 30 if several else 0  # tokens a tool, for its argument `cluster`
-    for profile, most in (("default", 4_000), ("full", 10_000)):
+    # Promised are 4 000 and 10 000; what is left is for the next operations.
+    for profile, most in (("default", 3_850), ("full", 9_500)):
         found = tokens(listed[profile])
         assert found <= most + extra * len(listed[profile]), (profile, found)
         assert '"title"' not in json.dumps([tool["inputSchema"] for tool in listed[profile]])
@@ -376,8 +377,22 @@ async def test_what_a_model_must_read_stays_small(several: bool) -> None:
 
 def test_the_fields_of_a_result_are_known_without_its_schema() -> None:
     for operation in OPERATIONS.values():
-        names = [name for name in operation.output_schema["properties"] if name not in FOR_PROGRAMS]
-        assert list(small_output(operation)["properties"]) == names
+        fields = operation.output_schema["properties"]
+        told = list(small_output(operation)["properties"])
+        assert told == [name for name in fields if name in told]
+        assert {name for name in fields if name not in told} <= FOR_PROGRAMS | {
+            f"{name}_reason" for name in told
+        }
+
+
+def test_what_is_left_out_of_arguments_is_somewhere_else() -> None:
+    """In the command line's help, and in what `find_operations` answers."""
+    said = {
+        argument.get("description")
+        for operation in OPERATIONS.values()
+        for argument in operation.input_schema["properties"].values()
+    }
+    assert said >= SAID_BY_THE_NAME
 
 
 def test_a_missing_tool_is_explained() -> None:
