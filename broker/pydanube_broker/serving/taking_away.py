@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 import anyio
-from pydanube_core.errors import ClusterError, InvalidArgument, LastBroker
+from pydanube_core.errors import ClusterError, InvalidArgument, LastBroker, StoreUnavailable
 from pydanube_core.facts import RemovalFacts, TopicLeft
 from pydanube_storage.catalog import CatalogHead, ObjectCatalog
 from pydanube_storage.metadata import GuardFailed, MetadataStore
@@ -62,7 +62,11 @@ class TakingAway:
         ] = {}  # of brokers whose topics are being taken away
 
     async def look(self, office: JoinedBroker) -> None:
-        """Take away some of what removed brokers still have. Raises `StoreUnavailable`: the next look goes on."""
+        """Take away some of what removed brokers still have. The next look goes on with what could not be done.
+
+        Raises:
+            MetadataUnavailable.
+        """
         lost = office.lost_owners()
         if not lost or not office.alive():
             self._said.clear()
@@ -72,7 +76,12 @@ class TakingAway:
             if not places:
                 continue
             if broker_id not in self._said:
-                self._said[broker_id], _ = await self._kept.read(broker_id)
+                try:
+                    self._said[broker_id], _ = await self._kept.read(broker_id)
+                except StoreUnavailable as error:  # moves of other brokers do not wait for it
+                    event = {"event": "topics_not_taken_away", "broker_id": str(broker_id), "error": error.message}
+                    log.warning("topics_not_taken_away", extra=event)
+                    continue
             said = self._said[broker_id]
             targets = office.spread([each.topic_id for each in places])
             async with anyio.create_task_group() as group:

@@ -9,14 +9,19 @@ The tier's process asks the store (`kept_states_work`), the broker asks it (`Kep
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from hashlib import sha256
+
+from pydanube_core.errors import CorruptObject
 
 from pydanube_broker.cluster.ids import BrokerId, Incarnation
 from pydanube_broker.slices import Slices
 from pydanube_broker.tier.fragments import Call
 from pydanube_broker.topics.fragment import FragmentBuilder, Section, read_fragment
 from pydanube_broker.topics.log_state import LogState
+
+log = logging.getLogger("pydanube.cluster")
 
 
 class KeptStates:
@@ -59,19 +64,27 @@ class KeptStates:
         return True
 
     async def read(self, broker_id: BrokerId) -> tuple[dict[int, LogState], int | None]:
-        """What a broker has said last of its topics, by their ids, and when that was written (ms); None: it has not.
+        """Return what a broker has said last of its topics, by their ids, and when that was written (ms); None: it has not.
+
+        What is damaged counts as not said: its topics have no other way to an owner.
 
         Raises:
-            StoreUnavailable, CorruptObject.
+            StoreUnavailable.
         """
-        found, data = await self._call("states_newest", {"folder": self._folder(broker_id)}, b"")
+        folder = self._folder(broker_id)
+        found, data = await self._call("states_newest", {"folder": folder}, b"")
         if "written_ms" not in found:
             return {}, None
         states, slices = {}, Slices()
-        for each in read_fragment(bytes(data)):
-            await slices()
-            if each.state is not None:
-                states[each.topic_id] = each.state
+        try:
+            for each in read_fragment(bytes(data)):
+                await slices()
+                if each.state is not None:
+                    states[each.topic_id] = each.state
+        except CorruptObject as error:
+            event = {"event": "states_not_readable", "folder": folder, "error": error.message}
+            log.error("states_not_readable", extra=event)
+            return {}, None
         return states, int(found["written_ms"])
 
     def _folder(self, broker_id: BrokerId) -> str:

@@ -187,6 +187,23 @@ async def test_two_who_remove_at_once_do_it_once(cluster: SeveralBrokers) -> Non
         await assert_taken_over(cluster, f"t{n}", said=True)
 
 
+async def test_damage_of_what_a_removed_broker_had_said_holds_nothing_up(
+    cluster: SeveralBrokers, tmp_path: Path
+) -> None:
+    owner = cluster.brokers[3]
+    await half_tiered(cluster, "t", owner)
+    await owner.moves.keep_states()
+    lost = await gone(cluster, 3)
+    (said,) = (tmp_path / "objects").glob(f"*/states/{lost}/*.fragment")
+    said.write_bytes(said.read_bytes()[:-1])
+    left = await cluster.brokers[1].port.removal(lost)
+    assert left.said_at_ms is None
+    await create(cluster.brokers[1], "other")
+    await cluster.brokers[1].port.remove_broker(lost)
+    await move(cluster, "other", next(b for b in cluster.brokers.values() if b is not cluster.owner("other")))
+    await assert_taken_over(cluster, "t", said=False)
+
+
 async def test_a_deleted_topic_of_a_removed_broker_comes_back_with_what_was_tiered(
     cluster: SeveralBrokers,
 ) -> None:
