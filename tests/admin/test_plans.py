@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import anyio
 import pytest
+from pydanube import connect
 from pydanube_admin.engine.admin_options import AdminOptions
 from pydanube_admin.engine.plan_records import MAX_PLANS_OF_ONE
 from pydanube_core.errors import ClusterError
@@ -127,6 +128,23 @@ async def test_a_plan_is_stale_once_what_it_stands_on_has_changed(cluster: Admin
     assert step["arguments"]["plan_token"] == error.details["plan"]["plan_token"]
     await cluster(step["operation"], **step["arguments"])
     assert (await cluster("topics.list"))["total"] == 0
+
+
+async def test_a_plan_is_not_stale_since_a_client_has_come_or_gone(cluster: Administered) -> None:
+    policies = {"retention_bytes": 1}
+    async with (
+        connect(cluster.broker.broker_url) as client,
+        client.consumer("orders", "billing", start="earliest") as consumer,
+    ):
+        token = (await cluster("topics.set_policies", topic="orders", policies=policies, plan_only=True))[
+            "plan_token"
+        ]
+        await (await anext(consumer)).ack()
+    await cluster("topics.set_policies", topic="orders", policies=policies, plan_token=token)
+    token = (await cluster("topics.delete", topic="orders", plan_only=True))["plan_token"]
+    async with connect(cluster.broker.broker_url) as client, client.producer("orders") as producer:
+        await producer.send(b"one more")
+        assert (await cluster("topics.delete", topic="orders", plan_token=token))["undo_until"]
 
 
 async def test_a_plan_outlives_the_admin_core_that_made_it(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -38,7 +38,7 @@ from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.change_records import APPLIED, INTERRUPTED, UNDO, ChangeRecord, Changes
 from pydanube_admin.engine.context import Context, NowMs
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, loss_text
+from pydanube_admin.engine.forecast import Forecast, is_stale, loss_text
 from pydanube_admin.engine.guards import Guards, thing_of
 from pydanube_admin.engine.identifiers import PLAN, new_id
 from pydanube_admin.engine.models import Change, Result
@@ -225,7 +225,7 @@ class Desk:
         now = self._now_ms()
         if held is not None:
             broken_promise = held[0].reversible and not _reversible(call.operation, forecast)
-            if forecast.revision != held[0].revision or broken_promise:
+            if is_stale(held[0].revision, forecast.revision) or broken_promise:
                 raise await self._stale(context, call, held[0], forecast)
         elif _destroys(call.operation, forecast):
             if not one_step:

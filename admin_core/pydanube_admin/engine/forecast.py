@@ -17,8 +17,10 @@ class Forecast:
 
     `effect` and `reversible` are set where this very call is not what the operation usually is: a policy that
     shortens retention destroys. `image` is what an undo needs of the state before, JSON values only. `basis` is what
-    must still be so when the plan is applied; without it, the differences and the blast radius. `later` is a sentence
-    on what may follow from it after it is done: `messages` and `bytes` of the blast radius are what goes at once.
+    must still be so when the plan is applied; without it, the differences and the blast radius. `counts` is what must
+    still be so, too, unless clients are at work when the plan is made or applied, since their work changes it; None while
+    they are. `later` is a sentence on what may follow from it after it is done: `messages` and `bytes` of the blast
+    radius are what goes at once.
     """
 
     diff: Sequence[Mapping[str, Any]]  # {path, before, after}
@@ -27,14 +29,30 @@ class Forecast:
     reversible: bool | None = None
     image: Mapping[str, Any] | None = None
     basis: Any = None
+    counts: Any = None
     later: str | None = None
 
     @property
-    def revision(self) -> str:
-        """A digest of the basis: another one means that the plan is stale."""
+    def ground(self) -> list[Any]:
+        """What a plan for it stands on, whoever is at work."""
         basis = [list(self.diff), dict(self.blast_radius)] if self.basis is None else self.basis
-        text = json.dumps([basis, self.effect], sort_keys=True, default=str)
-        return hashlib.blake2b(text.encode(), digest_size=12, person=b"pydanube plan").hexdigest()
+        return [basis, self.effect]
+
+    @property
+    def revision(self) -> str:
+        """A digest of the ground and, where nobody is at work, one of the counts. See `is_stale`."""
+        return _digest(self.ground) + ("" if self.counts is None else f".{_digest(self.counts)}")
+
+
+def is_stale(planned: str, now: str) -> bool:
+    """Whether a plan of one revision no longer says what a forecast of another one does."""
+    (ground, _, counts), (ground_now, _, counts_now) = planned.partition("."), now.partition(".")
+    return ground != ground_now or bool(counts and counts_now and counts != counts_now)
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=12, person=b"pydanube plan").hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

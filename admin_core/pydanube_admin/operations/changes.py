@@ -83,7 +83,7 @@ async def forecast_undo(context: Context, request: UndoChangeRequest) -> Forecas
         diff=[entry(each["path"], each["after"], each["before"]) for each in record.diff],
         blast_radius=blast_radius(),
     )
-    return replace(forecast, image=None, basis=[record.call_id, forecast.revision])
+    return replace(forecast, image=None, basis=[record.call_id, forecast.ground])
 
 
 @operation(

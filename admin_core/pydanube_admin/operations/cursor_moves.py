@@ -109,7 +109,8 @@ async def _moving(
             "cursors": {log: base64.b64encode(image).decode() for log, image in cursors.items()},
             "starts": {facts.topic: facts.state.start_offset for facts in found},
         },
-        basis=[identity, None if at_work else [diff, messages]],
+        basis=identity,
+        counts=None if at_work else [diff, messages],
         later=_STAY if messages else _AGAIN,
     )
 

@@ -140,7 +140,8 @@ async def forecast_set_failure_policy(context: Context, request: SetFailurePolic
         effect=Effect.DESTROY if destroys or (drops and leaving) else None,
         reversible=not destroys and not leaving,  # what has left the subscription by it does not come back
         image={"before": dict(before), "subscription_ids": identity},
-        basis=[identity, dict(before), None if consumers_of(found) else leaving],
+        basis=[identity, dict(before)],
+        counts=None if consumers_of(found) else leaving,
         later=f"Later, a message that has failed {after['max_redelivery_count'] + 1} times is acknowledged unread"
         if destroys
         else None,

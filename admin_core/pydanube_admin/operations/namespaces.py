@@ -302,8 +302,8 @@ async def forecast_set_namespace_policies(context: Context, request: SetNamespac
             sorted(facts.topic_id for facts in inside),
             sorted(shortened),
             destroys,
-            None if at_work else loss.messages,
         ],
+        counts=None if at_work else loss.messages,
         later=later_text(loss) if destroys else None,
     )
 

@@ -191,7 +191,8 @@ async def forecast_delete_subscription(context: Context, request: SubscriptionRe
         diff=[entry(subscription_path(topic, request.subscription), before, None)],
         blast_radius=passing_over(found, lag_of(found)),
         image={"call_id": context.call_id, "subscription_ids": identity},
-        basis=[identity, None if at_work else before],
+        basis=identity,
+        counts=None if at_work else before,
     )
 
 

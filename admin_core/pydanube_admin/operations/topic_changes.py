@@ -243,9 +243,8 @@ async def forecast_delete(context: Context, request: DeleteTopicRequest) -> Fore
             dict(own.policies),
             own.schema,
             topic.subscriptions,
-            # Where producers are at work more messages are to be expected: they make no plan stale.
-            None if topic.producers else [log.next_offset for log in topic.logs],
         ],
+        counts=None if topic.producers else [log.next_offset for log in topic.logs],
     )
 
 

@@ -84,13 +84,8 @@ async def forecast_set_topic_policies(context: Context, request: SetTopicPolicie
         effect=Effect.DESTROY if destroys else None,
         reversible=not destroys,
         image={"own": dict(before.own), "topic_id": str(topic.own.topic_id)},
-        basis=[
-            str(topic.own.topic_id),
-            dict(before.own),
-            dict(before.effective),
-            destroys,
-            None if at_work else loss.messages,
-        ],
+        basis=[str(topic.own.topic_id), dict(before.own), dict(before.effective), destroys],
+        counts=None if at_work else loss.messages,
         later=later_text(loss) if destroys else None,
     )
 
