@@ -79,7 +79,11 @@ class TakingAway:
                 try:
                     self._said[broker_id], _ = await self._kept.read(broker_id)
                 except StoreUnavailable as error:  # moves of other brokers do not wait for it
-                    event = {"event": "topics_not_taken_away", "broker_id": str(broker_id), "error": error.message}
+                    event = {
+                        "event": "topics_not_taken_away",
+                        "broker_id": str(broker_id),
+                        "error": error.message,
+                    }
                     log.warning("topics_not_taken_away", extra=event)
                     continue
             said = self._said[broker_id]
