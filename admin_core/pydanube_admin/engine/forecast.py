@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pydanube_admin.engine.effect import Effect
@@ -24,7 +24,7 @@ class Forecast:
     """
 
     diff: Sequence[Mapping[str, Any]]  # {path, before, after}
-    blast_radius: Mapping[str, int | None]
+    blast_radius: Mapping[str, int | None] = field(default_factory=lambda: blast_radius())
     effect: Effect | None = None
     reversible: bool | None = None
     image: Mapping[str, Any] | None = None
@@ -53,6 +53,14 @@ def is_stale(planned: str, now: str) -> bool:
 def _digest(value: Any) -> str:
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=12, person=b"pydanube plan").hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What is known of a change that was made: the image of its forecast and its result as JSON (None: unknown)."""
+
+    image: Mapping[str, Any]
+    result: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ from pydanube_core.security.records import (
 from pydanube_core.security.revocations import Revocation
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.forecast import Undo
+from pydanube_admin.engine.forecast import Forecast, Undo, entry, nothing_left
 
 MOST_RECORDS: Final = 10_000  # of roles, bindings and tokens, each
 PAGE: Final = 1000
@@ -106,6 +106,34 @@ async def undone_by(context: Context, operation: str, arguments: Mapping[str, An
         act=partial(call.operation.handler, context, call.request),
         forecast=await call.operation.forecast(context, call.request),
     )
+
+
+def grant_forecast(path: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> Forecast:
+    """Forecast what a role or a binding at `path` becomes; None: there is none."""
+    return Forecast(diff=[entry(path, before, after)], image={"before": before})
+
+
+async def undo_grant(
+    context: Context,
+    kind: Literal["role", "binding"],
+    name: str,
+    *,
+    now: Mapping[str, Any] | None,
+    made: Mapping[str, Any] | None,
+    before: Mapping[str, Any] | None,
+) -> Undo:
+    """Take back what made a role or a binding, or deleted it: what was there before is given anew.
+
+    It is a grant, or its end, like any other: whoever takes it back needs the right to do that himself.
+    """
+    check_unchanged(now, made, before, f"the {kind} {name}")
+    if before is not None:
+        given = {key: ",".join(value) if isinstance(value, list) else value for key, value in before.items()}
+        given.pop("system", None)  # of a role: no argument
+        return await undone_by(context, f"{kind}s.create", given)
+    if now is None:
+        return Undo(act=nothing_left)
+    return await undone_by(context, f"{kind}s.delete", {kind: name})
 
 
 async def write_grant(context: Context, key: str, value: bytes | None, **others: bytes | None) -> None:

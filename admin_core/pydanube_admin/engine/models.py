@@ -121,6 +121,10 @@ TOPIC_DESCRIPTION: Final = "/namespace/topic; a bare name is in /default"
 TopicArgument = Annotated[str, Field(min_length=1, max_length=512, description=TOPIC_DESCRIPTION)]
 
 
+class TopicRequest(Request):
+    topic: TopicArgument
+
+
 SubscriptionArgument = Annotated[str, Field(max_length=256, description="Name of the subscription")]
 
 

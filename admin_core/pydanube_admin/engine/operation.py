@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, Undo
+from pydanube_admin.engine.forecast import Done, Forecast, Undo
 from pydanube_admin.engine.models import Change, Request, Result
 from pydanube_admin.engine.schema import input_schema, output_schema
 
@@ -23,9 +23,9 @@ from pydanube_admin.engine.schema import input_schema, output_schema
 Handler = Callable[[Any, Any], Awaitable[Result]]
 H = TypeVar("H", bound=Handler)
 Forecaster = Callable[[Any, Any], Awaitable[Forecast]]
-# How a change is taken back now: of the Context, the request, the forecast's image and the result's JSON (None:
-# unknown). It changes nothing yet, and refuses where something later stands in the way.
-Undoer = Callable[[Any, Any, Mapping[str, Any], Mapping[str, Any] | None], Awaitable[Undo]]
+# How a change is taken back now: of the Context, the request and what is known of the change. It changes nothing yet,
+# and refuses where something later stands in the way.
+Undoer = Callable[[Any, Any, Done], Awaitable[Undo]]
 
 
 # Their names say it; each word more is read by a model with every turn.

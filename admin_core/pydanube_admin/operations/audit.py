@@ -19,7 +19,7 @@ from pydanube_admin.engine.audit.audit_keys import KEYS_KEY, KeyTerms
 from pydanube_admin.engine.audit.audit_log import HEAD_KEY
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
+from pydanube_admin.engine.forecast import Forecast, entry
 from pydanube_admin.engine.models import (
     SINCE_DESCRIPTION,
     Change,
@@ -103,10 +103,6 @@ class ExportedAudit(Change):
     records: int
     next_seq: int  # from_seq of the next export
     complete: bool  # nothing is left by now
-
-
-class VerifyAuditRequest(Request):
-    pass
 
 
 class VerifiedAudit(Result):
@@ -260,7 +256,6 @@ async def forecast_export_audit(context: Context, request: ExportAuditRequest) -
                 str(request.to or request.into), None, {"from_seq": request.from_seq, "limit": request.limit}
             )
         ],
-        blast_radius=blast_radius(),
     )
 
 
@@ -309,7 +304,7 @@ def _check_one(request: ExportAuditRequest) -> None:
     "forged, and the first of these.",
     examples=(Example(arguments={}, note="the whole chain"),),
 )
-async def verify_audit(context: Context, request: VerifyAuditRequest) -> VerifiedAudit:
+async def verify_audit(context: Context, request: Request) -> VerifiedAudit:
     """Every record from the oldest, and that none is missing at the end."""
     await context.audit.settled()
     port = context.port

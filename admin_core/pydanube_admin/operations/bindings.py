@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
@@ -24,7 +23,7 @@ from pydanube_core.security.records import (
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, entry, nothing_left
+from pydanube_admin.engine.forecast import Done, Forecast, Undo
 from pydanube_admin.engine.grant_book import (
     GrantBook,
     Name,
@@ -34,20 +33,16 @@ from pydanube_admin.engine.grant_book import (
     check_admin_left,
     check_holds,
     check_room,
-    check_unchanged,
     found_role,
     grant_book,
+    grant_forecast,
     names_of,
-    undone_by,
+    undo_grant,
     write_grant,
 )
 from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import glob, one_by_one, page_of
-
-
-class ListBindingsRequest(SortedListRequest):
-    pass
 
 
 class BindingItem(Result):
@@ -97,7 +92,7 @@ class DeletedBinding(Change):
     summary="List bindings: which principal has which roles on what. The filter is over principals.",
     examples=(Example(arguments={"filter": "ann"}, note="what ann has"),),
 )
-async def list_bindings(context: Context, request: ListBindingsRequest) -> Page[BindingItem]:
+async def list_bindings(context: Context, request: SortedListRequest) -> Page[BindingItem]:
     matches = glob(request.filter)
     found = [each for each in (await grant_book(context)).bindings.values() if matches(each.principal.name)]
     return await page_of(
@@ -115,38 +110,17 @@ async def forecast_create_binding(context: Context, request: CreateBindingReques
     book = await grant_book(context)
     made = _new_binding(context, book, request)
     before = book.bindings.get(made.id)
-    former = None if before is None else _binding(before)
-    return Forecast(
-        diff=[entry(f"bindings/{made.id}", former, _binding(made))],
-        blast_radius=blast_radius(),
-        image={"before": former},
-    )
+    return grant_forecast(f"bindings/{made.id}", None if before is None else _binding(before), _binding(made))
 
 
-async def undo_create_binding(
-    context: Context,
-    request: CreateBindingRequest,
-    image: Mapping[str, Any],
-    result: Mapping[str, Any] | None,
-) -> Undo:
-    """A grant, or its end, like any other: whoever takes it back needs the right to do that himself."""
-    now, before = await _as_it_is(context, request.binding), image["before"]
-    check_unchanged(now, _binding(_made(request)), before, f"the binding {request.binding}")
-    if before is not None:
-        return await _again(context, before)
-    if now is None:
-        return Undo(act=nothing_left)
-    return await undone_by(context, "bindings.delete", {"binding": request.binding})
+async def undo_create_binding(context: Context, request: CreateBindingRequest, done: Done) -> Undo:
+    return await _undo(context, request.binding, _binding(_made(request)), done)
 
 
-async def _again(context: Context, before: Mapping[str, Any]) -> Undo:
-    """Give what was there before, as a new grant."""
-    return await undone_by(context, "bindings.create", {**before, "roles": ",".join(before["roles"])})
-
-
-async def _as_it_is(context: Context, name: str) -> dict[str, Any] | None:
+async def _undo(context: Context, name: str, made: dict[str, Any] | None, done: Done) -> Undo:
     found = (await grant_book(context)).bindings.get(name)
-    return None if found is None else _binding(found)
+    now = None if found is None else _binding(found)
+    return await undo_grant(context, "binding", name, now=now, made=made, before=done.image["before"])
 
 
 @operation(
@@ -231,19 +205,11 @@ def _none(scope: Scope) -> str:
 
 async def forecast_delete_binding(context: Context, request: BindingRequest) -> Forecast:
     found = _check_removable(await grant_book(context), request.binding)
-    return Forecast(
-        diff=[entry(f"bindings/{found.id}", _binding(found), None)],
-        blast_radius=blast_radius(),
-        image={"before": _binding(found)},
-    )
+    return grant_forecast(f"bindings/{found.id}", _binding(found), None)
 
 
-async def undo_delete_binding(
-    context: Context, request: BindingRequest, image: Mapping[str, Any], result: Mapping[str, Any] | None
-) -> Undo:
-    now = await _as_it_is(context, request.binding)
-    check_unchanged(now, None, image["before"], f"the binding {request.binding}")
-    return await _again(context, image["before"])
+async def undo_delete_binding(context: Context, request: BindingRequest, done: Done) -> Undo:
+    return await _undo(context, request.binding, None, done)
 
 
 @operation(

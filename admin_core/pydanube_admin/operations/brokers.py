@@ -22,10 +22,6 @@ from pydanube_admin.engine.paging import glob, one_by_one, page_of
 MOST_SHOWN: Final = 100  # topics of a broker that is to be removed
 
 
-class BrokerStatusRequest(Request):
-    pass
-
-
 class ReasonItem(Result):
     code: str
     message: str
@@ -50,10 +46,6 @@ class BrokerStatus(Result):
     read_only: bool
     ready: bool
     reasons: list[ReasonItem]
-
-
-class ListBrokersRequest(SortedListRequest):
-    pass
 
 
 class BrokerItem(Result):
@@ -133,10 +125,6 @@ class BrokerMetricsResult(Metrics):
     broker_id: str
 
 
-class ClusterRequest(Request):
-    pass
-
-
 class BrokerChangeRequest(Request):
     broker_id: Annotated[str, Field(min_length=1, max_length=32, description="Id of the broker")]
 
@@ -155,7 +143,7 @@ class ChangedBroker(Change):
     default_profile=True,
     examples=(Example(arguments={}, note="the broker that answers"),),
 )
-async def broker_status(context: Context, request: BrokerStatusRequest) -> BrokerStatus:
+async def broker_status(context: Context, request: Request) -> BrokerStatus:
     facts = await context.port.status()
     return BrokerStatus.of(
         facts,
@@ -184,7 +172,7 @@ async def _this(context: Context, broker_id: str | None) -> BrokerFacts:
     default_profile=True,
     examples=(Example(arguments={}, note="those that are registered"),),
 )
-async def list_brokers(context: Context, request: ListBrokersRequest) -> Page[BrokerItem]:
+async def list_brokers(context: Context, request: SortedListRequest) -> Page[BrokerItem]:
     leading, matches = await context.port.leader(), glob(request.filter)
     found = [facts for facts in await context.port.statuses() if matches(facts.broker_id)]
     states = {each.broker_id: each.state for each in await context.port.members()}
@@ -221,7 +209,7 @@ def _state(facts: BrokerFacts, registered: str) -> str:
 )
 async def describe_broker(context: Context, request: BrokerRequest) -> BrokerStatus:
     await _this(context, request.broker_id)
-    return await broker_status(context, BrokerStatusRequest())
+    return await broker_status(context, Request())
 
 
 @operation(
@@ -278,7 +266,7 @@ async def broker_logs(context: Context, request: LogsRequest) -> BrokerLogs:
     summary="Show which broker leads the cluster.",
     examples=(Example(arguments={}, note="a lone broker leads itself"),),
 )
-async def leader(context: Context, request: ClusterRequest) -> Leader:
+async def leader(context: Context, request: Request) -> Leader:
     found = await context.port.leader()
     if found is None:
         raise Unavailable("no broker leads the cluster now: ask again in a moment", retry_after_ms=1000)
@@ -324,7 +312,7 @@ async def metrics_of(context: Context, port: ClusterPort, topic: str | None) -> 
     summary="Show counters of the cluster: messages and bytes in and out, lag, refusals.",
     examples=(Example(arguments={}, note="all topics together"),),
 )
-async def cluster_metrics(context: Context, request: ClusterRequest) -> ClusterMetrics:
+async def cluster_metrics(context: Context, request: Request) -> ClusterMetrics:
     counted = await metrics_of(context, context.port, None)
     return ClusterMetrics(brokers=len(await context.port.members()), **counted)
 
@@ -376,7 +364,7 @@ async def unload_broker(context: Context, request: BrokerChangeRequest) -> Chang
 
 async def forecast_activate(context: Context, request: BrokerChangeRequest) -> Forecast:
     await _this(context, request.broker_id)
-    return Forecast(diff=[], blast_radius=blast_radius())
+    return Forecast(diff=[])
 
 
 @operation(

@@ -14,7 +14,7 @@ from pydanube_core.units import format_time
 from pydanube_admin.engine.change_records import UNDOING, UNDONE, ChangeRecord
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, entry
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
 from pydanube_admin.engine.models import Change, Request
 from pydanube_admin.engine.next_calls import known, next_call
 from pydanube_admin.engine.operation import Example, operation
@@ -72,16 +72,15 @@ async def _undo(context: Context, record: ChangeRecord) -> Undo:
     assert operation.undo is not None, "a change is only kept if it can be undone"
     planned = operation.request.model_validate(dict(record.arguments))
     # Cut off between the effect and its note, the next undo meets the state of before, as one of a change that was cut off.
-    result = None if record.state == UNDOING else record.result
-    return await operation.undo(context, planned, record.image, result)
+    done = Done(image=record.image, result=None if record.state == UNDOING else record.result)
+    return await operation.undo(context, planned, done)
 
 
 async def forecast_undo(context: Context, request: UndoChangeRequest) -> Forecast:
     """Of the state as it is now: what has come since the change may make its undo destroy, or impossible."""
     record = await _undoable(context, request.call_id)
     forecast = (await _undo(context, record)).forecast or Forecast(
-        diff=[entry(each["path"], each["after"], each["before"]) for each in record.diff],
-        blast_radius=blast_radius(),
+        diff=[entry(each["path"], each["after"], each["before"]) for each in record.diff]
     )
     return replace(forecast, image=None, basis=[record.call_id, forecast.ground])
 

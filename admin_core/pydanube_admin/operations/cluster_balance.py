@@ -20,10 +20,6 @@ from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.operations.topic_moves import undo_move
 
 
-class BalanceRequest(Request):
-    pass
-
-
 class RebalanceRequest(Request):
     max_moves: Annotated[
         int | None, Field(ge=1, le=1000, description="At most so many; without it, [balance] max_moves")
@@ -146,7 +142,7 @@ def _result(balancer: Balancer, found: Judged, takers: Sequence[str]) -> Cluster
     summary="Show how evenly brokers are loaded: score, bottleneck, the moves that would help, or why none does.",
     examples=(Example(arguments={}, note="by the load of the last minutes"),),
 )
-async def cluster_balance(context: Context, request: BalanceRequest) -> ClusterBalance:
+async def cluster_balance(context: Context, request: Request) -> ClusterBalance:
     """Nothing is moved by it. The moves are those that `cluster.rebalance` would begin."""
     balancer = context.desk.balancer
     return _result(balancer, await balancer.suggestion(), await context.port.takers())

@@ -16,7 +16,7 @@ from pydanube_core.refusals import changed_since, reused, skip_over_partitions
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, Undo, entry
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
 from pydanube_admin.engine.models import Change, Result
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
@@ -115,12 +115,7 @@ async def _moving(
     )
 
 
-async def undo_move(
-    context: Context,
-    request: SubscriptionRequest,
-    image: Mapping[str, Any],
-    result: Mapping[str, Any] | None,
-) -> Undo:
+async def undo_move(context: Context, request: SubscriptionRequest, done: Done) -> Undo:
     """Put the cursors back where they stood. What was acknowledged since comes again: at least once, never lost.
 
     Where that passes over what is unread now, it wants a plan.
@@ -130,12 +125,12 @@ async def undo_move(
     """
     topic, found = await find_subscription(context, request)
     name, subscription = topic.own.topic, request.subscription
-    if [str(facts.subscription_id) for facts in found] != image["subscription_ids"]:
+    if [str(facts.subscription_id) for facts in found] != done.image["subscription_ids"]:
         raise reused("subscription", subscription)
-    if await _moved_since(context, request, image, found, result):
+    if await _moved_since(context, request, done.image, found, done.result):
         raise changed_since(f"the cursor of {subscription!r} of {name}")
-    cursors = {log: base64.b64decode(text) for log, text in image["cursors"].items()}
-    difference = await context.port.compare_cursors(name, subscription, cursors, image.get("starts", {}))
+    cursors = {log: base64.b64decode(text) for log, text in done.image["cursors"].items()}
+    difference = await context.port.compare_cursors(name, subscription, cursors, done.image.get("starts", {}))
     if difference.missing:
         raise Conflict(
             f"{difference.missing} of the messages of {name} that would have to come back for {subscription!r} are not "

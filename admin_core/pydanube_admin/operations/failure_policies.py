@@ -13,7 +13,7 @@ from pydanube_core.refusals import changed_since, reused
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, changes
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, changes
 from pydanube_admin.engine.models import Change, Result
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.operations.policies import restoring
@@ -157,18 +157,13 @@ def _drops_more(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     return bool(before["poison_policy"] != "drop" or fewer or sooner)
 
 
-async def undo_set_failure_policy(
-    context: Context,
-    request: SetFailurePolicyRequest,
-    image: Mapping[str, Any],
-    result: Mapping[str, Any] | None,
-) -> Undo:
+async def undo_set_failure_policy(context: Context, request: SetFailurePolicyRequest, done: Done) -> Undo:
     topic, found = await _policy_change(context, request)
-    if [str(facts.subscription_id) for facts in found] != image["subscription_ids"]:
+    if [str(facts.subscription_id) for facts in found] != done.image["subscription_ids"]:
         raise reused("subscription", request.subscription)
     now = await _policy_before(context, topic, request.subscription, found)
-    before = restoring(image["before"], request.given()) if image["before"] else {}
-    if result is not None and restoring(now, request.given()) != restoring(result, request.given()):
+    before = restoring(done.image["before"], request.given()) if done.image["before"] else {}
+    if done.result is not None and restoring(now, request.given()) != restoring(done.result, request.given()):
         raise changed_since(f"the failure policy of {request.subscription!r} of {topic.own.topic}")
     if before.get("dead_letter_topic", "unset") is None:
         before["dead_letter_topic"] = ""

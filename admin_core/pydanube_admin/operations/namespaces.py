@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydanube_core.errors import AlreadyExists, InvalidArgument, NamespaceNotEmpty, NamespaceNotFound
@@ -16,7 +15,7 @@ from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, changes, entry, nothing_left
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, changes, entry, nothing_left
 from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
@@ -27,16 +26,12 @@ from pydanube_admin.operations.policies import (
     check_some,
     later_text,
     plain,
-    restoring,
+    restored,
     shortens_retention,
     with_changes,
 )
 
 NamespaceArgument = Annotated[str, Field(max_length=256, description="Name of the namespace")]
-
-
-class ListNamespacesRequest(SortedListRequest):
-    pass
 
 
 class NamespaceItem(Result):
@@ -53,11 +48,7 @@ class CreateNamespaceRequest(Request):
     policies: Annotated[Policies | None, Field(description="As set_topic_policies")] = None
 
 
-class DeleteNamespaceRequest(Request):
-    namespace: NamespaceArgument
-
-
-class NamespacePoliciesRequest(Request):
+class NamespaceRequest(Request):
     namespace: NamespaceArgument
 
 
@@ -87,7 +78,7 @@ class DeletedNamespace(Change):
     summary="List namespaces with their topics and policies.",
     examples=(Example(arguments={}, note="every namespace"),),
 )
-async def list_namespaces(context: Context, request: ListNamespacesRequest) -> Page[NamespaceItem]:
+async def list_namespaces(context: Context, request: SortedListRequest) -> Page[NamespaceItem]:
     matches, sight = glob(request.filter), Sight(context.port, "namespaces:read")
     found = [
         facts
@@ -121,22 +112,15 @@ async def forecast_create_namespace(context: Context, request: CreateNamespaceRe
     if any(facts.namespace == name for facts in await context.port.namespaces()):
         raise _taken(name)
     given = {key: value for key, value in plain(request.policies).items() if value is not None}
-    return Forecast(
-        diff=[entry(f"namespaces/{name}", None, {"policies": given})], blast_radius=blast_radius()
-    )
+    return Forecast(diff=[entry(f"namespaces/{name}", None, {"policies": given})])
 
 
-async def undo_create_namespace(
-    context: Context,
-    request: CreateNamespaceRequest,
-    image: Mapping[str, Any],
-    result: Mapping[str, Any] | None,
-) -> Undo:
+async def undo_create_namespace(context: Context, request: CreateNamespaceRequest, done: Done) -> Undo:
     name = check_namespace(request.namespace)
     found = [facts for facts in await context.port.namespaces() if facts.namespace == name]
     if not found:
         return Undo(act=nothing_left)
-    if result is not None and dict(found[0].policies) != result["policies"]:
+    if done.result is not None and dict(found[0].policies) != done.result["policies"]:
         raise changed_since(f"a policy of the namespace {name}")
     return Undo(act=partial(context.port.delete_namespace, name))
 
@@ -165,7 +149,7 @@ async def create_namespace(context: Context, request: CreateNamespaceRequest) ->
     return await _changed(context, name)
 
 
-async def _empty(context: Context, request: DeleteNamespaceRequest) -> NamespaceFacts:
+async def _empty(context: Context, request: NamespaceRequest) -> NamespaceFacts:
     name = check_namespace(request.namespace)
     await _namespace_policies(context, name)
     (facts,) = [each for each in await context.port.namespaces() if each.namespace == name]
@@ -181,30 +165,24 @@ async def _empty(context: Context, request: DeleteNamespaceRequest) -> Namespace
     return facts
 
 
-async def forecast_delete_namespace(context: Context, request: DeleteNamespaceRequest) -> Forecast:
+async def forecast_delete_namespace(context: Context, request: NamespaceRequest) -> Forecast:
     facts = await _empty(context, request)
     before = {"policies": dict(facts.policies), "created_at": format_time(facts.created_at_ms)}
     return Forecast(
         diff=[entry(f"namespaces/{facts.namespace}", before, None)],
-        blast_radius=blast_radius(),
         image={"policies": dict(facts.policies), "created_at_ms": facts.created_at_ms},
     )
 
 
-async def undo_delete_namespace(
-    context: Context,
-    request: DeleteNamespaceRequest,
-    image: Mapping[str, Any],
-    result: Mapping[str, Any] | None,
-) -> Undo:
+async def undo_delete_namespace(context: Context, request: NamespaceRequest, done: Done) -> Undo:
     name = check_namespace(request.namespace)
     if any(facts.namespace == name for facts in await context.port.namespaces()):
-        if result is None:
+        if done.result is None:
             return Undo(act=nothing_left)  # it never went
         raise reused("namespace", name)
-    created_at_ms = image.get("created_at_ms")
+    created_at_ms = done.image.get("created_at_ms")
     return Undo(
-        act=partial(context.port.create_namespace, name, image["policies"], created_at_ms=created_at_ms)
+        act=partial(context.port.create_namespace, name, done.image["policies"], created_at_ms=created_at_ms)
     )
 
 
@@ -217,7 +195,7 @@ async def undo_delete_namespace(
     undo=undo_delete_namespace,
     examples=(Example(arguments={"namespace": "shop"}, note="its policies go with it"),),
 )
-async def delete_namespace(context: Context, request: DeleteNamespaceRequest) -> DeletedNamespace:
+async def delete_namespace(context: Context, request: NamespaceRequest) -> DeletedNamespace:
     name = (await _empty(context, request)).namespace
     await context.port.delete_namespace(name)
     return DeletedNamespace(namespace=name)
@@ -236,9 +214,7 @@ def _taken(name: str) -> AlreadyExists:
     summary="Show the limits set on a namespace, and those that hold for a topic that sets none.",
     examples=(Example(arguments={"namespace": "default"}, note="set and effective"),),
 )
-async def get_namespace_policies(
-    context: Context, request: NamespacePoliciesRequest
-) -> NamespacePoliciesResult:
+async def get_namespace_policies(context: Context, request: NamespaceRequest) -> NamespacePoliciesResult:
     return await _namespace_policies(context, check_namespace(request.namespace))
 
 
@@ -309,17 +285,12 @@ async def forecast_set_namespace_policies(context: Context, request: SetNamespac
 
 
 async def undo_set_namespace_policies(
-    context: Context,
-    request: SetNamespacePoliciesRequest,
-    image: Mapping[str, Any],
-    result: Mapping[str, Any] | None,
+    context: Context, request: SetNamespacePoliciesRequest, done: Done
 ) -> Undo:
     name = await _known(context, request)
     own = (await context.port.namespace_policies(name)).own
-    given = plain(request.policies)
-    if restoring(own, given) not in (given, restoring(image["own"], given)):
-        raise changed_since(f"a policy of the namespace {name}")
-    back = request.model_copy(update={"policies": restoring(image["own"], given)})
+    before = restored(own, plain(request.policies), done.image["own"], f"the namespace {name}")
+    back = request.model_copy(update={"policies": before})
     return Undo(
         act=partial(set_namespace_policies, context, back),
         forecast=await forecast_set_namespace_policies(context, back),

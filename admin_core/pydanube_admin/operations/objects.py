@@ -14,7 +14,15 @@ from pydanube_core.units import format_time
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
-from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest, TopicArgument
+from pydanube_admin.engine.models import (
+    Change,
+    Page,
+    Request,
+    Result,
+    SortedListRequest,
+    TopicArgument,
+    TopicRequest,
+)
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import glob, one_by_one, page_of
 from pydanube_admin.operations.topics import Topic, find_topic
@@ -37,20 +45,12 @@ Begin = Annotated[
 End = Annotated[str | None, Field(max_length=64, description="Position, exclusive")]
 
 
-class ObjectsRequest(Request):
-    topic: TopicArgument
-
-
 class RangeRequest(Request):
     model_config = ConfigDict(serialize_by_alias=True)
 
     topic: TopicArgument
     start: Begin = None
     until: End = None
-
-
-class VerifyObjectsRequest(RangeRequest):
-    pass
 
 
 class ListObjectsRequest(SortedListRequest, RangeRequest):
@@ -165,10 +165,6 @@ class ReplayedTopic(Change):
     ranges: list[ReplayedRange]
 
 
-class JournalRequest(Request):
-    pass
-
-
 class JournalDescription(Result):
     """The broker's write-ahead log: its segments, oldest first, and what keeps the oldest from going."""
 
@@ -243,7 +239,7 @@ async def list_objects(context: Context, request: ListObjectsRequest) -> Page[Ob
     resumable=True,
     examples=(Example(arguments={"topic": "orders"}, note="all of them"),),
 )
-async def verify_objects(context: Context, request: VerifyObjectsRequest) -> VerifiedObjects:
+async def verify_objects(context: Context, request: RangeRequest) -> VerifiedObjects:
     port, topic = context.port, await find_topic(context, request.topic)
     ranges = await _ranges(context, topic, request)
     found = [
@@ -259,7 +255,7 @@ async def verify_objects(context: Context, request: VerifyObjectsRequest) -> Ver
     )
 
 
-async def forecast_compact(context: Context, request: ObjectsRequest) -> Forecast:
+async def forecast_compact(context: Context, request: TopicRequest) -> Forecast:
     port, topic = context.port, await find_topic(context, request.topic)
     found = [item for log in topic.logs for item in await port.objects(log.topic, start=0, end=None)]
     return Forecast(diff=[], blast_radius=_radius(found), basis=str(topic.own.topic_id))
@@ -275,7 +271,7 @@ async def forecast_compact(context: Context, request: ObjectsRequest) -> Forecas
     resumable=True,
     examples=(Example(arguments={"topic": "orders"}, note="now, rather than by itself"),),
 )
-async def compact_objects(context: Context, request: ObjectsRequest) -> CompactedObjects:
+async def compact_objects(context: Context, request: TopicRequest) -> CompactedObjects:
     port, topic = context.port, await find_topic(context, request.topic)
     merged = sum([await port.compact_objects(log.topic) for log in topic.logs])
     left = [len(await port.objects(log.topic, start=0, end=None)) for log in topic.logs]
@@ -292,14 +288,14 @@ async def compact_objects(context: Context, request: ObjectsRequest) -> Compacte
     resumable=True,
     examples=(Example(arguments={"topic": "orders"}, note="now, rather than by size or age"),),
 )
-async def flush_objects(context: Context, request: ObjectsRequest) -> FlushedObjects:
+async def flush_objects(context: Context, request: TopicRequest) -> FlushedObjects:
     port, topic = context.port, await find_topic(context, request.topic)
     moved = sum([await port.flush_objects(log.topic) for log in topic.logs])
     there = [len(await port.objects(log.topic, start=0, end=None)) for log in topic.logs]
     return FlushedObjects(topic=topic.own.topic, messages=moved, objects=sum(there))
 
 
-async def forecast_collect(context: Context, request: ObjectsRequest) -> Forecast:
+async def forecast_collect(context: Context, request: TopicRequest) -> Forecast:
     port, topic = context.port, await find_topic(context, request.topic)
     found = [item for log in topic.logs for item in await port.orphans(log.topic)]
     return Forecast(
@@ -318,7 +314,7 @@ async def forecast_collect(context: Context, request: ObjectsRequest) -> Forecas
     long_running=True,
     examples=(Example(arguments={"topic": "orders"}, note="after a crash or a compaction"),),
 )
-async def collect_objects(context: Context, request: ObjectsRequest) -> CollectedObjects:
+async def collect_objects(context: Context, request: TopicRequest) -> CollectedObjects:
     port, topic = context.port, await find_topic(context, request.topic)
     gone = [item for log in topic.logs for item in await port.collect_objects(log.topic)]
     return CollectedObjects(
@@ -444,5 +440,5 @@ async def replay_topic(context: Context, request: ReplayTopicRequest) -> Replaye
     summary="Show the segments of the write-ahead log and the topics that keep the oldest from going.",
     examples=(Example(arguments={}, note="this broker"),),
 )
-async def describe_journal(context: Context, request: JournalRequest) -> JournalDescription:
+async def describe_journal(context: Context, request: Request) -> JournalDescription:
     return JournalDescription(**await context.port.journal())

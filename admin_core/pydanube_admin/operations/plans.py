@@ -52,10 +52,6 @@ class ApplyPlanRequest(Request):
     plan_id: Annotated[str | None, Field(max_length=64, description="Id of the plan, to be sure")] = None
 
 
-class ListPlansRequest(SortedListRequest):
-    pass
-
-
 class PlanItem(Result):
     identity: ClassVar = ("plan_id",)
 
@@ -136,7 +132,7 @@ def _plannable(context: Context, operation: str, arguments: Mapping[str, Any]) -
     summary="List plans, the oldest first, with what became of them.",
     examples=(Example(arguments={}, note="every plan that is kept"),),
 )
-async def list_plans(context: Context, request: ListPlansRequest) -> Page[PlanItem]:
+async def list_plans(context: Context, request: SortedListRequest) -> Page[PlanItem]:
     matches, sight = glob(request.filter), Sight(context.port, "plans:read")
     now = context.now_ms()
     plans = await context.desk.plans.list()

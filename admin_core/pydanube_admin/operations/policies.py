@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import Field
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.facts import RetentionFacts
+from pydanube_core.refusals import changed_since
 from pydanube_core.units import format_time
 
 PolicyName = Literal[
@@ -90,6 +91,15 @@ def later_text(loss: RetentionFacts) -> str:
         else ""
     )
     return f"{stored or 'Later, so may '}what is published from now on"
+
+
+def restored(
+    now: Mapping[str, Any], given: Mapping[str, Any], before: Mapping[str, Any], of: str
+) -> dict[str, Any]:
+    """The changes that take `given` back. Raises `Conflict` where something has set those policies since."""
+    if restoring(now, given) not in (given, restoring(before, given)):
+        raise changed_since(f"a policy of {of}")
+    return restoring(before, given)
 
 
 def restoring(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from pydanube_core.errors import InvalidArgument
@@ -15,7 +15,7 @@ from pydanube_core.security.permissions import Principal
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, changes
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, changes
 from pydanube_admin.engine.grant_book import PrincipalType, state_values, write_grant
 from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import Example, operation
@@ -35,10 +35,6 @@ QuotaName = Literal[
 ]
 # A map, as policies are: the names say what there is to say.
 Amounts = dict[QuotaName, Annotated[int, Field(ge=0)] | None]
-
-
-class ListQuotasRequest(SortedListRequest):
-    pass
 
 
 class QuotaItem(Result):
@@ -95,7 +91,7 @@ class ChangedQuota(QuotaItem, Change):
     summary="List quotas of namespaces and principals, with what is used of them and how often they were felt.",
     examples=(Example(arguments={}, note="every quota"),),
 )
-async def list_quotas(context: Context, request: ListQuotasRequest) -> Page[QuotaListItem]:
+async def list_quotas(context: Context, request: SortedListRequest) -> Page[QuotaListItem]:
     matches = glob(request.filter)
     own = {(each.kind, each.name): each for each in await _quotas(context)}
     uses = {(each.kind, each.name): each for each in context.port.quotas.uses()}
@@ -138,25 +134,19 @@ async def forecast_set_quota(context: Context, request: SetQuotaRequest) -> Fore
             *changes(f"{path}/limits", before.limits, _given(request.limits)),
             *changes(f"{path}/warnings", before.warnings, _given(request.warnings)),
         ],
-        blast_radius=blast_radius(),
         image={"limits": dict(before.limits), "warnings": dict(before.warnings)},
         basis=[before.to_bytes().decode(), after.to_bytes().decode()],
     )
 
 
-async def undo_set_quota(
-    context: Context,
-    request: SetQuotaRequest,
-    image: Mapping[str, Any],
-    result: Mapping[str, Any] | None,
-) -> Undo:
+async def undo_set_quota(context: Context, request: SetQuotaRequest, done: Done) -> Undo:
     now, _ = await _before_and_after(context, request)
     back: dict[str, dict[str, int | None]] = {}
     for part, found, given in (
         ("limits", now.limits, _given(request.limits)),
         ("warnings", now.warnings, _given(request.warnings)),
     ):
-        former = {key: image[part].get(key) for key in given}
+        former = {key: done.image[part].get(key) for key in given}
         if {key: found.get(key) for key in given} not in (given, former):
             raise changed_since(f"a quota of {now.label}")
         back[part] = former

@@ -12,7 +12,7 @@ from pydanube_core.units import format_time, parse_duration_s
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
+from pydanube_admin.engine.forecast import Forecast, entry
 from pydanube_admin.engine.grant_book import (
     GrantBook,
     check_room,
@@ -22,10 +22,6 @@ from pydanube_admin.engine.grant_book import (
 from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import glob, one_by_one, page_of
-
-
-class ListRevocationsRequest(SortedListRequest):
-    pass
 
 
 class RevocationItem(Result):
@@ -81,7 +77,7 @@ class DeletedRevocation(Change):
     summary="List web tokens and certificates that were revoked.",
     examples=(Example(arguments={"filter": "subject:*"}, note="whose tokens"),),
 )
-async def list_revocations(context: Context, request: ListRevocationsRequest) -> Page[RevocationItem]:
+async def list_revocations(context: Context, request: SortedListRequest) -> Page[RevocationItem]:
     matches, now_ms = glob(request.filter), context.now_ms()
     book = await grant_book(context)
     found = [each for each in book.revocations.values() if not each.is_over(now_ms) and matches(each.id)]
@@ -106,7 +102,6 @@ async def forecast_create_revocation(context: Context, request: CreateRevocation
                 f"revocations/{made.id}", None if before is None else _revocation(before), _revocation(made)
             )
         ],
-        blast_radius=blast_radius(),
     )
 
 
@@ -132,9 +127,7 @@ async def create_revocation(context: Context, request: CreateRevocationRequest) 
 
 async def forecast_delete_revocation(context: Context, request: RevocationRequest) -> Forecast:
     found = _found(await grant_book(context), request.revocation)
-    return Forecast(
-        diff=[entry(f"revocations/{found.id}", _revocation(found), None)], blast_radius=blast_radius()
-    )
+    return Forecast(diff=[entry(f"revocations/{found.id}", _revocation(found), None)])
 
 
 @operation(

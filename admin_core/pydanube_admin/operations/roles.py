@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
@@ -30,27 +29,23 @@ from pydanube_core.security.records import (
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, entry, nothing_left
+from pydanube_admin.engine.forecast import Done, Forecast, Undo
 from pydanube_admin.engine.grant_book import (
     GrantBook,
     RoleName,
     check_admin_left,
     check_holds,
     check_room,
-    check_unchanged,
     found_role,
     grant_book,
+    grant_forecast,
     names_of,
-    undone_by,
+    undo_grant,
     write_grant,
 )
 from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import DECLARED, Example, operation
 from pydanube_admin.engine.paging import glob, one_by_one, page_of
-
-
-class ListRolesRequest(SortedListRequest):
-    pass
 
 
 class RoleItem(Result):
@@ -91,7 +86,7 @@ class DeletedRole(Change):
     summary="List roles with their permissions.",
     examples=(Example(arguments={}, note="every role"),),
 )
-async def list_roles(context: Context, request: ListRolesRequest) -> Page[RoleItem]:
+async def list_roles(context: Context, request: SortedListRequest) -> Page[RoleItem]:
     matches = glob(request.filter)
     found = [each for each in (await grant_book(context)).roles.values() if matches(each.name)]
     return await page_of(
@@ -120,36 +115,18 @@ async def forecast_create_role(context: Context, request: CreateRoleRequest) -> 
     book = await grant_book(context)
     made = _new_role(context, book, request)
     before = book.roles.get(request.role)
-    former = None if before is None else _role(before)
-    return Forecast(
-        diff=[entry(f"roles/{made.name}", former, _role(made))],
-        blast_radius=blast_radius(),
-        image={"before": former},
-    )
+    return grant_forecast(f"roles/{made.name}", None if before is None else _role(before), _role(made))
 
 
-async def undo_create_role(
-    context: Context, request: CreateRoleRequest, image: Mapping[str, Any], result: Mapping[str, Any] | None
-) -> Undo:
-    """As of a binding: what comes back is given anew, by whoever takes the change back."""
-    now, before = await _as_it_is(context, request.role), image["before"]
+async def undo_create_role(context: Context, request: CreateRoleRequest, done: Done) -> Undo:
     made = _role(Role(name=request.role, permissions=names_of(request.permissions)))
-    check_unchanged(now, made, before, f"the role {request.role}")
-    if before is not None:
-        return await _again(context, before)
-    if now is None:
-        return Undo(act=nothing_left)
-    return await undone_by(context, "roles.delete", {"role": request.role})
+    return await _undo(context, request.role, made, done)
 
 
-async def _again(context: Context, before: Mapping[str, Any]) -> Undo:
-    arguments = {"role": before["role"], "permissions": ",".join(before["permissions"])}
-    return await undone_by(context, "roles.create", arguments)
-
-
-async def _as_it_is(context: Context, name: str) -> dict[str, Any] | None:
+async def _undo(context: Context, name: str, made: dict[str, Any] | None, done: Done) -> Undo:
     found = (await grant_book(context)).roles.get(name)
-    return None if found is None else _role(found)
+    now = None if found is None else _role(found)
+    return await undo_grant(context, "role", name, now=now, made=made, before=done.image["before"])
 
 
 @operation(
@@ -220,18 +197,11 @@ def _with_probe(book: GrantBook, made: Role) -> Grants:
 async def forecast_delete_role(context: Context, request: RoleRequest) -> Forecast:
     book = await grant_book(context)
     role = _check_deletable(book, request.role)
-    return Forecast(
-        diff=[entry(f"roles/{role.name}", _role(role), None)],
-        blast_radius=blast_radius(),
-        image={"before": _role(role)},
-    )
+    return grant_forecast(f"roles/{role.name}", _role(role), None)
 
 
-async def undo_delete_role(
-    context: Context, request: RoleRequest, image: Mapping[str, Any], result: Mapping[str, Any] | None
-) -> Undo:
-    check_unchanged(await _as_it_is(context, request.role), None, image["before"], f"the role {request.role}")
-    return await _again(context, image["before"])
+async def undo_delete_role(context: Context, request: RoleRequest, done: Done) -> Undo:
+    return await _undo(context, request.role, None, done)
 
 
 @operation(

@@ -11,7 +11,7 @@ from pydanube_core.refusals import changed_since, reused
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, changes, entry
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, changes, entry
 from pydanube_admin.engine.models import Change, Request, TopicArgument
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.operations.schemas import (
@@ -172,28 +172,22 @@ async def forecast_set_compatibility(context: Context, request: SetCompatibility
     image = before.model_dump()
     return Forecast(
         diff=changes(f"schemas/{request.subject}", image, given),
-        blast_radius=blast_radius(),
         image=image,
         basis=image,
     )
 
 
-async def undo_set_compatibility(
-    context: Context,
-    request: SetCompatibilityRequest,
-    image: Mapping[str, Any],
-    result: Mapping[str, Any] | None,
-) -> Undo:
+async def undo_set_compatibility(context: Context, request: SetCompatibilityRequest, done: Done) -> Undo:
     now = (await get_compatibility(context, CompatibilityRequest(subject=request.subject))).model_dump()
-    if result is not None and now != {name: result[name] for name in now}:
+    if done.result is not None and now != {name: done.result[name] for name in now}:
         raise changed_since(f"the compatibility mode of {request.subject!r}")
     return Undo(
         act=partial(
             context.port.schemas.set_compatibility,
             request.subject,
-            mode=image["compatibility_mode"],
-            transitive=image["transitive"],
-            json_profile=image["json_profile"],
+            mode=done.image["compatibility_mode"],
+            transitive=done.image["transitive"],
+            json_profile=done.image["json_profile"],
         )
     )
 
@@ -237,18 +231,12 @@ async def forecast_delete_version(context: Context, request: DeleteVersionReques
     }
     return Forecast(  # topics stay: the diff names those bound to it
         diff=[entry(f"schemas/{request.subject}/versions/{request.version}", before, None)],
-        blast_radius=blast_radius(),
         image=await port.version_image(request.subject, request.version),
     )
 
 
-async def undo_delete_version(
-    context: Context,
-    request: DeleteVersionRequest,
-    image: Mapping[str, Any],
-    result: Mapping[str, Any] | None,
-) -> Undo:
-    return Undo(act=partial(context.port.schemas.restore_version, image))
+async def undo_delete_version(context: Context, request: DeleteVersionRequest, done: Done) -> Undo:
+    return Undo(act=partial(context.port.schemas.restore_version, done.image))
 
 
 @operation(
@@ -297,18 +285,15 @@ async def _topic_forecast(context: Context, topic: str, given: Mapping[str, Any]
 
 
 async def undo_topic_schema(
-    context: Context,
-    request: ConfigureTopicSchemaRequest | SetValidationPolicyRequest,
-    image: Mapping[str, Any],
-    result: Mapping[str, Any] | None,
+    context: Context, request: ConfigureTopicSchemaRequest | SetValidationPolicyRequest, done: Done
 ) -> Undo:
     own = (await find_topic(context, request.topic)).own
-    if str(own.topic_id) != image["topic_id"]:
+    if str(own.topic_id) != done.image["topic_id"]:
         raise reused("topic", own.topic)
     now = (await topic_schema_of(context, own.topic)).model_dump(mode="json")
-    if result is not None and now != {name: result[name] for name in now}:
+    if done.result is not None and now != {name: done.result[name] for name in now}:
         raise changed_since(f"the schema of {own.topic}")
-    return Undo(act=partial(context.port.schemas.restore_topic, own.topic, image["schema"]))
+    return Undo(act=partial(context.port.schemas.restore_topic, own.topic, done.image["schema"]))
 
 
 @operation(

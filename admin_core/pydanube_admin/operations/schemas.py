@@ -12,7 +12,7 @@ from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.models import Page, Request, Result, SortedListRequest, TopicArgument
+from pydanube_admin.engine.models import Page, Request, Result, SortedListRequest, TopicRequest
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import glob, one_by_one, page_of
 from pydanube_admin.operations.topics import find_topic
@@ -47,10 +47,6 @@ ProfileArgument = Annotated[
         description="JSON Schema: default compares as Danube does, strict whether all messages can be read"
     ),
 ]
-
-
-class ListSubjectsRequest(SortedListRequest):
-    pass
 
 
 class SubjectItem(Result):
@@ -156,10 +152,6 @@ class CompatibilityResult(Result):
     json_profile: str
 
 
-class TopicSchemaRequest(Request):
-    topic: TopicArgument
-
-
 class TopicSchemaResult(Result):
     topic: str
     schema_subject: str | None  # None: the topic has no schema
@@ -176,7 +168,7 @@ class TopicSchemaResult(Result):
     default_profile=True,
     examples=(Example(arguments={}, note="every subject"),),
 )
-async def list_subjects(context: Context, request: ListSubjectsRequest) -> Page[SubjectItem]:
+async def list_subjects(context: Context, request: SortedListRequest) -> Page[SubjectItem]:
     matches = glob(request.filter)
     found = [facts for facts in await context.port.schemas.subjects() if matches(facts.subject)]
     return await page_of(
@@ -378,7 +370,7 @@ async def get_compatibility(context: Context, request: CompatibilityRequest) -> 
     summary="Show a topic's schema subject and how it is enforced.",
     examples=(Example(arguments={"topic": "orders"}, note="subject, policy, payload validation"),),
 )
-async def get_topic_schema(context: Context, request: TopicSchemaRequest) -> TopicSchemaResult:
+async def get_topic_schema(context: Context, request: TopicRequest) -> TopicSchemaResult:
     topic = await find_topic(context, request.topic)
     return await topic_schema_of(context, topic.own.topic)
 

@@ -32,10 +32,6 @@ from pydanube_admin.engine.operation import DECLARED, Example, operation
 DATA: Final = {"look_up": LOOK_UP, "produce": PRODUCE, "consume": CONSUME}
 
 
-class WhoamiRequest(Request):
-    pass
-
-
 class Whoami(Result):
     principal: str
     principal_type: str
@@ -76,7 +72,7 @@ class Explanation(Result):
     summary="Say as whom this call was made, how that was proven, and what it may do.",
     examples=(Example(arguments={}, note="what the broker takes you for"),),
 )
-async def whoami(context: Context, request: WhoamiRequest) -> Whoami:
+async def whoami(context: Context, request: Request) -> Whoami:
     caller, locks = calling_identity(), context.port.locks
     book = await grant_book(context)
     mine = [each.id for each in book.bindings.values() if each.principal == caller.principal]

@@ -16,7 +16,7 @@ from pydanube_core.refusals import reused, subscription_taken
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, entry, nothing_left
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry, nothing_left
 from pydanube_admin.engine.models import Change, Request, SubscriptionArgument, TopicArgument
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
@@ -98,18 +98,13 @@ async def forecast_create_subscription(context: Context, request: CreateSubscrip
     )
 
 
-async def undo_create_subscription(
-    context: Context,
-    request: CreateSubscriptionRequest,
-    image: Mapping[str, Any],
-    result: Mapping[str, Any] | None,
-) -> Undo:
+async def undo_create_subscription(context: Context, request: CreateSubscriptionRequest, done: Done) -> Undo:
     """Delete what was created, as long as nobody reads by it; with a plan, once it holds unread or has been used."""
     try:
         topic, found = await find_subscription(context, request)
     except (TopicNotFound, SubscriptionNotFound):
         return Undo(act=nothing_left)
-    if str(topic.own.topic_id) != image["topic_id"]:
+    if str(topic.own.topic_id) != done.image["topic_id"]:
         raise reused("topic", topic.own.topic)
     if consumers_of(found):
         raise Conflict(
@@ -120,7 +115,7 @@ async def undo_create_subscription(
         )
     whole = SubscriptionRequest(topic=request.topic, subscription=request.subscription)
     used = lag_of(found) or any(
-        facts.state.next_unacked != image.get("starts", {}).get(facts.topic) for facts in found
+        facts.state.next_unacked != done.image.get("starts", {}).get(facts.topic) for facts in found
     )
     forecast = await forecast_delete_subscription(context, whole)
     return Undo(
@@ -196,13 +191,8 @@ async def forecast_delete_subscription(context: Context, request: SubscriptionRe
     )
 
 
-async def undo_delete_subscription(
-    context: Context,
-    request: SubscriptionRequest,
-    image: Mapping[str, Any],
-    result: Mapping[str, Any] | None,
-) -> Undo:
-    return Undo(act=partial(_restore, context, request, image))
+async def undo_delete_subscription(context: Context, request: SubscriptionRequest, done: Done) -> Undo:
+    return Undo(act=partial(_restore, context, request, done.image))
 
 
 @operation(

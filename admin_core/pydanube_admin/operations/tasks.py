@@ -10,7 +10,7 @@ from pydanube_core.errors import Conflict, InvalidArgument
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
+from pydanube_admin.engine.forecast import Forecast, entry
 from pydanube_admin.engine.models import Change, Page, Request, SortedListRequest
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
@@ -20,10 +20,6 @@ from pydanube_admin.engine.shown_task import Task, TaskItem, task_item, whole_ta
 from pydanube_admin.engine.task_records import RUNNING, TaskRecord
 
 _ID: Final = "t019b0c1d2e3f4a5b6c7d8e9f"
-
-
-class ListTasksRequest(SortedListRequest):
-    pass
 
 
 class TaskRequest(Request):
@@ -42,7 +38,7 @@ class CancelledTask(Change):
     summary="List calls of long operations: those that run, and those of the last day.",
     examples=(Example(arguments={}, note="with what became of them"),),
 )
-async def list_tasks(context: Context, request: ListTasksRequest) -> Page[TaskItem]:
+async def list_tasks(context: Context, request: SortedListRequest) -> Page[TaskItem]:
     matches, sight = glob(request.filter), Sight(context.port, "tasks:read")
     kept = await context.desk.tasks.kept()
     found = [record for record in kept if matches(record.operation) and sight.made_by(record)]
@@ -103,9 +99,7 @@ async def _running(context: Context, request: TaskRequest) -> TaskRecord:
 
 async def forecast_cancel(context: Context, request: TaskRequest) -> Forecast:
     record = await _running(context, request)
-    return Forecast(
-        diff=[entry(f"tasks/{record.task_id}/state", record.state, "cancelled")], blast_radius=blast_radius()
-    )
+    return Forecast(diff=[entry(f"tasks/{record.task_id}/state", record.state, "cancelled")])
 
 
 @operation(

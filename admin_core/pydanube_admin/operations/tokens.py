@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final
 
@@ -30,7 +29,7 @@ from pydanube_core.units import format_time, parse_duration_s
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, entry
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
 from pydanube_admin.engine.grant_book import (
     GrantBook,
     Name,
@@ -48,10 +47,6 @@ from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import glob, one_by_one, page_of
 
 OVERLAP_S: Final = 3600.0  # for those who still use a token that was rotated
-
-
-class ListTokensRequest(SortedListRequest):
-    pass
 
 
 class TokenItem(Result):
@@ -98,7 +93,7 @@ class RevokedToken(Change):
     summary="List API tokens by name: whose they are, until when, when last used; never the tokens themselves.",
     examples=(Example(arguments={}, note="every token"),),
 )
-async def list_tokens(context: Context, request: ListTokensRequest) -> Page[TokenItem]:
+async def list_tokens(context: Context, request: SortedListRequest) -> Page[TokenItem]:
     matches = glob(request.filter)
     found = [each for each in (await grant_book(context)).tokens.values() if matches(each.name)]
     return await page_of(
@@ -188,16 +183,13 @@ async def forecast_revoke_token(context: Context, request: TokenRequest) -> Fore
     found = _found_token(await grant_book(context), request.token_id)
     return Forecast(
         diff=[entry(f"tokens/{found.token_id}", _token(found), None)],
-        blast_radius=blast_radius(),
         image={"record": encode_token(found).decode()},  # its secret is in none of both
     )
 
 
-async def undo_revoke_token(
-    context: Context, request: TokenRequest, image: Mapping[str, Any], result: Mapping[str, Any] | None
-) -> Undo:
+async def undo_revoke_token(context: Context, request: TokenRequest, done: Done) -> Undo:
     """The token is good again, for as long as it was: like a new one, made by whoever takes the change back."""
-    book, former = await grant_book(context), decode_token(image["record"].encode())
+    book, former = await grant_book(context), decode_token(done.image["record"].encode())
     now = book.tokens.get(request.token_id)
     check_unchanged(now, None, former, f"the token {request.token_id}")
     context.desk.parse(

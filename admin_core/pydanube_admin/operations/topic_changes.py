@@ -14,8 +14,8 @@ from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, entry, nothing_left
-from pydanube_admin.engine.models import Change, Request, TopicArgument
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry, nothing_left
+from pydanube_admin.engine.models import Change, Request, TopicArgument, TopicRequest
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.operations.policies import Policies
@@ -48,10 +48,6 @@ class CreatedTopic(Change):
     dispatch_strategy: str
     durability: str
     created_at: str
-
-
-class DeleteTopicRequest(Request):
-    topic: TopicArgument
 
 
 class DeletedTopic(Change):
@@ -134,19 +130,14 @@ async def forecast_create(context: Context, request: CreateTopicRequest) -> Fore
     return Forecast(diff=[entry(f"topics{name}", None, after)], blast_radius=blast_radius(topics=1))
 
 
-async def undo_create(
-    context: Context,
-    request: CreateTopicRequest,
-    image: Mapping[str, Any],
-    result: Mapping[str, Any] | None,
-) -> Undo:
+async def undo_create(context: Context, request: CreateTopicRequest, done: Done) -> Undo:
     """Delete what was created, as long as nobody has used it."""
     name, _ = _creation(request)
     try:
         topic = await find_topic(context, name)
     except TopicNotFound:
         return Undo(act=nothing_left)
-    if result is not None and str(topic.own.topic_id) != result["topic_id"]:
+    if done.result is not None and str(topic.own.topic_id) != done.result["topic_id"]:
         raise reused("topic", name)
     if topic.messages or topic.subscriptions or topic.producers or topic.consumers:
         raise Conflict(
@@ -196,7 +187,7 @@ async def create_topic(context: Context, request: CreateTopicRequest) -> Created
     )
 
 
-async def _topic_to_delete(context: Context, request: DeleteTopicRequest) -> Topic:
+async def _topic_to_delete(context: Context, request: TopicRequest) -> Topic:
     """The topic to delete; a single partition is refused."""
     topic = await find_topic(context, request.topic)
     if TopicName.parse(topic.own.topic).is_audit:
@@ -208,7 +199,7 @@ async def _topic_to_delete(context: Context, request: DeleteTopicRequest) -> Top
     return topic
 
 
-async def forecast_delete(context: Context, request: DeleteTopicRequest) -> Forecast:
+async def forecast_delete(context: Context, request: TopicRequest) -> Forecast:
     topic = await _topic_to_delete(context, request)
     own = topic.own
     lag = dict.fromkeys(topic.subscriptions, 0)
@@ -248,13 +239,8 @@ async def forecast_delete(context: Context, request: DeleteTopicRequest) -> Fore
     )
 
 
-async def undo_delete(
-    context: Context,
-    request: DeleteTopicRequest,
-    image: Mapping[str, Any],
-    result: Mapping[str, Any] | None,
-) -> Undo:
-    return Undo(act=partial(_restore, context, str(TopicName.parse(request.topic)), image))
+async def undo_delete(context: Context, request: TopicRequest, done: Done) -> Undo:
+    return Undo(act=partial(_restore, context, str(TopicName.parse(request.topic)), done.image))
 
 
 @operation(
@@ -266,7 +252,7 @@ async def undo_delete(
     undo=undo_delete,
     examples=(Example(arguments={"topic": "orders"}, note="shows what would go, then asks"),),
 )
-async def delete_topic(context: Context, request: DeleteTopicRequest) -> DeletedTopic:
+async def delete_topic(context: Context, request: TopicRequest) -> DeletedTopic:
     topic = await _topic_to_delete(context, request)
     await context.port.delete_topic(topic.own.topic, grace=context.grace)
     return DeletedTopic.of(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 from pydanube_core.errors import Conflict, InvalidArgument, LastBroker, Unavailable
@@ -17,8 +17,8 @@ from pydanube_core.refusals import changed_since
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, entry
-from pydanube_admin.engine.models import Change, Request, TopicArgument
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry
+from pydanube_admin.engine.models import Change, Request, TopicArgument, TopicRequest
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.operations.topics import Topic, find_topic
@@ -36,28 +36,22 @@ class MoveTopicRequest(Request):
     ] = None
 
 
-class UnloadTopicRequest(Request):
-    topic: TopicArgument
-
-
 class MovedTopic(Change):
     topic: str
     moves: dict[str, str]  # concrete topic → the broker it goes to
 
 
-async def undo_move(
-    context: Context, request: Request, image: Mapping[str, Any], result: Mapping[str, Any] | None
-) -> Undo:
+async def undo_move(context: Context, request: Request, done: Done) -> Undo:
     """Hand the topics back to the brokers they came from. What is there already stays there.
 
     Raises:
         Conflict: a topic has gone to another broker since, or is still on its way.
         LastBroker: a broker that they came from takes no topics now.
     """
-    moves = (result or image)["moves"]
+    moves = (done.result or done.image)["moves"]
     back: dict[str, str] = {}
     for topic, target in moves.items():
-        source = image["sources"].get(topic)
+        source = done.image["sources"].get(topic)
         (owner,) = await context.port.owners(topic)
         at = None if owner is None else owner.broker_id
         if at not in (source, target):
@@ -166,7 +160,7 @@ async def move_topic(context: Context, request: MoveTopicRequest) -> MovedTopic:
     return MovedTopic(topic=topic.own.topic, moves=dict(moves))
 
 
-async def forecast_unload(context: Context, request: UnloadTopicRequest) -> Forecast:
+async def forecast_unload(context: Context, request: TopicRequest) -> Forecast:
     return await forecast_move(context, MoveTopicRequest(topic=request.topic))
 
 
@@ -180,6 +174,6 @@ async def forecast_unload(context: Context, request: UnloadTopicRequest) -> Fore
     undo=undo_move,
     examples=(Example(arguments={"topic": "orders"}, note="to the one with the fewest topics"),),
 )
-async def unload_topic(context: Context, request: UnloadTopicRequest) -> MovedTopic:
+async def unload_topic(context: Context, request: TopicRequest) -> MovedTopic:
     """As `topics.move` without a target."""
     return await move_topic(context, MoveTopicRequest(topic=request.topic))

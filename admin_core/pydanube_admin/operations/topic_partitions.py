@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from math import lcm
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 from pydanube_core.errors import Conflict, InvalidArgument, TopicNotFound
@@ -15,7 +14,7 @@ from pydanube_core.refusals import changed_since, reused, system_is_closed
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, entry, nothing_left
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry, nothing_left
 from pydanube_admin.engine.models import Change, Request, TopicArgument
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
@@ -123,22 +122,17 @@ async def forecast_add(context: Context, request: AddPartitionsRequest) -> Forec
     )
 
 
-async def undo_add(
-    context: Context,
-    request: AddPartitionsRequest,
-    image: Mapping[str, Any],
-    result: Mapping[str, Any] | None,
-) -> Undo:
+async def undo_add(context: Context, request: AddPartitionsRequest, done: Done) -> Undo:
     """Take away what was added, as long as nothing was written to it."""
     try:
         topic = await find_topic(context, request.topic)
     except TopicNotFound:
         return Undo(act=nothing_left)
-    if str(topic.own.topic_id) != image["topic_id"]:
+    if str(topic.own.topic_id) != done.image["topic_id"]:
         raise reused("topic", topic.own.topic)
     if _count(topic) > request.partitions:
         raise changed_since(f"the number of partitions of {topic.own.topic}")
-    added = [part for part in topic.parts if (part.partition or 0) >= image["partitions"]]
+    added = [part for part in topic.parts if (part.partition or 0) >= done.image["partitions"]]
     for part in added:
         _check_unused(part)
     return Undo(act=partial(_drop, context, [part.topic for part in reversed(added)]))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from pydanube_core.names import TopicName
-from pydanube_core.refusals import changed_since, policies_of_a_partition, reused
+from pydanube_core.refusals import policies_of_a_partition, reused
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, changes
-from pydanube_admin.engine.models import Change, Request, Result, TopicArgument
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, changes
+from pydanube_admin.engine.models import Change, Request, Result, TopicArgument, TopicRequest
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.operations.policies import (
@@ -20,15 +18,11 @@ from pydanube_admin.operations.policies import (
     check_some,
     later_text,
     plain,
-    restoring,
+    restored,
     shortens_retention,
     with_changes,
 )
 from pydanube_admin.operations.topics import Topic, find_topic
-
-
-class TopicPoliciesRequest(Request):
-    topic: TopicArgument
 
 
 class SetTopicPoliciesRequest(Request):
@@ -53,7 +47,7 @@ class ChangedTopicPolicies(TopicPoliciesResult, Change):
     summary="Show the limits set on a topic, and those that hold: its own, its namespace's, the broker's.",
     examples=(Example(arguments={"topic": "orders"}, note="set and effective"),),
 )
-async def get_topic_policies(context: Context, request: TopicPoliciesRequest) -> TopicPoliciesResult:
+async def get_topic_policies(context: Context, request: TopicRequest) -> TopicPoliciesResult:
     topic = await find_topic(context, request.topic)
     return await _topic_policies(context, topic.own.topic)
 
@@ -90,20 +84,13 @@ async def forecast_set_topic_policies(context: Context, request: SetTopicPolicie
     )
 
 
-async def undo_set_topic_policies(
-    context: Context,
-    request: SetTopicPoliciesRequest,
-    image: Mapping[str, Any],
-    result: Mapping[str, Any] | None,
-) -> Undo:
+async def undo_set_topic_policies(context: Context, request: SetTopicPoliciesRequest, done: Done) -> Undo:
     topic = await _settable(context, request)
-    if str(topic.own.topic_id) != image.get("topic_id", str(topic.own.topic_id)):
+    if str(topic.own.topic_id) != done.image.get("topic_id", str(topic.own.topic_id)):
         raise reused("topic", topic.own.topic)
     own = (await context.port.topic_policies(topic.own.topic)).own
-    given = plain(request.policies)
-    if restoring(own, given) not in (given, restoring(image["own"], given)):
-        raise changed_since(f"a policy of {topic.own.topic}")
-    back = request.model_copy(update={"policies": restoring(image["own"], given)})
+    before = restored(own, plain(request.policies), done.image["own"], topic.own.topic)
+    back = request.model_copy(update={"policies": before})
     return Undo(
         act=partial(set_topic_policies, context, back),
         forecast=await forecast_set_topic_policies(context, back),

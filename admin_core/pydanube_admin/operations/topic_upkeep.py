@@ -13,7 +13,7 @@ from pydanube_core.refusals import audit_is_kept
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
-from pydanube_admin.engine.models import Change, Request, TopicArgument
+from pydanube_admin.engine.models import Change, Request, TopicArgument, TopicRequest
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.operations.brokers import Metrics, metrics_of
 from pydanube_admin.operations.topics import Topic, find_topic
@@ -31,10 +31,6 @@ class TruncatedTopic(Change):
     topic: str
     start_offsets: dict[str, int]  # concrete topic → its first offset now
     messages: int  # that went
-
-
-class TopicMetricsRequest(Request):
-    topic: TopicArgument
 
 
 class TopicMetrics(Metrics):
@@ -107,6 +103,6 @@ async def truncate_topic(context: Context, request: TruncateTopicRequest) -> Tru
     summary="Show counters of one topic: messages and bytes in and out, lag, refusals.",
     examples=(Example(arguments={"topic": "orders"}, note="since the broker started"),),
 )
-async def topic_metrics(context: Context, request: TopicMetricsRequest) -> TopicMetrics:
+async def topic_metrics(context: Context, request: TopicRequest) -> TopicMetrics:
     name = (await find_topic(context, request.topic)).own.topic
     return TopicMetrics(topic=name, **{**await metrics_of(context, context.port, name), "topics": 1})

@@ -21,7 +21,7 @@ from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.models import Page, Request, Result, SortedListRequest, TopicArgument
+from pydanube_admin.engine.models import Page, Result, SortedListRequest, TopicRequest
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import Followed, chosen, followed_page_of, glob
@@ -58,10 +58,6 @@ class TopicItem(Result):
     newest_offset_reason: str | None = None  # partitioned | nothing_published
     owner: str | None  # broker id
     owner_reason: str | None = None  # partitioned | unassigned
-
-
-class DescribeTopicRequest(Request):
-    topic: TopicArgument
 
 
 class TopicPart(Result):
@@ -284,7 +280,7 @@ def _item(topic: Topic) -> TopicItem:
     default_profile=True,
     examples=(Example(arguments={"topic": "orders"}, note="/default/orders"),),
 )
-async def describe_topic(context: Context, request: DescribeTopicRequest) -> TopicDescription:
+async def describe_topic(context: Context, request: TopicRequest) -> TopicDescription:
     topic = await find_topic(context, request.topic)
     own = topic.own
     split = PARTITIONED if own.partitions else None
