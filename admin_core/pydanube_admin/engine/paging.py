@@ -19,7 +19,7 @@ import heapq
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from types import UnionType
 from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin
 
@@ -119,15 +119,6 @@ def cut(
     )
 
 
-def one_by_one(make: Callable[[T], R]) -> Callable[[Sequence[T]], Awaitable[list[R]]]:
-    """Return a function that makes items one by one, at once."""
-
-    async def made(some: Sequence[T]) -> list[R]:
-        return [make(one) for one in some]
-
-    return made
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed(Generic[T]):
     """A list whose changes the brokers tell.
@@ -146,167 +137,167 @@ class Followed(Generic[T]):
     sight: bool
 
 
-async def followed_page_of(
-    context: Context,
-    item: type[R],
-    followed: Followed[T],
-    make: Callable[[Sequence[T]], Awaitable[list[R]]],
-    *,
-    key: Callable[[T], Key],
-    operation: str,
-    request: SortedListRequest,
-) -> Page[R]:
-    """As `page_of`; what changed costs what changed, however much there is."""
-    if not followed.sight:
-        found = await followed.found()
-        return await page_of(context, item, found, make, key=key, operation=operation, request=request)
-    scope = marks.scope_of_marks(operation, request)
-    asked = marks.asked_mark(context, request, scope)
-    before = marks.lives_in(asked)
-    told = sorted(await context.port.list_changes(before or None), key=lambda one: one.life)
-    because = None if asked is None else marks.whole_because(before, told)
-    gone: list[dict[str, Any]] | None = None
-    if asked is None or because is not None:
-        page = await _page(
-            context, item, await followed.found(), make, key=key, operation=operation, request=request
-        )
-    else:
-        news = dict.fromkeys([each for one in told for each in await followed.changed(one)])
-        some = cut(news, key=key, operation=operation + _CHANGED, request=request)
-        items = await make(some.items)
-        there = {_identity(each) for each in items}
-        gone = _named(item, [which for which in map(followed.identity, some.items) if which not in there])
-        page = _of(context, item, items, next_page=some.next_page, total=some.total)
-    return _marked(context, page, scope, marks.told_mark(told), gone=gone, because=because)
-
-
 async def page_of(
     context: Context,
     item: type[R],
     found: Iterable[T],
-    make: Callable[[Sequence[T]], Awaitable[list[R]]],
+    make: Callable[[T], R],
     *,
     key: Callable[[T], Key],
     operation: str,
     request: SortedListRequest,
 ) -> Page[R]:
-    """The page that `request` asks for, of the items that `make` makes of what was found.
+    """The page that `request` asks for, of the items that `make` makes of what was found: see `Listing`."""
 
-    Args:
-        make: items of some of `found`, one for each in their order; without those that have gone.
+    async def one_by_one(some: Sequence[T]) -> list[R]:
+        return [make(one) for one in some]
+
+    return await Listing(context, item, one_by_one, key=key, operation=operation, request=request).page(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[T, R]):
+    """A call of a list.
+
+    Attributes:
+        make: items of some of what was found, one for each in their order; without those that have gone.
         key: the list's own order; unique and alike in shape.
-
-    Raises:
-        InvalidArgument: `sort` names no field that can be sorted by, `top` came with `page`, or `changed_since` is no mark.
-        PageInvalid: as `cut`.
     """
-    scope = marks.scope_of_marks(operation, request)
-    asked = marks.asked_mark(context, request, scope)
-    lists, kept_as = context.lists, marks.scope_of_memory(context, scope)
-    gone: list[dict[str, Any]] | None = None
-    because = None
-    if asked is None:
-        page = await _page(context, item, found, make, key=key, operation=operation, request=request)
-        if request.page is None and len(page.items) == page.total:  # all of it is here
-            lists.see(kept_as, {_identity(each): each for each in page.items})
-    else:
-        made = await _made(list(found), make, key)
-        lists.see(kept_as, {_identity(row): row for _, row in made})
-        number = marks.number_in(asked, lists.life)
-        changed = None if number is None else lists.changed(kept_as, number)
-        if changed is None:
-            because = marks.OTHER_START if number is None else marks.NOT_KEPT
+
+    context: Context
+    item: type[R]
+    make: Callable[[Sequence[T]], Awaitable[list[R]]]
+    _: KW_ONLY
+    key: Callable[[T], Key]
+    operation: str
+    request: SortedListRequest
+
+    async def page(self, found: Iterable[T]) -> Page[R]:
+        """The page that the request asks for.
+
+        Raises:
+            InvalidArgument: `sort` names no field that can be sorted by, `top` came with `page`, or `changed_since` is no
+                mark.
+            PageInvalid: as `cut`.
+        """
+        context, request, operation = self.context, self.request, self.operation
+        scope = marks.scope_of_marks(operation, request)
+        asked = marks.asked_mark(context, request, scope)
+        lists, kept_as = context.lists, marks.scope_of_memory(context, scope)
+        gone: list[dict[str, Any]] | None = None
+        because = None
+        if asked is None:
+            page = await self._whole(found)
+            if request.page is None and len(page.items) == page.total:  # all of it is here
+                lists.see(kept_as, {_identity(each): each for each in page.items})
         else:
-            made = [pair for pair in made if _identity(pair[1]) in changed.rows]
-            gone = _named(item, changed.gone if request.page is None else ())
-        some = cut(
-            made,
-            key=lambda pair: pair[0],
-            operation=operation if changed is None else operation + _CHANGED,
-            request=request,
+            made = await self._made(list(found))
+            lists.see(kept_as, {_identity(row): row for _, row in made})
+            number = marks.number_in(asked, lists.life)
+            changed = None if number is None else lists.changed(kept_as, number)
+            if changed is None:
+                because = marks.OTHER_START if number is None else marks.NOT_KEPT
+            else:
+                operation += _CHANGED
+                made = [pair for pair in made if _identity(pair[1]) in changed.rows]
+                gone = self._named(changed.gone if request.page is None else ())
+            some = cut(made, key=lambda pair: pair[0], operation=operation, request=request)
+            page = self._of([row for _, row in some.items], next_page=some.next_page, total=some.total)
+        mark = marks.seen_mark(lists.life, lists.mark(kept_as))
+        return self._marked(page, scope, mark, gone=gone, because=because)
+
+    async def followed(self, followed: Followed[T]) -> Page[R]:
+        """As `page`; what changed costs what changed, however much there is."""
+        if not followed.sight:
+            return await self.page(await followed.found())
+        scope = marks.scope_of_marks(self.operation, self.request)
+        asked = marks.asked_mark(self.context, self.request, scope)
+        before = marks.lives_in(asked)
+        told = sorted(await self.context.port.list_changes(before or None), key=lambda one: one.life)
+        because = None if asked is None else marks.whole_because(before, told)
+        gone: list[dict[str, Any]] | None = None
+        if asked is None or because is not None:
+            page = await self._whole(await followed.found())
+        else:
+            news = dict.fromkeys([each for one in told for each in await followed.changed(one)])
+            some = cut(news, key=self.key, operation=self.operation + _CHANGED, request=self.request)
+            items = await self.make(some.items)
+            there = {_identity(each) for each in items}
+            gone = self._named([which for which in map(followed.identity, some.items) if which not in there])
+            page = self._of(items, next_page=some.next_page, total=some.total)
+        return self._marked(page, scope, marks.told_mark(told), gone=gone, because=because)
+
+    def _named(self, gone: Iterable[Identity]) -> list[dict[str, Any]]:
+        return [dict(zip(self.item.identity, which, strict=True)) for which in gone]
+
+    def _marked(
+        self,
+        page: Page[R],
+        scope: bytes,
+        mark: Key,
+        *,
+        gone: list[dict[str, Any]] | None,
+        because: str | None,
+    ) -> Page[R]:
+        self.context.lists.note_time(scope, page.as_of, mark)
+        return page.model_copy(update={"mark": seal(mark, scope), "gone": gone, "whole_because": because})
+
+    async def _whole(self, found: Iterable[T]) -> Page[R]:
+        everything, request = list(found), self.request
+        field, falling = _order(self.item, request)
+        if request.top is not None:
+            if request.page is not None:
+                raise InvalidArgument(
+                    "top has no pages: leave out page, or top", field="top", value=request.top
+                )
+            request = request.model_copy(update={"limit": request.top})
+        if field is None:
+            page = cut(everything, key=self.key, operation=self.operation, request=request)
+            items, next_page, total = await self.make(page.items), page.next_page, page.total
+        else:
+            made = await self._made(everything)
+            sorted_page = cut(
+                made,
+                key=lambda pair: _place(getattr(pair[1], field), pair[0]),
+                operation=self.operation,
+                request=request,
+                falling=falling,
+            )
+            items, next_page, total = (
+                [each for _, each in sorted_page.items],
+                sorted_page.next_page,
+                len(made),
+            )
+        reason = None if total else none_because(request)
+        return self._of(
+            items, next_page=None if request.top is not None else next_page, total=total, reason=reason
         )
-        page = _of(context, item, [row for _, row in some.items], next_page=some.next_page, total=some.total)
-    return _marked(
-        context, page, scope, marks.seen_mark(lists.life, lists.mark(kept_as)), gone=gone, because=because
-    )
+
+    def _of(self, items: list[R], *, next_page: str | None, total: int, reason: str | None = None) -> Page[R]:
+        return Page[self.item](  # type: ignore[name-defined]
+            items=items,
+            items_reason=reason,
+            next_page=next_page,
+            total=total,
+            as_of=format_time(self.context.now_ms()),
+        )
+
+    async def _made(self, found: Sequence[T]) -> list[tuple[Key, R]]:
+        """Every item with its key, some hundreds a turn. Of a hundred one of which has gone, each is made alone."""
+        made: list[tuple[Key, R]] = []
+        for start in range(0, len(found), MADE_A_TURN):
+            some = found[start : start + MADE_A_TURN]
+            items = await self.make(some)
+            if len(items) == len(some):
+                made += zip(map(self.key, some), items, strict=True)
+            else:
+                made += [(self.key(one), each) for one in some for each in await self.make([one])]
+            await asyncio.sleep(0)
+        return made
 
 
 def _identity(row: Result) -> Identity:
     return tuple(getattr(row, name) for name in type(row).identity)
-
-
-def _named(item: type[Result], gone: Iterable[Identity]) -> list[dict[str, Any]]:
-    return [dict(zip(item.identity, which, strict=True)) for which in gone]
-
-
-def _marked(
-    context: Context,
-    page: Page[R],
-    scope: bytes,
-    mark: Key,
-    *,
-    gone: list[dict[str, Any]] | None,
-    because: str | None,
-) -> Page[R]:
-    context.lists.note_time(scope, page.as_of, mark)
-    return page.model_copy(update={"mark": seal(mark, scope), "gone": gone, "whole_because": because})
-
-
-async def _page(
-    context: Context,
-    item: type[R],
-    found: Iterable[T],
-    make: Callable[[Sequence[T]], Awaitable[list[R]]],
-    *,
-    key: Callable[[T], Key],
-    operation: str,
-    request: SortedListRequest,
-) -> Page[R]:
-    everything = list(found)
-    field, falling = _order(item, request)
-    if request.top is not None:
-        if request.page is not None:
-            raise InvalidArgument("top has no pages: leave out page, or top", field="top", value=request.top)
-        request = request.model_copy(update={"limit": request.top})
-    if field is None:
-        page = cut(everything, key=key, operation=operation, request=request)
-        items, next_page, total = await make(page.items), page.next_page, page.total
-    else:
-        made = await _made(everything, make, key)
-        sorted_page = cut(
-            made,
-            key=lambda pair: _place(getattr(pair[1], field), pair[0]),
-            operation=operation,
-            request=request,
-            falling=falling,
-        )
-        items, next_page, total = [each for _, each in sorted_page.items], sorted_page.next_page, len(made)
-    return _of(
-        context,
-        item,
-        items,
-        reason=None if total else none_because(request),
-        next_page=None if request.top is not None else next_page,
-        total=total,
-    )
-
-
-def _of(
-    context: Context,
-    item: type[R],
-    items: list[R],
-    *,
-    next_page: str | None,
-    total: int,
-    reason: str | None = None,
-) -> Page[R]:
-    return Page[item](  # type: ignore[valid-type]
-        items=items,
-        items_reason=reason,
-        next_page=next_page,
-        total=total,
-        as_of=format_time(context.now_ms()),
-    )
 
 
 def none_because(request: ListRequest) -> str | None:
@@ -341,22 +332,6 @@ def _is_sorted_by(name: str, kind: Any) -> bool:
     return not name.endswith("_reason") and all(
         one in _SORTED_BY or get_origin(one) is Literal for one in options
     )
-
-
-async def _made(
-    found: Sequence[T], make: Callable[[Sequence[T]], Awaitable[list[R]]], key: Callable[[T], Key]
-) -> list[tuple[Key, R]]:
-    """Every item with its key, some hundreds a turn. Of a hundred one of which has gone, each is made alone."""
-    made: list[tuple[Key, R]] = []
-    for start in range(0, len(found), MADE_A_TURN):
-        some = found[start : start + MADE_A_TURN]
-        items = await make(some)
-        if len(items) == len(some):
-            made += zip(map(key, some), items, strict=True)
-        else:
-            made += [(key(one), each) for one in some for each in await make([one])]
-        await asyncio.sleep(0)
-    return made
 
 
 def _place(value: Any, key: Key) -> Key:

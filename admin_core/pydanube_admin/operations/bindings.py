@@ -42,7 +42,7 @@ from pydanube_admin.engine.grant_book import (
 )
 from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import glob, one_by_one, page_of
+from pydanube_admin.engine.paging import glob, page_of
 
 
 class BindingItem(Result):
@@ -99,7 +99,7 @@ async def list_bindings(context: Context, request: SortedListRequest) -> Page[Bi
         context,
         BindingItem,
         found,
-        one_by_one(lambda each: BindingItem(**_binding(each))),
+        lambda each: BindingItem(**_binding(each)),
         key=lambda binding: (binding.id,),
         operation="bindings.list",
         request=request,

@@ -17,7 +17,7 @@ from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
 from pydanube_admin.engine.models import SINCE_DESCRIPTION, Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import glob, one_by_one, page_of
+from pydanube_admin.engine.paging import glob, page_of
 
 MOST_SHOWN: Final = 100  # topics of a broker that is to be removed
 
@@ -180,13 +180,11 @@ async def list_brokers(context: Context, request: SortedListRequest) -> Page[Bro
         context,
         BrokerItem,
         found,
-        one_by_one(
-            lambda each: BrokerItem.of(
-                each,
-                state=_state(each, states.get(each.broker_id, "")),
-                is_leader=leading is not None and each.broker_id == leading.broker_id,
-                uptime_s=round(each.uptime_s, 3),
-            )
+        lambda each: BrokerItem.of(
+            each,
+            state=_state(each, states.get(each.broker_id, "")),
+            is_leader=leading is not None and each.broker_id == leading.broker_id,
+            uptime_s=round(each.uptime_s, 3),
         ),
         key=lambda each: (each.broker_id,),
         operation="brokers.list",

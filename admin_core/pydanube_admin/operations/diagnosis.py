@@ -24,7 +24,7 @@ from pydanube_admin.engine.models import (
 )
 from pydanube_admin.engine.next_calls import is_known, next_call
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import glob, one_by_one, page_of
+from pydanube_admin.engine.paging import glob, page_of
 
 FailOn = Annotated[
     Literal["info", "warning", "critical"] | None,
@@ -200,7 +200,7 @@ async def list_alerts(context: Context, request: AlertsRequest) -> Page[AlertIte
         context,
         AlertItem,
         found,
-        one_by_one(_alert),
+        _alert,
         key=lambda one: (
             one.closed_at_ms is not None,
             -one.severity,

@@ -19,7 +19,7 @@ from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, c
 from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import glob, one_by_one, page_of
+from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.operations.policies import (
     Policies,
@@ -89,13 +89,11 @@ async def list_namespaces(context: Context, request: SortedListRequest) -> Page[
         context,
         NamespaceItem,
         found,
-        one_by_one(
-            lambda facts: NamespaceItem(
-                namespace=facts.namespace,
-                topics=facts.topics,
-                policies=dict(facts.policies),
-                created_at=format_time(facts.created_at_ms),
-            )
+        lambda facts: NamespaceItem(
+            namespace=facts.namespace,
+            topics=facts.topics,
+            policies=dict(facts.policies),
+            created_at=format_time(facts.created_at_ms),
         ),
         key=lambda facts: (facts.namespace,),
         operation="namespaces.list",

@@ -24,7 +24,7 @@ from pydanube_admin.engine.models import (
     TopicRequest,
 )
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import glob, one_by_one, page_of
+from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.operations.topics import Topic, find_topic
 
 MAX_SHOWN = 100  # objects in a plan; its blast radius counts all
@@ -221,7 +221,7 @@ async def list_objects(context: Context, request: ListObjectsRequest) -> Page[Ob
         context,
         ObjectItem,
         found,
-        one_by_one(lambda item: item),
+        lambda item: item,
         key=lambda item: (item.topic, item.start_offset),
         operation="objects.list",
         request=request,

@@ -16,7 +16,7 @@ from pydanube_admin.engine.many_plans import apply_many, plan_many, topics_named
 from pydanube_admin.engine.models import Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.next_calls import known
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import glob, one_by_one, page_of
+from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.engine.plan_records import PlanRecord, no_plan
 from pydanube_admin.engine.shown_plan import AppliedPlan, Plan, ShownPlan, shown_plan
@@ -141,13 +141,11 @@ async def list_plans(context: Context, request: SortedListRequest) -> Page[PlanI
         context,
         PlanItem,
         found,
-        one_by_one(
-            lambda plan: PlanItem.of(
-                plan,
-                state=plan.state_at(now),
-                created_at=format_time(plan.created_ms),
-                expires_at=format_time(plan.expires_ms),
-            )
+        lambda plan: PlanItem.of(
+            plan,
+            state=plan.state_at(now),
+            created_at=format_time(plan.created_ms),
+            expires_at=format_time(plan.expires_ms),
         ),
         key=lambda plan: (plan.plan_id,),
         operation="plans.list",

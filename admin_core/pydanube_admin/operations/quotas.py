@@ -19,7 +19,7 @@ from pydanube_admin.engine.forecast import Done, Forecast, Undo, changes
 from pydanube_admin.engine.grant_book import PrincipalType, state_values, write_grant
 from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import glob, one_by_one, page_of
+from pydanube_admin.engine.paging import glob, page_of
 
 QuotaName = Literal[
     "topics",
@@ -118,7 +118,7 @@ async def list_quotas(context: Context, request: SortedListRequest) -> Page[Quot
         context,
         QuotaListItem,
         [key for key in {*own, *felt} if matches(key[1])],
-        one_by_one(item),
+        item,
         key=lambda key: key,
         operation="quotas.list",
         request=request,

@@ -21,7 +21,7 @@ from pydanube_admin.engine.grant_book import (
 )
 from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import glob, one_by_one, page_of
+from pydanube_admin.engine.paging import glob, page_of
 
 
 class RevocationItem(Result):
@@ -85,7 +85,7 @@ async def list_revocations(context: Context, request: SortedListRequest) -> Page
         context,
         RevocationItem,
         found,
-        one_by_one(lambda each: RevocationItem(**_revocation(each))),
+        lambda each: RevocationItem(**_revocation(each)),
         key=lambda revocation: (revocation.id,),
         operation="revocations.list",
         request=request,

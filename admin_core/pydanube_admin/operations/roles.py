@@ -45,7 +45,7 @@ from pydanube_admin.engine.grant_book import (
 )
 from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import DECLARED, Example, operation
-from pydanube_admin.engine.paging import glob, one_by_one, page_of
+from pydanube_admin.engine.paging import glob, page_of
 
 
 class RoleItem(Result):
@@ -93,7 +93,7 @@ async def list_roles(context: Context, request: SortedListRequest) -> Page[RoleI
         context,
         RoleItem,
         found,
-        one_by_one(lambda each: RoleItem(**_role(each))),
+        lambda each: RoleItem(**_role(each)),
         key=lambda role: (role.name,),
         operation="roles.list",
         request=request,

@@ -14,7 +14,7 @@ from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.models import Page, Request, Result, SortedListRequest, TopicRequest
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import glob, one_by_one, page_of
+from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.operations.topics import find_topic
 
 _STRING: Final = '{"type": "string"}'
@@ -175,7 +175,7 @@ async def list_subjects(context: Context, request: SortedListRequest) -> Page[Su
         context,
         SubjectItem,
         found,
-        one_by_one(_item),
+        _item,
         key=lambda facts: (facts.subject,),
         operation="schemas.list",
         request=request,
@@ -259,15 +259,13 @@ async def list_versions(context: Context, request: VersionsRequest) -> Page[Vers
         context,
         VersionItem,
         found,
-        one_by_one(
-            lambda facts: VersionItem(
-                version=facts.version,
-                schema_id=str(facts.schema_id),
-                schema_type=facts.schema_type,
-                fingerprint=facts.fingerprint,
-                created_at=format_time(facts.created_at_ms),
-                untrusted=_labels(facts),
-            )
+        lambda facts: VersionItem(
+            version=facts.version,
+            schema_id=str(facts.schema_id),
+            schema_type=facts.schema_type,
+            fingerprint=facts.fingerprint,
+            created_at=format_time(facts.created_at_ms),
+            untrusted=_labels(facts),
         ),
         key=lambda facts: (facts.version,),
         operation="schemas.versions",

@@ -16,7 +16,7 @@ from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
 from pydanube_admin.engine.models import Change, OptionalTopic, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import glob, one_by_one, page_of
+from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.operations.topics import find_topic
 
 
@@ -80,10 +80,8 @@ async def list_producers(context: Context, request: ListSessionsRequest) -> Page
         context,
         ProducerItem,
         found,
-        one_by_one(
-            lambda each: ProducerItem(
-                id=each.session_id, topic=each.topic, producer=each.name, exclusive=each.exclusive
-            )
+        lambda each: ProducerItem(
+            id=each.session_id, topic=each.topic, producer=each.name, exclusive=each.exclusive
         ),
         key=lambda each: (each.topic, int(each.session_id)),
         operation="producers.list",
@@ -104,18 +102,16 @@ async def list_consumers(context: Context, request: ListSessionsRequest) -> Page
         context,
         ConsumerItem,
         found,
-        one_by_one(
-            lambda each: ConsumerItem(
-                id=each.session_id,
-                topic=each.topic,
-                subscription=each.subscription or "",
-                consumer=each.name,
-                active=each.exclusive,
-                in_flight=each.in_flight or 0,
-                standing=each.standing,
-                connected_at=None if each.connected_at_ms is None else format_time(each.connected_at_ms),
-                connected_at_reason="not_known" if each.connected_at_ms is None else None,
-            )
+        lambda each: ConsumerItem(
+            id=each.session_id,
+            topic=each.topic,
+            subscription=each.subscription or "",
+            consumer=each.name,
+            active=each.exclusive,
+            in_flight=each.in_flight or 0,
+            standing=each.standing,
+            connected_at=None if each.connected_at_ms is None else format_time(each.connected_at_ms),
+            connected_at_reason="not_known" if each.connected_at_ms is None else None,
         ),
         key=lambda each: (each.topic, each.subscription or "", int(each.session_id)),
         operation="consumers.list",

@@ -32,7 +32,7 @@ from pydanube_admin.engine.models import (
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.page_tokens import Key
-from pydanube_admin.engine.paging import Followed, chosen, followed_page_of, glob
+from pydanube_admin.engine.paging import Followed, Listing, chosen, glob
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.engine.spelling import shown
 from pydanube_admin.operations.topics import find_topic
@@ -270,14 +270,17 @@ async def list_subscriptions(context: Context, request: ListSubscriptionsRequest
                 items.append(_item(name, subscription, facts))
         return items
 
-    return await followed_page_of(
+    listing = Listing(
         context,
         SubscriptionItem,
-        Followed(found=found, changed=changed, identity=lambda name: name, sight=_sight(context).everything),
         made,
         key=lambda name: name,
         operation="subscriptions.list",
         request=request,
+    )
+    sight = _sight(context).everything
+    return await listing.followed(
+        Followed(found=found, changed=changed, identity=lambda name: name, sight=sight)
     )
 
 
@@ -388,19 +391,21 @@ async def consumer_lag(context: Context, request: LagRequest) -> Page[LagItem]:
         keys = some if of_status is None else [key for key in some if key in of_status]
         return [_lag_item(one) for one in await context.port.lag_facts(keys)]
 
-    return await followed_page_of(
+    listing = Listing(
         context,
         LagItem,
+        made,
+        key=lambda key: (key.topic, key.subscription, -1 if key.partition is None else key.partition),
+        operation="subscriptions.lag",
+        request=request,
+    )
+    return await listing.followed(
         Followed(
             found=found,
             changed=changed,
             identity=lambda key: (key.topic, key.subscription, key.partition),
             sight=_sight(context).everything,
-        ),
-        made,
-        key=lambda key: (key.topic, key.subscription, -1 if key.partition is None else key.partition),
-        operation="subscriptions.lag",
-        request=request,
+        )
     )
 
 

@@ -14,7 +14,7 @@ from pydanube_admin.engine.forecast import Forecast, entry
 from pydanube_admin.engine.models import Change, Page, Request, SortedListRequest
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import glob, page_of
+from pydanube_admin.engine.paging import Listing, glob
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.engine.shown_task import Task, TaskItem, task_item, whole_task
 from pydanube_admin.engine.task_records import RUNNING, TaskRecord
@@ -50,15 +50,10 @@ async def list_tasks(context: Context, request: SortedListRequest) -> Page[TaskI
             for record in some
         ]
 
-    return await page_of(
-        context,
-        TaskItem,
-        found,
-        made,
-        key=lambda record: (record.task_id,),
-        operation="tasks.list",
-        request=request,
+    listing = Listing(
+        context, TaskItem, made, key=lambda record: (record.task_id,), operation="tasks.list", request=request
     )
+    return await listing.page(found)
 
 
 async def _task(context: Context, request: TaskRequest, permission: str) -> TaskRecord:

@@ -44,7 +44,7 @@ from pydanube_admin.engine.grant_book import (
 )
 from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import glob, one_by_one, page_of
+from pydanube_admin.engine.paging import glob, page_of
 
 OVERLAP_S: Final = 3600.0  # for those who still use a token that was rotated
 
@@ -100,7 +100,7 @@ async def list_tokens(context: Context, request: SortedListRequest) -> Page[Toke
         context,
         TokenItem,
         found,
-        one_by_one(lambda each: TokenItem(**_token(each))),
+        lambda each: TokenItem(**_token(each)),
         key=lambda token: (token.token_id,),
         operation="tokens.list",
         request=request,

@@ -24,7 +24,7 @@ from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.models import Page, Result, SortedListRequest, TopicRequest
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import Followed, chosen, followed_page_of, glob
+from pydanube_admin.engine.paging import Followed, Listing, chosen, glob
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.operations.namespaces import no_namespace
 
@@ -241,14 +241,12 @@ async def list_topics(context: Context, request: ListTopicsRequest) -> Page[Topi
             if broker is None or any(log.owner == broker for log in topic.logs)
         ]
 
-    return await followed_page_of(
-        context,
-        TopicItem,
-        Followed(found=found, changed=changed, identity=lambda name: (name,), sight=sight.everything),
-        made,
-        key=lambda name: (name,),
-        operation="topics.list",
-        request=request,
+    def key(name: str) -> tuple[str]:
+        return (name,)
+
+    listing = Listing(context, TopicItem, made, key=key, operation="topics.list", request=request)
+    return await listing.followed(
+        Followed(found=found, changed=changed, identity=key, sight=sight.everything)
     )
 
 
