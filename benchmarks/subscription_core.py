@@ -15,7 +15,9 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from pydanube_broker.subscription import CursorSnapshot, Subscription, SubscriptionType
+from pydanube_broker.subscription.cursor import CursorSnapshot
+from pydanube_broker.subscription.members import SubscriptionType
+from pydanube_broker.subscription.subscription import Subscription
 
 
 def drain(

@@ -1,9 +1,8 @@
 """The metadata store: one protocol, adapters for memory and SQLite; `metadata.etcd` is the third."""
 
-from pydanube_storage.metadata.clock import BootClock, Clock, ManualClock
+from pydanube_storage.metadata.clock import BootClock, Clock
 from pydanube_storage.metadata.embedded import EmbeddedStore
 from pydanube_storage.metadata.errors import Compacted, CorruptMetadata, GuardFailed, LeaseLost
-from pydanube_storage.metadata.memory import MemoryStore
 from pydanube_storage.metadata.model import (
     MAX_OPERATIONS,
     MAX_PAGE_ITEMS,
@@ -47,8 +46,6 @@ __all__ = [
     "KeyValue",
     "LeaseId",
     "LeaseLost",
-    "ManualClock",
-    "MemoryStore",
     "MetadataStore",
     "ModRevision",
     "Page",

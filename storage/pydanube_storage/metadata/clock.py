@@ -1,4 +1,4 @@
-"""Time for leases: the machine's clock that also counts sleep, or one that a test moves by hand."""
+"""Time for leases: the machine's clock that also counts sleep."""
 
 from __future__ import annotations
 
@@ -51,24 +51,3 @@ class BootClock:
         # Not polling for an event: the sleep ends at the moment, and looks up on the way.
         while (left_ms := moment_ms - self.now_ms()) > 0:  # noqa: ASYNC110
             await anyio.sleep(min(left_ms / 1000, _LONGEST_SLEEP_S))
-
-
-class ManualClock:
-    """A clock that stands until `advance` moves it and wakes whoever waited for that moment."""
-
-    def __init__(self, start_ms: int = 0) -> None:
-        self._now_ms = start_ms
-        self._moved = anyio.Event()
-
-    def now_ms(self) -> int:
-        return self._now_ms
-
-    def advance(self, by_ms: int) -> None:
-        assert by_ms >= 0, "time never goes back"
-        self._now_ms += by_ms
-        moved, self._moved = self._moved, anyio.Event()
-        moved.set()
-
-    async def wait_until(self, moment_ms: int) -> None:
-        while self._now_ms < moment_ms:
-            await self._moved.wait()

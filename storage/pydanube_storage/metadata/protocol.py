@@ -1,4 +1,4 @@
-"""The seam: what every metadata store does. Adapters: `MemoryStore`, `EmbeddedStore`, `etcd.EtcdStore`."""
+"""The seam: what every metadata store does. Adapters: `EmbeddedStore`, `etcd.EtcdStore`."""
 
 from __future__ import annotations
 

@@ -3,8 +3,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from pydanube_broker.cluster import TopicCatalog
-from pydanube_storage.metadata import ManualClock, MemoryStore
+from pydanube_broker.cluster.topic_catalog import TopicCatalog
+
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_store import MemoryStore
 
 
 @pytest.fixture

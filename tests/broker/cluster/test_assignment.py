@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from pydanube_broker.cluster import (
-    Assigner,
-    Assignment,
-    BrokerId,
-    Epoch,
-    Incarnation,
-    TopicCatalog,
-    TopicId,
-    keys,
-)
-from pydanube_broker.cluster.assignment import AssignmentRecord, take_stock
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.assignment import Assigner, Assignment, AssignmentRecord, take_stock
 from pydanube_broker.cluster.election import Leadership
-from pydanube_broker.cluster.ids import FencingToken
+from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
 from pydanube_broker.cluster.membership import BrokerState, MemberRecord
+from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.errors import Conflict
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import Delete, GuardFailed, MemoryStore, Put
+from pydanube_storage.metadata import Delete, GuardFailed, Put
+
+from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 ONE, TWO = BrokerId(1), BrokerId(2)

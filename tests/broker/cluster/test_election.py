@@ -6,19 +6,15 @@ from contextlib import AsyncExitStack
 
 import anyio
 import pytest
-from pydanube_broker.cluster import (
-    BrokerId,
-    BrokerIdentity,
-    Election,
-    ElectionState,
-    Incarnation,
-    Membership,
-    Registration,
-    keys,
-)
-from pydanube_broker.cluster.election import LeaderRecord, Move, decide
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.election import Election, ElectionState, LeaderRecord, Move, decide
+from pydanube_broker.cluster.ids import BrokerId, Incarnation
+from pydanube_broker.cluster.membership import BrokerIdentity, Membership, Registration
 from pydanube_core.errors import Conflict
-from pydanube_storage.metadata import GuardFailed, LeaseId, ManualClock, MemoryStore, Put, Revision
+from pydanube_storage.metadata import GuardFailed, LeaseId, Put, Revision
+
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 TTL_MS = 30_000

@@ -7,12 +7,16 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from pydanube_broker.cluster import TopicCatalog, keys
+from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.feed import Feed
+from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.errors import StoreUnavailable
 from pydanube_core.facts import Grace
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import Compacted, Event, KeyRange, ManualClock, MemoryStore, Put, Revision
+from pydanube_storage.metadata import Compacted, Event, KeyRange, Put, Revision
+
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_store import MemoryStore
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
 

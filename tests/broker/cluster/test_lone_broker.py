@@ -7,19 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from pydanube_broker.cluster import LoneBroker, TopicCatalog, keys
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.lone import LoneBroker
+from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.errors import Conflict, StoreUnavailable
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import (
-    EmbeddedStore,
-    Guard,
-    MemoryStore,
-    MetadataStore,
-    Put,
-    Revision,
-    Write,
-    read_all,
-)
+from pydanube_storage.metadata import EmbeddedStore, Guard, MetadataStore, Put, Revision, Write, read_all
+
+from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from pydanube_broker.cluster import BrokerId, BrokerIdentity, BrokerState, Membership, keys
-from pydanube_broker.cluster.membership import LeaseTerm, MemberRecord
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.cluster.membership import (
+    BrokerIdentity,
+    BrokerState,
+    LeaseTerm,
+    MemberRecord,
+    Membership,
+)
 from pydanube_broker.cluster.removal import remove, removed_among
 from pydanube_core.errors import Conflict, Fenced, StoreUnavailable
-from pydanube_storage.metadata import LeaseId, ManualClock, MemoryStore
+from pydanube_storage.metadata import LeaseId
+
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 TTL_MS = 30_000

@@ -8,16 +8,12 @@ from contextlib import AsyncExitStack
 
 import anyio
 import pytest
-from pydanube_broker.cluster import (
-    Assigner,
-    BrokerId,
-    BrokerIdentity,
-    Election,
-    ElectionState,
-    Membership,
-    TopicCatalog,
-    keys,
-)
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.assignment import Assigner
+from pydanube_broker.cluster.election import Election, ElectionState
+from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.cluster.membership import BrokerIdentity, Membership
+from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.errors import Conflict
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import GuardFailed, MetadataStore, Put, read_all

@@ -8,15 +8,16 @@ from dataclasses import replace
 
 import anyio
 import pytest
-from pydanube_broker.cluster import (
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.records import (
     DispatchStrategy,
     Durability,
-    TopicCatalog,
+    NamespaceSpec,
+    Stage,
     TopicRecord,
     TopicSettings,
-    keys,
 )
-from pydanube_broker.cluster.records import NamespaceSpec, Stage
+from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.errors import (
     AlreadyExists,
     ClusterError,
@@ -31,17 +32,9 @@ from pydanube_core.errors import (
 )
 from pydanube_core.facts import Grace
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import (
-    Guard,
-    KeyRange,
-    MemoryStore,
-    ModRevision,
-    Page,
-    Put,
-    Revision,
-    Write,
-    read_all,
-)
+from pydanube_storage.metadata import Guard, KeyRange, ModRevision, Page, Put, Revision, Write, read_all
+
+from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 

@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from pydanube_broker.cluster import TopicCatalog, keys
+from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import Stage
 from pydanube_broker.cluster.tombstone_records import TopicTombstone
+from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.errors import (
     Conflict,
     DiskFull,
@@ -20,7 +21,9 @@ from pydanube_core.errors import (
 )
 from pydanube_core.facts import Grace
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import Guard, MemoryStore, Put, Revision, Write
+from pydanube_storage.metadata import Guard, Put, Revision, Write
+
+from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 

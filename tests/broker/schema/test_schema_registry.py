@@ -12,7 +12,9 @@ import pytest
 from pydanube_broker.schema.registry import Registration, SchemaRegistry
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
 from pydanube_core.errors import InvalidArgument, SchemaIncompatible, SchemaInvalid, SchemaNotFound
-from pydanube_storage.metadata import ManualClock, MemoryStore
+
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 AVRO, JSON = SchemaType.AVRO, SchemaType.JSON_SCHEMA

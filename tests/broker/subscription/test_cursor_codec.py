@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.subscription import Attempts, CursorDelta, CursorSnapshot, apply_delta
+from pydanube_broker.subscription.cursor import Attempts, CursorDelta, CursorSnapshot, apply_delta
 from pydanube_broker.subscription.cursor_codec import (
     decode_delta,
     decode_snapshot,

@@ -9,8 +9,14 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_broker.journal import Kind, RecordHeader
-from pydanube_broker.subscription import Attempts, CursorDelta, CursorSnapshot, apply_delta, apply_deltas
-from pydanube_broker.subscription.cursor import merge_attempts
+from pydanube_broker.subscription.cursor import (
+    Attempts,
+    CursorDelta,
+    CursorSnapshot,
+    apply_delta,
+    apply_deltas,
+    merge_attempts,
+)
 from pydanube_broker.subscription.cursor_codec import encode_delta
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.ranges import normalise, subtract

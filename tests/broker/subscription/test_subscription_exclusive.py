@@ -7,22 +7,19 @@ import itertools
 import tracemalloc
 
 import pytest
-from pydanube_broker.subscription import (
-    Backoff,
+from pydanube_broker.subscription.cursor import CursorSnapshot, apply_delta
+from pydanube_broker.subscription.effects import (
     Blocked,
-    CursorSnapshot,
     DeadLetter,
     Dropped,
     Expired,
-    FailurePolicy,
-    Plan,
-    PoisonPolicy,
     SessionEnded,
     SessionStarted,
-    Subscription,
-    SubscriptionType,
-    apply_delta,
 )
+from pydanube_broker.subscription.members import SubscriptionType
+from pydanube_broker.subscription.plan import Plan
+from pydanube_broker.subscription.policy import Backoff, FailurePolicy, PoisonPolicy
+from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_core.errors import ClusterError, ConsumerBusy, InvalidArgument, NotDelivered
 

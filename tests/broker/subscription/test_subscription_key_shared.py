@@ -6,13 +6,10 @@ import random
 from collections import Counter
 
 import pytest
-from pydanube_broker.subscription import (
-    CursorSnapshot,
-    FailurePolicy,
-    PoisonPolicy,
-    Subscription,
-    SubscriptionType,
-)
+from pydanube_broker.subscription.cursor import CursorSnapshot
+from pydanube_broker.subscription.members import SubscriptionType
+from pydanube_broker.subscription.policy import FailurePolicy, PoisonPolicy
+from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_core.errors import InvalidArgument, LimitReached
 

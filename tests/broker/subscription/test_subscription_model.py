@@ -26,30 +26,20 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from pydanube_broker.subscription import (
-    Blocked,
-    CursorSnapshot,
-    DeadLetter,
-    Dropped,
-    Effect,
-    Expired,
-    FailurePolicy,
-    Plan,
-    PoisonPolicy,
-    Selection,
-    Subscription,
-    SubscriptionType,
-    apply_delta,
-)
 from pydanube_broker.subscription import subscription as subscription_module
 from pydanube_broker.subscription.consumer import Standing
+from pydanube_broker.subscription.cursor import CursorSnapshot, apply_delta
 from pydanube_broker.subscription.cursor_codec import (
     decode_delta,
     decode_snapshot,
     encode_delta,
     encode_snapshot,
 )
-from pydanube_broker.subscription.subscription import REFRESHES
+from pydanube_broker.subscription.effects import Blocked, DeadLetter, Dropped, Effect, Expired
+from pydanube_broker.subscription.members import SubscriptionType
+from pydanube_broker.subscription.plan import Plan, Selection
+from pydanube_broker.subscription.policy import FailurePolicy, PoisonPolicy
+from pydanube_broker.subscription.subscription import REFRESHES, Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_core.errors import ConsumerBusy, NotDelivered
 

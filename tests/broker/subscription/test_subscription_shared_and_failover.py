@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from pydanube_broker.subscription import (
-    Activated,
-    CursorSnapshot,
-    FailurePolicy,
-    Subscription,
-    SubscriptionType,
-)
+from pydanube_broker.subscription.cursor import CursorSnapshot
+from pydanube_broker.subscription.effects import Activated
+from pydanube_broker.subscription.members import SubscriptionType
+from pydanube_broker.subscription.policy import FailurePolicy
+from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_core.errors import NotDelivered
 

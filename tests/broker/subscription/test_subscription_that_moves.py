@@ -8,14 +8,12 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.subscription import (
-    CursorSnapshot,
-    FailurePolicy,
-    Subscription,
-    SubscriptionType,
-    holdings,
-)
+from pydanube_broker.subscription import holdings
+from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.holdings import REJOIN_MS
+from pydanube_broker.subscription.members import SubscriptionType
+from pydanube_broker.subscription.policy import FailurePolicy
+from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_core.errors import ConsumerBusy, NotDelivered
 

@@ -9,7 +9,8 @@ import pytest
 from pydanube_broker.tier import cold_lag
 from pydanube_broker.tier.cold_lag import ColdLag, ColdPart
 from pydanube_storage.catalog import CatalogEntry, Committed, ObjectCatalog
-from pydanube_storage.metadata import MemoryStore
+
+from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 EPOCH = 1

@@ -26,8 +26,9 @@ from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.topic import Topic
 from pydanube_core.batch import broker_part, encode_batch
-from pydanube_storage.metadata import MemoryStore
 from pydanube_storage.objects import StoreOptions, open_store
+
+from tests.support.memory_store import MemoryStore
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("fsspec")

@@ -20,9 +20,9 @@ from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic, now_ms
 from pydanube_core.errors import StoreUnavailable
 from pydanube_storage.catalog import ObjectCatalog
-from pydanube_storage.metadata import MemoryStore
 
 from tests.core.batches import steady
+from tests.support.memory_store import MemoryStore
 
 OBJECT = 100  # bytes of an object, which is as many messages
 

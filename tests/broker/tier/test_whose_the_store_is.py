@@ -13,10 +13,11 @@ from pydanube_broker.tier.adopting import chain
 from pydanube_broker.tier.collecting import Collector, covered
 from pydanube_broker.tier.ownership import Known, Verdict, judge
 from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
-from pydanube_storage.metadata import ManualClock, MemoryStore
 from pydanube_storage.objects import ObjectName, OwnerMark
 
 from tests.core.batches import steady
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 

@@ -13,13 +13,14 @@ import anyio
 import anyio.lowlevel
 import pytest
 from anyio.abc import TaskGroup
-from pydanube_broker.cluster import TopicCatalog, keys
+from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assigner, Assignment
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
 from pydanube_broker.cluster.move import Witnesses, begin, transaction
 from pydanube_broker.cluster.move_leader import MoveLeader
 from pydanube_broker.cluster.move_record import Stage
+from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import Disk, Journal, JournalOptions
 from pydanube_broker.journal.helper import InlineSyncer
@@ -33,10 +34,11 @@ from pydanube_broker.topics.topic import Topic
 from pydanube_core.batch import BatchView, encode_batch, read_producer_part
 from pydanube_core.errors import ClusterError, NotOwner
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import Guard, MemoryStore, Put, Revision, Write
+from pydanube_storage.metadata import Guard, Put, Revision, Write
 from pydanube_storage.objects import LocalStore
 
 from tests.broker.journal.ledger import InlinePreparer, SameThread
+from tests.support.memory_store import MemoryStore
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(100)]
 

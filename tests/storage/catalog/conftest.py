@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from pydanube_storage.catalog import ObjectCatalog
-from pydanube_storage.metadata import EmbeddedStore, MemoryStore, MetadataStore
+from pydanube_storage.metadata import EmbeddedStore, MetadataStore
+
+from tests.support.memory_store import MemoryStore
 
 
 @pytest.fixture

@@ -14,7 +14,9 @@ import pytest
 from pydanube_core.errors import Conflict, StoreUnavailable
 from pydanube_storage.catalog import CatalogEntry, CatalogFenced, ObjectCatalog, Retired
 from pydanube_storage.catalog.catalog import MAX_CHANGED, entry_key, head_key
-from pydanube_storage.metadata import MemoryStore, MetadataStore, Put
+from pydanube_storage.metadata import MetadataStore, Put
+
+from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 TOPIC = 7

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import anyio
 import pytest
-from pydanube_storage.metadata import EmbeddedStore, ManualClock, MemoryStore, MetadataStore, Revision
+from pydanube_storage.metadata import EmbeddedStore, MetadataStore, Revision
 
 from tests.storage.metadata.adapters import LetPass, OpenStore, opened, options, revision
 from tests.support.etcd import EtcdMembers
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_store import MemoryStore
 
 
 @pytest.fixture(scope="session")

@@ -23,12 +23,13 @@ from pydanube_storage.metadata import (
     EmbeddedStore,
     KeyRange,
     LeaseLost,
-    ManualClock,
     Put,
     Revision,
     read_all,
 )
 from pydanube_storage.metadata.engine import Engine
+
+from tests.support.manual_clock import ManualClock
 
 pytestmark = pytest.mark.anyio
 EVERYTHING = KeyRange.prefix("/")

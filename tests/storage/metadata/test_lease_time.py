@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from pydanube_storage.metadata import Absent, KeyRange, LeaseLost, ManualClock, MetadataStore, Put
+from pydanube_storage.metadata import Absent, KeyRange, LeaseLost, MetadataStore, Put
+
+from tests.support.manual_clock import ManualClock
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("adapter", ["memory", "embedded"], indirect=True)]
 

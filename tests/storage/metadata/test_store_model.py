@@ -27,8 +27,6 @@ from pydanube_storage.metadata import (
     KeyValue,
     LeaseId,
     LeaseLost,
-    ManualClock,
-    MemoryStore,
     MetadataStore,
     ModRevision,
     Put,
@@ -36,6 +34,9 @@ from pydanube_storage.metadata import (
     Write,
     read_all,
 )
+
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_store import MemoryStore
 
 HISTORY = 12
 KEYS = st.sampled_from(["/a", "/a-x", "/a/1", "/a/2", "/b/1", "/b/2", "/é", "/\U0001f600"])

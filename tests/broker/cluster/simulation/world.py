@@ -20,7 +20,8 @@ from pydanube_broker.cluster.move_record import Stage
 from pydanube_core.errors import ClusterError
 from pydanube_storage.metadata import GuardFailed, Revision
 from pydanube_storage.metadata.engine import Engine
-from pydanube_storage.metadata.memory import MemoryRows
+
+from tests.support.memory_store import MemoryRows
 
 DEADLINE_MS: Final = 2_000  # of a call to etcd
 _FAULTY: Final = 0.12  # of the calls to etcd, while faults happen

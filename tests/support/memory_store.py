@@ -1,4 +1,4 @@
-"""The metadata store in memory: for tests and for `--memory` brokers. Nothing outlives the block."""
+"""The metadata store in memory: a second adapter beside the one on disk, whose rows are quick and forgotten. Nothing outlives the block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from itertools import islice
 from typing import TypeVar
 
 import anyio.lowlevel
-
 from pydanube_storage.metadata.clock import Clock
 from pydanube_storage.metadata.engine import DEFAULT_HISTORY_REVISIONS, Counters, Engine, Place
 from pydanube_storage.metadata.model import Event, KeyRange, KeyValue, LeaseId, Revision
