@@ -18,7 +18,7 @@ from zlib import crc32
 
 import numpy as np
 from pydanube_core.batch import BatchView, Codec, encode_batch, read_producer_part
-from pydanube_core.batch.select import Cutter, extent, key_slots, message_sizes
+from pydanube_core.batch.select import Cutter, key_slots
 from pydanube_core.batch.validate import check_body, validate_batch
 
 LIMIT = 4_000_000
@@ -74,8 +74,10 @@ def cases(messages: int, size: int) -> dict[str, Callable[[], object]]:
         "select a quarter, lz4": lambda: Cutter(lz4).select(quarter),
         "slice a quarter": lambda: Cutter(plain).slice(few, 2 * few),
         "slots of keys": lambda: key_slots(keyed),
-        "sizes of messages": lambda: message_sizes(plain),
-        "extent of an offset range": lambda: extent(view, 10, messages - 10),
+        "sizes of messages": lambda: Cutter(plain).sizes(),
+        "extent of an offset range": lambda: view.bytes_between(
+            view.index_of(10), view.index_of(messages - 10)
+        ),
     }
 
 

@@ -31,10 +31,6 @@ def prompt_list() -> list[Prompt]:
     ]
 
 
-def is_prompt(name: str) -> bool:
-    return name in all_runbooks()
-
-
 def get_prompt(name: str, arguments: Mapping[str, str] | None) -> GetPromptResult:
     """The runbook with the values put in; the values are data that somebody typed.
 

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydanube_core.balance import (
     BrokerLoad,
+    Move,
     Policy,
     Rejection,
     Resource,
     Snapshot,
     TopicLoad,
     Verdict,
-    applied,
     assess,
     gini,
     robust_z,
@@ -139,6 +139,23 @@ def test_what_is_below_the_floor_is_not_worth_a_move() -> None:
 CLUSTERS = st.lists(
     st.lists(st.floats(0.5, 40.0, allow_nan=False), min_size=0, max_size=6), min_size=2, max_size=5
 ).filter(any)
+
+
+def applied(snapshot: Snapshot, moves: Sequence[Move]) -> Snapshot:
+    """The snapshot as the moves would leave it."""
+    topics = {topic.topic: topic for topic in snapshot.topics}
+    load = {broker.broker_id: dict(broker.load) for broker in snapshot.brokers}
+    for move in moves:
+        topic = topics[move.topic]
+        assert topic.broker_id == move.source
+        for r, amount in topic.load.items():
+            load[move.source][r] = max(0.0, load[move.source].get(r, 0.0) - amount)
+            load[move.target][r] = load[move.target].get(r, 0.0) + amount
+        topics[move.topic] = replace(topic, broker_id=move.target)
+    brokers: list[BrokerLoad] = [replace(b, load=load[b.broker_id]) for b in snapshot.brokers]
+    return replace(
+        snapshot, brokers=brokers, topics=list(topics.values()), epoch=snapshot.epoch + bool(moves)
+    )
 
 
 @given(CLUSTERS)

@@ -23,10 +23,7 @@ from pydanube_core.batch import (
 from pydanube_core.batch.select import (
     KEY_SLOTS,
     Cutter,
-    extent,
-    index_of_offset,
     key_slots,
-    message_sizes,
     slot_of,
 )
 from pydanube_core.batch.validate import validate_batch
@@ -231,12 +228,14 @@ def test_keys_spread_over_the_slots() -> None:
 def test_sizes_and_extents_agree(arguments: dict[str, Any], low: int, high: int) -> None:
     rows = rows_given(arguments)
     batch = encode_batch(**arguments)
-    sizes = message_sizes(batch).tolist()
+    sizes = Cutter(batch).sizes().tolist()
     assert sizes == [
         len(row.payload) + len(row.key or b"") + sum(len((k + v).encode()) for k, v in row.attributes.items())
         for row in rows
     ]
     view = BatchView(batch, base_offset=1000)
     inside = [i for i, row in enumerate(rows) if low <= row.delta < high]
-    assert extent(view, 1000 + low, 1000 + high) == (len(inside), sum(sizes[i] for i in inside))
-    assert index_of_offset(view, 1000 + low) == sum(row.delta < low for row in rows)
+    start, stop = view.index_of(1000 + low), view.index_of(1000 + high)
+    assert max(stop - start, 0) == len(inside)
+    assert view.bytes_between(start, stop) == sum(sizes[i] for i in inside)
+    assert start == sum(row.delta < low for row in rows)

@@ -24,7 +24,7 @@ from pydanube_core.batch import (
 from pydanube_core.batch.encode import append_padded, seal
 from pydanube_core.batch.layout import MAX_INFLATED_BYTES, padded
 from pydanube_core.batch.plain import MAX_PUBLISH_TIME_MS
-from pydanube_core.batch.select import Cutter, key_slots, message_sizes
+from pydanube_core.batch.select import Cutter, key_slots
 from pydanube_core.batch.validate import validate_batch
 from pydanube_core.errors import (
     BatchTooLarge,
@@ -400,7 +400,7 @@ def test_any_bytes_are_refused_by_a_typed_error_or_can_be_used(batch: bytes, lim
     rows = rows_of(batch)
     assert all(len(row.payload) <= limit for row in rows)
     assert all(0 <= row.sequence < 2**63 and 0 <= row.publish_time_ms <= MAX_PUBLISH_TIME_MS for row in rows)
-    assert len(key_slots(batch)) == len(message_sizes(batch)) == len(rows)
+    assert len(key_slots(batch)) == len(Cutter(batch).sizes()) == len(rows)
     every_other = list(range(0, len(rows), 2))
     cut, first, _ = Cutter(batch).select(every_other)
     assert rows_of(cut) == [rows[i].moved(first) for i in every_other]

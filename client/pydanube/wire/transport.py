@@ -79,16 +79,6 @@ class TransportFactory(Protocol):
     def __call__(self, url: str, /) -> Transport: ...
 
 
-async def listen_by_reading(stream: Stream, take: Callable[[bytes], bool]) -> bool:
-    """`Stream.listen` for a transport whose messages are fetched."""
-    while True:
-        message = await stream.read()
-        if message is None:
-            return False
-        if not take(message):
-            return True
-
-
 async def say_goodbye(stream: Stream, reader: asyncio.Task[None]) -> None:
     """End a stream in good order before it is cancelled: the broker then knows that nobody died.
 

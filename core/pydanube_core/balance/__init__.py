@@ -3,7 +3,7 @@
 from pydanube_core.balance.assess import Assessment, Deduction, ResourceView, Verdict, WhatIf, assess
 from pydanube_core.balance.facts import BrokerLoad, LoadReport, Policy, Resource, Snapshot, TopicLoad
 from pydanube_core.balance.measures import Spread, gini, robust_z, spread_of
-from pydanube_core.balance.plan import Move, Rejection, applied
+from pydanube_core.balance.plan import Move, Rejection
 
 __all__ = [
     "Assessment",
@@ -20,7 +20,6 @@ __all__ = [
     "TopicLoad",
     "Verdict",
     "WhatIf",
-    "applied",
     "assess",
     "gini",
     "robust_z",

@@ -15,11 +15,11 @@ lightest at first. What was looked at and not done is counted by reason: "nothin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from pydanube_core.balance.facts import BrokerLoad, Policy, Resource, Snapshot, TopicLoad
+from pydanube_core.balance.facts import Policy, Resource, Snapshot, TopicLoad
 
 _CANDIDATES: Final = 200  # topics of one broker that are looked at, the heaviest first
 _SWAPS: Final = 24  # of each side
@@ -305,20 +305,3 @@ def plan_moves(
     if level:
         planner.level()
     return planner.moves, planner.rejected
-
-
-def applied(snapshot: Snapshot, moves: Sequence[Move]) -> Snapshot:
-    """The snapshot as the moves would leave it."""
-    topics = {topic.topic: topic for topic in snapshot.topics}
-    load = {broker.broker_id: dict(broker.load) for broker in snapshot.brokers}
-    for move in moves:
-        topic = topics[move.topic]
-        assert topic.broker_id == move.source
-        for r, amount in topic.load.items():
-            load[move.source][r] = max(0.0, load[move.source].get(r, 0.0) - amount)
-            load[move.target][r] = load[move.target].get(r, 0.0) + amount
-        topics[move.topic] = replace(topic, broker_id=move.target)
-    brokers: list[BrokerLoad] = [replace(b, load=load[b.broker_id]) for b in snapshot.brokers]
-    return replace(
-        snapshot, brokers=brokers, topics=list(topics.values()), epoch=snapshot.epoch + bool(moves)
-    )

@@ -457,19 +457,3 @@ def slot_of(key: bytes, slots: int = KEY_SLOTS) -> int:
 def key_slots(data: Buffer, slots: int = KEY_SLOTS, *, producer_name: str = "") -> npt.NDArray[np.uint32]:
     """Return the key slots of a batch; see `Cutter.slots`."""
     return Cutter(data).slots(slots, producer_name=producer_name)
-
-
-def message_sizes(data: Buffer) -> npt.NDArray[np.int64]:
-    """Return the sizes of a batch's messages; see `Cutter.sizes`."""
-    return Cutter(data).sizes()
-
-
-def index_of_offset(view: BatchView, offset: int) -> int:
-    """Index of the first message whose offset is at least `offset`; the count if all are before it. O(log n)."""
-    return view.index_of(offset)
-
-
-def extent(view: BatchView, first: int, end: int) -> tuple[int, int]:
-    """Messages with first ≤ offset < end, and the bytes they hold as in `message_sizes`. O(log n)."""
-    start, stop = view.index_of(first), view.index_of(end)
-    return max(stop - start, 0), view.bytes_between(start, stop)

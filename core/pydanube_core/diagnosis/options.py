@@ -36,8 +36,3 @@ class DiagnosisOptions:
     def patience_s(self) -> float:
         """Nobody is missed before: half a minute, in which a process is started anew."""
         return min(LEAST_PATIENCE_S, self.stuck_after_s)
-
-    @property
-    def window_samples(self) -> int:
-        """How many samples a whole window holds."""
-        return max(3, int(self.window_s / self.sample_interval_s))

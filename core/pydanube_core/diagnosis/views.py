@@ -219,13 +219,6 @@ class SubscriptionView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerView:
-    name: str
-    connected: bool
-    producer_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
     topic: str
     log: str

@@ -23,11 +23,6 @@ class ReceiveWindow:
         self._max = largest
         self._since = 0.0
 
-    def took(self, count: int, now: float) -> int:
-        """So much was taken out of the window; what to add to it now, 0 for nothing yet."""
-        self.used += count
-        return self.update(now) if self.used * 2 >= self.size else 0
-
     def update(self, now: float) -> int:
         """Give back what was taken, and more where the window holds the peer back."""
         grown = 0

@@ -121,11 +121,6 @@ class References:
                     self.dynamic_anchors.setdefault(anchor, []).append(schema)
         return home
 
-    @property
-    def has_resources(self) -> bool:
-        """Whether a schema within the document has an address of its own."""
-        return len(self._resources) > 1
-
     def target(self, reference: str, within: Mapping[str, Any] | None = None) -> Schema | None:
         """Return the schema that a reference in `within` points at; None where that is not in the document."""
         home = self._root_uri if within is None else self._homes.get(id(within), self._root_uri)
