@@ -368,7 +368,14 @@ class Message:
 
         One that names a topic which is no inbox is none: whoever answers may write where the one who asks may not.
         """
-        return REQUEST in self.attributes and self.attributes.get(REPLY_TO, "").startswith(INBOX)
+        return self._asked is not None
+
+    @property
+    def _asked(self) -> tuple[str, str] | None:
+        """Where the reply to it goes, and which request it is; None where it is none."""
+        attributes = self.attributes
+        inbox, request = attributes.get(REPLY_TO, ""), attributes.get(REQUEST)
+        return (inbox, request) if request is not None and inbox.startswith(INBOX) else None
 
     async def reply(self, payload: bytes) -> None:
         """Answer a request. Handed over and not waited for; it is lost where whoever asked is gone.
@@ -377,12 +384,13 @@ class Message:
             Misuse: the message is no request.
             InvalidArgument: the payload is not bytes.
         """
-        if not self.wants_reply:
+        asked = self._asked
+        if asked is None:
             raise Misuse("this message is no request: only those of client.request() take a reply")
         if not isinstance(payload, bytes):
             what = type(payload).__name__
             raise InvalidArgument(f"a reply is bytes, got {what}; encode it", field="payload", value=what)
-        await self._from.lane.reply(self.attributes[REPLY_TO], self.attributes[REQUEST], payload)
+        await self._from.lane.reply(*asked, payload)
 
     async def terminate(self, reason: str = "") -> None:
         """Give the message up: no redelivery, whatever the policy; to the dead-letter topic where there is one."""

@@ -416,21 +416,18 @@ class Producer:
             raise copy_of(self._shut)
         lane = self._lanes[self._router.pick(key, partition)]
         self._reserve(1, size)
+        encoded = None if key is None else encode_key(key)
+        alone = lane.send_alone(bytes(payload), encoded, attributes)
+        if alone is not None:
+            alone.bytes = size
+            return PendingSend.of(alone, 0)
         batch = lane.gathering
         if batch.bytes + size > lane.limit_bytes and batch.bytes:
             batch = lane.seal()
         batch.bytes += size
-        index = len(batch.payloads)
-        if key is not None:
-            batch.add_keys((encode_key(key),))
-        batch.payloads.append(bytes(payload))
-        if attributes:
-            if batch.attributes is None:
-                batch.attributes = {}
-            batch.attributes[index] = dict(attributes)
-        if not index:
-            lane.first_message(only=True)
-        return PendingSend.of(batch, index)
+        if not batch.payloads:
+            lane.first_message()
+        return batch.add(bytes(payload), encoded, attributes)
 
     async def _send_within(
         self,

@@ -17,9 +17,13 @@ LIMIT = 1_000_000
 
 @st.composite
 def usual(draw: st.DrawFn) -> bytes:
-    """What the SDK sends of messages without keys and attributes."""
+    """What the SDK sends of messages without keys."""
+    attributes = None
     if draw(st.booleans()):
         payloads = draw(st.lists(st.binary(max_size=20), min_size=1, max_size=9))
+        words = st.text(alphabet="abc-_7", max_size=12)
+        each = st.none() | st.dictionaries(words, words, max_size=4)
+        attributes = draw(st.none() | st.lists(each, min_size=len(payloads), max_size=len(payloads)))
     else:  # on both sides of the count at which numpy takes over
         payloads = [b"x" * (i % 5) for i in range(draw(st.integers(60, 70)))]
     producer_id = draw(st.integers(0, 2**64 - 1))
@@ -30,6 +34,7 @@ def usual(draw: st.DrawFn) -> bytes:
         producer_epoch=draw(st.integers(0, 2**32 - 1)),
         first_sequence=draw(st.integers(0, 2**63 - len(payloads))),
         publish_time_ms=draw(st.integers(0, MAX_PUBLISH_TIME_MS)),
+        attributes=attributes,
         producers=((producer_id, name),) if draw(st.booleans()) else (),
         schema=draw(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))),
     )
@@ -84,9 +89,12 @@ def test_whatever_the_short_way_takes_the_walk_takes(batch: bytes, data: st.Data
         assert walk(hostile, limit=limit) or not short(hostile, limit=limit)
 
 
-def test_every_byte_behind_the_header_counts() -> None:
+@pytest.mark.parametrize(
+    "attributes", [None, [{"to": "/default/inbox", "ttl": "5"}, None]], ids=["plain", "attributes"]
+)
+def test_every_byte_behind_the_header_counts(attributes: list[dict[str, str] | None] | None) -> None:
     """One bit at a time, with the checksum made right: nothing is taken here that the walk refuses."""
-    batch = encode_batch([b"hello", b"you"], producer_id=3, producers=((3, "me"),))
+    batch = encode_batch([b"hello", b"you"], producer_id=3, attributes=attributes, producers=((3, "me"),))
     taken = 0
     for bit in range(8 * 8, 8 * len(batch)):
         changed = bytearray(batch)
@@ -108,8 +116,19 @@ def test_every_byte_behind_the_header_counts() -> None:
         encode_batch([b"x"], keys=[b"k"]),
         encode_batch([b"x", b"y"], producers=((1, "a"), (2, "b")), producer_index=[0, 1]),
         encode_batch([b"x"], producers=((1, "né"),)),
+        encode_batch([b"x"], attributes=[{"a": "né"}]),
+        encode_batch([b"x"], attributes=[{str(i): "" for i in range(65)}]),
+        encode_batch([b"x"] * 65, attributes=[{"a": "b"}] * 65),
     ],
-    ids=["compressed", "keyed", "two producers", "a name that is not ASCII"],
+    ids=[
+        "compressed",
+        "keyed",
+        "two producers",
+        "a name that is not ASCII",
+        "an attribute that is not ASCII",
+        "many attributes",
+        "many messages with attributes",
+    ],
 )
 def test_other_batches_are_walked_through(batch: bytes) -> None:
     assert not short(batch)

@@ -34,7 +34,7 @@ from pydanube_broker.outcome import Told
 from pydanube_broker.subscription.batch_columns import BatchColumns, producer_bytes, view_of
 from pydanube_broker.subscription.consumer import ConsumerStatistics, Standing
 from pydanube_broker.subscription.cursor import CursorSnapshot
-from pydanube_broker.subscription.live_queue import LiveQueue, all_of
+from pydanube_broker.subscription.live_queue import Indices, LiveQueue, all_of, array_of
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.policy import FailurePolicy
 from pydanube_broker.subscription.ranges import Range
@@ -389,7 +389,7 @@ class LivePump:
         else:
             self._drop(NO_CONSUMER, batch.count)
 
-    def _route(self, batch: CachedBatch, indices: Ints) -> None:
+    def _route(self, batch: CachedBatch, indices: Indices) -> None:
         match self.type:
             case SubscriptionType.EXCLUSIVE | SubscriptionType.FAILOVER:
                 self._give(self._consumers[0], batch, indices)
@@ -398,16 +398,17 @@ class LivePump:
             case SubscriptionType.KEY_SHARED:
                 self._by_key(batch, indices)
 
-    def _give(self, consumer: LiveConsumer, batch: CachedBatch, indices: Ints) -> None:
+    def _give(self, consumer: LiveConsumer, batch: CachedBatch, indices: Indices) -> None:
         lost = len(indices) - consumer.queue.offer(batch, indices)
         if lost:
             consumer.dropped += lost
             self._drop(QUEUE_FULL, lost)
 
-    def _share(self, batch: CachedBatch, indices: Ints) -> None:
+    def _share(self, batch: CachedBatch, indices: Indices) -> None:
         count = len(self._consumers)
         turns = [self._consumers[(self._turn + i) % count] for i in range(count)]
         if all(consumer.single for consumer in turns):
+            indices = array_of(indices)
             for i, consumer in enumerate(turns):
                 if len(part := indices[i::count]):
                     self._give_or_pass(consumer, turns, batch, part)
@@ -418,7 +419,7 @@ class LivePump:
         self._turn = (self._consumers.index(best) + 1) % count
 
     def _give_or_pass(
-        self, first: LiveConsumer, turns: Sequence[LiveConsumer], batch: CachedBatch, indices: Ints
+        self, first: LiveConsumer, turns: Sequence[LiveConsumer], batch: CachedBatch, indices: Indices
     ) -> None:
         """To this one, what it has no room for to the others, and what nobody has room for is dropped."""
         at = turns.index(first)
@@ -429,9 +430,10 @@ class LivePump:
         first.dropped += len(indices)
         self._drop(QUEUE_FULL, len(indices))
 
-    def _by_key(self, batch: CachedBatch, indices: Ints) -> None:
+    def _by_key(self, batch: CachedBatch, indices: Indices) -> None:
         owners = self._owners
         assert owners is not None
+        indices = array_of(indices)
         slots = key_slots(producer_bytes(batch))[indices]
         if owners.filtered:
             who = owners.by_key(_keys(batch, indices), slots)

@@ -587,7 +587,8 @@ class SubscriptionPump:
         else:
             self._changed()  # holes were passed over: the cursor moved
         self._want_tick()
-        return True
+        # A step that would find nothing does not stand between this frame and its leaving.
+        return not core.all_sent or len(self.links) > 1 or bool(self._columns)
 
     def _pick(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
         """Answer a plan of many small ranges: what a key-shared consumer had to wait for."""

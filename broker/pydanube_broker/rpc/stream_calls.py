@@ -217,11 +217,11 @@ class StreamCall(_Streaming):
         self.connection.http.pause(self.stream)
 
     def resume_reading(self) -> None:
-        """Go on in the next turn: a stream that pauses again before is told nothing."""
-        self._paused = False
-        if not self._resuming:
+        """Go on in the next turn: a stream that pauses again before is told nothing, nor is one that did not pause."""
+        if self._paused and not self._resuming:
             self._resuming = True
             self.connection.loop.call_soon(self._resume)
+        self._paused = False
 
     def _resume(self) -> None:
         self._resuming = False

@@ -34,9 +34,12 @@ class BatchColumns:
 
     def __init__(self, batch: CachedBatch) -> None:
         self.batch = batch
-        part = read_producer_part(producer_bytes(batch), verify=False)
-        # Bytes that may be held by this: as it is stored, and arranged.
-        self.weight = 2 * max(batch.stored_bytes, part.raw_bytes)
+
+    @cached_property
+    def weight(self) -> int:
+        """Bytes that may be held by this: as it is stored, and arranged."""
+        part = read_producer_part(producer_bytes(self.batch), verify=False)
+        return 2 * max(self.batch.stored_bytes, part.raw_bytes)
 
     @cached_property
     def head(self) -> BrokerPart:

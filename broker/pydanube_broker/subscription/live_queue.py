@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from pydanube_broker.journal.tail_cache import CachedBatch
 
-Ints = npt.NDArray[Any]
-Piece = tuple[CachedBatch, Ints]  # a batch, and which of its messages (indices, ascending)
+Indices = range | npt.NDArray[Any]  # a range has no gaps
+Piece = tuple[CachedBatch, Indices]  # a batch, and which of its messages (indices, ascending)
 
 # One full batch of the usual size, and as many messages as an SDK's usual credit: enough for a burst, and too little
 # to let a slow consumer cost much. Behind it are the connection's own buffer and the consumer's credit.
@@ -44,7 +44,7 @@ class LiveQueue:
             return 0
         return self._max_messages - self.messages
 
-    def offer(self, batch: CachedBatch, indices: Ints) -> int:
+    def offer(self, batch: CachedBatch, indices: Indices) -> int:
         """Take the first of these messages, as many as there is room for; returns how many."""
         taken = min(len(indices), self.room(batch))
         if taken <= 0:
@@ -75,6 +75,11 @@ class LiveQueue:
         yield from pieces
 
 
-def all_of(batch: CachedBatch) -> Ints:
+def all_of(batch: CachedBatch) -> range:
     """The indices of every message."""
-    return np.arange(batch.count, dtype=np.int64)
+    return range(batch.count)
+
+
+def array_of(indices: Indices) -> npt.NDArray[Any]:
+    """The same indices, to pick some of them."""
+    return np.arange(indices.start, indices.stop) if isinstance(indices, range) else indices

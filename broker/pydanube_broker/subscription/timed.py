@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydanube_core.batch.timing import has_attributes, timings
 
 from pydanube_broker.journal.tail_cache import CachedBatch
-from pydanube_broker.subscription.batch_columns import BatchColumns, producer_bytes, view_of
+from pydanube_broker.subscription.batch_columns import producer_bytes, view_of
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.plan import Plan
@@ -42,15 +42,17 @@ def timed_parts(
     for batch in batches:
         if not has_attributes(producer_bytes(batch)):
             continue
-        found = timings(view_of(batch))
+        view = view_of(batch)
+        found = timings(view)
         if found is None:
             continue
-        columns = BatchColumns(batch)
-        appended_ms = columns.head.append_time_ms
+        appended_ms = batch.append_time_ms
+        without_holes = batch.end - batch.base == batch.count
+        offsets = range(batch.base, batch.end) if without_holes else view.offsets()
         part = TimedPart(batch, [], [])
         wanted = iter(ranges)
         low, high = next(wanted, (0, 0))
-        for offset, (delay_ms, ttl_ms) in zip(columns.offsets.tolist(), found, strict=True):
+        for offset, (delay_ms, ttl_ms) in zip(offsets, found, strict=True):
             while high <= offset and (following := next(wanted, None)) is not None:
                 low, high = following
             if not low <= offset < high:

@@ -481,13 +481,13 @@ class Receiver:
                 return False
             if self._ready and not self._paused:
                 self._begin(self._ready.popleft(), 0)
-                self._wake()  # for what this task leaves of it
+                if length_hint(self._offsets) > 1 or self._ready:
+                    self._wake()  # for what this task leaves of it
                 return True
             self._raise_failure(())
             if not self._ready and not self._several and all(lane.ended for lane in self._lanes):
                 return False
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
+            self._waiters.append(waiter := asyncio.get_running_loop().create_future())
             try:
                 await waiter
             except asyncio.CancelledError:

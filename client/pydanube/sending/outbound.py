@@ -66,10 +66,13 @@ class Session:
             producer_id=producer_id, producer_epoch=epoch, name=producer_name, schema=schema
         )
 
-    def lone(self, payload: bytes, publish_time_ms: int) -> bytes:
-        """Return what `OutBatch.encode` makes of a batch of this payload; takes no sequence number yet."""
+    def lone(
+        self, payload: bytes, publish_time_ms: int, key: bytes | None, attributes: Mapping[str, str] | None
+    ) -> bytes:
+        """Return what `OutBatch.encode` makes of a batch of this message; takes no sequence number yet."""
         return write_bytes_field(
-            PUBLISH_BATCH_FIELD, self._lone.encode(payload, self.next_sequence, publish_time_ms)
+            PUBLISH_BATCH_FIELD,
+            self._lone.encode(payload, self.next_sequence, publish_time_ms, key, attributes),
         )
 
 
@@ -163,6 +166,18 @@ class OutBatch:
         if missing := len(self.payloads) - len(self.keys):
             self.keys += [None] * missing
         self.keys += keys
+
+    def add(self, payload: bytes, key: bytes | None, attributes: Mapping[str, str] | None) -> PendingSend:
+        """Add a message; returns its handle."""
+        index = len(self.payloads)
+        if key is not None:
+            self.add_keys((key,))
+        self.payloads.append(payload)
+        if attributes:
+            if self.attributes is None:
+                self.attributes = {}
+            self.attributes[index] = dict(attributes)
+        return PendingSend.of(self, index)
 
     # -- out -------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ import asyncio
 import random
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Final
 
 from pydanube_core.batch import Codec
@@ -108,15 +109,10 @@ class PublishLane:
         self.nudge()
         return batch
 
-    def first_message(self, *, only: bool = False) -> None:
-        """The gathering batch has got its first message; `only`: and nobody is about to add more to it."""
+    def first_message(self) -> None:
+        """The gathering batch has got its first message."""
         self.gathering.publish_time_ms = time.time_ns() // 1_000_000
-        stream = self._free_stream if only else None
-        if stream is not None and (batch := self._next()) is not None:
-            batch.writes = int(stream.write_at_once(batch.wire))
-            self._unwritten = 1 - batch.writes
-            self._options.counters.written_batches += batch.writes
-        if self.waker is not None and (stream is None or self._unwritten):
+        if self.waker is not None:
             self.nudge()
 
     @property
@@ -129,13 +125,15 @@ class PublishLane:
         free = self._alone >= ALONE_BATCHES and self.waker is not None and not self._in_flight
         return self._open_stream if free and self._may_be_alone else None
 
-    def send_alone(self, payload: bytes) -> OutBatch | None:
+    def send_alone(
+        self, payload: bytes, key: bytes | None = None, attributes: Mapping[str, str] | None = None
+    ) -> OutBatch | None:
         """Send a batch of this message in this turn of the loop, where it has no company to wait for; else None."""
         stream, session = self._free_stream, self.session
         if stream is None or session is None or len(payload) > self.max_message_bytes:
             return None
         now_ms = time.time_ns() // 1_000_000
-        wire = session.lone(payload, now_ms)
+        wire = session.lone(payload, now_ms, key, attributes)
         if not stream.write_at_once(wire):
             return None
         batch = OutBatch(self._options.topic, self._options.partition)

@@ -120,6 +120,19 @@ def _attributes(parts: list[Buffer], count: int, attributes: Sequence[Mapping[st
     _texts(parts, [*chain.from_iterable([a.values() for a in given])])
 
 
+def optional_columns(key: bytes | None, attributes: Mapping[str, str] | None) -> tuple[int, bytes]:
+    """The columns that the key and the attributes of a batch's only message take: which they are, and their bytes."""
+    parts: list[Buffer] = []
+    columns = 0
+    if key is not None:
+        columns = int(Column.KEY)
+        _keys(parts, 1, (key,))
+    if attributes:
+        columns |= Column.ATTRIBUTES
+        _attributes(parts, 1, (attributes,))
+    return columns, b"".join(parts)
+
+
 def _producers(
     parts: list[Buffer], count: int, producers: Sequence[tuple[int, str]], index: Sequence[int] | None
 ) -> int:

@@ -1,4 +1,5 @@
-"""A batch of one message, the way a program sends that awaits each: the same bytes as `encode_batch` makes, in five calls.
+"""A batch of one message, the way a program sends that awaits each: the same bytes as `encode_batch` makes, in five calls;
+with a key or attributes in some more.
 
 Between two of them the processor has forgotten the code, so it is their number that counts, not what they do.
 """
@@ -6,10 +7,11 @@ Between two of them the processor has forgotten the code, so it is their number 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Final
 from zlib import crc32
 
-from pydanube_core.batch.encode import encode_batch
+from pydanube_core.batch.encode import encode_batch, optional_columns
 from pydanube_core.batch.layout import PRODUCER_MAGIC, PRODUCER_PART, PRODUCER_PART_BYTES, VERSION, Codec
 
 # The producer part without its checksum, and the offsets of the payload column, which stand behind that
@@ -22,9 +24,9 @@ assert _FRONT.size == PRODUCER_PART_BYTES - 4
 
 
 class LoneBatches:
-    """Batches of one payload each, without key and attributes, plain, of one producer and one schema."""
+    """Batches of one payload each, plain, of one producer and one schema."""
 
-    __slots__ = ("_columns", "_epoch", "_producer_id", "_schema", "_tails")
+    __slots__ = ("_behind", "_columns", "_epoch", "_producer_id", "_schema", "_tails")
 
     def __init__(self, *, producer_id: int, producer_epoch: int, name: str, schema: tuple[int, int]) -> None:
         self._producer_id = producer_id
@@ -32,20 +34,31 @@ class LoneBatches:
         self._schema = schema
         whole = encode_batch([bytes(8)], producers=((producer_id, name),))
         self._columns = PRODUCER_PART.unpack_from(whole)[5]
-        behind = whole[PRODUCER_PART_BYTES + _OFFSETS_BYTES + 8 :]
-        self._tails = tuple(bytes(-size & 7) + behind for size in range(8))
+        self._behind = whole[PRODUCER_PART_BYTES + _OFFSETS_BYTES + 8 :]
+        self._tails = tuple(bytes(-size & 7) + self._behind for size in range(8))
 
-    def encode(self, payload: bytes, first_sequence: int, publish_time_ms: int) -> tuple[bytes, bytes, bytes]:
+    def encode(
+        self,
+        payload: bytes,
+        first_sequence: int,
+        publish_time_ms: int,
+        key: bytes | None = None,
+        attributes: Mapping[str, str] | None = None,
+    ) -> tuple[bytes, bytes, bytes]:
         """The batch, in three pieces.
 
-        The payload has no more bytes than a batch takes.
+        Payload, key and attributes have no more bytes than a batch takes.
         """
         size = len(payload)
+        columns, tail = self._columns, self._tails[size & 7]
+        if key is not None or attributes:
+            more, data = optional_columns(key, attributes)
+            columns |= more
+            tail = bytes(-size & 7) + data + self._behind
         front = _FRONT.pack(
-            PRODUCER_MAGIC, VERSION, _PLAIN, 0, 1, self._columns, size, size, self._producer_id, self._epoch, 0,
+            PRODUCER_MAGIC, VERSION, _PLAIN, 0, 1, columns, size, size, self._producer_id, self._epoch, 0,
             first_sequence, publish_time_ms, *self._schema,
         )  # fmt: skip
         body = _OFFSETS.pack(0, size) + payload
-        tail = self._tails[size & 7]
         crc = crc32(tail, crc32(body, crc32(front)))
         return front + crc.to_bytes(4, "little"), body, tail

@@ -1,9 +1,10 @@
 """Check the usual batch in one flat function.
 
-The usual batch is what the SDK sends of messages without keys and attributes: uncompressed payloads and a table of one
-producer. A lone message is one, and a walk of a dozen calls through its columns (`validate`) costs more than what is
-to be checked: 15 µs there, 2 µs here. The answer is yes or "I do not know": everything that `validate` promises of
-such a batch is asked here, and what is not found good is walked through, and refused if so by the walk, in its words.
+The usual batch is what the SDK sends of messages without keys: uncompressed payloads, some attributes of ASCII where there
+are any, and a table of one producer. A lone message is one, and a walk of a dozen calls through its columns (`validate`)
+costs more than what is to be checked: 15 µs there, 2 µs here; with the attributes of a request 40 µs and 8. The answer is
+yes or "I do not know": everything that `validate` promises of such a batch is asked here, and what is not found good is
+walked through, and refused if so by the walk, in its words.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ MAX_SEQUENCE: Final = (1 << 63) - 1
 
 _BODY: Final = PRODUCER_PART_BYTES
 _RESERVED: Final = slice(36, 40)  # of the producer part
-_PAYLOAD: Final = int(Column.PAYLOAD)
-_NOT_PLAIN: Final = ~(Column.PAYLOAD | Column.PRODUCERS)
+_ATTRIBUTES: Final = int(Column.ATTRIBUTES)
+_PRODUCERS: Final = int(Column.PRODUCERS)
+_NOT_PLAIN: Final = ~(Column.PAYLOAD | Column.ATTRIBUTES | Column.PRODUCERS)
 _ZEROS: Final = tuple(bytes(n) for n in range(8))
 _INT32: Final[Any] = np.dtype("<i4")
 _FEW: Final = 64  # up to here a tuple of offsets is compared in the time in which numpy gets going
@@ -67,7 +69,11 @@ def is_plain(data: Buffer, part: ProducerPart, *, max_message_bytes: int) -> boo
         many = np.frombuffer(data, _INT32, n + 1, _BODY)
         if many[0] or many[n] != raw or np.count_nonzero(many[1:] < many[:-1]):
             return False
-    if columns == _PAYLOAD:
+    if columns & _ATTRIBUTES:
+        at = _attributes_end(data, at, n)
+        if at < 0:
+            return False
+    if not columns & _PRODUCERS:
         return at == len(data)
     table = bytes(data[at:])
     if len(table) < _NAME:
@@ -83,3 +89,31 @@ def is_plain(data: Buffer, part: ProducerPart, *, max_message_bytes: int) -> boo
         and table[name_end:] == _ZEROS[len(table) - name_end]
         and table[_NAME:name_end].isascii()
     )
+
+
+def _attributes_end(data: Buffer, at: int, n: int) -> int:
+    """Where the attributes of `n` messages end, which begin at `at`; -1 where they are many or not found good."""
+    entries = _last_offset(data, at, n)
+    at += padded(4 * n + 4)
+    for _ in ("names", "values"):
+        length = _last_offset(data, at, entries)
+        start = at + padded(4 * entries + 4)
+        end = start + length
+        at = padded(end)
+        if length < 0 or at > len(data) or data[end:at] != _ZEROS[at - end]:
+            return -1
+        if not bytes(data[start:end]).isascii():
+            return -1
+    return at
+
+
+def _last_offset(data: Buffer, at: int, n: int) -> int:
+    """The last of the offsets of `n` entries, which begin at `at`; -1 where they are many or not found good."""
+    end = at + padded(4 * n + 4)
+    if not 0 <= n <= _FEW or end > len(data) or (not n & 1 and data[end - 4 : end] != _ZEROS[4]):
+        return -1
+    offsets = _FEW_OFFSETS[n].unpack_from(data, at)
+    if offsets[0] or (n > 1 and sorted(offsets) != [*offsets]):
+        return -1
+    last: int = offsets[n]
+    return last

@@ -37,6 +37,8 @@ _CRC_AT: Final = PRODUCER_PART_BYTES - 4
 _CODECS: Final = tuple(Codec)  # by number: looking an enum up by its value costs 1 µs
 assert all(codec == at for at, codec in enumerate(_CODECS))
 _PAYLOAD: Final = int(Column.PAYLOAD)
+_KEY: Final = int(Column.KEY)
+_ATTRIBUTES: Final = int(Column.ATTRIBUTES)
 _UNKNOWN_COLUMNS: Final = ~KNOWN_COLUMNS
 
 
@@ -170,6 +172,8 @@ class BatchView:
 
     def column_start(self, column: Column) -> int | None:
         """Byte position of a column, or None where the batch has none."""
+        if not self.part.columns & column:
+            return None
         if self._at is None:
             self._at = self._walk()
         return self._at.get(column)
@@ -211,6 +215,14 @@ class BatchView:
                 f"the columns of a batch take {at} bytes, it has {len(self._data)}", field="batch", value=at
             )
         return starts
+
+    def _attributes_at(self) -> int | None:
+        """Where the attributes begin, without the walk through all columns: many a lone message has some."""
+        part, n = self.part, self.part.count
+        if not part.columns & _ATTRIBUTES:
+            return None
+        at = PRODUCER_PART_BYTES + padded(4 * (n + 1)) + padded(part.stored_bytes)
+        return self._ragged_end(at + padded((n + 7) // 8), n) if part.columns & _KEY else at
 
     def _int32(self, at: int) -> int:
         if at < 0 or at + 4 > len(self._data):
@@ -326,7 +338,7 @@ class BatchView:
 
     def attribute_names(self) -> bytes:
         """The names of all attributes, one behind the other; empty for a batch without attributes."""
-        at = self.column_start(Column.ATTRIBUTES)
+        at = self._attributes_at()
         if at is None:
             return b""
         n = self.part.count
@@ -336,7 +348,7 @@ class BatchView:
 
     def attributes(self) -> list[dict[str, str]] | None:
         """One dict a message; None for a batch without attributes."""
-        at = self.column_start(Column.ATTRIBUTES)
+        at = self._attributes_at()
         if at is None:
             return None
         n = self.part.count
