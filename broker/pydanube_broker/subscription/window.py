@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Final, Protocol
@@ -89,7 +90,7 @@ class Window:
         self._starts: list[int] = []  # chunk.start of each, for bisect
         self.gaps = RangeSet()  # offsets above the floor, below next, known to hold no message to deliver
         self._ahead = RangeSet(snapshot.acknowledged)  # acknowledged at or above next: restored, or trimmed
-        self._ahead_attempts: list[Attempts] = list(snapshot.attempts)
+        self._ahead_attempts = deque(snapshot.attempts)
         self._timers = Timers()
         self.in_flight = 0
         self.ready = 0
@@ -195,19 +196,19 @@ class Window:
         self.version += 1
 
     def _adopt_attempts(self, placed: list[tuple[Chunk, int]]) -> None:
-        for attempts in self._ahead_attempts:
-            if attempts.start >= self.next:
-                break
-            counts = (attempts.deliveries, attempts.failures)
-            for chunk, mask in placed:
-                if hit := mask & chunk.local(attempts.start, attempts.end):
+        """Give what was placed the counts that it has. O(placed + counts of offsets below `next`); both ascend."""
+        ahead, at = self._ahead_attempts, 0
+        while ahead and ahead[0].start < self.next:
+            start, end, counts = ahead[0].start, ahead[0].end, ahead.popleft()[2:]
+            while at < len(placed) and placed[at][0].start < end:
+                chunk, mask = placed[at]
+                if hit := mask & chunk.local(start, end):
                     chunk.history[counts] = chunk.history.get(counts, 0) | hit
-        left: list[Attempts] = []
-        for a in self._ahead_attempts:
-            if a.end > self.next:
-                start = max(a.start, self.next)
-                left.append(Attempts(start=start, end=a.end, deliveries=a.deliveries, failures=a.failures))
-        self._ahead_attempts = left
+                if chunk.end > end:
+                    break
+                at += 1
+            if end > self.next:
+                ahead.appendleft(Attempts._make((self.next, end, *counts)))
 
     def _gap(self, start: int, end: int) -> None:
         self.gaps.add(start, end)
@@ -488,7 +489,7 @@ class Window:
         return closed
 
     def _drop_ahead_attempts(self, start: int, end: int) -> None:
-        kept: list[Attempts] = []
+        kept: deque[Attempts] = deque()
         for a in self._ahead_attempts:
             for low, high in ((a.start, min(a.end, start)), (max(a.start, end), a.end)):
                 if low < high:
@@ -596,7 +597,7 @@ class Window:
             kept = dict.fromkeys(c for c in self._dirty if c.end > self.floor)
             self._dirty = list(kept)
 
-    def _attempts_of(self, chunks: Iterable[Chunk], ahead: Sequence[Attempts] = ()) -> list[Attempts]:
+    def _attempts_of(self, chunks: Iterable[Chunk], ahead: Iterable[Attempts] = ()) -> list[Attempts]:
         """Ascending; what touches and has the same counts is one."""
         rows: list[tuple[int, int, int, int]] = []
         for chunk in chunks:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from itertools import pairwise
+from types import FrameType
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_broker.subscription.chunk import Chunk
 from pydanube_broker.subscription.consumer import Consumer
-from pydanube_broker.subscription.cursor import CursorSnapshot
+from pydanube_broker.subscription.cursor import Attempts, CursorSnapshot
 from pydanube_broker.subscription.invariants import check_window
 from pydanube_broker.subscription.ranges import RangeSet, normalise, ranges_of, subtract
 from pydanube_broker.subscription.terms import ConsumerTerms
@@ -162,3 +167,54 @@ def test_a_mask_far_behind_the_window_costs_nothing() -> None:
     found: dict[Chunk, int] = {}
     window.locate_masks(found, [(1 << 63, 5), (1 << 40, 1)])
     assert found == {}
+
+
+def lines_of(work: Callable[[], object]) -> int:
+    """How many lines of the window's module are run: steps that no machine makes slower."""
+    count = 0
+
+    def each(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        if frame.f_globals.get("__name__") != Window.__module__:
+            return None
+        count += 1
+        return each
+
+    before = sys.gettrace()
+    sys.settrace(each)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def restored(count: int) -> tuple[Window, tuple[Attempts, ...]]:
+    """A window that is not read ahead yet, of which every second message was tried before, in turns once and twice."""
+    tried = tuple(
+        Attempts(start=2 * n, end=2 * n + 1, deliveries=1 + n % 2, failures=n % 2) for n in range(count)
+    )
+    return Window(CursorSnapshot(floor=0, attempts=tried), durable=True), tried
+
+
+def read_in_stretches(window: Window, end: int) -> None:
+    """As the subscription reads: never across a change of counts."""
+    while window.next < end:
+        stop = window.fresh_limit(end)
+        window.place([(window.next, stop)], stop)
+
+
+def read_at_once(window: Window, end: int) -> None:
+    window.place([(0, end)], end)
+
+
+@pytest.mark.parametrize(("read", "some"), [(read_in_stretches, 500), (read_at_once, 2 * CHUNK_OFFSETS)])
+def test_counts_of_a_restart_are_given_in_steps_that_grow_with_their_number(
+    read: Callable[[Window, int], None], some: int
+) -> None:
+    steps = []
+    for count in (some, 2 * some):
+        window, tried = restored(count)
+        steps.append(lines_of(lambda w=window, end=2 * count: read(w, end)))  # type: ignore[misc]
+        assert window.snapshot().attempts == tried
+    assert steps[1] < 2.2 * steps[0], f"twice the counts took {steps[1] / steps[0]:.1f} times the steps"
