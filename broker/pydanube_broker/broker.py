@@ -29,7 +29,8 @@ from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.health import Health
 from pydanube_broker.journal import Disk, HelperPreparer, Journal, JournalOptions
 from pydanube_broker.journal.helper import HelperSyncer, InlineSyncer
-from pydanube_broker.metadata_home import check_settings, look_after, opened_metadata
+from pydanube_broker.metadata_home import check_settings, opened_metadata
+from pydanube_broker.metadata_watch import look_after
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
@@ -285,9 +286,8 @@ class Broker(BrokerParts):
 
     async def _close_journal(self) -> None:
         if self.health.recovering:
-            self.journal.abandon()
-        else:
-            await self.journal.close()
+            return self.journal.abandon()
+        await self.journal.close()
 
     async def _bind(self, stack: contextlib.AsyncExitStack, letters: Letters) -> None:
         server = self.settings.server

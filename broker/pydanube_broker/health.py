@@ -16,6 +16,8 @@ from typing import Any, Final
 from pydanube_core.errors import ClusterError, DiskFull, Draining, Fenced, JournalReadOnly, Unavailable
 from pydanube_core.facts import Reason
 
+from pydanube_broker.standstill import Standstill
+
 log = logging.getLogger("pydanube.broker")
 
 SAMPLE_S: Final = 1.0
@@ -38,6 +40,7 @@ class Health:
         self.recovering = True
         self.draining = False
         self.fenced: Fenced | None = None  # another broker has this one's place: nothing is taken, for good
+        self.standstill: Standstill | None = None  # None: nobody can take this broker's place
         self.metadata_away: ClusterError | None = None  # messages flow on without it
         self.on_fenced: Callable[[Fenced], None] = lambda _error: None
         self.journal_error: JournalReadOnly | None = None
@@ -65,6 +68,7 @@ class Health:
 
     def _sample(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(SAMPLE_S, self._sample)
+        self._standing_still()
         self._look()
 
     def _look(self) -> None:
@@ -120,13 +124,18 @@ class Health:
             raise Draining("the broker is shutting down; try again in a moment", retry_after_ms=500)
         if self.recovering:
             raise Unavailable("the broker is still reading its journal; try again", retry_after_ms=500)
+        if (error := self._standing_still()) is not None:
+            raise error
 
     def _publish_error(self) -> ClusterError | None:
         if self.fenced is not None or self.journal_error is not None:
             return self.fenced or self.journal_error
         if self.draining:
             return Draining("the broker is shutting down; try again in a moment", retry_after_ms=500)
-        return self._disk_error
+        return self._standing_still() or self._disk_error
+
+    def _standing_still(self) -> Unavailable | None:
+        return None if self.standstill is None else self.standstill.look()
 
     def reasons(self) -> tuple[Reason, ...]:
         """Why this broker is not ready; empty when it is.
@@ -139,6 +148,8 @@ class Health:
             found.append(Reason(code="RECOVERING", message="the journal is being read"))
         if self.fenced is not None:
             found.append(Reason(code=self.fenced.code, message=self.fenced.message))
+        if (stood := self._standing_still()) is not None:
+            found.append(Reason(code="STOOD_STILL", message=stood.message))
         if self.draining:
             found.append(Reason(code="DRAINING", message="the broker is shutting down"))
         if self.journal_error is not None:

@@ -6,14 +6,14 @@ cursors are two halves of one state, as `topics.agreement` says of the files. On
 | who | where | what |
 |---|---|---|
 | the prefix | `/cluster/identity` | a random id, made with the first broker |
-| the prefix | `/cluster/broker` | the one broker that uses it: its directory, and the life of it |
+| the prefix | `/cluster/brokers/<id>` | a broker that uses it: its directory, and the life of it |
 | the directory | `cluster.json` | that id, the highest revision seen, its present life and the one it was about to begin |
 
 A life is a random number of one start. A broker whose record names another life or another place is a copy of the
 directory, or another one altogether: it is refused, as both would own the same topics. Which lives are ours is noted
 in the directory before the record says so, so that a crash in between makes nobody a stranger to himself.
 
-Several brokers on one prefix are not built yet; `/cluster/broker` is what keeps a second one out.
+What a broker that runs does about it is in `metadata_watch`.
 """
 
 from __future__ import annotations
@@ -30,34 +30,25 @@ from typing import Any, Final
 
 import anyio
 from pydanube_core.errors import (
-    ClusterError,
     ClusterMismatch,
     CorruptJournal,
-    Fenced,
     InvalidArgument,
     Retryable,
     TierNotShared,
 )
 from pydanube_storage.metadata import (
     Absent,
-    Compacted,
     EmbeddedStore,
     GuardFailed,
     KeyRange,
     KeyValue,
     MetadataStore,
     ModRevision,
-    Page,
     Put,
-    Revision,
 )
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 
-from pydanube_broker.cluster.ids import BrokerId
-from pydanube_broker.cluster.keys import removed_key
-from pydanube_broker.cluster.membership import was_removed
 from pydanube_broker.data_dir import DataDir, write_synced
-from pydanube_broker.health import Health
 from pydanube_broker.settings import EMBEDDED, Settings
 from pydanube_broker.tier.ownership import place_of
 from pydanube_broker.topics.agreement import check_ids, check_metadata_there
@@ -68,7 +59,6 @@ IDENTITY: Final = "/cluster/identity"
 ADOPTING: Final = "/cluster/adopting"  # until then: which directory is being moved there (`adoption`)
 _FILE: Final = "cluster.json"
 SQLITE: Final = "metadata.sqlite"
-HISTORY_S: Final = 3600.0  # of etcd, for watches that lose their connection
 _WAIT_S: Final = 2.0  # between two attempts of a start that waits for etcd
 
 
@@ -246,91 +236,6 @@ def _check_embedded(home: Home | None, folder: Path) -> None:
         )
 
 
-async def look_after(store: MetadataStore, data_dir: DataDir, health: Health) -> None:
-    """On etcd: drop old history, notice its absence, and that another broker has this one's place. Embedded: nothing."""
-    if isinstance(store, EtcdStore):
-        async with anyio.create_task_group() as group:
-            group.start_soon(forget_history, store)
-            group.start_soon(_notice_replacement, store, data_dir, health)
-            group.start_soon(_notice_removal, store, BrokerId(data_dir.broker_id), health)
-            group.start_soon(_notice_absence, store, health)
-
-
-async def _notice_replacement(store: EtcdStore, data_dir: DataDir, health: Health) -> None:
-    """Watch who runs under this broker's id; an entry that was deleted while we live is put back, unless another is quicker."""
-    home = Home.read(data_dir.path)
-    assert home is not None, "written when the store was opened"
-    key = broker_key(data_dir.broker_id)
-    while True:
-        page = await _page_of(store, key)
-        item = page.items[0] if page.items else None
-        resident = None if item is None else Resident(**json.loads(item.value))
-        if resident is not None and resident.life != home.life:
-            health.fence(
-                Fenced(
-                    f"{resident.named} has taken the place of this broker on {home.metadata}: this one takes nothing more "
-                    "and ends. Its data directory is as it was; what only its journal holds is there alone",
-                    broker_id=resident.broker_id,
-                    data_dir=resident.data_dir,
-                )
-            )
-            return
-        if resident is None:
-            own = _resident(data_dir, home.life)
-            with suppress(GuardFailed, Retryable):
-                await store.transact([Put(key, own.to_json())], guards=[Absent(key)])
-            continue
-        only = KeyRange(start=key, end=key + "\x01")
-        with suppress(Compacted):
-            async with store.watch(only, from_revision=Revision(page.revision + 1)) as events:
-                await anext(events)
-
-
-async def _notice_removal(store: EtcdStore, broker_id: BrokerId, health: Health) -> None:
-    """Watch whether this broker is removed from the cluster."""
-    key = removed_key(broker_id)
-    while True:
-        page = await _page_of(store, key)
-        if page.items:
-            health.fence(was_removed(broker_id))
-            return
-        with suppress(Compacted):
-            only = KeyRange(start=key, end=key + "\x01")
-            async with store.watch(only, from_revision=Revision(page.revision + 1)) as events:
-                await anext(events)
-
-
-async def _notice_absence(store: EtcdStore, health: Health) -> None:
-    """Ask etcd once in a while whether it is there, so that its absence shows before a change fails."""
-    while True:
-        try:
-            await store.get(IDENTITY)
-            health.metadata_away = None
-        except Retryable as error:
-            health.metadata_away = error
-        await anyio.sleep(_WAIT_S)
-
-
-async def _page_of(store: EtcdStore, key: str) -> Page:
-    """The key as it is now, however long etcd takes to say."""
-    while True:
-        try:
-            return await store.range(KeyRange(start=key, end=key + "\x01"), limit=1)
-        except Retryable:
-            await anyio.sleep(_WAIT_S)
-
-
-async def forget_history(store: EtcdStore, *, every_s: float = HISTORY_S) -> None:
-    """Drop the history of all but the last `every_s`, again and again: it would grow without end."""
-    while True:
-        seen = store.statistics().revision
-        await anyio.sleep(every_s)
-        try:
-            await store.forget_history(seen)
-        except ClusterError as error:
-            log.warning("history_kept", extra={"event": "history_kept", "why": error.message})
-
-
 async def _open_etcd(options: EtcdOptions, stack: AsyncExitStack, *, wait: bool) -> EtcdStore:
     """Connect; with `wait` for as long as it takes, saying why once in a while."""
     while True:
@@ -362,7 +267,7 @@ async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: s
     known = home or Home(cluster_id=identity_of(identity.value), metadata=url)
     key = broker_key(data_dir.broker_id)
     resident = await store.get(key)
-    own = _resident(data_dir, secrets.token_hex(8))
+    own = resident_of(data_dir, secrets.token_hex(8))
     if resident is not None:
         check_resident(Resident(**json.loads(resident.value)), own, known, url)
     begun = replace(known, metadata=url, next_life=own.life, revision=max(known.revision, revision))
@@ -374,7 +279,8 @@ async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: s
     return begun
 
 
-def _resident(data_dir: DataDir, life: str) -> Resident:
+def resident_of(data_dir: DataDir, life: str) -> Resident:
+    """The entry of a directory's broker in one life of it."""
     return Resident(
         broker_id=str(data_dir.broker_id),
         life=life,

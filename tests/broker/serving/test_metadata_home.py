@@ -21,8 +21,8 @@ from pydanube_broker.metadata_home import (
     broker_key,
     check_resident,
     check_settings,
-    forget_history,
 )
+from pydanube_broker.metadata_watch import forget_history
 from pydanube_broker.settings import Data, Metadata, Server, Settings, Tier
 from pydanube_core.errors import (
     ClusterError,

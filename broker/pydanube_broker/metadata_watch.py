@@ -1,0 +1,169 @@
+"""What a running broker does about its place on etcd: it notices when the place is another's, and when etcd is away.
+
+Two keys say that the place is gone: `/removed/<broker>`, and `/cluster/brokers/<broker>` with another life
+(`metadata_home`). Both are watched, and asked after once the process has stood still (`standstill`): what waits in its
+sockets then may be older than the watch's next word.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import suppress
+from typing import Final
+
+import anyio
+from pydanube_core.errors import ClusterError, Fenced, Retryable
+from pydanube_storage.metadata import (
+    Absent,
+    Compacted,
+    GuardFailed,
+    KeyValue,
+    MetadataStore,
+    Page,
+    Put,
+    Revision,
+)
+from pydanube_storage.metadata.clock import BootClock
+from pydanube_storage.metadata.etcd import EtcdStore
+
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.cluster.membership import was_removed
+from pydanube_broker.data_dir import DataDir
+from pydanube_broker.health import Health
+from pydanube_broker.metadata_home import IDENTITY, Home, Resident, broker_key, resident_of
+from pydanube_broker.standstill import Standstill
+
+log = logging.getLogger("pydanube.cluster")
+
+HISTORY_S: Final = 3600.0  # of etcd, for watches that lose their connection
+_AGAIN_S: Final = 2.0  # between two questions
+
+
+async def look_after(store: MetadataStore, data_dir: DataDir, health: Health) -> None:
+    """On etcd: drop old history, notice its absence, and that another broker has this one's place. Embedded: nothing."""
+    if isinstance(store, EtcdStore):
+        health.standstill = Standstill(BootClock().now_ms, lambda: health.metadata_away is not None)
+        async with anyio.create_task_group() as group:
+            group.start_soon(forget_history, store)
+            group.start_soon(_notice_replacement, store, data_dir, health)
+            group.start_soon(_notice_removal, store, BrokerId(data_dir.broker_id), health)
+            group.start_soon(_notice_absence, store, health)
+            group.start_soon(_ask_after_standstills, store, data_dir, health, health.standstill)
+
+
+async def _notice_replacement(store: EtcdStore, data_dir: DataDir, health: Health) -> None:
+    """Watch who runs under this broker's id; an entry that was deleted while we live is put back, unless another is quicker."""
+    home = Home.read(data_dir.path)
+    assert home is not None, "written when the store was opened"
+    key = broker_key(data_dir.broker_id)
+    while True:
+        page = await _page_of(store, key)
+        item = page.items[0] if page.items else None
+        if (replaced := _replacement(item, home)) is not None:
+            health.fence(replaced)
+            return
+        if item is None:
+            own = resident_of(data_dir, home.life)
+            with suppress(GuardFailed, Retryable):
+                await store.transact([Put(key, own.to_json())], guards=[Absent(key)])
+            continue
+        only = keys.only(key)
+        with suppress(Compacted):
+            async with store.watch(only, from_revision=Revision(page.revision + 1)) as events:
+                await anext(events)
+
+
+def _replacement(item: KeyValue | None, home: Home) -> Fenced | None:
+    """The error where another directory runs under this broker's id, of the entry that names who does."""
+    resident = None if item is None else Resident(**json.loads(item.value))
+    if resident is None or resident.life == home.life:
+        return None
+    return Fenced(
+        f"{resident.named} has taken the place of this broker on {home.metadata}: this one takes nothing more "
+        "and ends. Its data directory is as it was; what only its journal holds is there alone",
+        broker_id=resident.broker_id,
+        data_dir=resident.data_dir,
+    )
+
+
+async def _ask_after_standstills(
+    store: EtcdStore, data_dir: DataDir, health: Health, standstill: Standstill
+) -> None:
+    """Let this broker accept again, after it stood still, once etcd says that nobody has its place.
+
+    A broker that went on without etcd before it stood still knows no less than it did: one question without an answer
+    is enough for it.
+    """
+    home = Home.read(data_dir.path)
+    assert home is not None, "written when the store was opened"
+    while True:
+        await standstill.noticed.wait()
+        number, was_without = standstill.number, standstill.was_without_metadata
+        try:
+            lost = await _lost_place(store, data_dir, home)
+        except Retryable as error:
+            if not was_without:
+                await anyio.sleep(_AGAIN_S)
+                continue
+            log.warning("went_on_unasked", extra={"event": "went_on_unasked", "why": error.message})
+        else:
+            if lost is not None:
+                health.fence(lost)
+                return
+            log.info("went_on", extra={"event": "went_on", "standstill": number})
+        standstill.settled(number)
+
+
+async def _lost_place(store: EtcdStore, data_dir: DataDir, home: Home) -> Fenced | None:
+    """Ask etcd once whether another has this broker's place, or it was removed. Raises `Retryable`."""
+    broker_id = BrokerId(data_dir.broker_id)
+    if await store.get(keys.removed_key(broker_id)) is not None:
+        return was_removed(broker_id)
+    return _replacement(await store.get(broker_key(broker_id)), home)
+
+
+async def _notice_removal(store: EtcdStore, broker_id: BrokerId, health: Health) -> None:
+    """Watch whether this broker is removed from the cluster."""
+    key = keys.removed_key(broker_id)
+    while True:
+        page = await _page_of(store, key)
+        if page.items:
+            health.fence(was_removed(broker_id))
+            return
+        with suppress(Compacted):
+            only = keys.only(key)
+            async with store.watch(only, from_revision=Revision(page.revision + 1)) as events:
+                await anext(events)
+
+
+async def _notice_absence(store: EtcdStore, health: Health) -> None:
+    """Ask etcd once in a while whether it is there, so that its absence shows before a change fails."""
+    while True:
+        try:
+            await store.get(IDENTITY)
+            health.metadata_away = None
+        except Retryable as error:
+            health.metadata_away = error
+        await anyio.sleep(_AGAIN_S)
+
+
+async def _page_of(store: EtcdStore, key: str) -> Page:
+    """The key as it is now, however long etcd takes to say."""
+    while True:
+        try:
+            return await store.range(keys.only(key), limit=1)
+        except Retryable:
+            await anyio.sleep(_AGAIN_S)
+
+
+async def forget_history(store: EtcdStore, *, every_s: float = HISTORY_S) -> None:
+    """Drop the history of all but the last `every_s`, again and again: it would grow without end."""
+    while True:
+        seen = store.statistics().revision
+        await anyio.sleep(every_s)
+        try:
+            await store.forget_history(seen)
+        except ClusterError as error:
+            log.warning("history_kept", extra={"event": "history_kept", "why": error.message})
