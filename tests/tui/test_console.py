@@ -19,7 +19,7 @@ from pydanube_tui.views import place
 from rich.cells import cell_len
 from rich.color import ColorType
 from textual import events
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from tests.admin.real_broker import Administered, administered
 from tests.support.filled_cluster import add_subscription, add_topic
@@ -112,6 +112,16 @@ async def test_filter_sort_and_marks(cluster: Administered) -> None:
         assert app.filter is None
         await press("escape")
         assert app.marked == set()
+
+
+async def test_a_letter_of_the_filter_narrows_with_its_key_and_not_a_frame_later(
+    cluster: Administered,
+) -> None:
+    async with opened(cluster, "topics") as (app, press):
+        await press("/")
+        await app.on_event(events.Key("z", "z"))
+        assert app.query_one("#prompt", Input).value == "z"
+        assert app.grid.rows == []
 
 
 async def test_rows_that_a_filter_left_out_are_not_said_to_be_none(cluster: Administered) -> None:

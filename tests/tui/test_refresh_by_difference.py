@@ -12,7 +12,7 @@ from pydanube_tui import source
 from pydanube_tui.source import Feed
 from pydanube_tui.view import Situation
 from pydanube_tui.views import VIEWS
-from pydanube_tui.views.subscriptions import behind
+from pydanube_tui.views.subscriptions import age_s, headroom_s
 
 from tests.admin.real_broker import Administered
 from tests.support.filled_cluster import add_topic
@@ -146,8 +146,8 @@ def test_ages_go_on_without_a_change_and_brokers_that_do_not_answer_are_named() 
         },
         now_ms=0,
     )
-    assert behind(item, situation).age_s == 15.0
-    assert behind(item, situation).headroom_s == 0.0
+    assert age_s(item, situation) == 15.0
+    assert headroom_s(item, situation) == 0.0
     [line] = (
         VIEWS["topics"]
         .page(

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from pydanube_tui.filters import FilterError, RowsInSight, ordered, parse
 from pydanube_tui.page import Cell, Column, Page, Row
 from pydanube_tui.text import clean, count, fit, size, span, sparkline, width
+from pydanube_tui.view import Situation
+from pydanube_tui.views import VIEWS
 from rich.cells import cell_len
 
 COLUMNS = (
@@ -174,3 +176,12 @@ def test_what_is_not_known_is_sorted_last_either_way() -> None:
     assert [each.key for each in ordered(ROWS, COLUMNS, "lag", False)][-1] == "/shop/unknown"
     falling = [each.key for each in ordered(ROWS, COLUMNS, "lag", True)]
     assert falling == ["/default/orders", "/shop/clicks-9", "/default/order-log", "/shop/unknown"]
+
+
+def test_offsets_are_sorted_as_numbers() -> None:
+    view = VIEWS["objects"]
+    items = [{"path": str(offset), "start_offset": offset, "end_offset": offset + 1} for offset in (100, 9)]
+    situation = Situation(view=view, arguments={}, answers={"list": {"items": items}}, now_ms=0)
+    rows = view.page(situation).rows
+    assert [row.key for row in ordered(rows, view.columns, "from", False)] == ["9", "100"]
+    assert [row.key for row in ordered(rows, view.columns, "to", True)] == ["100", "9"]

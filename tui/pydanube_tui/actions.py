@@ -1,7 +1,7 @@
 """The one table of what can be done: keys, help, palette and the documentation's page of keys are made of it.
 
-An action is a piece of the console's own doing (go, sort, copy), which `console` knows by its id, or an operation of
-the cluster, which is called with the arguments of the row it is done to: `filled` from it, `asked` of the person.
+An action is done by the console itself (go, sort, copy), by the handler that `console` has for its id; or it calls an
+operation of the cluster, with arguments from the row under the cursor (`filled`) and from the person (`asked`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pydanube_admin.engine.effect import Effect
 from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import InvalidArgument
 
+from pydanube_tui.view import View
 from pydanube_tui.views import VIEWS
 
 
@@ -50,7 +51,7 @@ class Action:
         return self.operation is not None and OPERATIONS[self.operation].effect is not Effect.READ
 
     def within(self, view: str) -> bool:
-        """Whether it is there in that view."""
+        """Whether the action is offered in that view."""
         return not self.views or view in self.views
 
 
@@ -153,7 +154,7 @@ _GATHERS: Final = {"dead_letters.replay": ("offsets", "offset")}
 
 
 def _actions() -> Iterator[Action]:
-    """Those of the table; after what goes to and fro, the views, the first ten by the digits."""
+    """The actions of the table; after `go.later` one for each view, the first ten with a digit as their key."""
     group = ""
     for text in _TABLE.strip().splitlines():
         if " | " not in text:
@@ -193,30 +194,24 @@ def keyed(changes: Mapping[str, Sequence[str]]) -> dict[str, Action]:
     """
     for id in changes:
         if id not in ACTIONS:
-            raise InvalidArgument(f"keys: there is no action {id!r}; ? names them", field="keys", value=id)
-    table = {
-        id: replace(action, keys=tuple(changes[id])) if id in changes else action
-        for id, action in ACTIONS.items()
-    }
-    for view in VIEWS:
+            raise _refused(f"keys: there is no action {id!r}; ? names them", id)
+    table = {id: replace(action, keys=tuple(changes.get(id, action.keys))) for id, action in ACTIONS.items()}
+    for view in VIEWS.values():
         _check(view, table)
     return table
 
 
-def _check(view: str, table: Mapping[str, Action]) -> None:
-    taken: dict[str, str] = {
-        column.key: f"sort by {column.name}" for column in VIEWS[view].columns if column.key
-    }
+def _refused(told: str, value: str) -> InvalidArgument:
+    return InvalidArgument(told, field="keys", value=value)
+
+
+def _check(view: View, table: Mapping[str, Action]) -> None:
+    taken = {column.key: f"sort by {column.name}" for column in view.columns if column.key}
     for action in table.values():
-        if not action.within(view):
-            continue
-        for key in action.keys:
+        for key in action.keys if action.within(view.name) else ():
             if key in taken:
-                raise InvalidArgument(
-                    f"keys: {key!r} is both {taken[key]} and {action.id} in {view}; give one of them another key",
-                    field="keys",
-                    value=key,
-                )
+                both = f"both {taken[key]} and {action.id} in {view.name}"
+                raise _refused(f"keys: {key!r} is {both}; give one of them another key", key)
             taken[key] = action.id
 
 
@@ -230,19 +225,17 @@ def read_keys(path: str) -> dict[str, Action]:
         with open(path, "rb") as file:
             tree = tomllib.load(file)
     except OSError as error:
-        raise InvalidArgument(f"--keys {path}: {error.strerror}", field="keys", value=path) from None
+        raise _refused(f"--keys {path}: {error.strerror}", path) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"--keys {path}: this is not TOML: {error}", field="keys", value=path) from None
+        raise _refused(f"--keys {path}: this is not TOML: {error}", path) from None
     section = tree.get("keys")
     if not isinstance(section, dict) or set(tree) != {"keys"}:
-        raise InvalidArgument(
-            f'--keys {path}: write [keys], then "table.sort" = "s"', field="keys", value=path
-        )
+        raise _refused(f'--keys {path}: write [keys], then "table.sort" = "s"', path)
     changes: dict[str, list[str]] = {}
     for id, given in section.items():
         keys = [given] if isinstance(given, str) else given
         if not isinstance(keys, list) or not all(isinstance(key, str) and key for key in keys):
-            raise InvalidArgument(f"--keys {path}: {id}: a key is a text", field="keys", value=id)
+            raise _refused(f"--keys {path}: {id}: a key is a text", id)
         changes[id] = keys
     return keyed(changes)
 

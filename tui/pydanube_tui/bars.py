@@ -3,63 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from pydanube_tui.actions import Action
 from pydanube_tui.cluster import Standing, State
-from pydanube_tui.page import Line, Tone
+from pydanube_tui.page import Line, Span, Tone, dim
 from pydanube_tui.text import clean, ending, fit, span, width
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Top:
-    """The facts that the line at the top tells; its texts are those that are drawn."""
-
-    cluster: str
-    production: bool
-    crumbs: Sequence[str]
-    standing: Standing
-    now_ms: int
-    refresh_s: float
-    paused: bool
-    writes: bool
-
-
-def header(top: Top, cells: int) -> tuple[str, Line, Line]:
-    """The cluster's name, the crumbs, and the right end: freshness and what is allowed."""
-    right = (
-        *_freshness(top),
-        (" WRITES " if top.writes else " read-only ", Tone.WARN if top.writes else Tone.DIM),
-    )
-    name = f" {fit(top.cluster, min(width(top.cluster), max(8, cells // 3)))} "
+def header(cluster: str, crumbs: Sequence[str], right: Line, cells: int) -> tuple[str, Line]:
+    """The cluster's name, and the line after it: where one is, and the right end. Texts come as they are drawn."""
+    name = f" {fit(cluster, min(width(cluster), max(8, cells // 3)))} "
     room = cells - width(name) - sum(width(text) for text, _ in right) - 1
-    crumbs = " › ".join(top.crumbs)
-    if width(crumbs) > room - 2:
-        crumbs = top.crumbs[-1]
-    shown = ending(crumbs, max(1, room - 2))
-    left: Line = ((f" {shown}", Tone.STRONG), (" " * max(1, room - width(shown)), Tone.PLAIN))
-    return name, left, right
+    whole = " › ".join(crumbs)
+    shown = ending(whole if width(whole) <= room - 2 else crumbs[-1], max(1, room - 2))
+    return name, ((f" {shown}", Tone.STRONG), (" " * max(1, room - width(shown)), Tone.PLAIN), *right)
 
 
-def _freshness(top: Top) -> Line:
-    standing = top.standing
-    age_s = standing.age_s(top.now_ms)
-    pace = "paused" if top.paused else f"every {span(top.refresh_s)}"
-    tries = f"{standing.tries} {'try' if standing.tries == 1 else 'tries'}"
+def freshness(standing: Standing, now_ms: int, refresh_s: float, *, paused: bool) -> list[Span]:
+    """How it stands with the cluster, how old its data is, and how often it is asked."""
+    age_s = standing.age_s(now_ms)
     match standing.state:
         case State.CONNECTING:
-            return (("○ connecting ", Tone.WARN),)
+            return [("○ connecting ", Tone.WARN)]
         case State.LOST:
+            tries = f"{standing.tries} {'try' if standing.tries == 1 else 'tries'}"
             held = "" if age_s is None else f", data {span(age_s)} old"
-            return ((f"✗ connection lost, {tries}{held} ", Tone.BAD),)
+            return [(f"✗ connection lost, {tries}{held} ", Tone.BAD)]
         case State.REFUSED:
-            return ((f"▼ refused: {standing.error.code if standing.error else ''} ", Tone.BAD),)
+            return [(f"▼ refused: {standing.error.code if standing.error else ''} ", Tone.BAD)]
         case State.LIVE:
-            stale = standing.stale(top.now_ms, top.refresh_s)
-            return (
-                (f"{'○' if stale else '●'} {span(age_s or 0)} old ", Tone.WARN if stale else Tone.GOOD),
-                (f"{pace} ", Tone.DIM),
-            )
+            mark, tone = ("○", Tone.WARN) if standing.stale(now_ms, refresh_s) else ("●", Tone.GOOD)
+            pace = "paused" if paused else f"every {span(refresh_s)}"
+            return [(f"{mark} {span(age_s or 0)} old ", tone), dim(f"{pace} ")]
 
 
 def footer(actions: Iterable[Action], counts: str, cells: int) -> Line:

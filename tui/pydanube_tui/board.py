@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from textwrap import wrap
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from pydanube_admin.engine.permission import may_use
 from pydanube_admin.registry import OPERATIONS
@@ -26,14 +26,14 @@ from textual.widgets import Static
 
 from pydanube_tui import files
 from pydanube_tui.actions import Action, by_key
-from pydanube_tui.bars import Top, footer, header
+from pydanube_tui.bars import footer, freshness, header
 from pydanube_tui.cluster import Cluster, Options, Standing, State, bearable
 from pydanube_tui.dialogs import Choice, Choosing, Entry, Reading
 from pydanube_tui.filters import Filter, FilterError, RowsInSight
 from pydanube_tui.grid import MANY, Grid
 from pydanube_tui.interrupting import within
 from pydanube_tui.memory import Memory
-from pydanube_tui.page import MISREAD, Column, Line, Page, Row, Target, Tone, line
+from pydanube_tui.page import MISREAD, Column, Line, Page, Row, Target, Tone, dim, line
 from pydanube_tui.payloads import json_text
 from pydanube_tui.source import Caller, Feed
 from pydanube_tui.tail import Tail
@@ -44,18 +44,20 @@ from pydanube_tui.views import VIEWS
 from pydanube_tui.views.messages import FORMS
 
 HISTORY: Final = 100
-RIGHTS_S: Final = 30.0  # between two questions what the caller may do
+SUGGESTER: Final = SuggestFromList(  # what can be typed after `:`
+    [*VIEWS, *(alias for view in VIEWS.values() for alias in view.aliases), "cluster", "theme", "quit"],
+    case_sensitive=False,
+)
+RIGHTS_S: Final = 30.0  # between two questions for what the caller may do
 EVERYTHING: Final = frozenset({"*"})
 LIVE_S: Final = 0.25  # between two looks at a tail
-STILL: Final = (
-    2  # refreshes without news, after which the page is that of before: marks and rates are gone by then
-)
+STILL: Final = 2  # refreshes without news, after which a page stays: its marks and rates are gone by then
 FILTER_S: Final = 2.0  # of the processor, for all rows
 FOLDED: Final = 200  # rows that are made ready for filters in one go
 
 
 class Board(App[None]):
-    """The screen, the places and what is asked for them. `caller` stands in for the client of the cluster (a test's, or one in the broker's own process)."""
+    """The screen, the history of places, and the worker that asks for what is shown. `caller`: used in place of a client of the cluster, by tests."""
 
     CSS = """
     Screen { layers: base; background: $background; }
@@ -113,20 +115,11 @@ class Board(App[None]):
         """Put header, table, prompt line and footer on the screen."""
         yield Static(id="top")
         yield Grid(self.look)
-        words = [
-            *VIEWS,
-            *(alias for view in VIEWS.values() for alias in view.aliases),
-            "cluster",
-            "theme",
-            "quit",
-        ]
-        yield Entry(
-            id="prompt", select_on_focus=False, suggester=SuggestFromList(words, case_sensitive=False)
-        )
+        yield Entry(id="prompt", select_on_focus=False)
         yield Static(id="bottom")
 
     def on_mount(self) -> None:
-        """Theme, the first view, a tick for the age of the data."""
+        """Set the theme, open the first view, and begin to count the age of the data."""
         for look in LOOKS.values():
             self.register_theme(look.theme)
         self.theme = self.look.theme.name
@@ -190,6 +183,7 @@ class Board(App[None]):
         self.open_view(fresh=True)
 
     def step(self, steps: int) -> None:
+        """Go so many places on in the history; back where negative."""
         if 0 <= self.at + steps < len(self.places):
             self.at += steps
             self.open_view(fresh=True)
@@ -206,7 +200,7 @@ class Board(App[None]):
         self.run_worker(self._follow(self.feed), group="view", exclusive=True)
 
     def _choose_actions(self) -> None:
-        """Those of the view we are at: by their keys, and for the footer, what is most wanted first."""
+        """Set the actions of this view: by their keys, and for the footer the most wanted first."""
         self.keys_here = by_key(self.options.actions, self.target.view)
         here = (each for each in self.options.actions.values() if each.keys and each.within(self.target.view))
         self._wanted = sorted(filter(self.may, here), key=self._weight)
@@ -243,7 +237,7 @@ class Board(App[None]):
                     await self.wake.wait()
 
     async def _know_rights(self) -> None:
-        """Ask now and then what the caller may do; until the broker has said so, all is offered, and refused by it."""
+        """Ask every `RIGHTS_S` what the caller may do. Until the first answer everything is offered, and the broker refuses."""
         while True:
             with suppress(ClusterError, *MISREAD):
                 held = frozenset((await self.caller.call("security.whoami"))["permissions"])
@@ -287,7 +281,7 @@ class Board(App[None]):
     # -- drawing -----------------------------------------------------------------------------------------------
 
     def dressed(self, theme: str) -> Look:
-        """A theme, in the letters that may be drawn."""
+        """The look of a theme, without glyphs where `--ascii` was given."""
         return replace(LOOKS[theme], ascii_only=self.options.ascii_only)
 
     def _situation(self) -> Situation:
@@ -306,7 +300,7 @@ class Board(App[None]):
             self.page = self.view.page(situation)
 
     async def _fold(self) -> None:
-        """Make ready what a filter looks at, a few rows at a time: no key waits for it."""
+        """Prepare the texts that a filter searches, `FOLDED` rows in one go, so that no key waits for all of them."""
         rows = self.page.rows
         if len(rows) <= MANY or rows is self._folded:
             return
@@ -330,7 +324,7 @@ class Board(App[None]):
         return not self.screen_stack or not self.screen_stack[0].query(Grid)
 
     def draw(self, *, fresh: bool = False) -> None:
-        """Filter, sort, and hand over to the grid."""
+        """Filter and sort the rows of the page, and show them in the table."""
         if self._gone:
             return
         sort = self.sorted_by(self.page)
@@ -366,32 +360,23 @@ class Board(App[None]):
         self.bars()
 
     def bars(self) -> None:
-        name, crumbs, right = header(
-            Top(
-                cluster=self.look.letters(clean(self.cluster.name)),
-                production=self.cluster.production,
-                crumbs=[self.look.letters(clean(each)) for each in self._crumbs()],
-                standing=self.standing,
-                now_ms=self.now_ms,
-                refresh_s=self.refresh_s,
-                paused=self.paused,
-                writes=self.options.allow_writes,
-            ),
-            self.size.width,
-        )
-        bar = (
-            self.look.production if self.cluster.production else self.look.bar + self.look.tones[Tone.ACCENT]
-        )
-        top = Text(self.look.letters(name), bar, no_wrap=True, end="")
-        self._set("#top", top.append_text(self._barred((*crumbs, *right))))
-        counts = self._counts
-        if isinstance(self.feed, Tail):
-            counts = f"dropped by view: {count(self.feed.dropped)}  {counts}"
-        if self.filter is not None:
-            counts = f"/{self.filter.text}  {counts}"
-        if self.marked:
-            counts = f"{len(self.marked):,} marked  {counts}"
-        self._set("#bottom", self._barred(footer(self._wanted, counts, self.size.width)))
+        """Draw header and footer."""
+        look, filter = self.look, self.filter
+        here = [look.letters(clean(each)) for each in (self.cluster.name, *self._crumbs())]
+        fresh = freshness(self.standing, self.now_ms, self.refresh_s, paused=self.paused)
+        allowed = (" WRITES ", Tone.WARN) if self.options.allow_writes else dim(" read-only ")
+        name, rest = header(here[0], here[1:], (*fresh, allowed), self.size.width)
+        style = look.production if self.cluster.production else look.bar + look.tones[Tone.ACCENT]
+        top = Text(look.letters(name), style, no_wrap=True, end="")
+        self._set("#top", top.append_text(self._barred(rest)))
+        counts = [
+            f"{len(self.marked):,} marked" if self.marked else "",
+            f"/{filter.text}" if filter is not None else "",
+            f"dropped by view: {count(self.feed.dropped)}" if isinstance(self.feed, Tail) else "",
+            self._counts,
+        ]
+        told = "  ".join(each for each in counts if each)
+        self._set("#bottom", self._barred(footer(self._wanted, told, self.size.width)))
 
     def _set(self, id: str, text: Text) -> None:
         for bar in self.screen_stack[0].query(id).results(Static):  # none while the screen is taken down
@@ -400,12 +385,7 @@ class Board(App[None]):
     def _barred(self, spans: Line) -> Text:
         drawn = Text(no_wrap=True, end="")
         for words, tone in spans:
-            style = (
-                self.look.tones[tone] + self.look.bar
-                if tone is Tone.PLAIN
-                else self.look.bar + _ink(self.look, tone)
-            )
-            drawn.append(self.look.letters(clean(words)), style)
+            drawn.append(self.look.letters(clean(words)), self.look.on_bar(tone))
         return drawn
 
     def _weight(self, action: Action) -> int:
@@ -435,8 +415,12 @@ class Board(App[None]):
         self.notify(text, severity="error" if bad else "information", markup=False, timeout=8 if bad else 4)
 
     def read(self, title: str, lines: Sequence[Line]) -> None:
-        """Open a text over the screen, to be read and closed."""
+        """Show a text in a dialog."""
         self.push_screen(Reading(self.look, title, lines))
+
+    def read_json(self, title: str, value: object) -> None:
+        """Show a value as JSON in a dialog."""
+        self.read(title, [((each, Tone.PLAIN),) for each in json_text(value, indent=2).split("\n")])
 
     def copied(self, text: str, what: str) -> None:
         """Copy by the terminal (OSC 52), and into a file for those that do not take it."""
@@ -468,20 +452,8 @@ class Board(App[None]):
         self.open_view(fresh=True)
 
 
-def _ink(look: Look, tone: Tone) -> Any:
-    from rich.style import Style
-
-    style = look.tones[tone]
-    return Style(color=style.color, bold=style.bold, dim=style.dim)
-
-
 def misread(error: Exception) -> Internal:
     """The error that an answer of an unknown shape is told as."""
     return Internal(
         f"the answer is not as this console knows it ({type(error).__name__}: {error}); is the broker of another version?"
     )
-
-
-def json_lines(value: object) -> list[Line]:
-    """A value as JSON, a line each."""
-    return [((each, Tone.PLAIN),) for each in json_text(value, indent=2).split("\n")]

@@ -1,7 +1,7 @@
-"""Short ways to write a column: its name, how it lies, and what it shows of an item.
+"""Short ways to write a column: its name, its layout, and what it shows of an item.
 
-How it lies is said in words: the capital letter that sorts by it, its least and most cells, `grows`, `right`, `marks`,
-`drop=N`, a unit. `N 20-60 grows`: sorted by N, from 20 to 60 cells wide, and it shares the room that is left.
+The layout is written in words: the capital letter that sorts by it, its least and most cells, `grows`, `right`, `marks`,
+`drop=N`, a unit; `exact` numbers are written with all their digits. `N 20-60 grows`: sorted by N, from 20 to 60 cells wide, and it shares the room that is left.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 Get = Callable[[Item], Any]
 _UNITS: Final = {"count": count, "bytes": size, "seconds": span}
+_WRITTEN: Final = {**_UNITS, "exact": shown}
 
 
-def column(name: str, lies: str, *, title: str | None = None, **more: Any) -> Column:
+def column(name: str, layout: str, *, title: str | None = None, **more: Any) -> Column:
     """A column whose rows bring their cells, or with what `more` says."""
-    for word in lies.split():
-        if word in _UNITS:
-            more["unit"] = word
+    for word in layout.split():
+        if word in _WRITTEN:
+            more["unit"] = word if word in _UNITS else "count"
         elif word in ("grows", "right", "marks"):
             more[word] = True
         elif word.startswith("drop="):
@@ -36,20 +37,20 @@ def column(name: str, lies: str, *, title: str | None = None, **more: Any) -> Co
     return Column(name=name, title=name if title is None else title, **more)
 
 
-def told(name: str, lies: str, cell: Callable[[Item], Cell], *, title: str | None = None) -> Column:
+def custom(name: str, layout: str, cell: Callable[[Item], Cell], *, title: str | None = None) -> Column:
     """A cell with a tone of its own."""
-    return column(name, lies, title=title, cell=lambda item, _: cell(item))
+    return column(name, layout, title=title, cell=lambda item, _: cell(item))
 
 
 def moving(
-    name: str, lies: str, cell: Callable[[Item, Situation], Cell], *, title: str | None = None
+    name: str, layout: str, cell: Callable[[Item, Situation], Cell], *, title: str | None = None
 ) -> Column:
     """A cell that changes while its item does not."""
-    return column(name, lies, title=title, cell=cell, moves=True)
+    return column(name, layout, title=title, cell=cell, moves=True)
 
 
 def words(
-    name: str, lies: str, get: str | Get = "", *, title: str | None = None, tone: Tone = Tone.PLAIN
+    name: str, layout: str, get: str | Get = "", *, title: str | None = None, tone: Tone = Tone.PLAIN
 ) -> Column:
     """Make a column of texts, by a field's name or a function of the item."""
     take = _getter(get or name)
@@ -61,22 +62,24 @@ def words(
         found = text(item)
         return Cell(found, tone, found)
 
-    return column(name, lies, title=title, cell=cell, value=text)
+    return column(name, layout, title=title, cell=cell, value=text)
 
 
-def number(name: str, lies: str, get: str | Get = "", *, title: str | None = None) -> Column:
-    """A number, written by its unit."""
+def number(
+    name: str, layout: str, get: str | Get = "", *, title: str | None = None, tone: Tone | None = None
+) -> Column:
+    """A number, written by its unit; without a tone of its own, 0 and what is not known are dimmed."""
     take = _getter(get or name)
-    write = next((_UNITS[word] for word in lies.split() if word in _UNITS), count)
+    write = next((_WRITTEN[word] for word in layout.split() if word in _WRITTEN), count)
 
     def cell(item: Item, _: object) -> Cell:
         value = take(item)
-        return Cell(write(value), Tone.PLAIN if value else Tone.DIM, value)
+        return Cell(write(value), tone or (Tone.PLAIN if value else Tone.DIM), value)
 
-    return column(name, f"count {lies} right", title=title, cell=cell, value=take)
+    return column(name, f"count {layout} right", title=title, cell=cell, value=take)
 
 
-def since(name: str, lies: str, field: str) -> Column:
+def since(name: str, layout: str, field: str) -> Column:
     """How long ago a time was; sorted so that rising is the newest first."""
 
     def cell(item: Item, situation: Situation) -> Cell:
@@ -84,7 +87,7 @@ def since(name: str, lies: str, field: str) -> Column:
         age_s = None if then is None else (situation.now_ms - then) / 1000
         return Cell(ago(item.get(field), situation.now_ms), Tone.DIM, age_s)
 
-    return moving(name, f"6 right seconds {lies}", cell)
+    return moving(name, f"6 right seconds {layout}", cell)
 
 
 def _getter(field: str | Get) -> Callable[[Item], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Final
 
@@ -13,7 +14,7 @@ from textual.widgets import Input
 
 from pydanube_tui import files
 from pydanube_tui.actions import Action
-from pydanube_tui.board import json_lines, misread
+from pydanube_tui.board import SUGGESTER, misread
 from pydanube_tui.cluster import bearable
 from pydanube_tui.dialogs import Choice, Field, Form
 from pydanube_tui.doing import Doing
@@ -27,7 +28,12 @@ from pydanube_tui.tail import Tail
 from pydanube_tui.themes import LOOKS
 from pydanube_tui.views import place
 from pydanube_tui.views.messages import FORMS, message_lines
+from pydanube_tui.views.subscriptions import place_of_subscription
 
+_PLACEHOLDERS: Final = {
+    ":": "view, and what of; up: what was typed before",
+    "/": "text /regex/ ~fuzzy !not column:>1k $.json.path:x",
+}
 _MOVES: Final = ("up", "down", "pageup", "pagedown", "home", "end", "j", "k", "g", "G")
 
 
@@ -77,6 +83,7 @@ class Console(Doing):
             self._recall(1 if event.key == "up" else -1)
         elif event.is_printable and event.character is not None:
             prompt.replace(event.character, *prompt.selection)
+            self._narrow_typed(prompt.value)  # with the key: line and rows are one paint, not two frames
         else:
             return False
         return True
@@ -171,11 +178,8 @@ class Console(Doing):
         prompt = self.query_one("#prompt", Input)
         prompt.add_class("-open")
         prompt.value = self.filter.text if kind == "/" and self.filter is not None else ""
-        prompt.placeholder = (
-            "view, and what of; up: what was typed before"
-            if kind == ":"
-            else "text /regex/ ~fuzzy !not column:>1k $.json.path:x"
-        )
+        prompt.suggester = SUGGESTER if kind == ":" else None
+        prompt.placeholder = _PLACEHOLDERS[kind]
         prompt.cursor_position = len(prompt.value)
         prompt.focus()
 
@@ -196,25 +200,33 @@ class Console(Doing):
         self.grid.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """A filter narrows while it is typed."""
-        if self.prompting != "/" or event.input.id != "prompt":
-            return
-        try:
-            self.filter = parse(event.value, self.page.columns) if event.value.strip() else None
-        except FilterError:  # said when it is entered; while it is typed, the rows stay
-            return
-        self.draw()
+        """Narrow the rows by what is in the line, however it came there."""
+        if event.input.id == "prompt":
+            self._narrow_typed(event.value)
+
+    def _narrow_typed(self, words: str) -> None:
+        """Narrow by a line that is being typed: what cannot be read yet leaves the rows as they are."""
+        with suppress(FilterError):
+            self._narrow(words.strip())
+
+    def _narrow(self, words: str) -> None:
+        """Keep the rows that the words in the line of `/` leave.
+
+        Raises:
+            FilterError: they are no filter; the rows stay.
+        """
+        if self.prompting == "/" and words != ("" if self.filter is None else self.filter.text):
+            self.filter = parse(words, self.page.columns) if words else None
+            self.draw()
 
     def _submit(self, words: str) -> None:
         """Carry out what was typed."""
         kind = self.prompting
-        if kind == "/":
-            try:
-                self.filter = parse(words, self.page.columns) if words else None
-            except FilterError as error:
-                self.say(str(error), bad=True)
-                return
-            self.draw()
+        try:
+            self._narrow(words)
+        except FilterError as error:
+            self.say(str(error), bad=True)
+            return
         self._close_prompt(cleared=False)
         if kind == ":" and words:
             self.said.append(words)
@@ -255,8 +267,7 @@ class Console(Doing):
             self.go(self.places[self.at - 1])
 
     def _enter(self) -> None:
-        row = self.grid.selected
-        if row is None:
+        if (row := self.grid.selected) is None:
             return
         if self.target.view == "runbooks":
             self._begin(self.run_runbook(row.key))
@@ -267,11 +278,11 @@ class Console(Doing):
         elif isinstance(row.enter, Call):
             self._begin(self._carry_out(row.enter))
         else:
-            self._json()
+            self.read_json(row.key, row.item)
 
     async def _carry_out(self, call: Call) -> None:
         """An operation that a finding names."""
-        self.read(call.operation, json_lines(await self.caller.call(call.operation, call.arguments)))
+        self.read_json(call.operation, await self.caller.call(call.operation, call.arguments))
 
     def on_grid_entered(self) -> None:
         """A click on the selected row."""
@@ -282,23 +293,19 @@ class Console(Doing):
         self._sort(event.column.name)
 
     def _json(self) -> None:
-        row = self.grid.selected
-        if row is not None:
-            self.read(row.key, json_lines(row.item))
+        if (row := self.grid.selected) is not None:
+            self.read_json(row.key, row.item)
 
     def _copy(self) -> None:
-        row = self.grid.selected
-        if row is not None:
-            self.copied(row.key.partition(" ")[2] or row.key if " " in row.key else row.key, "the name")
+        if (row := self.grid.selected) is not None:
+            self.copied(row.key.partition(" ")[2] or row.key, "the name")
 
     def _copy_json(self) -> None:
-        row = self.grid.selected
-        if row is not None:
+        if (row := self.grid.selected) is not None:
             self.copied(json_text(row.item, indent=2), "the row as JSON")
 
     def _mark(self) -> None:
-        row = self.grid.selected
-        if row is not None:
+        if (row := self.grid.selected) is not None:
             self.marked ^= {row.key}
             self.draw()
             self.grid.move(1)
@@ -353,11 +360,8 @@ class Console(Doing):
         if chosen is None:
             return
         rows = [row for row in self.grid.rows if not row.heading]
-        text = (
-            files.as_csv(self.grid.columns, self.page.columns, rows)
-            if chosen == "csv"
-            else files.as_json(rows)
-        )
+        shown, known = self.grid.columns, self.page.columns
+        text = files.as_csv(shown, known, rows) if chosen == "csv" else files.as_json(rows)
         path = files.write(self.options.files, f"{self.target.view}.{chosen}", text)
         self.say(f"wrote {len(rows)} rows, {len(text.encode())} bytes, to {path}")
 
@@ -375,8 +379,7 @@ class Console(Doing):
         row = self.grid.selected
         found = {**self.target.arguments, **(row.item if row is not None else {})}
         if "subscription" in found:
-            place = {"topic": found["topic"], "subscription": found["subscription"]}
-            self.go(Target(view="dead-letters", arguments=place))
+            self.go(place_of_subscription(found, "dead-letters"))
 
     def _toggle_follow(self) -> None:
         if isinstance(self.feed, Tail):
@@ -384,12 +387,8 @@ class Console(Doing):
             self.wake.set()
 
     async def _jump(self) -> None:
-        field = Field(
-            name="from",
-            help="offset:42, time:-15m, time:2026-01-31T12:00:00Z, earliest, latest",
-            required=True,
-        )
-        form = Form(self.look, "read from", [field])
+        help = "offset:42, time:-15m, time:2026-01-31T12:00:00Z, earliest, latest"
+        form = Form(self.look, "read from", [Field(name="from", help=help, required=True)])
         values = await self.push_screen_wait(form)
         if values is not None and isinstance(self.feed, Tail):
             self.go(Target(view="messages", arguments={"topic": self.feed.topic, "from": values["from"]}))

@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from pydanube_tui.page import Line, Tone
+from pydanube_tui.page import Line, Tone, dim
 from pydanube_tui.text import clean, masked
 from pydanube_tui.themes import Look
 
@@ -179,12 +179,8 @@ class Choosing(Dialog[str]):
         for choice in self._choices:
             whole = f"{choice.id} {choice.title} {choice.help}".casefold()
             if all(word in whole for word in wanted):
-                line: Line = (
-                    (f"{choice.title:<24}", Tone.STRONG),
-                    (f"{choice.hint:<11}", Tone.ACCENT),
-                    (choice.help, Tone.DIM),
-                )
-                shown = self.text([line])
+                title, hint = (f"{choice.title:<24}", Tone.STRONG), (f"{choice.hint:<11}", Tone.ACCENT)
+                shown = self.text([(title, hint, dim(choice.help))])
                 shown.no_wrap, shown.overflow = True, "ellipsis"
                 options.add_option(Option(shown, id=choice.id))
         if options.option_count:

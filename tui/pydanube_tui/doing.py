@@ -21,9 +21,9 @@ from pydanube_admin.runbooks.running import Outcome, run
 from pydanube_core.errors import ClusterError, InvalidArgument, PlanStale, Unavailable
 
 from pydanube_tui.actions import Action
-from pydanube_tui.board import Board, json_lines
+from pydanube_tui.board import Board
 from pydanube_tui.dialogs import Choice, Field, Form, Reading
-from pydanube_tui.page import Line, Row, Target, Tone, line
+from pydanube_tui.page import Line, Row, Target, Tone, dim, line
 from pydanube_tui.payloads import json_text
 from pydanube_tui.plans import MOST_TOGETHER, Consent, arguments_of, as_one, fields_of, typed
 from pydanube_tui.tail import KEPT_BYTES
@@ -60,7 +60,7 @@ class Doing(Board):
             if calls is None:
                 return
             if operation.effect is Effect.READ:
-                self.read(operation.name, json_lines(await self.caller.call(operation.name, calls[0])))
+                self.read_json(operation.name, await self.caller.call(operation.name, calls[0]))
             else:
                 await self._change(operation, calls, rows)
         except ClusterError as error:
@@ -168,27 +168,21 @@ class Doing(Board):
         if not done:
             return
         undoable = [each for each in done if each.get("undo_until")]
-        many = f" ({len(done)} times)" if len(done) > 1 else ""
         self.undoable = [str(each["call_id"]) for each in undoable]
-        key = self.options.actions["change.undo"].keys[0]
-        undo = (
-            f"; {key} takes it back until {clock(undoable[0]['undo_until'])}"
-            if undoable
-            else "; it is for good"
-        )
-        self.say(f"done: {operation.name}{many}{undo}")
+        many = f" ({len(done)} times)" if len(done) > 1 else ""
+        key, undo = self.options.actions["change.undo"].keys[0], "it is for good"
+        if undoable:
+            undo = f"{key} takes it back until {clock(undoable[0]['undo_until'])}"
+        self.say(f"done: {operation.name}{many}; {undo}")
 
     async def undo(self) -> None:
         """Take back the last change that was done here."""
         if not self.undoable:
-            self.say(
-                "nothing was done here that could be taken back; the view audit has the changes of others"
-            )
+            self.say("nothing was done here that can be taken back; the view audit has the changes of others")
             return
+        calls = [{"call_id": call} for call in reversed(self.undoable)]
         try:
-            await self._change(
-                OPERATIONS["changes.undo"], [{"call_id": call} for call in reversed(self.undoable)]
-            )
+            await self._change(OPERATIONS["changes.undo"], calls)
         except ClusterError as error:
             self.read("undo: refused", _refusal(error))
 
@@ -200,12 +194,9 @@ class Doing(Board):
         if not rows:
             return
         newer = int(rows[-1].item["version"])
-        known = sorted(int(row.item["version"]) for row in self.page.rows)
-        older = (
-            int(rows[0].item["version"])
-            if len(rows) > 1
-            else max((v for v in known if v < newer), default=newer)
-        )
+        known = [int(row.item["version"]) for row in self.page.rows]
+        before_it = max((version for version in known if version < newer), default=newer)
+        older = int(rows[0].item["version"]) if len(rows) > 1 else before_it
         subject = self.target.arguments["subject"]
         before, after = [await self._definition(subject, version) for version in (older, newer)]
         tones = {"+": Tone.GOOD, "-": Tone.BAD, "@": Tone.ACCENT}
@@ -298,34 +289,24 @@ class Doing(Board):
 
 def outcome_lines(outcome: Outcome) -> list[Line]:
     """One step of a runbook as it was carried out."""
-    glyph, tone = ("✓", Tone.GOOD) if outcome.fine else ("▼", Tone.WARN)
-    if outcome.declined:
-        glyph, tone = "○", Tone.DIM
+    marks = {True: ("✓", Tone.GOOD), False: ("▼", Tone.WARN)}
+    glyph, tone = ("○", Tone.DIM) if outcome.declined else marks[outcome.fine]
     lines = [line((f"{glyph} {outcome.title}", tone))]
-    if outcome.step.operation:
-        lines.append(
-            line(
-                (f"    {outcome.step.operation} ", Tone.ACCENT),
-                (json_text(dict(outcome.arguments)), Tone.DIM),
-            )
-        )
-    lines += [
-        line(("    ✓ " if each.fine else "    ▼ ", Tone.GOOD if each.fine else Tone.WARN), each.text)
-        for each in outcome.verdicts
-    ]
+    if operation := outcome.step.operation:
+        lines.append(line((f"    {operation} ", Tone.ACCENT), dim(json_text(dict(outcome.arguments)))))
+    for each in outcome.verdicts:
+        glyph, tone = marks[each.fine]
+        lines.append(line((f"    {glyph} ", tone), each.text))
     if outcome.error is not None:
         lines.append(line((f"    ✗ {outcome.error}", Tone.BAD)))
     if outcome.declined:
-        lines.append(line(("    its plan was not approved; nothing was changed", Tone.DIM)))
+        lines.append(line(dim("    its plan was not approved; nothing was changed")))
     lines += [line(f"    {each}") for each in outcome.advice.splitlines()]
-    lines += [line(("    $ ", Tone.DIM), (each, Tone.ACCENT)) for each in outcome.commands]
+    lines += [line(dim("    $ "), (each, Tone.ACCENT)) for each in outcome.commands]
     return [*lines, line()]
 
 
 def _refusal(error: ClusterError) -> list[Line]:
     lines = [line((f" {error.code}", Tone.BAD)), line(f" {error.message}")]
-    lines += [
-        line((" try   ", Tone.DIM), (step["command"], Tone.ACCENT), (f"  {step['why']}", Tone.DIM))
-        for step in error.next
-    ]
-    return lines
+    tries = ((dim(" try   "), (step["command"], Tone.ACCENT), dim(f"  {step['why']}")) for step in error.next)
+    return [*lines, *tries]

@@ -1,4 +1,4 @@
-"""An end for what holds the interpreter: a regular expression with repetitions in repetitions would take years for a text made for it."""
+"""Stop a block of code that runs too long, such as a regular expression that would search a text for years."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def within(seconds: float, error: Exception) -> Iterator[None]:
-    """Raise the error in a block that takes more of the processor, by a signal: no task could, while a pattern is matched.
+    """Raise the error in a block that has taken so many seconds of the processor.
 
-    Only the main thread is sent signals; in another the block takes what it takes.
+    By a signal: no task runs while a pattern is matched. Python runs handlers of signals in the main thread only; in
+    another thread the block has no limit.
     """
 
     def stop(*_: object) -> None:

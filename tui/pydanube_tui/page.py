@@ -170,6 +170,16 @@ def line(*spans: Span | str) -> Line:
     return tuple((each, Tone.PLAIN) if isinstance(each, str) else each for each in spans)
 
 
+def dim(text: str) -> Span:
+    """A text that says less than those beside it."""
+    return text, Tone.DIM
+
+
+def fact(title: str, *spans: Span | str, cells: int = 10) -> Line:
+    """A line of a page's head: the title in so many cells, then what it is."""
+    return line(dim(f" {title:<{cells}} "), *spans)
+
+
 def headings(title: str) -> Row:
     """A row that begins a group."""
     return Row(key=f"# {title}", cells=(Cell(title, Tone.STRONG),), heading=True)

@@ -1,7 +1,8 @@
-"""The dialog before a change: what goes, who feels it. Cancel has the focus; what is dangerous wants the name typed."""
+"""The dialog before a change: what it deletes and touches. Cancel has the focus; for a dangerous one the name is typed."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from textual.widgets import Button, Input, Static
 
 from pydanube_tui.actions import Action
 from pydanube_tui.dialogs import Dialog, Entry, Field
-from pydanube_tui.page import Line, Tone, line
+from pydanube_tui.page import Line, Tone, dim, fact, line
 from pydanube_tui.text import clean, shown
 from pydanube_tui.themes import Look
 from pydanube_tui.views.records import plan_lines, radius_text
@@ -37,13 +38,10 @@ def arguments_of(operation: Operation, action: Action, known: Mapping[str, Any])
         value: Any = known
         for step in action.filled.get(argument.name, argument.name).split("."):
             value = value.get(step) if isinstance(value, Mapping) else None
-        if (
-            operation.effect is Effect.CREATE
-            and argument.name in action.asked
-            and argument.name not in action.filled
-        ):
+        filled = argument.name in action.filled
+        if operation.effect is Effect.CREATE and argument.name in action.asked and not filled:
             continue  # what is made anew is not called like the row
-        wanted = argument.required or argument.name in action.filled
+        wanted = argument.required or filled
         if wanted and value is not None and not isinstance(value, list | Mapping):
             found[argument.name] = value
     return found
@@ -106,7 +104,7 @@ def _count(text: str, argument: Argument) -> Any:
 
 
 def as_one(operation: Operation, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The arguments of `plans.create` by which calls that differ by their topic alone are one plan; None: they are not."""
+    """The arguments of `plans.create` for one plan of several calls; None where they differ in more than their topic."""
     rest, *others = ({name: value for name, value in each.items() if name != "topic"} for each in calls)
     topics = [str(each.get("topic", "")) for each in calls]
     names = ",".join(topics)
@@ -153,33 +151,22 @@ class Consent(Dialog[bool]):
 
     def _lines(self) -> list[Line]:
         if len(self._plans) > 1:
-            total: dict[str, int] = {}
+            total = Counter[str]()
             for plan in self._plans:
-                for name, value in plan["blast_radius"].items():
-                    total[name] = total.get(name, 0) + (value or 0)
-            first = line((" together   ", Tone.DIM), (radius_text(total), Tone.WARN))
-            return [
-                first,
-                *(
-                    line(
-                        f" {plan['operation']} {shown(plan['arguments'])}: {radius_text(plan['blast_radius'])}"
-                    )
-                    for plan in self._plans
-                ),
-            ]
-        plan = self._plans[0]
-        lines = plan_lines(plan)
-        for each in plan["diff"][:DIFFERENCES]:
-            lines.append(
-                line(
-                    (f"   {each['path']}  ", Tone.DIM),
-                    (shown(each.get("before")), Tone.BAD),
-                    " → ",
-                    (shown(each.get("after")), Tone.GOOD),
-                )
+                total.update({name: value or 0 for name, value in plan["blast_radius"].items()})
+            told = (
+                f" {plan['operation']} {shown(plan['arguments'])}: {radius_text(plan['blast_radius'])}"
+                for plan in self._plans
             )
-        if len(plan["diff"]) > DIFFERENCES:
-            lines.append(line((f"   and {len(plan['diff']) - DIFFERENCES} more differences", Tone.DIM)))
+            return [fact("together", (radius_text(total), Tone.WARN)), *map(line, told)]
+        plan = self._plans[0]
+        differences = plan["diff"]
+        lines = plan_lines(plan)
+        for each in differences[:DIFFERENCES]:
+            before, after = (shown(each.get(side)) for side in ("before", "after"))
+            lines.append(line(dim(f"   {each['path']}  "), (before, Tone.BAD), " → ", (after, Tone.GOOD)))
+        if len(differences) > DIFFERENCES:
+            lines.append(line(dim(f"   and {len(differences) - DIFFERENCES} more differences")))
         return lines
 
     def on_mount(self) -> None:
@@ -200,7 +187,7 @@ class Consent(Dialog[bool]):
         self.query_one("#apply", Button).disabled = event.value != self._typed
 
     def on_input_submitted(self) -> None:
-        """From the name on to Apply, which is pressed for itself."""
+        """Move the focus from the name to Apply, once it may be pressed."""
         button = self.query_one("#apply", Button)
         if not button.disabled:
             button.focus()

@@ -39,7 +39,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Door:
-    """Who is let in. Pure but for chance: requests' facts in, a verdict out."""
+    """Decides which requests are served. Pure, but for the random token and cookies."""
 
     def __init__(self, hosts: frozenset[str]) -> None:
         self.hosts = hosts

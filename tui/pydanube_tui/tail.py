@@ -1,4 +1,4 @@
-"""The live end of a topic: a reader of its own, which touches no subscription, and a ring of what it read last.
+"""The newest messages of a topic, read by a reader that touches no subscription, and kept in a ring.
 
 The ring is bounded in messages and in bytes. What leaves it before it was on the screen is counted: a topic that is
 faster than the screen loses messages in the view, never silently. Of a batch no more is unpacked than the ring holds.
@@ -66,11 +66,11 @@ class Tail:
 
     @property
     def following(self) -> bool:
-        """Whether it reads on, or stands still."""
+        """Whether it reads on."""
         return self._goes.is_set()
 
     def follow(self, on: bool) -> None:
-        """Read on, or stand: while it stands the broker sends no more than the reader's credit, and nothing is lost."""
+        """Read on, or stop reading: meanwhile the broker sends no more than the reader's credit, and nothing is lost."""
         if on:
             self._goes.set()
         else:

@@ -24,16 +24,21 @@ class Look:
     cursor: Style
     bar: Style  # header and footer
     titles: Style  # of columns
-    production: Style  # the cluster's name where it is one that must not be hurt
+    production: Style  # the name of a cluster that is marked as production
     ascii_only: bool = False
 
     def dress(self, scrolling: Widget) -> None:
-        """Give a widget that scrolls a bar of what may be drawn."""
+        """Give a widget a scroll bar without glyphs, where only ASCII may be drawn."""
         if self.ascii_only:
             scrolling.vertical_scrollbar.renderer = AsciiBars  # type: ignore[misc]  # as Textual documents it
 
+    def on_bar(self, tone: Tone) -> Style:
+        """The style of a tone in header and footer."""
+        style = self.tones[tone]
+        return self.bar + Style(color=style.color, bold=style.bold, dim=style.dim)
+
     def letters(self, text: str) -> str:
-        """The text in letters that may be drawn."""
+        """The text as it may be drawn: with `--ascii`, our glyphs as letters and the rest escaped."""
         return to_ascii(text) if self.ascii_only else text
 
 
@@ -74,7 +79,7 @@ def _look(name: str, *colours: str) -> Look:
 
 
 def _ansi() -> Look:
-    """No colour of ours: the terminal's own, and reverse for the cursor. Also what NO_COLOR gets."""
+    """The theme of the terminal's own sixteen colours, with a reversed cursor. It is also used for NO_COLOR."""
     theme = replace(BUILTIN_THEMES["ansi-dark"], name="ansi")
     return Look(
         theme=theme,

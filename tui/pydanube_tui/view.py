@@ -38,7 +38,7 @@ class Ask:
 
 
 def given(arguments: Arguments, *names: str) -> dict[str, Any]:
-    """Those of the arguments that were given."""
+    """The named arguments, without those that were left out."""
     return {name: arguments[name] for name in names if arguments.get(name)}
 
 
@@ -81,7 +81,7 @@ class Situation:
         return found if isinstance(found, ClusterError) else None
 
     def unseen(self) -> list[str]:
-        """Brokers that did not answer: what they have is on no list."""
+        """The brokers that did not answer, with the reason: the lists lack what they have."""
         found = (each for name in self.answers for each in self.of(name).get("not_seen") or ())
         known = (
             each for each in found if isinstance(each, Mapping)
@@ -105,7 +105,7 @@ class Situation:
         return [value for _, value in self.moments(name)]
 
     def rates(self, name: str, most: int = SAMPLES) -> list[float | None]:
-        """A counter a second, between each two moments; None where it began anew."""
+        """How much a counter grew in a second, between each two moments; None where it began anew."""
         found: list[float | None] = []
         for (before_ms, before), (after_ms, after) in pairwise(self.moments(name, most)):
             usable = after >= before and after_ms > before_ms
@@ -188,7 +188,7 @@ class View:
     instead: Callable[[Arguments], View | None] = lambda _: None
 
     def as_of_ms(self, situation: Situation) -> int | None:
-        """Of which time the page is."""
+        """The time of the page's data, in milliseconds since 1970."""
         times = (milliseconds(situation.of(name).get("as_of")) for name in self.dated)
         return next((time for time in times if time is not None), None)
 

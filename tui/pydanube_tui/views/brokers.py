@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import Final
 
-from pydanube_tui.columns import moving, number, told, words
-from pydanube_tui.page import Call, Cell, Column, Item, Line, Tone, line
+from pydanube_tui.columns import custom, moving, number, words
+from pydanube_tui.page import Call, Cell, Column, Item, Line, Tone, dim, fact, line
 from pydanube_tui.text import gauge, size, span
 from pydanube_tui.view import Arguments, Ask, Situation, View, listed
 
@@ -48,7 +48,7 @@ def _amount(resource: str, value: float) -> str:
     return f"{value:.2f}" if resource == "cpu" else size(value)
 
 
-def _of(resource: str, lies: str) -> Column:
+def _of(resource: str, layout: str) -> Column:
     """The load of a resource: how much, and which share of the capacity where that is known."""
 
     def cell(item: Item) -> Cell:
@@ -60,8 +60,8 @@ def _of(resource: str, lies: str) -> Column:
         text = _amount(resource, used) + ("" if capacity is None else f" of {_amount(resource, capacity)}")
         return Cell(text, Tone.WARN if share is not None and share > FULL else Tone.PLAIN, used)
 
-    return told(
-        resource, f"{lies} right {'count' if resource == 'cpu' else 'bytes'}", cell, title=_TITLES[resource]
+    return custom(
+        resource, f"{layout} right {'count' if resource == 'cpu' else 'bytes'}", cell, title=_TITLES[resource]
     )
 
 
@@ -83,28 +83,22 @@ def _head(situation: Situation) -> Sequence[Line]:
     """The load manager's verdict with its reasons, and the moves it proposes, or why there are none."""
     error, found = situation.error("balance"), situation.of("balance")
     if error is not None:
-        return [line((" balance    ", Tone.DIM), (str(error), Tone.WARN)), line()]
+        return [fact("balance", (str(error), Tone.WARN)), line()]
     if not found:
         return []
     glyph, tone = _VERDICTS.get(found["verdict"], ("○", Tone.DIM))
     score = "" if found["score"] is None else f"score {found['score']:g} of 100   "
+    mode = dim(f"{_MODES.get(found['mode'], found['mode'])}   loads {_age(found)}")
     because = wrap(found["because"], max(20, situation.width - 14))
     lines = [
-        line(
-            (f" {glyph} {found['verdict']} ", tone),
-            (f"  {score}", Tone.STRONG),
-            (f"{_MODES.get(found['mode'], found['mode'])}   loads {_age(found)}", Tone.DIM),
-        ),
-        *(line((" because    " if not at else " " * 12, Tone.DIM), each) for at, each in enumerate(because)),
+        line((f" {glyph} {found['verdict']} ", tone), (f"  {score}", Tone.STRONG), mode),
+        *(fact("" if at else "because", each) for at, each in enumerate(because)),
     ]
     lines += [line((f" −{each['points']:<10g}", Tone.WARN), each["because"]) for each in found["deductions"]]
-    hot = found["hot_topics"]
-    if hot:
-        lines.append(line((" hot        ", Tone.DIM), (", ".join(hot[:5]), Tone.WARN)))
-    if found["not_seen"]:
-        lines.append(line((" no news of ", Tone.DIM), (", ".join(found["not_seen"]), Tone.WARN)))
+    for title, names in (("hot", found["hot_topics"][:5]), ("no news of", found["not_seen"])):
+        lines += [fact(title, (", ".join(names), Tone.WARN))] if names else []
     if found["moving"]:
-        lines.append(line((" moving     ", Tone.DIM), f"{found['moving']} topics are on their way"))
+        lines.append(fact("moving", f"{found['moving']} topics are on their way"))
     return [*lines, *_proposal(found, situation.height, situation.width), line()]
 
 
@@ -118,12 +112,10 @@ def _proposal(found: Item, height: int, width: int) -> list[Line]:
     moves = found["moves"]
     if not moves:
         reasons = ", ".join(f"{why.replace('_', ' ')} ({times})" for why, times in found["rejected"].items())
-        return [line((" proposal   ", Tone.DIM), (f"none: {reasons or 'nothing is uneven'}", Tone.DIM))]
+        return [fact("proposal", dim(f"none: {reasons or 'nothing is uneven'}"))]
     resource = found["bottleneck"] or "cpu"
-    of = f"   ctrl+b plans it; {_TITLES[resource]} before and after"
-    lines = [
-        line((" proposal   ", Tone.DIM), (f"{len(moves)} topics would move", Tone.STRONG), (of, Tone.DIM))
-    ]
+    of = dim(f"   ctrl+b plans it; {_TITLES[resource]} before and after")
+    lines = [fact("proposal", (f"{len(moves)} topics would move", Tone.STRONG), of)]
     shares = all(resource in each["capacity"] for each in found["brokers"])
     most = 3 if height < 32 else 12
     for each in moves[:most]:
@@ -134,11 +126,8 @@ def _proposal(found: Item, height: int, width: int) -> list[Line]:
             told_of = (f"{value:.0%}" if shares else _amount(resource, value) for value in amounts)
             sides.append(f"{broker} ({' → '.join(told_of)})")
         unread = f"   {each['unread_messages']} unread" if each["unread_messages"] else ""
-        way = f"   {sides[0]} ▶ {sides[1]}"
-        lines.append(line((f"   {each['topic']}", Tone.STRONG), way, (unread, Tone.DIM)))
-    if len(moves) > most:
-        lines.append(line((f"   and {len(moves) - most} more", Tone.DIM)))
-    return lines
+        lines.append(line((f"   {each['topic']}", Tone.STRONG), f"   {' ▶ '.join(sides)}", dim(unread)))
+    return [*lines, line(dim(f"   and {len(moves) - most} more"))] if len(moves) > most else lines
 
 
 BROKERS: Final = View(
@@ -149,8 +138,8 @@ BROKERS: Final = View(
     asks=_asks,
     columns=(
         words("broker", "N 20-24", "broker_id", tone=Tone.STRONG),
-        told("state", "S 11", _state),
-        told("leads", "6", lambda item: Cell("leader" if item["is_leader"] else "", Tone.ACCENT), title=""),
+        custom("state", "S 11", _state),
+        custom("leads", "6", lambda item: Cell("leader" if item["is_leader"] else "", Tone.ACCENT), title=""),
         number("topics", "T 6"),
         _of("cpu", "C 12"),
         _of("network_in", "I 8"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pydanube_tui.columns import moving, number, since, told, words
+from pydanube_tui.columns import custom, moving, number, since, words
 from pydanube_tui.page import Cell, Item, Target, Tone
 from pydanube_tui.text import ago, count, milliseconds
 from pydanube_tui.view import Arguments, Ask, Extent, Situation, View, given, listed
@@ -87,8 +87,8 @@ CLIENTS: Final = View(
         words("name", "N 14-40 grows", _name, tone=Tone.STRONG),
         words("topic", "T 14-50 grows"),
         words("subscription", "B 12-30 grows", lambda item: item.get("subscription", "")),
-        told("holds", "H 6 right count marks", _holds),
-        told("state", "S 14", _standing),
+        custom("holds", "H 6 right count marks", _holds),
+        custom("state", "S 14", _standing),
         moving("since", "A 6 right seconds drop=1", _connected),
         words("id", "12-22 drop=2", tone=Tone.DIM),
     ),
@@ -125,7 +125,7 @@ LOGS: Final = View(
     asks=listed("brokers.logs", extent=Extent.ONE, lines=500),
     columns=(
         words("time", "T 23", lambda item: item["time"][:23].replace("T", " "), tone=Tone.DIM),
-        told("level", "L 8", _level),
+        custom("level", "L 8", _level),
         words("event", "E 16-30 grows", tone=Tone.STRONG),
         words("text", "20-400 grows", _text),
     ),

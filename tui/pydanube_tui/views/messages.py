@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from pydanube_tui.columns import column, told, words
-from pydanube_tui.page import Cell, Item, Line, Target, Tone, line
+from pydanube_tui.columns import column, custom, number, words
+from pydanube_tui.page import Cell, Item, Line, Span, Target, Tone, dim, line
 from pydanube_tui.payloads import json_text, payload_of, value_of
-from pydanube_tui.text import count, shown, size
+from pydanube_tui.text import count, shown
 from pydanube_tui.view import Situation, View
 from pydanube_tui.views import topics
 
@@ -19,17 +19,13 @@ SHOWN_CHARS: Final = 400  # of a payload in its row
 def _head(situation: Situation) -> list[Line]:
     facts = situation.of("messages")
     following = facts.get("following")
-    first = line(
-        (" ● following" if following else " ○ standing, f follows", Tone.GOOD if following else Tone.WARN),
-        f"   {count(facts.get('received', 0))} read",
-        (f"   {situation.form}   its own reader, no subscription is touched", Tone.DIM),
-    )
-    return [first, line()]
+    state = (" ● following", Tone.GOOD) if following else (" ○ standing, f follows", Tone.WARN)
+    how = dim(f"   {situation.form}   its own reader, no subscription is touched")
+    return [line(state, f"   {count(facts.get('received', 0))} read", how), line()]
 
 
-def _partition(item: Item) -> Cell:
-    partition = item["partition"]
-    return Cell("–" if partition is None else str(partition), Tone.DIM, partition)
+def _stored(item: Item) -> Cell:
+    return Cell(item["append_time"][11:23], Tone.DIM, item["append_time"])
 
 
 def _key(item: Item) -> str:
@@ -37,9 +33,8 @@ def _key(item: Item) -> str:
 
 
 def _attributes(item: Item) -> str:
-    return ", ".join(f"{name}={value}" for name, value in item["untrusted"]["attributes"].items())[
-        :SHOWN_CHARS
-    ]
+    found = item["untrusted"]["attributes"]
+    return ", ".join(f"{name}={value}" for name, value in found.items())[:SHOWN_CHARS]
 
 
 def _payload(item: Item, form: str) -> str:
@@ -53,45 +48,36 @@ def _payload(item: Item, form: str) -> str:
 def message_lines(item: Item, form: str) -> list[Line]:
     """One message whole: where it stands, what it carries, its payload in the form that is chosen."""
     untrusted = item["untrusted"]
-    where = (
-        str(item["offset"])
-        if item["partition"] is None
-        else f"{item['offset']} of partition {item['partition']}"
-    )
+    where = "" if item["partition"] is None else f" of partition {item['partition']}"
+    told_of = f"{item['payload_bytes']} bytes, {form}" + (", cut" if item["truncated"] else "")
     lines = [
-        line(("offset     ", Tone.DIM), where),
-        line(
-            ("stored     ", Tone.DIM),
+        _fact("offset", f"{item['offset']}{where}"),
+        _fact(
+            "stored",
             item["append_time"],
-            (f"   published {item['publish_time']} by {untrusted['producer']}", Tone.DIM),
+            dim(f"   published {item['publish_time']} by {untrusted['producer']}"),
         ),
-        line(("key        ", Tone.DIM), (untrusted["key"] or "–", Tone.ACCENT)),
-        line(("attributes ", Tone.DIM), shown(untrusted["attributes"])),
-        line(
-            ("payload    ", Tone.DIM),
-            f"{item['payload_bytes']} bytes, {form}" + (", cut" if item["truncated"] else ""),
-        ),
+        _fact("key", (untrusted["key"] or "–", Tone.ACCENT)),
+        _fact("attributes", shown(untrusted["attributes"])),
+        _fact("payload", told_of),
         line(),
     ]
     payload = payload_of(item)
     if form == "hex":
+        pieces = [(at, payload[at : at + 16]) for at in range(0, len(payload), 16)]
         return lines + [
-            line(
-                (f"{at:08x}  ", Tone.DIM),
-                f"{payload[at : at + 16].hex(' '):<48} ",
-                (_letters(payload[at : at + 16]), Tone.ACCENT),
-            )
-            for at in range(0, len(payload), 16)
+            line(dim(f"{at:08x}  "), f"{piece.hex(' '):<48} ", (_letters(piece), Tone.ACCENT))
+            for at, piece in pieces
         ]
     value = value_of(item) if form == "decoded" else None
-    text = (
-        payload.decode("utf-8", "replace")
-        if value is None
-        else value
-        if isinstance(value, str)
-        else json_text(value, indent=2)
-    )
+    if value is None:
+        value = payload.decode("utf-8", "replace")
+    text = value if isinstance(value, str) else json_text(value, indent=2)
     return lines + [line(each) for each in text.split("\n")]
+
+
+def _fact(title: str, *spans: Span | str) -> Line:
+    return line(dim(f"{title:<11}"), *spans)
 
 
 def _letters(piece: bytes) -> str:
@@ -105,25 +91,12 @@ VIEW: Final = View(
     twin="danube consume TOPIC --json",
     asks=lambda _: {},
     columns=(
-        told(
-            "offset",
-            "N 9-14 right count",
-            lambda item: Cell(str(item["offset"]), Tone.STRONG, item["offset"]),
-        ),
-        told("partition", "P 4 right drop=4 count", _partition, title="part"),
-        told(
-            "time",
-            "T 12 drop=3",
-            lambda item: Cell(item["append_time"][11:23], Tone.DIM, item["append_time"]),
-            title="stored",
-        ),
+        number("offset", "N 9-14 exact", tone=Tone.STRONG),
+        number("partition", "P 4 drop=4 exact", title="part", tone=Tone.DIM),
+        custom("time", "T 12 drop=3", _stored, title="stored"),
         words("key", "K 8-24 drop=2", _key, tone=Tone.ACCENT),
         words("attributes", "A 10-30 drop=5", _attributes, tone=Tone.DIM),
-        told(
-            "size",
-            "S 6 right bytes drop=1",
-            lambda item: Cell(size(item["payload_bytes"]), Tone.DIM, item["payload_bytes"]),
-        ),
+        number("size", "S 6 bytes drop=1", "payload_bytes", tone=Tone.DIM),
         column("payload", "20-400 grows", cell=lambda item, situation: Cell(_payload(item, situation.form))),
     ),
     items=lambda situation: situation.items("messages"),

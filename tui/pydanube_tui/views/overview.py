@@ -9,10 +9,10 @@ from pydanube_admin.engine.effect import Effect
 from pydanube_admin.registry import OPERATIONS
 
 from pydanube_tui.columns import column
-from pydanube_tui.page import Cell, Line, Row, Target, Tone, headings, line
+from pydanube_tui.page import Cell, Line, Row, Span, Target, Tone, dim, fact, headings, line
 from pydanube_tui.text import ago, count, gauge, rate, size, span, sparkline
 from pydanube_tui.view import Answer, Ask, Extent, Situation, View
-from pydanube_tui.views.subscriptions import Behind, grouped
+from pydanube_tui.views.subscriptions import blocked_by, key_of, merged, place_of_subscription, urgency
 from pydanube_tui.views.wording import (
     VERDICT,
     decision_cell,
@@ -62,41 +62,34 @@ def _head(situation: Situation) -> list[Line]:
         *([(f"   not ready: {'; '.join(reasons)}", Tone.BAD)] if reasons else []),
     )
     cells = 30 if situation.width < 120 else min(60, situation.width // 3)
-    lines = [first, line(), *_rates(situation, metrics, cells)]
-    lines.append(_storage(status))
-    lines.append(
-        line(
-            (" broker    ", Tone.DIM),
-            f"up {span(status.get('uptime_s'))}, {status.get('durability', '–')}, version {status.get('version', '–')}",
-            (
-                f"   {metrics.get('topics', '–')} topics · {metrics.get('subscriptions', '–')} subscriptions · "
-                f"{metrics.get('producers', '–')} producers · {metrics.get('consumers', '–')} consumers",
-                Tone.DIM,
-            ),
-        )
+    there = (
+        f"{metrics.get(name, '–')} {name}" for name in ("topics", "subscriptions", "producers", "consumers")
     )
+    runs = f"{status.get('durability', '–')}, version {status.get('version', '–')}"
+    lines = [
+        *(first, line(), *_rates(situation, metrics, cells), _storage(status)),
+        _fact("broker", f"up {span(status.get('uptime_s'))}, {runs}", dim(f"   {' · '.join(there)}")),
+    ]
     unseen = diagnosis.get("unobservable", ())
     if unseen:
-        lines.append(line((f" not seen  {'; '.join(map(str, unseen))}", Tone.DIM)))
+        lines.append(line(dim(f" not seen  {'; '.join(map(str, unseen))}")))
     return [*lines, line()]
 
 
+def _fact(title: str, *spans: Span | str) -> Line:
+    return fact(title, *spans, cells=9)
+
+
 def _rates(situation: Situation, metrics: Mapping[str, Any], cells: int) -> Iterator[Line]:
-    for title, name, bytes_name in (("in", "messages_in", "bytes_in"), ("out", "messages_out", "")):
-        rates = situation.rates(name)
-        told = f"{rate(situation.rate(name)):>9}"
-        if bytes_name:
-            per_s = situation.rate(bytes_name)
-            told += f" {'–' if per_s is None else size(per_s) + 'B/s':>9}"
-        else:
-            told += " " * 10
-        yield line(
-            (f" {title:<9} ", Tone.DIM), (told, Tone.STRONG), "  ", (sparkline(rates, cells), Tone.ACCENT)
-        )
-    lag = metrics.get("lag_messages")
-    behind = situation.values("lag_messages")
-    told = f"{count(lag):>9}{'':10}"
-    yield line((" behind    ", Tone.DIM), (told, Tone.STRONG), "  ", (sparkline(behind, cells), Tone.WARN))
+    per_s = situation.rate("bytes_in")
+    in_bytes = "–" if per_s is None else f"{size(per_s)}B/s"
+    told = {name: f"{rate(situation.rate(name)):>9}" for name in ("messages_in", "messages_out")}
+    drawn = {name: (sparkline(situation.rates(name), cells), Tone.ACCENT) for name in told}
+    behind = sparkline(situation.values("lag_messages"), cells)
+    lag = f"{count(metrics.get('lag_messages')):>9}"
+    yield _fact("in", (f"{told['messages_in']} {in_bytes:>9}", Tone.STRONG), "  ", drawn["messages_in"])
+    yield _fact("out", (f"{told['messages_out']}{'':10}", Tone.STRONG), "  ", drawn["messages_out"])
+    yield _fact("behind", (f"{lag}{'':10}", Tone.STRONG), "  ", (behind, Tone.WARN))
 
 
 def _storage(status: Mapping[str, Any]) -> Line:
@@ -104,22 +97,18 @@ def _storage(status: Mapping[str, Any]) -> Line:
     total, free = disk.get("total_bytes"), disk.get("free_bytes")
     used = None if not total or free is None else 1 - free / total
     tone = Tone.GOOD if used is None or used < 0.8 else Tone.WARN if used < 0.92 else Tone.BAD
-    spans = [
-        (" disk      ", Tone.DIM),
-        (f"{gauge(used)} ", tone),
-        (f"{size(free)}B free of {size(total)}B", Tone.PLAIN),
-        (
-            f"   journal {size(journal.get('bytes'))}B, fsync p99 {shown_ms(journal.get('fsync_p99_ms'))}",
-            Tone.DIM,
-        ),
+    sync = f"fsync p99 {shown_ms(journal.get('fsync_p99_ms'))}"
+    spans: list[Span | str] = [
+        *((f"{gauge(used)} ", tone), f"{size(free)}B free of {size(total)}B"),
+        dim(f"   journal {size(journal.get('bytes'))}B, {sync}"),
     ]
     if tier.get("enabled"):
-        spans.append((f", tier waits {size(tier.get('backlog_bytes'))}B", Tone.DIM))
+        spans.append(dim(f", tier waits {size(tier.get('backlog_bytes'))}B"))
         if tier.get("errors"):
             spans.append((f", {tier['errors']} errors", Tone.BAD))
     if status.get("read_only"):
         spans.append(("   ✗ READ ONLY", Tone.BAD))
-    return tuple(spans)
+    return _fact("disk", *spans)
 
 
 def shown_ms(value: float | None) -> str:
@@ -158,7 +147,7 @@ def _needs(situation: Situation) -> Iterator[Row]:
             severity_cell(finding["severity"]),
             Cell(subject, Tone.STRONG, subject),
             Cell(finding["summary"] + more),
-            Cell(ago(since, situation.now_ms) if since else "", Tone.DIM),
+            _since(since, situation),
         )
         key = f"finding {finding['rule']} {subject}"
         yield Row(key=key, cells=cells, item=finding, enter=next_of(finding, "overview"))
@@ -169,25 +158,29 @@ def _slowest(situation: Situation) -> Iterator[Row]:
     if error is not None:
         yield headings(f"slowest subscriptions: {error}")
         return
-    behind = sorted(grouped(situation.items("lag")), key=Behind.urgency, reverse=True)
-    behind = [each for each in behind if each.lag_messages][: _most(situation)]
+    behind = [item for item in merged(situation.items("lag")) if item["lag_messages"]]
+    behind = sorted(behind, key=urgency, reverse=True)[: _most(situation)]
     if not behind:
         return
     cut = situation.of("lag").get("next_page")
     yield headings(f"slowest subscriptions{' of the first 200 looked at' if cut else ''}")
-    for each in behind:
-        says = f"{count(each.lag_messages)} unread, oldest {span(each.age_s)}"
-        if each.eta_s is not None:
-            says += f", done in {span(each.eta_s)}"
-        if each.blocked_by:
-            says += f", blocked by {each.blocked_by}"
+    for item in behind:
+        says = f"{count(item['lag_messages'])} unread, oldest {span(item['oldest_unread_age_s'])}"
+        if item["eta_s"] is not None:
+            says += f", done in {span(item['eta_s'])}"
+        if blocked := blocked_by(item):
+            says += f", blocked by {blocked}"
         cells = (
-            status_cell(each.status),
-            Cell(f"{each.topic} › {each.subscription}", Tone.STRONG),
+            status_cell(item["status"]),
+            Cell(f"{item['topic']} › {item['subscription']}", Tone.STRONG),
             Cell(says),
-            Cell(ago(each.since, situation.now_ms) if each.since else "", Tone.DIM),
+            _since(item.get("since"), situation),
         )
-        yield Row(key=f"behind {each.key}", cells=cells, item=each.item, enter=each.target)
+        yield Row(key=f"behind {key_of(item)}", cells=cells, item=item, enter=place_of_subscription(item))
+
+
+def _since(time: str | None, situation: Situation) -> Cell:
+    return Cell(ago(time, situation.now_ms) if time else "", Tone.DIM)
 
 
 def is_change(record: Mapping[str, Any]) -> bool:
@@ -210,7 +203,7 @@ def _changes(situation: Situation) -> Iterator[Row]:
             decision_cell(record),
             Cell("" if subject == "cluster" else subject, Tone.STRONG),
             Cell(f"{record['operation']} by {record['principal']}"),
-            Cell(ago(record["time"], situation.now_ms), Tone.DIM),
+            _since(record["time"], situation),
         )
         enter = Target(view="change", arguments={"call_id": record["call_id"]})
         yield Row(key=f"change {record['seq']}", cells=cells, item=record, enter=enter)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from pydanube_tui.columns import since, told, words
-from pydanube_tui.page import Cell, Item, Line, Target, Tone, line
+from pydanube_tui.columns import custom, since, words
+from pydanube_tui.page import Cell, Item, Line, Target, Tone, dim, fact, line
 from pydanube_tui.text import clock, count, shown, size
 from pydanube_tui.view import Ask, Extent, Situation, View, listed
 from pydanube_tui.views.overview import is_change
@@ -32,9 +32,9 @@ PLANS: Final = View(
     twin="danube plans list --json",
     asks=listed("plans.list"),
     columns=(
-        told("state", "S 11", _plan_state),
+        custom("state", "S 11", _plan_state),
         words("operation", "N 20-34", tone=Tone.STRONG),
-        told("effect", "E 8", _effect),
+        custom("effect", "E 8", _effect),
         words("undo", "U 13 drop=2", lambda item: "can be undone" if item["reversible"] else "for good"),
         words("by", "B 12-30 grows", "principal"),
         since("made", "A", "created_at"),
@@ -50,14 +50,14 @@ PLANS: Final = View(
 
 
 def radius_text(radius: Mapping[str, int]) -> str:
-    """Who feels a plan, and what it takes away at once."""
-    told_of = [
+    """What a plan touches, in words: `2 subscriptions, 3.4KiB`."""
+    told_of = (
         f"{size(value)}B"
         if name == "bytes"
-        else f"{count(value)} {name if value != 1 else name.removesuffix('s')}"
+        else f"{count(value)} {name.removesuffix('s') if value == 1 else name}"
         for name, value in radius.items()
         if value
-    ]
+    )
     return ", ".join(told_of) or "nothing"
 
 
@@ -66,27 +66,20 @@ def plan_lines(plan: Item) -> list[Line]:
     tone = _EFFECTS.get(plan["effect"], Tone.PLAIN)
     arguments = {name: value for name, value in plan["arguments"].items() if value is not None}
     undo = ("can be undone for a while", Tone.PLAIN) if plan["reversible"] else ("for good", Tone.WARN)
+    what, feels = plan["effect"], "goes" if plan["effect"] == "destroy" else "touches"
+    told_of = f"   {shown(arguments) if arguments else ''}"
     lines = [
-        line(
-            (f" {plan['operation']} ", Tone.STRONG),
-            (f" {plan['effect']}", tone),
-            f"   {shown(arguments) if arguments else ''}",
-        ),
-        line(
-            (f" {'goes' if plan['effect'] == 'destroy' else 'touches':<11}", Tone.DIM),
-            (radius_text(plan["blast_radius"]), tone),
-        ),
-        line((" undo       ", Tone.DIM), undo),
+        line((f" {plan['operation']} ", Tone.STRONG), (f" {what}", tone), told_of),
+        fact(feels, (radius_text(plan["blast_radius"]), tone)),
+        fact("undo", undo),
     ]
-    if plan.get("later"):
-        lines.append(line((" later      ", Tone.DIM), (str(plan["later"]), Tone.WARN)))
-    return lines
+    return [*lines, fact("later", (str(plan["later"]), Tone.WARN))] if plan.get("later") else lines
 
 
 def _plan_head(situation: Situation) -> list[Line]:
     plan = situation.of("plan")
     stands = f"{plan['state']}, by {plan['principal']}, expires {clock(plan['expires_at'])}"
-    return [*plan_lines(plan), line((" state      ", Tone.DIM), stands), line()]
+    return [*plan_lines(plan), fact("state", stands), line()]
 
 
 def _side(item: Item, name: str, tone: Tone) -> Cell:
@@ -102,8 +95,8 @@ PLAN: Final = View(
     asks=lambda arguments: {"plan": Ask(operation="plans.show", arguments={"plan_id": arguments["plan_id"]})},
     columns=(
         words("path", "N 20-60 grows", title="what", tone=Tone.STRONG),
-        told("before", "B 16-60 grows", lambda item: _side(item, "before", Tone.BAD)),
-        told("after", "A 16-60 grows", lambda item: _side(item, "after", Tone.GOOD)),
+        custom("before", "B 16-60 grows", lambda item: _side(item, "before", Tone.BAD)),
+        custom("after", "A 16-60 grows", lambda item: _side(item, "after", Tone.GOOD)),
     ),
     items=lambda situation: situation.of("plan")["diff"],
     key=lambda item: f"{item['path']} {item.get('before')} {item.get('after')}",
@@ -132,7 +125,7 @@ AUDIT: Final = View(
     asks=listed("audit.query", extent=Extent.NEWS),
     columns=(
         words("time", "T 19", lambda item: clock(item["time"]), tone=Tone.DIM),
-        told("outcome", "S 16-22", decision_cell),
+        custom("outcome", "S 16-22", decision_cell),
         words("operation", "N 22-34", tone=Tone.STRONG),
         words("of", "16-90 grows", _subject, title="of what"),
         words("by", "B 12-28 drop=1", "principal"),
@@ -175,7 +168,7 @@ CHANGE: Final = View(
 def _alert_head(situation: Situation) -> Sequence[Line]:
     opened = [item for item in situation.items() if item["closed_at"] is None]
     said = (f" {len(opened)} open", Tone.WARN) if opened else (" ✓ none open", Tone.GOOD)
-    return [line(said, (f"   {len(situation.items()) - len(opened)} closed lately", Tone.DIM)), line()]
+    return [line(said, dim(f"   {len(situation.items()) - len(opened)} closed lately")), line()]
 
 
 def _alert_state(item: Item) -> Cell:
@@ -189,8 +182,8 @@ ALERTS: Final = View(
     twin="danube alerts list --json",
     asks=listed("alerts.list", include_closed=True),
     columns=(
-        told("state", "S 8", _alert_state),
-        told("severity", "V 10", lambda item: severity_cell(item["severity"])),
+        custom("state", "S 8", _alert_state),
+        custom("severity", "V 10", lambda item: severity_cell(item["severity"])),
         words("rule", "N 18-24", tone=Tone.STRONG),
         words("subject", "B 16-50 grows", lambda item: subject_text(item["subject"])),
         words("says", "20-120 grows drop=2", lambda item: item["finding"]["summary"], title="what"),

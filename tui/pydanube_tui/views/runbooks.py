@@ -7,7 +7,7 @@ from typing import Final
 
 from pydanube_admin import runbooks
 
-from pydanube_tui.columns import told, words
+from pydanube_tui.columns import custom, words
 from pydanube_tui.page import Cell, Item, Tone, line
 from pydanube_tui.view import Situation, View
 
@@ -32,7 +32,7 @@ VIEW: Final = View(
     columns=(
         words("name", "N 24-32", "runbook", title="runbook", tone=Tone.STRONG),
         words("summary", "30-160 grows", title="what it does"),
-        told(
+        custom(
             "steps",
             "S 5 right count drop=1",
             lambda item: Cell(str(len(item["steps"])), Tone.DIM, len(item["steps"])),

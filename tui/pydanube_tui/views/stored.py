@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from pydanube_tui.columns import number, since, told, words
-from pydanube_tui.page import Cell, Item, Line, Target, Tone, line
+from pydanube_tui.columns import custom, number, since, words
+from pydanube_tui.page import Cell, Item, Line, Target, Tone, dim, fact, line
 from pydanube_tui.payloads import payload_of
-from pydanube_tui.text import clock, count, shown, size
-from pydanube_tui.view import Arguments, Ask, Extent, Situation, View, given, listed
-from pydanube_tui.views.subscriptions import behind, grouped
+from pydanube_tui.text import clock, shown, size
+from pydanube_tui.view import Ask, Extent, Situation, View, given, listed
+from pydanube_tui.views.subscriptions import key_of, merged, place_of_subscription
 
 
 def _journal_head(situation: Situation) -> list[Line]:
     journal = situation.of("journal")
     tier = situation.of("status").get("tier") or {}
     writes = ("   ✗ READ ONLY", Tone.BAD) if journal["read_only"] else ("   ✓ takes writes", Tone.GOOD)
-    addresses = f"durable up to {journal['durable_lsn']}, next {journal['next_lsn']}"
     head = [
         line((f" {size(journal['bytes'])}B in {journal['segments']} segments", Tone.STRONG), writes),
-        line((" addresses  ", Tone.DIM), addresses),
+        fact("addresses", f"durable up to {journal['durable_lsn']}, next {journal['next_lsn']}"),
     ]
     if tier.get("enabled"):
-        errors = (f"   {tier['errors']} errors", Tone.BAD) if tier.get("errors") else ("", Tone.DIM)
+        errors = (f"   {tier['errors']} errors", Tone.BAD) if tier.get("errors") else dim("")
         wait = f"{size(tier['bytes_out'])}B, {size(tier['backlog_bytes'])}B wait"
-        head += [
-            line((" tier       ", Tone.DIM), f"{tier['objects_written']} objects written, {wait}", errors),
-            line((" at         ", Tone.DIM), (str(tier.get("url")), Tone.DIM)),
-        ]
-        head += [
-            line((" stalled    ", Tone.DIM), (shown(reason), Tone.BAD)) for reason in tier.get("reasons", ())
-        ]
+        head.append(fact("tier", f"{tier['objects_written']} objects written, {wait}", errors))
+        head.append(fact("at", dim(str(tier.get("url")))))
+        head += [fact("stalled", (shown(reason), Tone.BAD)) for reason in tier.get("reasons", ())]
     return [*head, line()]
 
 
@@ -62,7 +57,7 @@ JOURNAL: Final = View(
     twin="danube journal describe --json",
     asks=lambda _: {"journal": Ask(operation="journal.describe"), "status": Ask(operation="brokers.status")},
     columns=(
-        told("what", "N 24-40", _what),
+        custom("what", "N 24-40", _what),
         words(
             "details",
             "D 30-200 grows",
@@ -84,8 +79,8 @@ OBJECTS: Final = View(
     twin="danube objects list TOPIC --json",
     asks=listed("objects.list", "topic"),
     columns=(
-        words("from", "F 12-14 right", "start_offset"),
-        words("to", "12-14 right", "end_offset"),
+        number("from", "F 12-14 exact", "start_offset", tone=Tone.PLAIN),
+        number("to", "12-14 exact", "end_offset", tone=Tone.PLAIN),
         number("messages", "M 8"),
         number("bytes", "B 7 bytes"),
         words("oldest", "A 19 drop=1", lambda item: clock(item["min_append_time"])),
@@ -125,16 +120,13 @@ SCHEMAS: Final = View(
 def _schema_head(situation: Situation) -> Sequence[Line]:
     schema = situation.of("newest")
     text = str((schema.get("untrusted") or {}).get("schema_definition", ""))
-    first = line(
+    kind, version = (
         (f" {schema.get('schema_type', '')} ", Tone.STRONG),
         f"version {schema.get('version', '–')}",
-        (f"   {schema.get('compatibility_mode', '')}", Tone.DIM),
     )
-    return [
-        first,
-        *(line(f"   {each}") for each in text.splitlines()[: max(3, situation.height // 3)]),
-        line(),
-    ]
+    first = line(kind, version, dim(f"   {schema.get('compatibility_mode', '')}"))
+    shown_lines = text.splitlines()[: max(3, situation.height // 3)]
+    return [first, *(line(f"   {each}") for each in shown_lines), line()]
 
 
 SCHEMA: Final = View(
@@ -190,16 +182,6 @@ def _reasons(situation: Situation) -> list[Line]:
     return [*most, line((more, Tone.DIM))]
 
 
-def _dead(item: Item) -> Cell:
-    dead = int(behind(item).total("dead_lettered") or 0)
-    return Cell(count(dead), Tone.WARN, dead)
-
-
-def _asks_all(arguments: Arguments) -> Mapping[str, Ask]:
-    lag = Ask(operation="subscriptions.lag", arguments=given(arguments, "topic"), extent=Extent.ALL)
-    return {"lag": lag}
-
-
 DEAD_LETTERS: Final = View(
     name="dead-letters",
     title="Dead letters",
@@ -207,13 +189,9 @@ DEAD_LETTERS: Final = View(
     twin="danube dead-letters list TOPIC SUBSCRIPTION --json",
     asks=listed("dead_letters.list", "topic", "subscription", extent=Extent.ONE, limit=100),
     columns=(
-        told(
-            "offset",
-            "N 8-14 right count",
-            lambda item: Cell(str(item["offset"]), Tone.STRONG, item["offset"]),
-        ),
-        told("reason", "R 16-60 grows", _reason),
-        told("attempts", "A 5 right count", _tries, title="tries"),
+        number("offset", "N 8-14 exact", tone=Tone.STRONG),
+        custom("reason", "R 16-60 grows", _reason),
+        custom("attempts", "A 5 right count", _tries, title="tries"),
         words("time", "T 19 drop=2", lambda item: clock(item["append_time"]), title="when", tone=Tone.DIM),
         words(
             "from",
@@ -236,9 +214,9 @@ DEAD_LETTERS: Final = View(
 )
 _ALL_DEAD: Final[View] = replace(  # which subscriptions have any
     DEAD_LETTERS,
-    asks=_asks_all,
+    asks=listed("subscriptions.lag", "topic"),
     columns=(
-        told("offset", "N 8 right count", _dead, title="letters"),
+        number("offset", "N 8", "dead_lettered", title="letters", tone=Tone.WARN),
         words(
             "reason",
             "R 20-90 grows",
@@ -247,13 +225,9 @@ _ALL_DEAD: Final[View] = replace(  # which subscriptions have any
             tone=Tone.STRONG,
         ),
     ),
-    items=lambda situation: [
-        each.item for each in grouped(situation.items("lag")) if each.total("dead_lettered")
-    ],
-    key=lambda item: f"{item['topic']} {item['subscription']}",
-    enter=lambda item: Target(
-        view="dead-letters", arguments={"topic": item["topic"], "subscription": item["subscription"]}
-    ),
+    items=lambda situation: [item for item in merged(situation.items()) if item.get("dead_lettered")],
+    key=key_of,
+    enter=lambda item: place_of_subscription(item, "dead-letters"),
     head=lambda _: (),
     empty="no subscription has given up a message since the broker started",
     sort=("offset", True),

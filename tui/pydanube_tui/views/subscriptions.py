@@ -2,169 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
-from pydanube_tui.columns import column, moving, told, words
-from pydanube_tui.page import Cell, Column, Item, Line, Row, Target, Tone, line
+from pydanube_tui.columns import column, custom, moving, number, words
+from pydanube_tui.page import Cell, Item, Line, Row, Target, Tone, dim, fact, line
 from pydanube_tui.text import count, milliseconds, rate, shown, size, span, sparkline
-from pydanube_tui.view import Answer, Arguments, Ask, Extent, Situation, View, listed
+from pydanube_tui.view import Answer, Arguments, Ask, Extent, Situation, View, given, listed
 from pydanube_tui.views.wording import STATUS, finding_lines, rank, status_cell
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Behind:
-    """A subscription, its partitions taken together: the worst status, the oldest message, the longest way."""
-
-    parts: tuple[Item, ...]
-    passed_s: float = 0.0  # since the item was answered: what the clock alone moves comes with no change
-
-    @property
-    def _worst(self) -> Item:
-        if len(self.parts) == 1:
-            return self.parts[0]
-        return max(self.parts, key=lambda part: (rank(part["status"]), part["lag_messages"]))
-
-    @property
-    def topic(self) -> str:
-        return str(self.parts[0]["topic"])
-
-    @property
-    def subscription(self) -> str:
-        return str(self.parts[0]["subscription"])
-
-    @property
-    def key(self) -> str:
-        return f"{self.topic} {self.subscription}"
-
-    @property
-    def status(self) -> str:
-        return str(self._worst["status"])
-
-    @property
-    def since(self) -> str | None:
-        return self._worst.get("since")
-
-    @property
-    def blocked_by(self) -> str | None:
-        found = next((part["blocked_by"] for part in self.parts if part.get("blocked_by")), None)
-        return None if found is None else shown(found)
-
-    @property
-    def lag_messages(self) -> int:
-        return sum(part["lag_messages"] for part in self.parts)
-
-    @property
-    def age_s(self) -> float | None:
-        age_s = _most(self.parts, "oldest_unread_age_s")
-        return age_s + self.passed_s if age_s and self.passed_s else age_s
-
-    @property
-    def eta_s(self) -> float | None:
-        behind = [part for part in self.parts if part["lag_messages"]]
-        if any(part["eta_s"] is None for part in behind):
-            return None
-        return _most(behind, "eta_s")
-
-    @property
-    def headroom_s(self) -> float | None:
-        known = [
-            part["retention_headroom_s"] for part in self.parts if part["retention_headroom_s"] is not None
-        ]
-        left_s = min(known, default=None)
-        return left_s if left_s is None else max(0, left_s - self.passed_s)
-
-    def urgency(self) -> tuple[int, float, int]:
-        """The more, the sooner somebody should look."""
-        return (rank(self.status), self.age_s or 0.0, self.lag_messages)
-
-    def total(self, name: str) -> float | None:
-        """A field summed; None where a partition's is not known."""
-        values = [part.get(name) for part in self.parts]
-        return None if None in values else sum(value for value in values if value is not None)
-
-    @property
-    def item(self) -> Item:
-        """As `y` shows it: the item itself, or its partitions."""
-        if len(self.parts) == 1:
-            return self.parts[0]
-        return {"topic": self.topic, "subscription": self.subscription, "parts": list(self.parts)}
-
-    @property
-    def target(self) -> Target:
-        """The view of this subscription alone."""
-        place = {"topic": self.topic, "subscription": self.subscription}
-        return Target(view="subscription", arguments=place)
+_SUMMED: Final = (
+    *("lag_messages", "lag_bytes", "lost_messages", "in_flight", "redelivered", "dead_lettered"),
+    *("consumers", "produce_rate", "consume_rate"),
+)
 
 
-def behind(item: Item, situation: Situation | None = None) -> Behind:
-    """Of a row's item; its ages in that situation, else as they were answered."""
-    parts = tuple(item.get("parts", (item,)))
-    then = milliseconds(parts[0].get("as_of"))
-    answer = {} if situation is None else situation.of("list") or situation.of("lag")
-    now = milliseconds(answer.get("as_of"))
-    return Behind(parts=parts, passed_s=0.0 if then is None or now is None else (now - then) / 1000)
-
-
-def _most(parts: Iterable[Item], name: str) -> float | None:
-    return max((part[name] for part in parts if part.get(name) is not None), default=None)
-
-
-def grouped(items: Iterable[Item]) -> list[Behind]:
-    """Items of `subscriptions.lag` by subscription, in their order."""
-    found: dict[tuple[str, str], list[Item]] = {}
+def merged(items: Iterable[Item]) -> list[Item]:
+    """Items of `subscriptions.lag` in their order, the partitions of a subscription as one item."""
+    found: dict[str, list[Item]] = {}
     for item in items:
-        found.setdefault((item["topic"], item["subscription"]), []).append(item)
-    return [Behind(parts=tuple(parts)) for parts in found.values()]
+        found.setdefault(key_of(item), []).append(item)
+    return [_together(parts) if len(parts) > 1 else parts[0] for parts in found.values()]
+
+
+def _together(parts: Sequence[Item]) -> Item:
+    """Partitions as one: sums, the worst status, the oldest message, the longest way; None where one is not known."""
+    worst = max(parts, key=lambda part: (rank(part["status"]), part["lag_messages"]))
+    columns = {name: [part.get(name) for part in parts] for name in _SUMMED}
+    ways = [part["eta_s"] for part in parts if part["lag_messages"]]
+    return {
+        **worst,
+        **{name: None if None in values else sum(values) for name, values in columns.items()},
+        "partition": None,
+        "oldest_unread_age_s": max(_known(parts, "oldest_unread_age_s"), default=None),
+        "eta_s": None if None in ways else max(ways, default=None),
+        "retention_headroom_s": min(_known(parts, "retention_headroom_s"), default=None),
+        "blocked_by": next(iter(_known(parts, "blocked_by")), None),
+        "parts": list(parts),
+    }
+
+
+def _known(parts: Iterable[Item], name: str) -> list[Any]:
+    return [part[name] for part in parts if part.get(name) is not None]
+
+
+def key_of(item: Item) -> str:
+    """The name of a subscription among those of all topics."""
+    return f"{item['topic']} {item['subscription']}"
+
+
+def place_of_subscription(item: Item, view: str = "subscription") -> Target:
+    """The view of the subscription that an item names."""
+    return Target(view=view, arguments={"topic": item["topic"], "subscription": item["subscription"]})
+
+
+def urgency(item: Item) -> tuple[int, float, int]:
+    """The more, the sooner somebody should look."""
+    return rank(item["status"]), item["oldest_unread_age_s"] or 0.0, item["lag_messages"]
+
+
+def age_s(item: Item, situation: Situation) -> float | None:
+    """How old the oldest unread message is now."""
+    then_s: float | None = item["oldest_unread_age_s"]
+    return then_s + _passed_s(item, situation) if then_s else then_s
+
+
+def headroom_s(item: Item, situation: Situation) -> float | None:
+    """How long from now retention leaves the oldest unread message."""
+    then_s = item["retention_headroom_s"]
+    return None if then_s is None else max(0, then_s - _passed_s(item, situation))
+
+
+def _passed_s(item: Item, situation: Situation) -> float:
+    """The time since the item was answered: what the clock alone moves comes with no change."""
+    then = milliseconds(item.get("as_of"))
+    now = milliseconds((situation.of("list") or situation.of("lag")).get("as_of"))
+    return 0.0 if then is None or now is None else (now - then) / 1000
 
 
 def measures(answers: Mapping[str, Answer]) -> Mapping[str, float]:
     lag = answers.get("list")
     items = lag["items"] if isinstance(lag, Mapping) else ()
-    return {each.key: float(each.lag_messages) for each in grouped(items)}
+    return {key_of(item): float(item["lag_messages"]) for item in merged(items)}
 
 
-def _of(name: str, lies: str, cell: Callable[[Behind], Cell], title: str | None = None) -> Column:
-    return told(name, lies, lambda item: cell(behind(item)), title=title)
+def _tone(item: Item) -> Tone:
+    return STATUS.get(item["status"], ("", Tone.PLAIN, 0))[1]
 
 
-def _tone(each: Behind) -> Tone:
-    return STATUS.get(each.status, ("", Tone.PLAIN, 0))[1]
+def _topic(item: Item) -> Cell:
+    parts = f" ({len(item['parts'])})" if "parts" in item else ""
+    return Cell(item["topic"] + parts, Tone.PLAIN, item["topic"])
 
 
-def _lag(each: Behind) -> Cell:
-    return Cell(count(each.lag_messages), _tone(each) if each.lag_messages else Tone.DIM, each.lag_messages)
+def _lag(item: Item) -> Cell:
+    unread = item["lag_messages"]
+    return Cell(count(unread), _tone(item) if unread else Tone.DIM, unread)
 
 
-def _consumers(each: Behind) -> Cell:
-    consumers = int(each.total("consumers") or 0)
-    return Cell(str(consumers), Tone.WARN if not consumers and each.lag_messages else Tone.PLAIN, consumers)
-
-
-def _per_s(each: Behind, name: str) -> Cell:
-    value = each.total(name)
-    return Cell(rate(value)[:-2] or "–", Tone.DIM, value)
+def _consumers(item: Item) -> Cell:
+    consumers = item.get("consumers") or 0
+    return Cell(
+        str(consumers), Tone.WARN if not consumers and item["lag_messages"] else Tone.PLAIN, consumers
+    )
 
 
 def _age(item: Item, situation: Situation) -> Cell:
-    each = behind(item, situation)
-    return Cell(span(each.age_s), Tone.PLAIN if each.lag_messages else Tone.DIM, each.age_s)
+    age = age_s(item, situation)
+    return Cell(span(age), Tone.PLAIN if item["lag_messages"] else Tone.DIM, age)
 
 
 def _headroom(item: Item, situation: Situation) -> Cell:
-    left = behind(item, situation).headroom_s
+    left = headroom_s(item, situation)
     return Cell(span(left), Tone.BAD if left is not None and left < 3600 else Tone.DIM, left)
 
 
-def _topic(each: Behind) -> Cell:
-    parts = f" ({len(each.parts)})" if len(each.parts) > 1 else ""
-    return Cell(each.topic + parts, Tone.PLAIN, each.topic)
-
-
-def _history(item: Item, situation: Situation) -> Cell:
-    each = behind(item)
-    return Cell(sparkline(situation.values(each.key)), _tone(each))
+def blocked_by(item: Item) -> str:
+    """What keeps a subscription from going on; empty where nothing does."""
+    return shown(item["blocked_by"]) if item.get("blocked_by") else ""
 
 
 LIST: Final = View(
@@ -175,32 +130,29 @@ LIST: Final = View(
     asks=listed("subscriptions.lag", "topic"),
     measures=measures,
     columns=(
-        _of("status", "S 16", lambda each: status_cell(each.status)),
-        _of("topic", "N 14-60 grows", _topic),
+        custom("status", "S 16", lambda item: status_cell(item["status"])),
+        custom("topic", "N 14-60 grows", _topic),
         words("subscription", "B 10-40 grows", tone=Tone.STRONG),
-        _of("lag", "L 6 right count marks", _lag),
+        custom("lag", "L 6 right count marks", _lag),
         moving("age", "A 6 right seconds", _age, title="oldest"),
-        _of("eta", "E 6 right drop=3 seconds", lambda each: Cell(span(each.eta_s), Tone.DIM, each.eta_s)),
-        _of("consumers", "C 4 right drop=2 count", _consumers, "cons"),
-        moving("history", "30 drop=6", _history, title="lag so far"),
-        _of("in", "I 7 right drop=5 count", lambda each: _per_s(each, "produce_rate"), "in/s"),
-        _of("out", "O 7 right drop=5 count", lambda each: _per_s(each, "consume_rate"), "out/s"),
+        number("eta", "E 6 drop=3 seconds", "eta_s", tone=Tone.DIM),
+        custom("consumers", "C 4 right drop=2 count", _consumers, title="cons"),
+        moving(
+            "history",
+            "30 drop=6",
+            lambda item, s: Cell(sparkline(s.values(key_of(item))), _tone(item)),
+            title="lag so far",
+        ),
+        number("in", "I 7 drop=5", "produce_rate", title="in/s", tone=Tone.DIM),
+        number("out", "O 7 drop=5", "consume_rate", title="out/s", tone=Tone.DIM),
         moving("headroom", "H 8 right drop=4 seconds", _headroom),
-        _of(
-            "flight",
-            "F 6 right drop=8 count",
-            lambda each: Cell(count(each.total("in_flight")), Tone.DIM, each.total("in_flight")),
-        ),
-        _of(
-            "type",
-            "Y 10 drop=9",
-            lambda each: Cell(each.parts[0]["type"].replace("_", "-"), Tone.DIM, each.parts[0]["type"]),
-        ),
-        _of("blocked", "12-30 drop=7", lambda each: Cell(each.blocked_by or "", Tone.WARN), "blocked by"),
+        number("flight", "F 6 drop=8", "in_flight", tone=Tone.DIM),
+        words("type", "Y 10 drop=9", lambda item: item["type"].replace("_", "-"), tone=Tone.DIM),
+        words("blocked", "12-30 drop=7", blocked_by, title="blocked by", tone=Tone.WARN),
     ),
-    items=lambda situation: [each.item for each in grouped(situation.items())],
-    key=lambda item: f"{item['topic']} {item['subscription']}",
-    enter=lambda item: behind(item).target,
+    items=lambda situation: merged(situation.items()),
+    key=key_of,
+    enter=place_of_subscription,
     empty="no subscriptions; one is made by a consumer, or by danube subscriptions create",
     sort=("status", True),
     aliases=("subs", "lag", "s"),
@@ -209,7 +161,7 @@ LIST: Final = View(
 
 
 def _asks_one(arguments: Arguments) -> Mapping[str, Ask]:
-    named = {"topic": arguments["topic"], "subscription": arguments["subscription"]}
+    named = given(arguments, "topic", "subscription")
     return {
         "subscription": Ask(operation="subscriptions.describe", arguments=named),
         "lag": Ask(operation="subscriptions.lag", arguments=named, extent=Extent.ALL),
@@ -221,54 +173,50 @@ def _asks_one(arguments: Arguments) -> Mapping[str, Ask]:
 def _head_of_one(situation: Situation) -> list[Line]:
     described = situation.of("subscription")
     lines: list[Line] = []
-    for each in grouped(situation.items("lag"))[:1]:
-        lines += _standing(behind(each.item, situation), described)
+    for item in merged(situation.items("lag"))[:1]:
+        lines += _standing(item, situation, described)
     lines += _chart(situation)
     policy = described.get("failure_policy")
     if policy:
         delay = span(policy["base_redelivery_delay_ms"] / 1000)
         to = f" to {policy['dead_letter_topic']}" if policy["dead_letter_topic"] else ""
         tries = f"{policy['max_redelivery_count']} redeliveries, {policy['backoff_strategy']} from {delay}"
-        lines.append(line((" failures   ", Tone.DIM), f"{tries}, then {policy['poison_policy']}{to}"))
+        lines.append(fact("failures", f"{tries}, then {policy['poison_policy']}{to}"))
     lines += finding_lines(situation.of("diagnosis").get("findings", ()), (situation.height, situation.width))
     return [*lines, line()]
 
 
-def _standing(each: Behind, described: Item) -> Iterator[Line]:
-    status = status_cell(each.status)
+def _standing(item: Item, situation: Situation, described: Item) -> Iterator[Line]:
+    status = status_cell(item["status"])
+    eta, headroom = (
+        span(value) if value is not None else f"– ({reason.replace('_', ' ')})" if reason else "–"
+        for value, reason in (
+            (item["eta_s"], item.get("eta_s_reason")),
+            (headroom_s(item, situation), item.get("retention_headroom_s_reason")),
+        )
+    )
     yield line(
         (f" {status.text.upper()} ", status.tone),
-        (f"  {each.lag_messages:,} unread", Tone.STRONG),
-        f"   oldest {span(each.age_s)}   eta {_or_reason(each, 'eta_s', each.eta_s)}"
-        f"   headroom {_or_reason(each, 'retention_headroom_s', each.headroom_s)}",
+        (f"  {item['lag_messages']:,} unread", Tone.STRONG),
+        f"   oldest {span(age_s(item, situation))}   eta {eta}   headroom {headroom}",
     )
     told_of = [
         f"{described.get('consumers', 0)} consumers",
-        f"{count(each.total('in_flight'))} in flight",
-        f"in {rate(each.total('produce_rate'))}",
-        f"out {rate(each.total('consume_rate'))}",
-        f"{count(each.total('redelivered'))} redelivered",
-        f"{count(each.total('dead_lettered'))} dead letters",
+        f"{count(item.get('in_flight'))} in flight",
+        f"in {rate(item.get('produce_rate'))}",
+        f"out {rate(item.get('consume_rate'))}",
+        f"{count(item.get('redelivered'))} redelivered",
+        f"{count(item.get('dead_lettered'))} dead letters",
     ]
-    if each.total("lag_bytes") is not None:
-        told_of.append(f"{size(each.total('lag_bytes'))}B unread")
-    yield line((f" {described.get('type', '')}   ", Tone.DIM), " · ".join(told_of))
-    lost = each.total("lost_messages")
-    if lost:
-        yield line((f" ✗ {count(lost)} messages went before they were read", Tone.BAD))
-    if each.blocked_by:
-        yield line((" blocked by ", Tone.DIM), (each.blocked_by, Tone.WARN))
-    evidence = " · ".join(
-        f"{name} {shown(value)}" for name, value in each.parts[0].get("evidence", {}).items()
-    )
-    yield line((" evidence   ", Tone.DIM), (evidence, Tone.DIM))
-
-
-def _or_reason(each: Behind, name: str, value: float | None) -> str:
-    if value is not None:
-        return span(value)
-    reason = next((part[f"{name}_reason"] for part in each.parts if part.get(f"{name}_reason")), None)
-    return f"– ({str(reason).replace('_', ' ')})" if reason else "–"
+    if item.get("lag_bytes") is not None:
+        told_of.append(f"{size(item['lag_bytes'])}B unread")
+    yield line(dim(f" {described.get('type', '')}   "), " · ".join(told_of))
+    if item.get("lost_messages"):
+        yield line((f" ✗ {count(item['lost_messages'])} messages went before they were read", Tone.BAD))
+    if blocked := blocked_by(item):
+        yield fact("blocked by", (blocked, Tone.WARN))
+    evidence = " · ".join(f"{name} {shown(value)}" for name, value in item.get("evidence", {}).items())
+    yield fact("evidence", dim(evidence))
 
 
 def _chart(situation: Situation) -> Iterator[Line]:
@@ -277,8 +225,8 @@ def _chart(situation: Situation) -> Iterator[Line]:
         return
     one, over = chart["subscriptions"][0], span((chart.get("age_s") or [0])[0])
     lag, acks = (f"{sparkline(one[name], 31):<31}" for name in ("lag_messages", "acknowledge_rate"))
-    yield line((" lag        ", Tone.DIM), (lag, Tone.WARN), (f"  over {over}", Tone.DIM))
-    yield line((" acks/s     ", Tone.DIM), (acks, Tone.GOOD))
+    yield fact("lag", (lag, Tone.WARN), dim(f"  over {over}"))
+    yield fact("acks/s", (acks, Tone.GOOD))
 
 
 def _parts(situation: Situation) -> Iterator[Row]:
@@ -289,7 +237,7 @@ def _parts(situation: Situation) -> Iterator[Row]:
         number, unread = part["partition"], part["lag_messages"]
         known = lag.get(number, {})
         status = status_cell(known["status"]) if known else Cell("")
-        age = behind(known, situation).age_s if known else None
+        age = age_s(known, situation) if known else None
         held = "; ".join(
             f"{each.get('consumer') or each.get('name') or each.get('id')}: {count(each.get('in_flight'))} held"
             for each in part.get("consumers", ())

@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from pydanube_tui.columns import column, moving, number, told, words
-from pydanube_tui.page import Cell, Item, Line, Row, Target, Tone, headings, line
+from pydanube_tui.columns import column, custom, moving, number, words
+from pydanube_tui.page import Cell, Item, Line, Row, Target, Tone, dim, fact, headings, line
 from pydanube_tui.text import clock, count, rate, shown, size, span, sparkline
 from pydanube_tui.view import Answer, Arguments, Ask, Situation, View, listed
-from pydanube_tui.views.subscriptions import grouped
+from pydanube_tui.views.subscriptions import merged, place_of_subscription
 from pydanube_tui.views.wording import finding_lines, status_cell
 
 
 def _growth(item: Item, situation: Situation) -> Cell:
     grows = situation.rate(item["topic"])
     return Cell(count(grows), Tone.ACCENT if grows else Tone.DIM, grows)
-
-
-def _kind(item: Item) -> Cell:
-    return Cell(item["dispatch_strategy"].replace("_", "-"), Tone.DIM, item["dispatch_strategy"])
 
 
 def _partitions(item: Item) -> Cell:
@@ -41,14 +37,14 @@ LIST: Final = View(
     measures=measures,
     columns=(
         words("topic", "N 20-90 grows", tone=Tone.STRONG),
-        told("parts", "P 5 drop=4 right count", _partitions),
+        custom("parts", "P 5 drop=4 right count", _partitions),
         number("messages", "M 8 marks"),
         moving("in", "I 7 drop=1 right count", _growth, title="in/s"),
         number("bytes", "B 7 bytes"),
         number("producers", "R 4 drop=2", title="prod"),
         number("consumers", "C 4 drop=2", title="cons"),
         number("subscriptions", "S 4", title="subs"),
-        told("kind", "K 12 drop=5", _kind),
+        words("kind", "K 12 drop=5", lambda item: item["dispatch_strategy"].replace("_", "-"), tone=Tone.DIM),
         words(
             "owner", "O 12-22 drop=6", lambda item: item["owner"] or item.get("owner_reason"), tone=Tone.DIM
         ),
@@ -75,17 +71,18 @@ def _asks_one(arguments: Arguments) -> Mapping[str, Ask]:
 
 
 def _rows_of_one(situation: Situation) -> Iterator[Row]:
-    subscriptions = grouped(situation.items("lag"))
+    subscriptions = merged(situation.items("lag"))
     if subscriptions:
         yield headings("subscriptions, and what they have not read")
-    for each in subscriptions:
+    for item in subscriptions:
+        name, unread = item["subscription"], item["lag_messages"]
         cells = (
-            Cell(each.subscription, Tone.STRONG, each.subscription),
-            status_cell(each.status),
-            Cell(count(each.lag_messages), Tone.PLAIN, each.lag_messages),
+            Cell(name, Tone.STRONG, name),
+            status_cell(item["status"]),
+            Cell(count(unread), Tone.PLAIN, unread),
             *[Cell("")] * 4,
         )
-        yield Row(key=f"sub {each.subscription}", cells=cells, item=each.item, enter=each.target)
+        yield Row(key=f"sub {name}", cells=cells, item=item, enter=place_of_subscription(item))
     topic = situation.of("topic")
     parts = topic.get("parts", ())
     if parts:
@@ -115,35 +112,30 @@ def _head_of_one(situation: Situation) -> list[Line]:
     names = ", ".join(str(each["producer"]) for each in situation.items("producers")[:4])
     kept = f"journal {size(topic['journal_bytes'])}B, tier {size(topic['object_bytes'])}B"
     how = f"   {topic['dispatch_strategy']}, {topic['durability']}, made {clock(topic['created_at'])}"
+    there = f"   {size(topic['bytes'])}B   {topic['producers']} producers, {topic['consumers']} consumers"
     lines = [
-        line(
-            (f" {topic['messages']:,} messages", Tone.STRONG),
-            f"   {size(topic['bytes'])}B   {topic['producers']} producers, {topic['consumers']} consumers",
-            (f"   {names}" if names else "", Tone.DIM),
-        ),
-        line((" kept       ", Tone.DIM), kept, (how, Tone.DIM)),
+        line((f" {topic['messages']:,} messages", Tone.STRONG), there, dim(f"   {names}" if names else "")),
+        fact("kept", kept, dim(how)),
     ]
     if topic["next_offset"] is not None:
         tiered = topic["tiered_offset"]
         below = f"   in the tier below {tiered}" if tiered is not None else ""
-        offsets = f"{topic['start_offset']} to {topic['next_offset']}"
-        lines.append(line((" offsets    ", Tone.DIM), offsets, (below, Tone.DIM)))
+        lines.append(fact("offsets", f"{topic['start_offset']} to {topic['next_offset']}", dim(below)))
     chart = situation.of("chart")
     if chart:
         rates, over = chart["publish_rate"], span((chart["age_s"] or [0])[0])
-        drawn = (f"{sparkline(rates, 31):<31}", Tone.ACCENT)
         last = f"  {rate(rates[-1] if rates else None)}"
-        lines.append(line((" in         ", Tone.DIM), drawn, last, (f"   over {over}", Tone.DIM)))
+        lines.append(fact("in", (f"{sparkline(rates, 31):<31}", Tone.ACCENT), last, dim(f"   over {over}")))
     policies = situation.of("policies")
     own, effective = policies.get("policies", {}), policies.get("effective", {})
-    told_of = [
+    told_of = (
         f"{name} {shown(value)}{'' if name in own else ' (inherited)'}"
         for name, value in effective.items()
         if value
-    ]
-    lines.append(line((" policies   ", Tone.DIM), ", ".join(told_of) or "none"))
+    )
+    lines.append(fact("policies", ", ".join(told_of) or "none"))
     if topic.get("schema"):
-        lines.append(line((" schema     ", Tone.DIM), shown(topic["schema"])))
+        lines.append(fact("schema", shown(topic["schema"])))
     lines += finding_lines(situation.of("diagnosis").get("findings", ()), (situation.height, situation.width))
     return [*lines, line()]
 

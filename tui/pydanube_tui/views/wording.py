@@ -61,7 +61,7 @@ _VIEWS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 
 
 def rank(status: str) -> int:
-    """How much a subscription's status needs somebody."""
+    """How urgent a subscription's status is; 0: nobody is needed."""
     return STATUS.get(status, ("", Tone.DIM, 2))[2]
 
 
