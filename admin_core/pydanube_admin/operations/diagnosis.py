@@ -247,7 +247,7 @@ def _finding(found: Finding) -> FindingItem:
         evidence=dict(found.evidence),
         untrusted=dict(found.untrusted),
         ruled_out=[RuledOutItem(rule=one.rule, because=one.because) for one in found.ruled_out],
-        unobservable=list(found.unobservable),
+        unobservable=list(found.unobservable or ()),
         next=list(_next(found.next)),
     )
 

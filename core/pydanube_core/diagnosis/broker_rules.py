@@ -24,17 +24,13 @@ def journal_read_only(view: BrokerView, options: DiagnosisOptions) -> Outcome:
         return "the journal takes records"
     since_ms = view.journal_error_since_ms
     return Finding(
-        rule="journal_read_only",
         severity=Severity.CRITICAL,
-        confidence=1.0,
         summary="the journal failed and takes nothing more: publishes are refused and cursors stand until a restart",
-        subject=view.subject,
         evidence={
             "error": view.journal_error,
             "since_s": None if since_ms is None else max(0, view.now_ms - since_ms) / 1000,
             "disk_free_bytes": view.disk_free_bytes,
         },
-        unobservable=("what the disk's firmware has stored of the failed write",),
         next=(_STATUS,),
     )
 
@@ -54,13 +50,11 @@ def disk_nearly_full(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     if not view.disk_refuses and not near and not soon:
         return f"{free} of {total} bytes are free, and publishing goes on down to {guard}"
     return Finding(
-        rule="disk_nearly_full",
         severity=Severity.CRITICAL if view.disk_refuses else Severity.WARNING,
         confidence=1.0 if view.disk_refuses or near else 0.7,
         summary=f"{free} of {total} bytes are free on the data disk; publishing "
         + ("has stopped" if view.disk_refuses else "stops")
         + f" below {guard}",
-        subject=view.subject,
         evidence={
             "free_bytes": free,
             "total_bytes": total,
@@ -71,7 +65,6 @@ def disk_nearly_full(view: BrokerView, options: DiagnosisOptions) -> Outcome:
             "stops_in_s": full_in_s,
             "tier_backlog_bytes": view.tier_backlog_bytes,
         },
-        unobservable=("what else writes to that disk",),
         next=(
             _STATUS,
             NextCall(
@@ -88,12 +81,9 @@ def object_store_unreachable(view: BrokerView, options: DiagnosisOptions) -> Out
         return "there is no cold tier" if view.tier_off is not None else "the object store answers"
     since_ms = view.store_error_since_ms
     return Finding(
-        rule="object_store_unreachable",
         severity=Severity.WARNING,
-        confidence=1.0,
         summary="the object store cannot be reached: nothing is lost, but the journal grows by "
         f"{view.tier_backlog_bytes} bytes that wait, and old messages cannot be read",
-        subject=view.subject,
         evidence={
             "error": view.store_error,
             "since_s": None if since_ms is None else max(0, view.now_ms - since_ms) / 1000,
@@ -103,7 +93,6 @@ def object_store_unreachable(view: BrokerView, options: DiagnosisOptions) -> Out
             "errors_in_window": view.tier_errors.in_window,
             "disk_free_bytes": view.disk_free_bytes,
         },
-        unobservable=("whether the store, its network or its credentials failed, beyond the error",),
         next=(_STATUS,),
     )
 
@@ -118,18 +107,14 @@ def metadata_set_aside(view: BrokerView, options: DiagnosisOptions) -> Outcome:
         if one.operation is not None
     ]
     return Finding(
-        rule="metadata_set_aside",
         severity=Severity.CRITICAL,
-        confidence=1.0,
         summary=f"{len(view.set_aside)} pieces of metadata are set aside, and what they say is not served; the first, "
         f"{first.key}: {first.why}",
-        subject=view.subject,
         evidence={
             "set_aside": len(view.set_aside),
             "keys": {one.key: one.why for one in view.set_aside[:SHOWN_ASIDE]},
             "mend": sorted({one.mend for one in view.set_aside}),
         },
-        unobservable=("what damaged it",),
         next=(*calls, _STATUS),
     )
 
@@ -139,18 +124,14 @@ def undo_given_up(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     if not gone:
         return "no deletion lost its undo to a full disk"
     return Finding(
-        rule="undo_given_up",
         severity=Severity.WARNING,
-        confidence=1.0,
         summary=f"{len(gone)} deletions cannot be undone any more, before their time: the disk fell below "
         f"{view.disk_guard_bytes} free bytes, and what they had kept was given up",
-        subject=view.subject,
         evidence={
             "deletions": len(gone),
             "call_ids": gone[:SHOWN_ASIDE],
             "disk_free_bytes": view.disk_free_bytes,
         },
-        unobservable=("deletions before the broker started",),
         next=tuple(
             NextCall(operation="audit.query", arguments={"call_id": call_id}, why="see what was deleted")
             for call_id in gone[:SHOWN_ASIDE]
@@ -162,20 +143,15 @@ def clock_stepped(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     if view.clock is None:
         return f"the machine's clock has not stepped lately ({view.clock_steps} times since the start)"
     return Finding(
-        rule="clock_stepped",
         severity=Severity.WARNING,
-        confidence=1.0,
         summary=view.clock,
-        subject=view.subject,
         evidence={"step_s": view.clock_step_s, "steps": view.clock_steps},
-        unobservable=("which of the machine's times was right",),
         next=(_STATUS,),
     )
 
 
 BROKER_RULES: Final = (
     Rule(
-        name="journal_read_only",
         area=RuleArea.BROKER,
         severity="critical",
         holds="a write or a sync of the journal failed",
@@ -186,7 +162,6 @@ BROKER_RULES: Final = (
         many="brokers take nothing more",
     ),
     Rule(
-        name="disk_nearly_full",
         area=RuleArea.BROKER,
         severity="critical if publishing has stopped, else warning",
         holds="free space is below twice `data.min_free_bytes`, or less than a quarter and will be used up within a day "
@@ -203,7 +178,6 @@ BROKER_RULES: Final = (
         many="brokers have a disk that is nearly full",
     ),
     Rule(
-        name="object_store_unreachable",
         area=RuleArea.BROKER,
         severity="warning",
         holds="the last call to the object store failed",
@@ -218,7 +192,6 @@ BROKER_RULES: Final = (
         many="brokers do not reach their object store",
     ),
     Rule(
-        name="metadata_set_aside",
         area=RuleArea.BROKER,
         severity="critical",
         holds="a record in the metadata could not be read, or a change that a crash cut off could not be ended",
@@ -233,7 +206,6 @@ BROKER_RULES: Final = (
         many="brokers have metadata set aside",
     ),
     Rule(
-        name="undo_given_up",
         area=RuleArea.BROKER,
         severity="warning",
         holds="free space fell below `data.min_free_bytes`, and deletions within `admin.undo_grace` lost what their undo "
@@ -249,7 +221,6 @@ BROKER_RULES: Final = (
         many="brokers gave up the undo of deletions",
     ),
     Rule(
-        name="clock_stepped",
         area=RuleArea.BROKER,
         severity="warning",
         holds="the machine's clock stepped by more than 2 s within the last ten minutes",

@@ -43,14 +43,10 @@ def owner_down(view: BrokerView, cluster: ClusterView) -> Outcome:
     topics = sum(cluster.absent.values())
     names = ", ".join(sorted(cluster.absent))
     return Finding(
-        rule="owner_down",
         severity=Severity.CRITICAL,
-        confidence=1.0,
         summary=f"{topics} topics wait for broker {names}, which is not registered: start it again on its data "
         "directory, or remove it if that is gone for good",
-        subject=view.subject,
         evidence={"brokers": dict(sorted(cluster.absent.items())[:SHOWN]), "topics": topics},
-        unobservable=("whether it runs and does not reach the metadata store, or is gone",),
         next=(
             _BROKERS,
             NextCall(
@@ -67,14 +63,11 @@ def broker_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
     if not cluster.silent:
         return "every broker that is registered answered when it was asked last"
     return Finding(
-        rule="broker_unreachable",
         severity=Severity.WARNING,
         confidence=0.8,
         summary=f"broker {', '.join(sorted(cluster.silent)[:SHOWN])} is registered and does not answer this one: its topics "
         "cannot be administered from here",
-        subject=view.subject,
         evidence={"brokers": dict(sorted(cluster.silent.items())[:SHOWN])},
-        unobservable=("whether its clients reach it", "whether it reaches this broker"),
         next=(_BROKERS,),
     )
 
@@ -86,13 +79,9 @@ def no_leader(view: BrokerView, cluster: ClusterView) -> Outcome:
     if cluster.metadata_error is not None:
         return "metadata_unreachable explains it"
     return Finding(
-        rule="no_leader",
         severity=Severity.WARNING,
-        confidence=1.0,
         summary="no broker leads the cluster: moves stand still, and topics that nobody owns wait",
-        subject=view.subject,
         evidence={"since_s": _since_s(view, cluster.leaderless_since_ms), "brokers": len(cluster.members)},
-        unobservable=("why the one that led is gone",),
         next=(
             NextCall(operation="brokers.leader", arguments={}, why="see whether one does by now"),
             _BROKERS,
@@ -107,16 +96,12 @@ def metadata_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
     if cluster.metadata_full:
         return "it answers: it is full"
     return Finding(
-        rule="metadata_unreachable",
         severity=Severity.CRITICAL,
-        confidence=1.0,
         summary="the metadata store does not answer: messages flow on, and nothing can be changed, moved or taken over",
-        subject=view.subject,
         evidence={
             "error": cluster.metadata_error,
             "since_s": _since_s(view, cluster.metadata_since_ms),
         },
-        unobservable=("whether the store or the network to it failed",),
         next=(NextCall(operation="brokers.status", arguments={}, why="see when it answers again"),),
     )
 
@@ -126,16 +111,12 @@ def metadata_full(view: BrokerView, cluster: ClusterView) -> Outcome:
     if not cluster.metadata_full:
         return "the metadata store takes writes, or does not answer"
     return Finding(
-        rule="metadata_full",
         severity=Severity.CRITICAL,
-        confidence=1.0,
         summary="the metadata store is full and takes no change: `etcdctl defrag`, then `etcdctl alarm disarm`",
-        subject=view.subject,
         evidence={
             "error": cluster.metadata_error,
             "since_s": _since_s(view, cluster.metadata_since_ms),
         },
-        unobservable=("how much of it is others' data",),
         next=(NextCall(operation="brokers.status", arguments={}, why="see when it takes changes again"),),
     )
 
@@ -146,13 +127,9 @@ def versions_differ(view: BrokerView, cluster: ClusterView) -> Outcome:
     if len(set(found.values())) < 2:
         return "all brokers run one version"
     return Finding(
-        rule="versions_differ",
         severity=Severity.INFO,
-        confidence=1.0,
         summary=f"brokers run {len(set(found.values()))} versions: {', '.join(sorted(set(found.values())))}",
-        subject=view.subject,
         evidence={"versions": dict(sorted(found.items())[:SHOWN])},
-        unobservable=("whether a rolling upgrade is under way",),
         next=(_BROKERS,),
     )
 
@@ -168,11 +145,9 @@ def cluster_imbalanced(view: BrokerView, cluster: ClusterView) -> Outcome:
         operation="cluster.rebalance", arguments={}, why=f"begin the {len(balance.moves)} moves that even it"
     )
     return Finding(
-        rule="cluster_imbalanced",
         severity=Severity.WARNING,
         confidence=0.9,
         summary=balance.because,
-        subject=view.subject,
         evidence={
             "verdict": balance.verdict.value,
             "score": None if balance.score is None else round(balance.score, 1),
@@ -182,7 +157,6 @@ def cluster_imbalanced(view: BrokerView, cluster: ClusterView) -> Outcome:
             "moves": {move.topic: move.target for move in balance.moves[:SHOWN]},
             "rejected": {reason.value: count for reason, count in balance.rejected.items()},
         },
-        unobservable=("loads that come and go within an interval",),
         next=(
             NextCall(operation="cluster.balance", arguments={}, why="see loads, and why moves help or not"),
             *([help_there_is] if balance.moves else []),
@@ -197,13 +171,10 @@ def hot_partition(view: BrokerView, cluster: ClusterView) -> Outcome:
     if not parts:
         return "no partition carries far more than the other topics, as far as it is judged here"
     return Finding(
-        rule="hot_partition",
         severity=Severity.WARNING,
         confidence=0.8,
         summary=f"partition {parts[0]} carries far more than other topics: no move makes it lighter, keys that spread do",
-        subject=view.subject,
         evidence={"partitions": parts[:SHOWN]},
-        unobservable=("which keys its messages have",),
         next=(NextCall(operation="topics.describe", arguments={"topic": parts[0]}, why="see its traffic"),),
     )
 
@@ -219,19 +190,15 @@ def move_hangs(view: BrokerView, cluster: ClusterView) -> Outcome:
     first = hanging[0]
     waits_for = first.source if first.stage == "moving" else first.target
     return Finding(
-        rule="move_hangs",
         severity=Severity.WARNING,
-        confidence=1.0,
         summary=f"{len(hanging)} topics are on their way for too long; the first, {first.topic}, is {first.stage} and waits "
         f"for broker {waits_for}",
-        subject=view.subject,
         evidence={
             "topics": {move.topic: move.stage for move in hanging[:SHOWN]},
             "source": first.source,
             "target": first.target,
             "since_s": _since_s(view, first.begun_at_ms),
         },
-        unobservable=("what that broker is at: its log says it",),
         next=(
             _BROKERS,
             NextCall(
@@ -256,13 +223,10 @@ def drain_stuck(view: BrokerView, cluster: ClusterView) -> Outcome:
         else f"it has gone on for {HANGS_MS // 1000} s and more"
     )
     return Finding(
-        rule="drain_stuck",
         severity=Severity.WARNING,
         confidence=1.0 if not cluster.takers else 0.6,
         summary=f"the broker is to hand over {cluster.left} topics, and {why}",
-        subject=view.subject,
         evidence={"left": cluster.left, "takers": cluster.takers, "since_s": since_s},
-        unobservable=("when another broker takes topics again",),
         next=(
             _BROKERS,
             NextCall(
@@ -279,13 +243,9 @@ def store_not_shared(view: BrokerView, cluster: ClusterView) -> Outcome:
     if cluster.store_refused is None:
         return "the object store is that of the cluster"
     return Finding(
-        rule="store_not_shared",
         severity=Severity.CRITICAL,
-        confidence=1.0,
         summary="the broker's object store is not the cluster's: it tiers nothing, and no topic can come to it or leave it",
-        subject=view.subject,
         evidence={"error": cluster.store_refused, "store": view.store_url},
-        unobservable=("which of the two settings is meant",),
         next=(
             NextCall(
                 operation="brokers.config",
@@ -302,15 +262,14 @@ _SAME_EVERYWHERE: Final = frozenset(
 
 
 def _rule(
-    check: Any, severity: str, holds: str, evidence: dict[str, str], helps: str, many: str, unseen: str
+    check: Any, severity: str, holds: str, evidence: dict[str, str], helps: str, many: str, *unseen: str
 ) -> Rule:
     return Rule(
-        name=check.__name__,
         area=RuleArea.BROKER,
         severity=severity,
         holds=holds,
         evidence=evidence,
-        unobservable=(unseen,),
+        unobservable=unseen,
         helps=helps,
         check=check,
         many=many,
@@ -372,6 +331,7 @@ CLUSTER_RULES: Final = (
         "look at the network between the two, and at `server.advertise` of the one",
         "brokers do not reach another one",
         "whether its clients reach it",
+        "whether it reaches this broker",
     ),
     _rule(
         move_hangs,
@@ -384,7 +344,7 @@ CLUSTER_RULES: Final = (
         },
         "look at the log of the broker that it waits for; before the seal the owner still serves it",
         "brokers see moves that hang",
-        "what that broker is at",
+        "what that broker is at: its log says it",
     ),
     _rule(
         drain_stuck,

@@ -16,13 +16,10 @@ def messages_dropped(view: SubscriptionView, options: DiagnosisOptions) -> Outco
     if not count.in_window:
         return f"no message was dropped in the last {options.window_s:.0f} s ({count.total} since the start)"
     return Finding(
-        rule="messages_dropped",
         severity=Severity.WARNING,
-        confidence=1.0,
         summary=f"{count.in_window} messages of {view.log} were dropped for {view.subscription!r} within "
         f"{options.window_s:.0f} s, unread: they failed more than {view.max_redelivery_count} times or were given up, "
         "and its failure policy is to drop",
-        subject=view.subject,
         evidence={
             "dropped": count.total,
             "dropped_in_window": count.in_window,
@@ -31,7 +28,6 @@ def messages_dropped(view: SubscriptionView, options: DiagnosisOptions) -> Outco
             "poison_policy": view.poison_policy,
             "max_redelivery_count": view.max_redelivery_count,
         },
-        unobservable=("why the application refuses them, beyond the reason it gave",),
         next=(
             NextCall(
                 operation="subscriptions.set_failure_policy",
@@ -48,7 +44,6 @@ def messages_dropped(view: SubscriptionView, options: DiagnosisOptions) -> Outco
 
 
 MESSAGES_DROPPED: Final = Rule(
-    name="messages_dropped",
     area=RuleArea.SUBSCRIPTION,
     severity="warning",
     holds="the poison policy is `drop`, and messages were dropped in the window",

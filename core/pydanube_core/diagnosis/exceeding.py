@@ -23,11 +23,8 @@ def threshold_exceeded(view: SubscriptionView, options: DiagnosisOptions) -> Out
     if not over:
         return f"{view.unread} unread messages exceed no threshold of its topic"
     return Finding(
-        rule="threshold_exceeded",
         severity=Severity.WARNING,
-        confidence=1.0,
         summary=f"{view.log} / {view.subscription}: {'; '.join(over)}",
-        subject=view.subject,
         evidence={
             "lag_messages": view.unread,
             "oldest_unread_age_s": age_s,
@@ -35,7 +32,6 @@ def threshold_exceeded(view: SubscriptionView, options: DiagnosisOptions) -> Out
             "alert_unread_age_s": limits.age_s or None,
             "status": view.status.value,
         },
-        unobservable=("how much its users can wait for",),
         next=(
             NextCall(
                 operation="subscriptions.lag",
@@ -52,7 +48,6 @@ def threshold_exceeded(view: SubscriptionView, options: DiagnosisOptions) -> Out
 
 
 THRESHOLD_EXCEEDED: Final = Rule(
-    name="threshold_exceeded",
     area=RuleArea.SUBSCRIPTION,
     severity="warning",
     holds="more is unread than the policy `alert_unread_messages` of its topic says, or the oldest unread message is older "

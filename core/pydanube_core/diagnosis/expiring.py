@@ -22,11 +22,9 @@ def consumer_expiring(view: SubscriptionView, options: DiagnosisOptions) -> Outc
     if not worst.expired:
         did = "took nothing of what waits in its client's buffer for a whole ack timeout"
     return Finding(
-        rule="consumer_expiring",
         severity=Severity.CRITICAL if alone and view.unread else Severity.WARNING,
         confidence=0.95,
         summary=f"consumer {worst.name!r} of {view.log} / {view.subscription} {did}: it {what}",
-        subject=view.subject,
         evidence={
             "consumer": worst.name,
             "expired_unanswered": worst.expired,
@@ -37,7 +35,6 @@ def consumer_expiring(view: SubscriptionView, options: DiagnosisOptions) -> Outc
             "consumers": len(view.consumers),
             "lag_messages": view.unread,
         },
-        unobservable=("what the consumer's process does: the broker sees its connection only",),
         next=(
             NextCall(operation="consumers.list", arguments={"topic": view.topic}, why="see who is set aside"),
             NextCall(
@@ -55,7 +52,6 @@ def consumer_expiring(view: SubscriptionView, options: DiagnosisOptions) -> Outc
 
 
 CONSUMER_EXPIRING = Rule(
-    name="consumer_expiring",
     area=RuleArea.SUBSCRIPTION,
     severity="warning; critical if no other consumer answers and messages are unread",
     holds="a consumer let deliveries expire and has answered none since, while no more messages behind the cursor's are "
@@ -67,7 +63,7 @@ CONSUMER_EXPIRING = Rule(
         "set_aside": "consumers that are",
         "expiring_consumers, consumers": "how many of how many",
     },
-    unobservable=("what the consumer's process does",),
+    unobservable=("what the consumer's process does: the broker sees its connection only",),
     helps="end or mend the process; raise the ack timeout if it is only slow",
     check=consumer_expiring,
     many="subscriptions have consumers that let deliveries expire",

@@ -16,12 +16,10 @@ def filter_matches_nothing(view: SubscriptionView, options: DiagnosisOptions) ->
     if view.acknowledged.in_window or view.state.in_flight:
         return f"{passed.in_window} messages were passed over for their key, and {view.acknowledged.in_window} were accepted"
     return Finding(
-        rule="filter_matches_nothing",
         severity=Severity.WARNING,
         confidence=0.9,
         summary=f"the key filters of {view.log} / {view.subscription} accept nothing: {passed.in_window} messages within "
         f"{options.window_s:.0f} s count as read, and nobody was sent one",
-        subject=view.subject,
         evidence={
             "passed_over": passed.total,
             "passed_over_in_window": passed.in_window,
@@ -29,7 +27,6 @@ def filter_matches_nothing(view: SubscriptionView, options: DiagnosisOptions) ->
             "consumers": len(view.consumers),
             "lag_messages": view.unread,
         },
-        unobservable=("which keys the filters were meant for",),
         next=(
             NextCall(operation="messages.peek", arguments={"topic": view.log, "from": "earliest", "limit": 10},
                      why="compare the messages' keys with the consumers' filters"),
@@ -39,7 +36,6 @@ def filter_matches_nothing(view: SubscriptionView, options: DiagnosisOptions) ->
 
 
 FILTER_MATCHES_NOTHING: Final = Rule(
-    name="filter_matches_nothing",
     area=RuleArea.SUBSCRIPTION,
     severity="warning",
     holds="messages of the window were passed over because no consumer's key filter accepts their key, and none was "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from pydanube_core.diagnosis.options import DiagnosisOptions
 
@@ -54,17 +54,20 @@ class RuledOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`untrusted` holds what others wrote: keys of messages, reasons of consumers."""
+    """A check says what it saw; what is not given (`rule`, `subject`, `unobservable`) is that of its rule and its view.
 
-    rule: str
+    `untrusted` holds what others wrote: keys of messages, reasons of consumers.
+    """
+
     severity: Severity
-    confidence: float  # 0 to 1: how far the evidence leaves room for another cause
     summary: str
     evidence: Mapping[str, Any]
+    confidence: float = 1.0  # 0 to 1: how far the evidence leaves room for another cause
+    rule: str = ""
     subject: Mapping[str, Any] = field(default_factory=dict)
     untrusted: Mapping[str, Any] = field(default_factory=dict)
     ruled_out: tuple[RuledOut, ...] = ()
-    unobservable: tuple[str, ...] = ()
+    unobservable: tuple[str, ...] | None = None
     next: tuple[NextCall, ...] = ()
     impact: int = 0  # messages that the subject keeps waiting, refuses or loses: what ranks equal severities
 
@@ -74,14 +77,20 @@ class Finding:
 
 #: a finding, or why the rule does not apply: a sentence with the numbers
 Outcome: TypeAlias = Finding | str
-Check: TypeAlias = Callable[[Any, DiagnosisOptions], Outcome]
+
+
+class Check(Protocol):
+    """Look at a view, and say what is found."""
+
+    __name__: str
+
+    def __call__(self, view: Any, options: DiagnosisOptions, /) -> Outcome: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """A rule as it is carried out and as the documentation shows it."""
 
-    name: str
     area: RuleArea
     severity: str  # usual one, in words
     holds: str  # when, in a sentence
@@ -92,6 +101,11 @@ class Rule:
     many: str  # what is so of several subjects: "subscriptions have unread messages and no consumer"
     fallback: bool = False  # looked at only where nothing else of warning or worse was found
     of_cluster: bool = False  # every broker of a cluster finds the same
+
+    @property
+    def name(self) -> str:
+        """The name of its check."""
+        return self.check.__name__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,13 +38,11 @@ def message_held(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     holder = max(view.consumers, key=lambda one: one.oldest_in_flight_s or 0.0)
     again = 0 if worst is None or worst.offset != view.state.oldest_unread else worst.deliveries
     return Finding(
-        rule="message_held",
         severity=Severity.WARNING,
         confidence=0.9,
         summary=f"the cursor of {view.log} / {view.subscription} waits at offset {view.state.oldest_unread}: {above} "
         f"messages behind it are acknowledged, it is not"
         + (f"; consumer {holder.name!r} holds it" if held and holder.in_flight else ""),
-        subject=view.subject,
         evidence={
             "offset": view.state.oldest_unread,
             "acknowledged_above": above,
@@ -56,7 +54,6 @@ def message_held(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             "lag_messages": view.unread,
             "status": view.status.value,
         },
-        unobservable=(_PROCESS,),
         next=(
             _peek(view),
             NextCall(
@@ -73,12 +70,10 @@ def cursor_stuck(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         return f"the lag's status is {view.status.value}"
     reason = view.lag.stuck_reason
     return Finding(
-        rule="cursor_stuck",
         severity=Severity.WARNING,
         confidence=0.6,
         summary=f"the cursor of {view.log} / {view.subscription} does not move: {view.unread} messages wait from offset "
         f"{view.state.oldest_unread}",
-        subject=view.subject,
         evidence={
             "lag_messages": view.unread,
             "status": view.status.value,
@@ -91,9 +86,6 @@ def cursor_stuck(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             "credit_messages": sum(one.credit_messages for one in view.consumers),
             "dispatch_rate_limit": view.dispatch_rate_limit or None,
         },
-        unobservable=(
-            "whether its consumers want more: they have told how much they take, and nothing else",
-        ),
         next=(
             NextCall(
                 operation="consumers.list",
@@ -106,7 +98,6 @@ def cursor_stuck(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
 
 
 MESSAGE_HELD: Final = Rule(
-    name="message_held",
     area=RuleArea.SUBSCRIPTION,
     severity="warning",
     holds="the status is STUCK, consumers are attached, and more messages behind the cursor's are acknowledged than "
@@ -124,7 +115,6 @@ MESSAGE_HELD: Final = Rule(
 )
 
 CURSOR_STUCK: Final = Rule(
-    name="cursor_stuck",
     area=RuleArea.SUBSCRIPTION,
     severity="warning",
     holds="the status is STUCK, and no other rule says why",
@@ -133,7 +123,7 @@ CURSOR_STUCK: Final = Rule(
         "cursor_still_s": "for how long",
         "credit_messages": "what the consumers still take",
     },
-    unobservable=("whether its consumers want more",),
+    unobservable=("whether its consumers want more: they have told how much they take, and nothing else",),
     helps="look at the consumers and at the message at the cursor",
     check=cursor_stuck,
     many="subscriptions have a cursor that does not move",

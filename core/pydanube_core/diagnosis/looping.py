@@ -26,12 +26,10 @@ def consumer_crash_loop(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         return f"consumers come and went, and those attached have stayed for {stays_s:.0f} s"
     waiting = view.unread > options.allowed_messages
     return Finding(
-        rule="consumer_crash_loop",
         severity=Severity.CRITICAL if waiting else Severity.WARNING,
         confidence=0.9 if broken else 0.75,
         summary=f"consumers of {view.log} / {view.subscription} come and go: {gone.count} went within {span_s:.0f} s, "
         f"{gone.abrupt} of them by a broken connection; {view.unread} messages wait",
-        subject=view.subject,
         evidence={
             "departures": gone.count,
             "broken_connections": gone.abrupt,
@@ -43,7 +41,6 @@ def consumer_crash_loop(view: SubscriptionView, options: DiagnosisOptions) -> Ou
             "lag_messages": view.unread,
             "status": view.status.value,
         },
-        unobservable=("why the process ends: its own log tells",),
         next=(
             NextCall(
                 operation="messages.peek",
@@ -56,7 +53,6 @@ def consumer_crash_loop(view: SubscriptionView, options: DiagnosisOptions) -> Ou
 
 
 CONSUMER_CRASH_LOOP: Final = Rule(
-    name="consumer_crash_loop",
     area=RuleArea.SUBSCRIPTION,
     severity="critical; warning while nothing is unread",
     holds="within three windows three connections of consumers or more broke, or as many consumers went and the cursor "
@@ -66,7 +62,7 @@ CONSUMER_CRASH_LOOP: Final = Rule(
         "without_progress": "the last ones in a row that moved the cursor nowhere",
         "span_s": "since the first of them",
     },
-    unobservable=("why the process ends",),
+    unobservable=("why the process ends: its own log tells",),
     helps="look at the process's own log, and at the message with which it begins",
     check=consumer_crash_loop,
     many="subscriptions have consumers that break and come again",

@@ -26,12 +26,9 @@ def cursor_moved_forward(view: SubscriptionView, options: DiagnosisOptions) -> O
         return "the cursor was moved forward, and back again since"
     by = f"by {moved.operation}" if moved.by is None else f"by client {moved.by!r}"
     return Finding(
-        rule="cursor_moved_forward",
         severity=Severity.INFO,
-        confidence=1.0,
         summary=f"the cursor of {view.log} / {view.subscription} was moved forward from {moved.from_offset} to "
         f"{moved.to_offset} {by} {_ago(ago_s)}: {moved.messages} unread messages were passed over",
-        subject=view.subject,
         evidence={
             "from_offset": moved.from_offset,
             "to_offset": moved.to_offset,
@@ -41,7 +38,6 @@ def cursor_moved_forward(view: SubscriptionView, options: DiagnosisOptions) -> O
             "seconds_ago": ago_s,
             "lag_messages": view.unread,
         },
-        unobservable=("whether anybody misses those messages",),
         next=(
             NextCall(
                 operation="audit.query",
@@ -62,7 +58,6 @@ def _ago(seconds: float) -> str:
 
 
 CURSOR_MOVED_FORWARD: Final = Rule(
-    name="cursor_moved_forward",
     area=RuleArea.SUBSCRIPTION,
     severity="info",
     holds="within the last hour, somebody moved the cursor forward over unread messages",

@@ -26,12 +26,10 @@ def disk_sync_slow(view: BrokerView, options: DiagnosisOptions) -> Outcome:
         p99 = "" if seen.sync_p99_ms is None else f", 99 of 100 within {seen.sync_p99_ms:.1f} ms"
         return f"{seen.syncs} syncs of the journal in the window{p99}"
     return Finding(
-        rule="disk_sync_slow",
         severity=Severity.WARNING,
         confidence=0.9,
         summary=f"the disk syncs slowly: {seen.slow_syncs} of {seen.syncs} syncs of the journal took more than 500 ms within "
         f"{options.window_s:.0f} s, and every publish waits for one",
-        subject=view.subject,
         evidence={
             "syncs": seen.syncs,
             "slow_syncs": seen.slow_syncs,
@@ -39,7 +37,6 @@ def disk_sync_slow(view: BrokerView, options: DiagnosisOptions) -> Outcome:
             "sync_p99_ms": seen.sync_p99_ms,
             "disk_free_bytes": view.disk_free_bytes,
         },
-        unobservable=("what else uses that disk",),
         next=(_STATUS,),
     )
 
@@ -49,18 +46,15 @@ def reconnect_storm(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     if seen.opened < max(FEWEST_OPENED, OPENED_TIMES * seen.open_now):
         return f"{seen.opened} connections were opened in the window, and {seen.open_now} are open"
     return Finding(
-        rule="reconnect_storm",
         severity=Severity.WARNING,
         confidence=0.85,
         summary=f"clients opened {seen.opened} connections within {seen.window_s:.0f} s, and {seen.open_now} are open: "
         "something connects, goes, and comes again",
-        subject=view.subject,
         evidence={
             "opened_in_window": seen.opened,
             "open_now": seen.open_now,
             "per_s": round(seen.opened / seen.window_s, 1) if seen.window_s else None,
         },
-        unobservable=("which program it is, where it does not stay long enough to say its name",),
         next=(
             NextCall(
                 operation="brokers.logs", arguments={"lines": 100}, why="see what its connections ended with"
@@ -79,7 +73,6 @@ def noisy_neighbour(view: BrokerView, options: DiagnosisOptions) -> Outcome:
         return f"the busiest topic brought {share:.0%} of {seen.bytes_in} bytes, beside {seen.others} others"
     pressed = seen.busy >= BUSY or seen.late_ms >= LATE_MS or seen.slow_syncs >= FEWEST_SLOW
     return Finding(
-        rule="noisy_neighbour",
         severity=Severity.WARNING if pressed else Severity.INFO,
         confidence=0.8,
         summary=f"{seen.busiest} brings {share:.0%} of all bytes, {per_s / 1e6:.1f} MB a second; {seen.others} other topics "
@@ -93,7 +86,6 @@ def noisy_neighbour(view: BrokerView, options: DiagnosisOptions) -> Outcome:
             "loop_late_ms": round(seen.late_ms, 1),
             "slow_syncs": seen.slow_syncs,
         },
-        unobservable=("what the other topics would get without it",),
         next=(
             NextCall(operation="producers.list", arguments={"topic": seen.busiest}, why="see who sends that much"),
             NextCall(operation="topics.get_policies", arguments={"topic": seen.busiest},
@@ -104,7 +96,6 @@ def noisy_neighbour(view: BrokerView, options: DiagnosisOptions) -> Outcome:
 
 PRESSURE_RULES: Final = (
     Rule(
-        name="disk_sync_slow",
         area=RuleArea.BROKER,
         severity="warning",
         holds="one in a hundred syncs of the window took more than half a second, and three of them at least",
@@ -118,7 +109,6 @@ PRESSURE_RULES: Final = (
         many="brokers have a disk that syncs slowly",
     ),
     Rule(
-        name="noisy_neighbour",
         area=RuleArea.BROKER,
         severity="warning if the broker is busy (70 % of a core, looks that come 50 ms late, or slow syncs); else info",
         holds="one topic brings 70 % of the bytes and a MiB a second at least, and others are published to",
@@ -133,12 +123,11 @@ PRESSURE_RULES: Final = (
         many="brokers are kept busy by one topic",
     ),
     Rule(
-        name="reconnect_storm",
         area=RuleArea.BROKER,
         severity="warning",
         holds="100 connections or more were opened in the window, five times as many as are open",
         evidence={"opened_in_window, per_s": "connections of clients", "open_now": "those that stayed"},
-        unobservable=("which program it is",),
+        unobservable=("which program it is, where it does not stay long enough to say its name",),
         helps="look for a client that connects for each message, or fails right after connecting",
         check=reconnect_storm,
         many="brokers have clients that connect again and again",

@@ -43,14 +43,10 @@ def publish_too_large(view: TopicView, options: DiagnosisOptions) -> Outcome:
         return f"no publish was refused for its size in the last {options.window_s:.0f} s"
     limit = view.max_message_size
     return Finding(
-        rule="publish_too_large",
         severity=Severity.WARNING,
-        confidence=1.0,
         summary=f"{view.log} refused {refused.in_window} publishes within {options.window_s:.0f} s for their size: "
         + (f"its policy max_message_size is {limit} bytes" if limit else "they are larger than a broker takes at all"),
-        subject=view.subject,
         evidence={**_evidence(view, refused, SIZE_CODES), "max_message_size": limit or None},
-        unobservable=(_WHO,),
         next=(
             NextCall(operation="topics.get_policies", arguments={"topic": view.topic},
                      why="see max_message_size, and where it comes from"),
@@ -67,18 +63,15 @@ def producer_limit(view: TopicView, options: DiagnosisOptions) -> Outcome:
         return f"no producer was turned away for a limit in the last {options.window_s:.0f} s"
     limit = view.max_producers
     return Finding(
-        rule="producer_limit",
         severity=Severity.WARNING,
         confidence=1.0 if limit else 0.8,
         summary=f"{view.log} turned producers away {refused.in_window} times within {options.window_s:.0f} s: "
         f"{view.producers} are connected, and max_producers_per_topic is {limit}",
-        subject=view.subject,
         evidence={
             **_evidence(view, refused, LIMIT_CODES),
             "producers": view.producers,
             "max_producers_per_topic": limit or None,
         },
-        unobservable=("whether those that are connected are still needed",),
         next=(
             NextCall(operation="producers.list", arguments={"topic": view.topic}, why="see who is connected"),
             NextCall(operation="topics.get_policies", arguments={"topic": view.topic},
@@ -96,7 +89,6 @@ _COUNTED: Final = {
 }
 
 PUBLISH_TOO_LARGE: Final = Rule(
-    name="publish_too_large",
     area=RuleArea.TOPIC,
     severity="warning",
     holds="publishes were refused for their size in the window",
@@ -108,7 +100,6 @@ PUBLISH_TOO_LARGE: Final = Rule(
 )
 
 PRODUCER_LIMIT: Final = Rule(
-    name="producer_limit",
     area=RuleArea.TOPIC,
     severity="warning",
     holds="producers were refused in the window because there may be no more",

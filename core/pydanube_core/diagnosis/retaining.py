@@ -25,12 +25,10 @@ def retention_risk(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
     )
     when = "" if headroom_s is None or lost else f", in {headroom_s:.0f} s"
     return Finding(
-        rule="retention_risk",
         severity=Severity.CRITICAL,
         confidence=1.0 if lost else 0.9,
         summary=f"{what} unread messages of {view.log} / {view.subscription}{when}: "
         + (f"{len(view.consumers)} consumers read, too slowly" if view.consumers else "nobody reads"),
-        subject=view.subject,
         evidence={
             "lost_messages": lost,
             "lag_messages": view.unread,
@@ -41,7 +39,6 @@ def retention_risk(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
             "consumers": len(view.consumers),
             "acknowledged_in_window": view.acknowledged.in_window,
         },
-        unobservable=("whether anybody needs what is unread",),
         next=(
             NextCall(
                 operation="topics.get_policies",
@@ -58,7 +55,6 @@ def retention_risk(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
 
 
 RETENTION_RISK: Final = Rule(
-    name="retention_risk",
     area=RuleArea.SUBSCRIPTION,
     severity="critical",
     holds="the status is AT_RISK or DATA_LOST, whoever reads or does not",

@@ -62,9 +62,9 @@ def check_view(
         if isinstance(outcome, str):
             ruled_out.append(RuledOut(rule=rule.name, because=outcome))
         else:
-            found.append(outcome)
-    if not found:
-        return ()
+            unseen = rule.unobservable if outcome.unobservable is None else outcome.unobservable
+            subject = outcome.subject or view.subject
+            found.append(replace(outcome, rule=rule.name, subject=subject, unobservable=unseen))
     because, impact = tuple(ruled_out), view.impact
     return tuple(ranked(replace(one, ruled_out=because, impact=impact) for one in found))
 

@@ -22,18 +22,14 @@ def publish_over_quota(view: TopicView, options: DiagnosisOptions) -> Outcome:
         return f"no publish waited for a quota in the last {options.window_s:.0f} s"
     what = "was throttled by quota " + ", ".join(slowed) if slowed else "was refused by a quota"
     return Finding(
-        rule="publish_over_quota",
         severity=Severity.WARNING,
-        confidence=1.0,
         summary=f"{view.log} {what}: its producers bring more than they may",
-        subject=view.subject,
         evidence={
             "quotas": sorted(slowed),
             "last_s_ago": min(slowed.values(), default=None),
             "refused_publishes_in_window": refused.in_window,
             "produce_rate": round(view.production.rate, 3),
         },
-        unobservable=(_OTHERS,),
         next=(_NEXT,),
     )
 
@@ -43,18 +39,15 @@ def delivery_over_quota(view: SubscriptionView, options: DiagnosisOptions) -> Ou
     if not slowed:
         return f"no delivery waited for a quota in the last {options.window_s:.0f} s"
     return Finding(
-        rule="delivery_over_quota",
         severity=Severity.WARNING if view.unread else Severity.INFO,
         confidence=0.9,
         summary=f"delivery of {view.log} was throttled by quota {', '.join(slowed)}; {view.subscription} has "
         f"{view.unread} unread",
-        subject=view.subject,
         evidence={
             "quotas": sorted(slowed),
             "last_s_ago": min(slowed.values()),
             "lag_messages": view.unread,
         },
-        unobservable=(_OTHERS, "whether it was another subscription of the topic that waited"),
         next=(_NEXT,),
     )
 
@@ -64,7 +57,6 @@ def _of(slowed: Mapping[str, float], ending: str) -> dict[str, float]:
 
 
 PUBLISH_OVER_QUOTA: Final = Rule(
-    name="publish_over_quota",
     area=RuleArea.TOPIC,
     severity="warning",
     holds="producers waited, or were refused, for a quota in the window",
@@ -79,7 +71,6 @@ PUBLISH_OVER_QUOTA: Final = Rule(
     many="topics get more than a quota allows",
 )
 DELIVERY_OVER_QUOTA: Final = Rule(
-    name="delivery_over_quota",
     area=RuleArea.SUBSCRIPTION,
     severity="warning; info where nothing is unread",
     holds="consumers of the topic waited for a quota in the window",

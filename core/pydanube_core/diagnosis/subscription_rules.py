@@ -81,12 +81,9 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     soon = bool(waited) and min(waited) < options.patience_s and view.status not in IN_DANGER
     never = left is None and view.cursor_moved_ms is None
     return Finding(
-        rule="no_consumers",
         severity=Severity.INFO if soon else Severity.WARNING,
-        confidence=1.0,
         summary=f"{view.unread} messages of {view.log} wait for subscription {view.subscription!r} and no "
         + ("consumer has come since the broker started" if left is None else f"consumer is attached; {left.name!r} left"),
-        subject=view.subject,
         evidence={
             **_lag_evidence(view),
             "consumers": 0,
@@ -95,7 +92,6 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             "never_seen": never,
         },
         untrusted={} if left is None else {"consumer": left.name},
-        unobservable=("whether a consumer is meant to run: the broker does not know your deployments",),
         next=(
             NextCall(
                 operation="subscriptions.list",
@@ -133,12 +129,10 @@ def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         if view.unread <= options.allowed_messages:
             return "nothing is unread"
         return Finding(
-            rule="consumer_dead",
             severity=Severity.CRITICAL,
             confidence=0.95,
             summary=f"the connection of consumer {left.name!r} of {view.log} / {view.subscription} broke, and none has "
             f"come back: {view.unread} messages wait",
-            subject=view.subject,
             evidence={
                 **_lag_evidence(view),
                 "consumer": left.name,
@@ -147,7 +141,6 @@ def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
                 "in_flight_when_it_broke": left.in_flight,
                 "consumers": 0,
             },
-            unobservable=("whether the process died or its network did",),
             next=(_look(view),),
         )
     dead = [one for one in view.consumers if _silent(view, one, options) and one.answered_ms is not None]
@@ -162,12 +155,10 @@ def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         return f"{len(dead)} consumers are silent, the others read everything in time"
     worst = max(dead, key=lambda one: one.in_flight)
     return Finding(
-        rule="consumer_dead",
         severity=Severity.CRITICAL if len(dead) == len(view.consumers) else Severity.WARNING,
         confidence=0.8,
         summary=f"consumer {worst.name!r} of {view.log} / {view.subscription} holds {worst.in_flight} messages, had "
         f"been answering, and has said nothing for {_seconds(view, worst.heard_ms):.0f} s",
-        subject=view.subject,
         evidence={
             **_lag_evidence(view),
             "consumer": worst.name,
@@ -216,12 +207,10 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         return f"messages have been held for {held_s:.0f} s, less than {options.stuck_after_s:.0f} s"
     worst = max(holding, key=lambda one: one.in_flight)
     return Finding(
-        rule="consumer_not_acking",
         severity=Severity.WARNING,
         confidence=0.85 if worst.answered_ms is None else 0.75,
         summary=f"{'a consumer' if len(holding) == 1 else f'{len(holding)} consumers'} of {view.log} / {view.subscription} "
         f"{'holds' if len(holding) == 1 else 'hold'} {view.state.in_flight} messages and acknowledged none",
-        subject=view.subject,
         evidence={
             **_lag_evidence(view),
             "in_flight": view.state.in_flight,
@@ -232,7 +221,6 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
             "held_s": held_s,
             "credit_messages": worst.credit_messages,
         },
-        unobservable=(_PROCESS, "whether the application took the messages from its client's buffer"),
         next=(
             _look(view),
             NextCall(
@@ -259,13 +247,11 @@ def poison_message(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
         )
     handled = view.poison_policy != "block" and not worst.blocked
     return Finding(
-        rule="poison_message",
         severity=Severity.INFO if handled else Severity.CRITICAL if worst.blocked else Severity.WARNING,
         confidence=1.0 if worst.blocked else 0.9,
         summary=f"the message at offset {worst.offset} of {view.log} has failed {worst.failures} times for "
         f"{view.subscription!r}"
         + (" and blocks the subscription" if worst.blocked else ""),
-        subject=view.subject,
         evidence={
             "offset": worst.offset,
             "failures": worst.failures,
@@ -276,7 +262,6 @@ def poison_message(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
             "lag_messages": view.unread,
         },
         untrusted={"reason": worst.reason},
-        unobservable=("what in the message the application cannot take",),
         next=(
             NextCall(
                 operation="messages.peek",
@@ -302,12 +287,9 @@ def dead_letters_growing(view: SubscriptionView, options: DiagnosisOptions) -> O
     if not count.in_window:
         return f"no message was dead-lettered in the last {options.window_s:.0f} s ({count.total} since the start)"
     return Finding(
-        rule="dead_letters_growing",
         severity=Severity.WARNING,
-        confidence=1.0,
         summary=f"{count.in_window} messages of {view.log} were dead-lettered for {view.subscription!r} within "
         f"{options.window_s:.0f} s",
-        subject=view.subject,
         evidence={
             "dead_lettered": count.total,
             "dead_lettered_in_window": count.in_window,
@@ -315,7 +297,6 @@ def dead_letters_growing(view: SubscriptionView, options: DiagnosisOptions) -> O
             "last_s_ago": _seconds(view, count.last_ms),
             "dead_letter_topic": view.dead_letter_topic,
         },
-        unobservable=("why the application refuses them, beyond the reason it gave",),
         next=(
             NextCall(operation="dead_letters.list", arguments=view.arguments,
                      why="see each with the reason of its failure"),
@@ -338,12 +319,10 @@ def hot_key(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     if share < HOT_SHARE or share < 1.5 / len(view.consumers):
         return f"the most frequent key has {keys.messages} of {keys.sampled} unread messages"
     return Finding(
-        rule="hot_key",
         severity=Severity.WARNING,
         confidence=0.9,
         summary=f"one key holds {keys.messages} of {keys.sampled} unread messages of {view.topic} / "
         f"{view.subscription}: only one of {len(view.consumers)} consumers may work on them",
-        subject=view.subject,
         evidence={
             **_lag_evidence(view),
             "key_messages": keys.messages,
@@ -354,7 +333,6 @@ def hot_key(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             "consumers": len(view.consumers),
         },
         untrusted={"key": keys.key},
-        unobservable=("how long the application works on a message of that key",),
         next=(
             NextCall(operation="topics.describe", arguments={"topic": view.topic},
                      why="see who produces; give the key more parts (for example key:0 to key:7)"),
@@ -374,12 +352,9 @@ def cursor_rewound(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
     if reached and view.now_ms - rewind.at_ms > options.window_s * 1000:
         return "the cursor went back, and is where it was before"
     return Finding(
-        rule="cursor_rewound",
         severity=Severity.INFO if reached else Severity.WARNING,
-        confidence=1.0,
         summary=f"the cursor of {view.log} / {view.subscription} was moved back from {rewind.from_offset} to "
         f"{rewind.to_offset}{'' if rewind.by is None else f' by client {rewind.by!r}'}: {rewind.from_offset - rewind.to_offset} messages are unread again",
-        subject=view.subject,
         evidence={
             "from_offset": rewind.from_offset,
             "to_offset": rewind.to_offset,
@@ -420,12 +395,10 @@ def produce_burst(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     soon = view.lag.gaining and view.lag.eta_s is not None and view.lag.eta_s < options.allowed_age_s
     late = age_s is None or age_s > 2 * options.allowed_age_s
     return Finding(
-        rule="produce_burst",
         severity=Severity.WARNING if late and not soon else Severity.INFO,
         confidence=0.8,
         summary=f"{view.log} got {burst.messages} messages more than usual within {view.production.window_s:.0f} s; "
         f"{view.subscription!r} works on the {view.unread} that are left",
-        subject=view.subject,
         evidence={
             **_lag_evidence(view),
             "burst_messages": burst.messages,
@@ -435,7 +408,6 @@ def produce_burst(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             "consume_rate": view.lag.consume_rate,
             "eta_s": view.lag.eta_s,
         },
-        unobservable=("whether more of it comes",),
         next=(_look(view),),
     )
 
@@ -469,13 +441,11 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     if view.status is LagStatus.SLOW:
         why = why if limited else "does not catch up"
     return Finding(
-        rule="consumer_slow",
         severity=Severity.WARNING,
         confidence=0.9 if view.status is LagStatus.FALLING_BEHIND else 0.7,
         summary=f"{view.log} / {view.subscription} {why}: {view.unread} messages behind, "
         + ("rates not known" if rate is None or lag.produce_rate is None
            else f"{lag.produce_rate:.1f} a second come, {rate:.1f} are read"),
-        subject=view.subject,
         evidence={
             **_lag_evidence(view),
             **lag.evidence,
@@ -488,7 +458,6 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             "dispatch_rate_limit": limit or None,
             "lost_messages": lag.lost_messages,
         },
-        unobservable=("how busy the consumers' machines are", _PROCESS),
         next=(
             *(NextCall(operation="topics.set_policies",
                        arguments={"topic": view.topic, "policies": {"max_subscription_dispatch_rate": 0}},
@@ -504,7 +473,6 @@ SUBSCRIPTION_RULES: Final = (
     CONSUMER_CRASH_LOOP,
     DELIVERY_OVER_QUOTA,
     Rule(
-        name="poison_message",
         area=RuleArea.SUBSCRIPTION,
         severity="critical if it blocks; warning from its third failure; info if the policy will take it away",
         holds="one message blocks, or was given back as failed three times or more",
@@ -520,7 +488,6 @@ SUBSCRIPTION_RULES: Final = (
         many="subscriptions have a message that fails again and again",
     ),
     Rule(
-        name="cursor_rewound",
         area=RuleArea.SUBSCRIPTION,
         severity="warning until the cursor is where it was; then info for a window",
         holds="the cursor went back",
@@ -537,7 +504,6 @@ SUBSCRIPTION_RULES: Final = (
         many="cursors were moved back",
     ),
     Rule(
-        name="consumer_dead",
         area=RuleArea.SUBSCRIPTION,
         severity="critical; warning while others are attached",
         holds="the last consumer's connection broke without a farewell and mail is unread, or a consumer that used to "
@@ -554,7 +520,6 @@ SUBSCRIPTION_RULES: Final = (
         many="subscriptions have lost the connection of their consumer",
     ),
     Rule(
-        name="no_consumers",
         area=RuleArea.SUBSCRIPTION,
         severity="warning; info for the first 30 s (or `stuck_after`, if that is less) of mail or absence",
         holds="mail is unread and nobody is attached, unless the last consumer had read everything and the mail is "
@@ -564,13 +529,12 @@ SUBSCRIPTION_RULES: Final = (
             "last_consumer_left_s_ago": "null: none was seen since the broker started",
             "unread_when_it_left": "what the last one left behind",
         },
-        unobservable=("whether a consumer is meant to run",),
+        unobservable=("whether a consumer is meant to run: the broker does not know your deployments",),
         helps="start a consumer, or delete the subscription",
         check=no_consumers,
         many="subscriptions have unread messages and no consumer",
     ),
     Rule(
-        name="consumer_not_acking",
         area=RuleArea.SUBSCRIPTION,
         severity="warning",
         holds="consumers hold messages, and for `stuck_after` nothing was acknowledged",
@@ -580,7 +544,7 @@ SUBSCRIPTION_RULES: Final = (
             "acknowledged_in_window": "acknowledgements in the window",
             "failed_in_window": "nacks and ack timeouts in the window",
         },
-        unobservable=("whether the application took the messages from its client's buffer",),
+        unobservable=(_PROCESS, "whether the application took the messages from its client's buffer"),
         helps="look for the missing ack in the application; see the ack timeout",
         check=consumer_not_acking,
         many="subscriptions have consumers that hold messages and acknowledge none",
@@ -589,7 +553,6 @@ SUBSCRIPTION_RULES: Final = (
     MESSAGE_HELD,
     CURSOR_MOVED_FORWARD,
     Rule(
-        name="hot_key",
         area=RuleArea.SUBSCRIPTION,
         severity="warning",
         holds="a key-shared subscription with two consumers or more is late, and half or more of its oldest unread "
@@ -606,7 +569,6 @@ SUBSCRIPTION_RULES: Final = (
         many="subscriptions wait for one key",
     ),
     Rule(
-        name="produce_burst",
         area=RuleArea.SUBSCRIPTION,
         severity="warning; info while it is soon over",
         holds="part of the window brought three times the typical number of messages or more, which explains half of "
@@ -622,7 +584,6 @@ SUBSCRIPTION_RULES: Final = (
         many="subscriptions work on a burst",
     ),
     Rule(
-        name="consumer_slow",
         area=RuleArea.SUBSCRIPTION,
         severity="warning",
         holds="the status is FALLING_BEHIND, SLOW, AT_RISK or DATA_LOST, consumers acknowledge, and neither a burst nor "
@@ -632,13 +593,12 @@ SUBSCRIPTION_RULES: Final = (
             "lag_per_s, lag_per_s_low": "growth of the lag, and its lower bound",
             "dispatch_rate_limit": "the policy that holds it back, if it does",
         },
-        unobservable=("how busy the consumers' machines are",),
+        unobservable=("how busy the consumers' machines are", _PROCESS),
         helps="add consumers or partitions, or lift the limit",
         check=consumer_slow,
         many="subscriptions are read more slowly than messages come",
     ),
     Rule(
-        name="dead_letters_growing",
         area=RuleArea.SUBSCRIPTION,
         severity="warning",
         holds="messages were dead-lettered in the window",

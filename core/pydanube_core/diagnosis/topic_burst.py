@@ -18,12 +18,10 @@ def topic_burst(view: TopicView, options: DiagnosisOptions) -> Outcome:
     if burst is None or burst.messages < LEAST_BURST:
         return "production was even over the window"
     return Finding(
-        rule="topic_burst",
         severity=Severity.INFO,
         confidence=0.9,
         summary=f"{view.log} got {burst.messages} messages more than usual within {view.production.window_s:.0f} s: "
         f"{burst.peak_rate:.0f} a second at the most, {burst.typical_rate:.0f} usually",
-        subject=view.subject,
         evidence={
             "burst_messages": burst.messages,
             "peak_rate": burst.peak_rate,
@@ -31,7 +29,6 @@ def topic_burst(view: TopicView, options: DiagnosisOptions) -> Outcome:
             "produced_in_window": view.production.messages,
             "producers": view.producers,
         },
-        unobservable=("whether more of it comes",),
         next=(
             NextCall(operation="producers.list", arguments={"topic": view.topic}, why="see who sends"),
             NextCall(operation="topics.chart", arguments={"topic": view.topic}, why="see it over time"),
@@ -40,7 +37,6 @@ def topic_burst(view: TopicView, options: DiagnosisOptions) -> Outcome:
 
 
 TOPIC_BURST: Final = Rule(
-    name="topic_burst",
     area=RuleArea.TOPIC,
     severity="info",
     holds=f"part of the window brought three times the typical number of messages or more, {LEAST_BURST} at least above it",

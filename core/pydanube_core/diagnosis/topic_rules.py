@@ -24,12 +24,9 @@ def publish_throttled(view: TopicView, options: DiagnosisOptions) -> Outcome:
         return f"no publish was refused for its rate in the last {options.window_s:.0f} s"
     messages = refusals(view.refused_messages, THROTTLE_CODES)
     return Finding(
-        rule="publish_throttled",
         severity=Severity.WARNING,
-        confidence=1.0,
         summary=f"{view.log} refused {refused.in_window} publishes within {options.window_s:.0f} s: more than "
         f"{view.max_publish_rate} messages a second came",
-        subject=view.subject,
         evidence={
             "refused_publishes": refused.total,
             "refused_publishes_in_window": refused.in_window,
@@ -38,7 +35,6 @@ def publish_throttled(view: TopicView, options: DiagnosisOptions) -> Outcome:
             "produce_rate": round(view.production.rate, 3),
             "last_s_ago": ago_s(view, refused.last_ms),
         },
-        unobservable=("how many of them were tries of the same messages again",),
         next=(
             NextCall(operation="topics.get_policies", arguments={"topic": view.topic},
                      why="see where the limit comes from"),
@@ -59,12 +55,9 @@ def schema_rejections(view: TopicView, options: DiagnosisOptions) -> Outcome:
     number = messages.in_window or sum(count.in_window for count in violations.values())
     things = f"{number} messages that do" if number else f"{refused.in_window} producers that do"
     return Finding(
-        rule="schema_rejections",
         severity=Severity.WARNING,
-        confidence=1.0,
         summary=f"{view.log} {what} {things} not fit schema subject {view.schema_subject!r} within "
         f"{options.window_s:.0f} s",
-        subject=view.subject,
         evidence={
             "refused_publishes": refused.total,
             "refused_publishes_in_window": refused.in_window,
@@ -76,7 +69,6 @@ def schema_rejections(view: TopicView, options: DiagnosisOptions) -> Outcome:
             "schema_subject": view.schema_subject,
             "last_s_ago": ago_s(view, refused.last_ms),
         },
-        unobservable=("which program sends them: a refused message is not kept",),
         next=(
             NextCall(operation="topics.get_schema_config", arguments={"topic": view.topic},
                      why="see the subject and the policy that hold"),
@@ -117,12 +109,10 @@ def producer_stopped(view: TopicView, options: DiagnosisOptions) -> Outcome:
     else:
         how = "no producer is connected"
     return Finding(
-        rule="producer_stopped",
         severity=Severity.INFO if finished else Severity.WARNING,
         confidence=0.5 if finished else 0.7 if view.producers else 0.9,
         summary=f"{view.log} got messages without a break longer than {flow.longest_gap_s:.1f} s for {steady_s:.0f} s, "
         f"and none for {silence_s:.0f} s: {how}",
-        subject=view.subject,
         evidence={
             "silent_s": silence_s,
             "steady_s": steady_s,
@@ -133,7 +123,6 @@ def producer_stopped(view: TopicView, options: DiagnosisOptions) -> Outcome:
             "connection": "open" if view.producers else None if left is None
             else "broken" if left.abrupt else "closed",
         },
-        unobservable=("whether there is anything to produce",),
         next=(
             NextCall(operation="producers.list", arguments={"topic": view.topic}, why="see who is connected"),
             NextCall(operation="topics.describe", arguments={"topic": view.topic},
@@ -146,7 +135,6 @@ TOPIC_RULES: Final = (
     PUBLISH_TOO_LARGE,
     PRODUCER_LIMIT,
     Rule(
-        name="schema_rejections",
         area=RuleArea.TOPIC,
         severity="warning",
         holds="messages were refused for their schema in the window, or counted where the policy only warns",
@@ -161,7 +149,6 @@ TOPIC_RULES: Final = (
         many="topics get messages that do not fit their schema",
     ),
     Rule(
-        name="publish_throttled",
         area=RuleArea.TOPIC,
         severity="warning",
         holds="publishes were refused for their rate in the window",
@@ -176,7 +163,6 @@ TOPIC_RULES: Final = (
         many="topics get more than their rate limit allows",
     ),
     Rule(
-        name="producer_stopped",
         area=RuleArea.TOPIC,
         severity="warning; info if the producer left in good order",
         holds="messages came without a long break for half a window, and then none for four times the longest break and "
