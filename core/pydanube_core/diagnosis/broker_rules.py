@@ -16,7 +16,7 @@ SOON_SHARE: Final = 0.25  # of the disk: a rate says something about the near fu
 
 SHOWN_ASIDE: Final = 10
 
-_STATUS: Final = NextCall(operation="brokers.status", arguments={}, why="see disk, journal and cold tier")
+_STATUS: Final = NextCall("brokers.status", {}, "see disk, journal and cold tier")
 
 
 def journal_read_only(view: BrokerView, options: DiagnosisOptions) -> Outcome:
@@ -68,9 +68,9 @@ def disk_nearly_full(view: BrokerView, options: DiagnosisOptions) -> Outcome:
         next=(
             _STATUS,
             NextCall(
-                operation="topics.list",
-                arguments={},
-                why="find the topics that hold the most, to set retention_bytes or retention_age_s",
+                "topics.list",
+                {},
+                "find the topics that hold the most, to set retention_bytes or retention_age_s",
             ),
         ),
     )
@@ -102,7 +102,7 @@ def metadata_set_aside(view: BrokerView, options: DiagnosisOptions) -> Outcome:
         return "all metadata could be read and carried out"
     first = view.set_aside[0]
     calls = [
-        NextCall(operation=one.operation, arguments=one.arguments, why=one.mend)
+        NextCall(one.operation, one.arguments, one.mend)
         for one in view.set_aside[:SHOWN_ASIDE]
         if one.operation is not None
     ]
@@ -133,7 +133,7 @@ def undo_given_up(view: BrokerView, options: DiagnosisOptions) -> Outcome:
             "disk_free_bytes": view.disk_free_bytes,
         },
         next=tuple(
-            NextCall(operation="audit.query", arguments={"call_id": call_id}, why="see what was deleted")
+            NextCall("audit.query", {"call_id": call_id}, "see what was deleted")
             for call_id in gone[:SHOWN_ASIDE]
         ),
     )

@@ -19,7 +19,7 @@ from pydanube_core.names import TopicName
 HANGS_MS: Final = 180_000  # three times what the leader waits before it takes a step itself
 SHOWN: Final = 10
 
-_BROKERS: Final = NextCall(operation="brokers.list", arguments={}, why="see who is there, and in which state")
+_BROKERS: Final = NextCall("brokers.list", {}, "see who is there, and in which state")
 
 _Check = Callable[[BrokerView, ClusterView], Outcome]
 
@@ -50,9 +50,9 @@ def owner_down(view: BrokerView, cluster: ClusterView) -> Outcome:
         next=(
             _BROKERS,
             NextCall(
-                operation="brokers.remove",
-                arguments={"broker_id": min(cluster.absent)},
-                why="its plan shows which topics wait and what would be lost; carry it out only where the data directory is gone for good",
+                "brokers.remove",
+                {"broker_id": min(cluster.absent)},
+                "its plan shows which topics wait and what would be lost; carry it out only where the data directory is gone for good",
             ),
         ),
     )
@@ -83,7 +83,7 @@ def no_leader(view: BrokerView, cluster: ClusterView) -> Outcome:
         summary="no broker leads the cluster: moves stand still, and topics that nobody owns wait",
         evidence={"since_s": _since_s(view, cluster.leaderless_since_ms), "brokers": len(cluster.members)},
         next=(
-            NextCall(operation="brokers.leader", arguments={}, why="see whether one does by now"),
+            NextCall("brokers.leader", {}, "see whether one does by now"),
             _BROKERS,
         ),
     )
@@ -102,7 +102,7 @@ def metadata_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
             "error": cluster.metadata_error,
             "since_s": _since_s(view, cluster.metadata_since_ms),
         },
-        next=(NextCall(operation="brokers.status", arguments={}, why="see when it answers again"),),
+        next=(NextCall("brokers.status", {}, "see when it answers again"),),
     )
 
 
@@ -117,7 +117,7 @@ def metadata_full(view: BrokerView, cluster: ClusterView) -> Outcome:
             "error": cluster.metadata_error,
             "since_s": _since_s(view, cluster.metadata_since_ms),
         },
-        next=(NextCall(operation="brokers.status", arguments={}, why="see when it takes changes again"),),
+        next=(NextCall("brokers.status", {}, "see when it takes changes again"),),
     )
 
 
@@ -141,9 +141,7 @@ def cluster_imbalanced(view: BrokerView, cluster: ClusterView) -> Outcome:
         return "loads are judged by the broker that leads, and not in the mode off"
     if balance.verdict not in (Verdict.IMBALANCED, Verdict.OVERLOADED):
         return f"{balance.verdict.value.lower()}: {balance.because}"
-    help_there_is = NextCall(
-        operation="cluster.rebalance", arguments={}, why=f"begin the {len(balance.moves)} moves that even it"
-    )
+    help_there_is = NextCall("cluster.rebalance", {}, f"begin the {len(balance.moves)} moves that even it")
     return Finding(
         severity=Severity.WARNING,
         confidence=0.9,
@@ -158,7 +156,7 @@ def cluster_imbalanced(view: BrokerView, cluster: ClusterView) -> Outcome:
             "rejected": {reason.value: count for reason, count in balance.rejected.items()},
         },
         next=(
-            NextCall(operation="cluster.balance", arguments={}, why="see loads, and why moves help or not"),
+            NextCall("cluster.balance", {}, "see loads, and why moves help or not"),
             *([help_there_is] if balance.moves else []),
         ),
     )
@@ -175,7 +173,7 @@ def hot_partition(view: BrokerView, cluster: ClusterView) -> Outcome:
         confidence=0.8,
         summary=f"partition {parts[0]} carries far more than other topics: no move makes it lighter, keys that spread do",
         evidence={"partitions": parts[:SHOWN]},
-        next=(NextCall(operation="topics.describe", arguments={"topic": parts[0]}, why="see its traffic"),),
+        next=(NextCall("topics.describe", {"topic": parts[0]}, "see its traffic"),),
     )
 
 
@@ -201,11 +199,7 @@ def move_hangs(view: BrokerView, cluster: ClusterView) -> Outcome:
         },
         next=(
             _BROKERS,
-            NextCall(
-                operation="brokers.logs",
-                arguments={"broker_id": waits_for, "level": "warning"},
-                why="see what fails",
-            ),
+            NextCall("brokers.logs", {"broker_id": waits_for, "level": "warning"}, "see what fails"),
         ),
     )
 
@@ -230,9 +224,9 @@ def drain_stuck(view: BrokerView, cluster: ClusterView) -> Outcome:
         next=(
             _BROKERS,
             NextCall(
-                operation="brokers.activate",
-                arguments={"broker_id": view.broker_id},
-                why="give the drain up: the broker takes topics again",
+                "brokers.activate",
+                {"broker_id": view.broker_id},
+                "give the drain up: the broker takes topics again",
             ),
         ),
     )
@@ -247,11 +241,7 @@ def store_not_shared(view: BrokerView, cluster: ClusterView) -> Outcome:
         summary="the broker's object store is not the cluster's: it tiers nothing, and no topic can come to it or leave it",
         evidence={"error": cluster.store_refused, "store": view.store_url},
         next=(
-            NextCall(
-                operation="brokers.config",
-                arguments={"broker_id": view.broker_id},
-                why="see tier.url, and where it was set",
-            ),
+            NextCall("brokers.config", {"broker_id": view.broker_id}, "see tier.url, and where it was set"),
         ),
     )
 

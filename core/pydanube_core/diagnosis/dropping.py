@@ -30,14 +30,14 @@ def messages_dropped(view: SubscriptionView, options: DiagnosisOptions) -> Outco
         },
         next=(
             NextCall(
-                operation="subscriptions.set_failure_policy",
-                arguments={**view.arguments, "poison_policy": "dead_letter"},
-                why="keep what fails from now on in a dead-letter topic",
+                "subscriptions.set_failure_policy",
+                {**view.arguments, "poison_policy": "dead_letter"},
+                "keep what fails from now on in a dead-letter topic",
             ),
             NextCall(
-                operation="subscriptions.get_failure_policy",
-                arguments=view.arguments,
-                why="see after how many failures, and how soon, a message is dropped",
+                "subscriptions.get_failure_policy",
+                view.arguments,
+                "see after how many failures, and how soon, a message is dropped",
             ),
         ),
     )

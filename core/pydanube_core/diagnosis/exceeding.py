@@ -33,15 +33,9 @@ def threshold_exceeded(view: SubscriptionView, options: DiagnosisOptions) -> Out
             "status": view.status.value,
         },
         next=(
+            NextCall("subscriptions.lag", view.arguments, "see its rates, and whether it gains"),
             NextCall(
-                operation="subscriptions.lag",
-                arguments=view.arguments,
-                why="see its rates, and whether it gains",
-            ),
-            NextCall(
-                operation="topics.get_policies",
-                arguments={"topic": view.topic},
-                why="see the thresholds, and where they are set",
+                "topics.get_policies", {"topic": view.topic}, "see the thresholds, and where they are set"
             ),
         ),
     )

@@ -36,16 +36,16 @@ def consumer_expiring(view: SubscriptionView, options: DiagnosisOptions) -> Outc
             "lag_messages": view.unread,
         },
         next=(
-            NextCall(operation="consumers.list", arguments={"topic": view.topic}, why="see who is set aside"),
+            NextCall("consumers.list", {"topic": view.topic}, "see who is set aside"),
             NextCall(
-                operation="consumers.disconnect",
-                arguments={"id": worst.consumer_id},
-                why="end its connection, so that a process that lives begins anew",
+                "consumers.disconnect",
+                {"id": worst.consumer_id},
+                "end its connection, so that a process that lives begins anew",
             ),
             NextCall(
-                operation="subscriptions.get_failure_policy",
-                arguments=view.arguments,
-                why="see whether the ack timeout is shorter than the work on a message",
+                "subscriptions.get_failure_policy",
+                view.arguments,
+                "see whether the ack timeout is shorter than the work on a message",
             ),
         ),
     )

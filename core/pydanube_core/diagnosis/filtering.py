@@ -28,9 +28,8 @@ def filter_matches_nothing(view: SubscriptionView, options: DiagnosisOptions) ->
             "lag_messages": view.unread,
         },
         next=(
-            NextCall(operation="messages.peek", arguments={"topic": view.log, "from": "earliest", "limit": 10},
-                     why="compare the messages' keys with the consumers' filters"),
-            NextCall(operation="consumers.list", arguments={"topic": view.topic}, why="see whose filters they are"),
+            NextCall("messages.peek", {"topic": view.log, "from": "earliest", "limit": 10}, "compare the messages' keys with the consumers' filters"),
+            NextCall("consumers.list", {"topic": view.topic}, "see whose filters they are"),
         ),
     )  # fmt: skip
 

@@ -37,7 +37,7 @@ class RuleArea(StrEnum):
     BROKER = "broker"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NextCall:
     """An operation that would help; the admin core adds its tool and its command."""
 

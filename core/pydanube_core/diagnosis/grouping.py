@@ -64,11 +64,7 @@ def _as_one(found: Sequence[Finding], rule: Rule, calls: Sequence[NextCall]) -> 
     named = chain.from_iterable(
         one.evidence.get("worst", [{**one.subject, "messages": one.impact}]) for one in found
     )
-    everyone = NextCall(
-        operation="alerts.list",
-        arguments={"filter": rule.name},
-        why=f"see all {count} once they have lasted",
-    )
+    everyone = NextCall("alerts.list", {"filter": rule.name}, f"see all {count} once they have lasted")
     return replace(
         worst,
         summary=f"{count} {rule.many}{_WORST}{worst.summary.partition(_WORST)[2] or worst.summary}",
@@ -89,11 +85,7 @@ def _in_full(finding: Finding, rule: Rule) -> tuple[NextCall, ...]:
     if rule.area is RuleArea.BROKER:
         return ()
     operation = "diagnose.subscription" if "subscription" in arguments else "diagnose.topic"
-    return (
-        NextCall(
-            operation=operation, arguments=arguments, why="see all of its evidence, and what is ruled out"
-        ),
-    )
+    return (NextCall(operation, arguments, "see all of its evidence, and what is ruled out"),)
 
 
 def that_fit(findings: Sequence[Finding]) -> Sequence[Finding]:

@@ -14,9 +14,9 @@ _PROCESS: Final = "what the consumer's process does with the message"
 
 def _peek(view: SubscriptionView) -> NextCall:
     return NextCall(
-        operation="messages.peek",
-        arguments={"topic": view.log, "from": f"offset:{view.state.oldest_unread}", "limit": 1},
-        why="look at the message that the cursor waits for",
+        "messages.peek",
+        {"topic": view.log, "from": f"offset:{view.state.oldest_unread}", "limit": 1},
+        "look at the message that the cursor waits for",
     )
 
 
@@ -57,9 +57,9 @@ def message_held(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         next=(
             _peek(view),
             NextCall(
-                operation="subscriptions.get_failure_policy",
-                arguments=view.arguments,
-                why="see after how long a message that is not answered is sent again",
+                "subscriptions.get_failure_policy",
+                view.arguments,
+                "see after how long a message that is not answered is sent again",
             ),
         ),
     )
@@ -87,11 +87,7 @@ def cursor_stuck(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             "dispatch_rate_limit": view.dispatch_rate_limit or None,
         },
         next=(
-            NextCall(
-                operation="consumers.list",
-                arguments={"topic": view.topic},
-                why="see who is attached, and holds what",
-            ),
+            NextCall("consumers.list", {"topic": view.topic}, "see who is attached, and holds what"),
             _peek(view),
         ),
     )

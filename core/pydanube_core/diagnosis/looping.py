@@ -43,11 +43,11 @@ def consumer_crash_loop(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         },
         next=(
             NextCall(
-                operation="messages.peek",
-                arguments={"topic": view.log, "from": f"offset:{view.state.oldest_unread}", "limit": 1},
-                why="look at the message with which it begins each time",
+                "messages.peek",
+                {"topic": view.log, "from": f"offset:{view.state.oldest_unread}", "limit": 1},
+                "look at the message with which it begins each time",
             ),
-            NextCall(operation="consumers.list", arguments={"topic": view.topic}, why="see who is there now"),
+            NextCall("consumers.list", {"topic": view.topic}, "see who is there now"),
         ),
     )
 

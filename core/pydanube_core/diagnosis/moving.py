@@ -40,14 +40,14 @@ def cursor_moved_forward(view: SubscriptionView, options: DiagnosisOptions) -> O
         },
         next=(
             NextCall(
-                operation="audit.query",
-                arguments={"topic": view.topic, "operation": moved.operation},
-                why="see who moved it; the record's call_id is what changes.undo takes",
+                "audit.query",
+                {"topic": view.topic, "operation": moved.operation},
+                "see who moved it; the record's call_id is what changes.undo takes",
             ),
             NextCall(
-                operation="subscriptions.seek",
-                arguments={**view.arguments, "to": f"offset:{moved.from_offset}"},
-                why="go back to where it was, if it was moved by mistake",
+                "subscriptions.seek",
+                {**view.arguments, "to": f"offset:{moved.from_offset}"},
+                "go back to where it was, if it was moved by mistake",
             ),
         ),
     )

@@ -17,7 +17,7 @@ NOISY_BYTES: Final = 1 << 20  # a second: less weighs on nobody
 BUSY: Final = 0.7  # of a core: the broker's loop has one
 LATE_MS: Final = 50.0
 
-_STATUS: Final = NextCall(operation="brokers.status", arguments={}, why="see syncs, disk and connections")
+_STATUS: Final = NextCall("brokers.status", {}, "see syncs, disk and connections")
 
 
 def disk_sync_slow(view: BrokerView, options: DiagnosisOptions) -> Outcome:
@@ -56,9 +56,7 @@ def reconnect_storm(view: BrokerView, options: DiagnosisOptions) -> Outcome:
             "per_s": round(seen.opened / seen.window_s, 1) if seen.window_s else None,
         },
         next=(
-            NextCall(
-                operation="brokers.logs", arguments={"lines": 100}, why="see what its connections ended with"
-            ),
+            NextCall("brokers.logs", {"lines": 100}, "see what its connections ended with"),
             _STATUS,
         ),
     )
@@ -87,9 +85,8 @@ def noisy_neighbour(view: BrokerView, options: DiagnosisOptions) -> Outcome:
             "slow_syncs": seen.slow_syncs,
         },
         next=(
-            NextCall(operation="producers.list", arguments={"topic": seen.busiest}, why="see who sends that much"),
-            NextCall(operation="topics.get_policies", arguments={"topic": seen.busiest},
-                     why="see whether max_publish_rate bounds it"),
+            NextCall("producers.list", {"topic": seen.busiest}, "see who sends that much"),
+            NextCall("topics.get_policies", {"topic": seen.busiest}, "see whether max_publish_rate bounds it"),
         ),
     )  # fmt: skip
 

@@ -48,11 +48,8 @@ def publish_too_large(view: TopicView, options: DiagnosisOptions) -> Outcome:
         + (f"its policy max_message_size is {limit} bytes" if limit else "they are larger than a broker takes at all"),
         evidence={**_evidence(view, refused, SIZE_CODES), "max_message_size": limit or None},
         next=(
-            NextCall(operation="topics.get_policies", arguments={"topic": view.topic},
-                     why="see max_message_size, and where it comes from"),
-            *(NextCall(operation="topics.set_policies",
-                       arguments={"topic": view.topic, "policies": {"max_message_size": 0}},
-                       why="lift it, if messages may be that large") for _ in range(bool(limit))),
+            NextCall("topics.get_policies", {"topic": view.topic}, "see max_message_size, and where it comes from"),
+            *(NextCall("topics.set_policies", {"topic": view.topic, "policies": {"max_message_size": 0}}, "lift it, if messages may be that large") for _ in range(bool(limit))),
         ),
     )  # fmt: skip
 
@@ -73,12 +70,9 @@ def producer_limit(view: TopicView, options: DiagnosisOptions) -> Outcome:
             "max_producers_per_topic": limit or None,
         },
         next=(
-            NextCall(operation="producers.list", arguments={"topic": view.topic}, why="see who is connected"),
-            NextCall(operation="topics.get_policies", arguments={"topic": view.topic},
-                     why="see the quota, and where it comes from"),
-            NextCall(operation="topics.set_policies",
-                     arguments={"topic": view.topic, "policies": {"max_producers_per_topic": 0}},
-                     why="lift it, if more may write"),
+            NextCall("producers.list", {"topic": view.topic}, "see who is connected"),
+            NextCall("topics.get_policies", {"topic": view.topic}, "see the quota, and where it comes from"),
+            NextCall("topics.set_policies", {"topic": view.topic, "policies": {"max_producers_per_topic": 0}}, "lift it, if more may write"),
         ),
     )  # fmt: skip
 

@@ -40,15 +40,11 @@ def retention_risk(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
             "acknowledged_in_window": view.acknowledged.in_window,
         },
         next=(
+            NextCall("topics.get_policies", {"topic": view.topic}, "see what takes it, and when"),
             NextCall(
-                operation="topics.get_policies",
-                arguments={"topic": view.topic},
-                why="see what takes it, and when",
-            ),
-            NextCall(
-                operation="topics.set_policies",
-                arguments={"topic": view.topic, "policies": {"drop_unread": 0}},
-                why="let the topic's retention wait for the slowest cursor",
+                "topics.set_policies",
+                {"topic": view.topic, "policies": {"drop_unread": 0}},
+                "let the topic's retention wait for the slowest cursor",
             ),
         ),
     )

@@ -11,7 +11,7 @@ from pydanube_core.diagnosis.refusing import refusals
 from pydanube_core.diagnosis.views import SubscriptionView, TopicView
 
 QUOTA_CODES: Final = ("QUOTA_EXCEEDED",)
-_NEXT: Final = NextCall(operation="quotas.list", arguments={}, why="see the quota, and what is used of it")
+_NEXT: Final = NextCall("quotas.list", {}, "see the quota, and what is used of it")
 _OTHERS: Final = "which of its other topics use the quota up"
 
 

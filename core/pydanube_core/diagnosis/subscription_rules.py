@@ -50,9 +50,7 @@ def _lag_evidence(view: SubscriptionView) -> dict[str, object]:
 
 
 def _look(view: SubscriptionView) -> NextCall:
-    return NextCall(
-        operation="subscriptions.lag", arguments=view.arguments, why="see the lag and its rates again"
-    )
+    return NextCall("subscriptions.lag", view.arguments, "see the lag and its rates again")
 
 
 # -- nobody there ------------------------------------------------------------------------------------------------
@@ -93,16 +91,8 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         },
         untrusted={} if left is None else {"consumer": left.name},
         next=(
-            NextCall(
-                operation="subscriptions.list",
-                arguments={"topic": view.topic},
-                why="see which subscriptions of the topic are read; start a consumer of this one",
-            ),
-            NextCall(
-                operation="subscriptions.delete",
-                arguments=view.arguments,
-                why="if nobody needs it any more: it keeps unread messages from being trimmed",
-            ),
+            NextCall("subscriptions.list", {"topic": view.topic}, "see which subscriptions of the topic are read; start a consumer of this one"),
+            NextCall("subscriptions.delete", view.arguments, "if nobody needs it any more: it keeps unread messages from being trimmed"),
         ),
     )  # fmt: skip
 
@@ -223,11 +213,7 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         },
         next=(
             _look(view),
-            NextCall(
-                operation="subscriptions.get_failure_policy",
-                arguments=view.arguments,
-                why="see after how long an unanswered message goes to another consumer",
-            ),
+            NextCall("subscriptions.get_failure_policy", view.arguments, "see after how long an unanswered message goes to another consumer"),
         ),
     )  # fmt: skip
 
@@ -263,21 +249,12 @@ def poison_message(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
         },
         untrusted={"reason": worst.reason},
         next=(
-            NextCall(
-                operation="messages.peek",
-                arguments={"topic": view.log, "from": f"offset:{worst.offset}", "limit": 1},
-                why="look at the message",
-            ),
+            NextCall("messages.peek", {"topic": view.log, "from": f"offset:{worst.offset}", "limit": 1}, "look at the message"),
             *(
-                NextCall(operation="subscriptions.skip", arguments={**view.arguments, "count": 1},
-                         why="pass over it once it is understood")
+                NextCall("subscriptions.skip", {**view.arguments, "count": 1}, "pass over it once it is understood")
                 for _ in range(view.state.next_unacked == worst.offset)
             ),
-            NextCall(
-                operation="subscriptions.set_failure_policy",
-                arguments={**view.arguments, "poison_policy": "dead_letter"},
-                why="let messages that fail too often go to a dead-letter topic",
-            ),
+            NextCall("subscriptions.set_failure_policy", {**view.arguments, "poison_policy": "dead_letter"}, "let messages that fail too often go to a dead-letter topic"),
         ),
     )  # fmt: skip
 
@@ -298,8 +275,7 @@ def dead_letters_growing(view: SubscriptionView, options: DiagnosisOptions) -> O
             "dead_letter_topic": view.dead_letter_topic,
         },
         next=(
-            NextCall(operation="dead_letters.list", arguments=view.arguments,
-                     why="see each with the reason of its failure"),
+            NextCall("dead_letters.list", view.arguments, "see each with the reason of its failure"),
         ),
     )  # fmt: skip
 
@@ -334,8 +310,7 @@ def hot_key(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         },
         untrusted={"key": keys.key},
         next=(
-            NextCall(operation="topics.describe", arguments={"topic": view.topic},
-                     why="see who produces; give the key more parts (for example key:0 to key:7)"),
+            NextCall("topics.describe", {"topic": view.topic}, "see who produces; give the key more parts (for example key:0 to key:7)"),
             _look(view),
         ),
     )  # fmt: skip
@@ -368,8 +343,7 @@ def cursor_rewound(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
         },
         unobservable=() if view.rewind_cause else ("who moved it: no seek was seen",),
         next=(
-            NextCall(operation="subscriptions.seek", arguments={**view.arguments, "to": f"offset:{rewind.from_offset}"},
-                     why="go back to where it was, if it was moved by mistake"),
+            NextCall("subscriptions.seek", {**view.arguments, "to": f"offset:{rewind.from_offset}"}, "go back to where it was, if it was moved by mistake"),
             _look(view),
         ),
     )  # fmt: skip
@@ -459,12 +433,9 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             "lost_messages": lag.lost_messages,
         },
         next=(
-            *(NextCall(operation="topics.set_policies",
-                       arguments={"topic": view.topic, "policies": {"max_subscription_dispatch_rate": 0}},
-                       why="lift the dispatch limit") for _ in range(limited)),
+            *(NextCall("topics.set_policies", {"topic": view.topic, "policies": {"max_subscription_dispatch_rate": 0}}, "lift the dispatch limit") for _ in range(limited)),
             _look(view),
-            NextCall(operation="topics.describe", arguments={"topic": view.topic},
-                     why="see whether more partitions or a shared subscription would let more consumers help"),
+            NextCall("topics.describe", {"topic": view.topic}, "see whether more partitions or a shared subscription would let more consumers help"),
         ),
     )  # fmt: skip
 

@@ -30,8 +30,8 @@ def topic_burst(view: TopicView, options: DiagnosisOptions) -> Outcome:
             "producers": view.producers,
         },
         next=(
-            NextCall(operation="producers.list", arguments={"topic": view.topic}, why="see who sends"),
-            NextCall(operation="topics.chart", arguments={"topic": view.topic}, why="see it over time"),
+            NextCall("producers.list", {"topic": view.topic}, "see who sends"),
+            NextCall("topics.chart", {"topic": view.topic}, "see it over time"),
         ),
     )
 

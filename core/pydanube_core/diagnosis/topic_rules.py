@@ -36,11 +36,8 @@ def publish_throttled(view: TopicView, options: DiagnosisOptions) -> Outcome:
             "last_s_ago": ago_s(view, refused.last_ms),
         },
         next=(
-            NextCall(operation="topics.get_policies", arguments={"topic": view.topic},
-                     why="see where the limit comes from"),
-            NextCall(operation="topics.set_policies",
-                     arguments={"topic": view.topic, "policies": {"max_publish_rate": 0}},
-                     why="lift it, if the broker may take more"),
+            NextCall("topics.get_policies", {"topic": view.topic}, "see where the limit comes from"),
+            NextCall("topics.set_policies", {"topic": view.topic, "policies": {"max_publish_rate": 0}}, "lift it, if the broker may take more"),
         ),
     )  # fmt: skip
 
@@ -70,10 +67,8 @@ def schema_rejections(view: TopicView, options: DiagnosisOptions) -> Outcome:
             "last_s_ago": ago_s(view, refused.last_ms),
         },
         next=(
-            NextCall(operation="topics.get_schema_config", arguments={"topic": view.topic},
-                     why="see the subject and the policy that hold"),
-            *(NextCall(operation="schemas.versions", arguments={"subject": subject},
-                       why="see which versions there are, and whether a new one was registered")
+            NextCall("topics.get_schema_config", {"topic": view.topic}, "see the subject and the policy that hold"),
+            *(NextCall("schemas.versions", {"subject": subject}, "see which versions there are, and whether a new one was registered")
               for subject in [view.schema_subject] if subject),
         ),
     )  # fmt: skip
@@ -124,9 +119,8 @@ def producer_stopped(view: TopicView, options: DiagnosisOptions) -> Outcome:
             else "broken" if left.abrupt else "closed",
         },
         next=(
-            NextCall(operation="producers.list", arguments={"topic": view.topic}, why="see who is connected"),
-            NextCall(operation="topics.describe", arguments={"topic": view.topic},
-                     why="see whether it grows again"),
+            NextCall("producers.list", {"topic": view.topic}, "see who is connected"),
+            NextCall("topics.describe", {"topic": view.topic}, "see whether it grows again"),
         ),
     )  # fmt: skip
 
