@@ -64,7 +64,7 @@ class Argument:
     help: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Example:
     """A call worth showing, and what it is for."""
 

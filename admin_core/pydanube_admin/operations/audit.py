@@ -124,8 +124,8 @@ class VerifiedAudit(Result):
     summary="List audit records, the newest first: who called what, when, by which face, and what came of it.",
     default_profile=True,
     examples=(
-        Example(arguments={"topic": "orders"}, note="what was done to a topic"),
-        Example(arguments={"operation": "topics.delete", "since": "24h"}, note="who deleted what"),
+        Example({"topic": "orders"}, "what was done to a topic"),
+        Example({"operation": "topics.delete", "since": "24h"}, "who deleted what"),
     ),
 )
 async def query_audit(context: Context, request: QueryAuditRequest) -> Page[AuditRecord]:
@@ -267,8 +267,8 @@ async def forecast_export_audit(context: Context, request: ExportAuditRequest) -
     forecast=forecast_export_audit,
     idempotent=False,
     examples=(
-        Example(arguments={"to": "audit.jsonl"}, note="what the file has not yet"),
-        Example(arguments={"into": "/ops/audit", "from_seq": 0}, note="to a topic"),
+        Example({"to": "audit.jsonl"}, "what the file has not yet"),
+        Example({"into": "/ops/audit", "from_seq": 0}, "to a topic"),
     ),
 )
 async def export_audit(context: Context, request: ExportAuditRequest) -> ExportedAudit:
@@ -302,7 +302,7 @@ def _check_one(request: ExportAuditRequest) -> None:
     title="Verify the audit",
     summary="Check the hash chain and the MACs of the audit: how many records are verified, known by the chain only, or "
     "forged, and the first of these.",
-    examples=(Example(arguments={}, note="the whole chain"),),
+    examples=(Example({}, "the whole chain"),),
 )
 async def verify_audit(context: Context, request: Request) -> VerifiedAudit:
     """Every record from the oldest, and that none is missing at the end."""

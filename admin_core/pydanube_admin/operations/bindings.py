@@ -90,7 +90,7 @@ class DeletedBinding(Change):
     effect=Effect.READ,
     title="List bindings",
     summary="List bindings: which principal has which roles on what. The filter is over principals.",
-    examples=(Example(arguments={"filter": "ann"}, note="what ann has"),),
+    examples=(Example({"filter": "ann"}, "what ann has"),),
 )
 async def list_bindings(context: Context, request: SortedListRequest) -> Page[BindingItem]:
     matches = glob(request.filter)
@@ -133,11 +133,9 @@ async def _undo(context: Context, name: str, made: dict[str, Any] | None, done: 
     required_flags=("roles",),
     examples=(
         Example(
-            arguments={
-                "binding": "ann-orders", "principal": "ann", "roles": "producer,consumer", "scope": "topic",
-                "resource": "/shop/orders*",
-            },
-            note="ann writes and reads what begins with orders",
+            {"binding": "ann-orders", "principal": "ann", "roles": "producer,consumer", "scope": "topic",
+             "resource": "/shop/orders*"},
+            "ann writes and reads what begins with orders",
         ),
     ),
 )  # fmt: skip
@@ -219,7 +217,7 @@ async def undo_delete_binding(context: Context, request: BindingRequest, done: D
     summary="Take a binding back; streams that stood on it end within 5 s.",
     forecast=forecast_delete_binding,
     undo=undo_delete_binding,
-    examples=(Example(arguments={"binding": "ann-orders"}, note="ann has it no more"),),
+    examples=(Example({"binding": "ann-orders"}, "ann has it no more"),),
 )
 async def delete_binding(context: Context, request: BindingRequest) -> DeletedBinding:
     found = _check_removable(await grant_book(context), request.binding)

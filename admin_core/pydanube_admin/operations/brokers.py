@@ -141,7 +141,7 @@ class ChangedBroker(Change):
     title="Broker status",
     summary="Show the broker: readiness and reasons, version, uptime, durability, disk, journal, cold tier.",
     default_profile=True,
-    examples=(Example(arguments={}, note="the broker that answers"),),
+    examples=(Example({}, "the broker that answers"),),
 )
 async def broker_status(context: Context, request: Request) -> BrokerStatus:
     facts = await context.port.status()
@@ -170,7 +170,7 @@ async def _this(context: Context, broker_id: str | None) -> BrokerFacts:
     title="List brokers",
     summary="List brokers with state, version, topics and addresses.",
     default_profile=True,
-    examples=(Example(arguments={}, note="those that are registered"),),
+    examples=(Example({}, "those that are registered"),),
 )
 async def list_brokers(context: Context, request: SortedListRequest) -> Page[BrokerItem]:
     leading, matches = await context.port.leader(), glob(request.filter)
@@ -203,7 +203,7 @@ def _state(facts: BrokerFacts, registered: str) -> str:
     effect=Effect.READ,
     title="Describe a broker",
     summary="Show one broker: readiness, disk, journal, cold tier.",
-    examples=(Example(arguments={}, note="the one that answers"),),
+    examples=(Example({}, "the one that answers"),),
 )
 async def describe_broker(context: Context, request: BrokerRequest) -> BrokerStatus:
     await _this(context, request.broker_id)
@@ -216,7 +216,7 @@ async def describe_broker(context: Context, request: BrokerRequest) -> BrokerSta
     tool="get_broker_config",
     title="Settings of a broker",
     summary="Show the settings in force and where each came from.",
-    examples=(Example(arguments={}, note="the one that answers"),),
+    examples=(Example({}, "the one that answers"),),
 )
 async def broker_config(context: Context, request: BrokerRequest) -> BrokerConfig:
     facts = await _this(context, request.broker_id)
@@ -232,7 +232,7 @@ async def broker_config(context: Context, request: BrokerRequest) -> BrokerConfi
     tool="get_broker_logs",
     title="Log of a broker",
     summary="Show the last events of the broker's own log.",
-    examples=(Example(arguments={"level": "warning"}, note="warnings and errors"),),
+    examples=(Example({"level": "warning"}, "warnings and errors"),),
 )
 async def broker_logs(context: Context, request: LogsRequest) -> BrokerLogs:
     facts = await _this(context, request.broker_id)
@@ -262,7 +262,7 @@ async def broker_logs(context: Context, request: LogsRequest) -> BrokerLogs:
     tool="get_leader",
     title="Leader",
     summary="Show which broker leads the cluster.",
-    examples=(Example(arguments={}, note="a lone broker leads itself"),),
+    examples=(Example({}, "a lone broker leads itself"),),
 )
 async def leader(context: Context, request: Request) -> Leader:
     found = await context.port.leader()
@@ -308,7 +308,7 @@ async def metrics_of(context: Context, port: ClusterPort, topic: str | None) -> 
     tool="get_cluster_metrics",
     title="Metrics of the cluster",
     summary="Show counters of the cluster: messages and bytes in and out, lag, refusals.",
-    examples=(Example(arguments={}, note="all topics together"),),
+    examples=(Example({}, "all topics together"),),
 )
 async def cluster_metrics(context: Context, request: Request) -> ClusterMetrics:
     counted = await metrics_of(context, context.port, None)
@@ -321,7 +321,7 @@ async def cluster_metrics(context: Context, request: Request) -> ClusterMetrics:
     tool="get_broker_metrics",
     title="Metrics of a broker",
     summary="Show counters of one broker since it started.",
-    examples=(Example(arguments={}, note="the one that answers"),),
+    examples=(Example({}, "the one that answers"),),
 )
 async def broker_metrics(context: Context, request: BrokerRequest) -> BrokerMetricsResult:
     facts = await _this(context, request.broker_id)
@@ -351,7 +351,7 @@ async def forecast_unload(context: Context, request: BrokerChangeRequest) -> For
     permission="brokers:change",
     summary="Move all topics of a broker to others; a lone broker answers LAST_BROKER.",
     forecast=forecast_unload,
-    examples=(Example(arguments={"broker_id": "10203040506070809"}, note="before maintenance"),),
+    examples=(Example({"broker_id": "10203040506070809"}, "before maintenance"),),
 )
 async def unload_broker(context: Context, request: BrokerChangeRequest) -> ChangedBroker:
     """Its topics begin to be handed over, and it is given no new ones until it is activated."""
@@ -372,7 +372,7 @@ async def forecast_activate(context: Context, request: BrokerChangeRequest) -> F
     permission="brokers:change",
     summary="Let a broker take topics again.",
     forecast=forecast_activate,
-    examples=(Example(arguments={"broker_id": "10203040506070809"}, note="after maintenance"),),
+    examples=(Example({"broker_id": "10203040506070809"}, "after maintenance"),),
 )
 async def activate_broker(context: Context, request: BrokerChangeRequest) -> ChangedBroker:
     """A lone broker takes topics as long as it runs: there is nothing to change."""
@@ -435,9 +435,7 @@ async def forecast_remove(context: Context, request: BrokerChangeRequest) -> For
     title="Remove a broker",
     summary="Remove a broker that is gone for good: others serve its topics from the object store, the rest of its journal is lost.",
     forecast=forecast_remove,
-    examples=(
-        Example(arguments={"broker_id": "10203040506070809"}, note="shows what would be lost, then asks"),
-    ),
+    examples=(Example({"broker_id": "10203040506070809"}, "shows what would be lost, then asks"),),
 )
 async def remove_broker(context: Context, request: BrokerChangeRequest) -> RemovedBroker:
     """It may not register again; the leader gives its topics to others by itself."""

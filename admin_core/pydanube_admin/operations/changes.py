@@ -93,7 +93,7 @@ async def forecast_undo(context: Context, request: UndoChangeRequest) -> Forecas
     summary="Take a change back, until its undo_until: a deleted topic comes back with messages and cursors.",
     forecast=forecast_undo,
     default_profile=True,
-    examples=(Example(arguments={"call_id": "c019b0c1d2e3f4a5b6c7d8e9f"}, note="the call_id of its result"),),
+    examples=(Example({"call_id": "c019b0c1d2e3f4a5b6c7d8e9f"}, "the call_id of its result"),),
 )
 async def undo_change(context: Context, request: UndoChangeRequest) -> UndoneChange:
     record = await _undoable(context, request.call_id)

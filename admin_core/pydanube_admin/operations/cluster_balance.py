@@ -140,7 +140,7 @@ def _result(balancer: Balancer, found: Judged, takers: Sequence[str]) -> Cluster
     tool="get_cluster_balance",
     title="Balance of the cluster",
     summary="Show how evenly brokers are loaded: score, bottleneck, the moves that would help, or why none does.",
-    examples=(Example(arguments={}, note="by the load of the last minutes"),),
+    examples=(Example({}, "by the load of the last minutes"),),
 )
 async def cluster_balance(context: Context, request: Request) -> ClusterBalance:
     """Nothing is moved by it. The moves are those that `cluster.rebalance` would begin."""
@@ -201,7 +201,7 @@ async def forecast_rebalance(context: Context, request: RebalanceRequest) -> For
     summary="Begin the moves that cluster.balance suggests; each must make the busiest broker less busy.",
     forecast=forecast_rebalance,
     undo=undo_move,
-    examples=(Example(arguments={"max_moves": 5}, note="five topics at the most"),),
+    examples=(Example({"max_moves": 5}, "five topics at the most"),),
 )
 async def rebalance_cluster(context: Context, request: RebalanceRequest) -> Rebalanced:
     """Returns when the moves are begun; of one that could not be begun it says why, and the others go on."""

@@ -215,14 +215,8 @@ async def forecast_seek(context: Context, request: SeekSubscriptionRequest) -> F
     undo=undo_move,
     required_flags=("to",),
     examples=(
-        Example(
-            arguments={"topic": "orders", "subscription": "billing", "to": "earliest"},
-            note="everything again",
-        ),
-        Example(
-            arguments={"topic": "orders", "subscription": "billing", "to": "time:-15m"},
-            note="the last 15 minutes",
-        ),
+        Example({"topic": "orders", "subscription": "billing", "to": "earliest"}, "everything again"),
+        Example({"topic": "orders", "subscription": "billing", "to": "time:-15m"}, "the last 15 minutes"),
     ),
 )
 async def seek_subscription(context: Context, request: SeekSubscriptionRequest) -> MovedCursor:
@@ -267,10 +261,7 @@ async def forecast_skip(context: Context, request: SkipMessagesRequest) -> Forec
     undo=undo_move,
     required_flags=("count",),
     examples=(
-        Example(
-            arguments={"topic": "orders", "subscription": "billing", "count": 1},
-            note="past a message that blocks",
-        ),
+        Example({"topic": "orders", "subscription": "billing", "count": 1}, "past a message that blocks"),
     ),
 )
 async def skip_messages(context: Context, request: SkipMessagesRequest) -> MovedCursor:
@@ -295,9 +286,7 @@ async def forecast_purge(context: Context, request: SubscriptionRequest) -> Fore
     summary="Acknowledge everything published so far.",
     forecast=forecast_purge,
     undo=undo_move,
-    examples=(
-        Example(arguments={"topic": "orders", "subscription": "billing"}, note="shows the lag, then asks"),
-    ),
+    examples=(Example({"topic": "orders", "subscription": "billing"}, "shows the lag, then asks"),),
 )
 async def purge_subscription(context: Context, request: SubscriptionRequest) -> MovedCursor:
     topic, found = await find_subscription(context, request)

@@ -122,7 +122,7 @@ class AlertItem(Result):
     summary="Check everything: findings worst first, with evidence and the next call.",
     default_profile=True,
     condition="passed",
-    examples=(Example(arguments={}, note="what is wrong now"),),
+    examples=(Example({}, "what is wrong now"),),
 )
 async def diagnose_cluster(context: Context, request: DiagnoseClusterRequest) -> DiagnosisResult:
     return await _result(context.port.diagnose_cluster(), request.fail_on)
@@ -136,7 +136,7 @@ async def diagnose_cluster(context: Context, request: DiagnoseClusterRequest) ->
     summary="Say what is wrong with a topic and its subscriptions.",
     default_profile=True,
     condition="passed",
-    examples=(Example(arguments={"topic": "orders"}, note="a topic and its subscriptions"),),
+    examples=(Example({"topic": "orders"}, "a topic and its subscriptions"),),
 )
 async def diagnose_topic(context: Context, request: DiagnoseTopicRequest) -> DiagnosisResult:
     return await _result(context.port.diagnose_topic(request.topic), request.fail_on)
@@ -152,10 +152,10 @@ async def diagnose_topic(context: Context, request: DiagnoseTopicRequest) -> Dia
     default_profile=True,
     condition="passed",
     examples=(
-        Example(arguments={"topic": "orders", "subscription": "billing"}, note="why billing is behind"),
+        Example({"topic": "orders", "subscription": "billing"}, "why billing is behind"),
         Example(
-            arguments={"topic": "orders", "subscription": "billing", "fail_on": "warning"},
-            note="exit with 6 if something is wrong",
+            {"topic": "orders", "subscription": "billing", "fail_on": "warning"},
+            "exit with 6 if something is wrong",
         ),
     ),
 )
@@ -172,7 +172,7 @@ async def diagnose_subscription(context: Context, request: DiagnoseSubscriptionR
     summary="Say what keeps messages from coming in: throttling, schema, silence, disk, journal.",
     default_profile=True,
     condition="passed",
-    examples=(Example(arguments={"topic": "orders"}, note="all producers of a topic"),),
+    examples=(Example({"topic": "orders"}, "all producers of a topic"),),
 )
 async def diagnose_producer(context: Context, request: DiagnoseProducerRequest) -> DiagnosisResult:
     return await _result(context.port.diagnose_producer(request.topic, request.producer), request.fail_on)
@@ -186,8 +186,8 @@ async def diagnose_producer(context: Context, request: DiagnoseProducerRequest) 
     summary="List alerts: findings that lasted, worst first, with when they opened.",
     default_profile=True,
     examples=(
-        Example(arguments={}, note="what is open"),
-        Example(arguments={"include_closed": True}, note="also the last ones that closed"),
+        Example({}, "what is open"),
+        Example({"include_closed": True}, "also the last ones that closed"),
     ),
 )
 async def list_alerts(context: Context, request: AlertsRequest) -> Page[AlertItem]:

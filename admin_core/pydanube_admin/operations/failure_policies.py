@@ -78,7 +78,7 @@ class ChangedFailurePolicy(FailurePolicyResult, Change):
     tool="get_subscription_failure_policy",
     title="Failure policy",
     summary="Show when failed messages come again, and what becomes of those that fail too often.",
-    examples=(Example(arguments={"topic": "orders", "subscription": "billing"}, note="the seven fields"),),
+    examples=(Example({"topic": "orders", "subscription": "billing"}, "the seven fields"),),
 )
 async def get_failure_policy(context: Context, request: SubscriptionRequest) -> FailurePolicyResult:
     topic = await find_topic(context, request.topic)
@@ -202,8 +202,8 @@ async def undo_set_failure_policy(context: Context, request: SetFailurePolicyReq
     undo=undo_set_failure_policy,
     examples=(
         Example(
-            arguments={"topic": "orders", "subscription": "billing", "poison_policy": "dead_letter"},
-            note="into /default/orders-dlq-billing",
+            {"topic": "orders", "subscription": "billing", "poison_policy": "dead_letter"},
+            "into /default/orders-dlq-billing",
         ),
     ),
 )

@@ -80,7 +80,7 @@ class ReadResult(Result):
     title="Find operations",
     summary="Find operations by words, with their effects and argument schemas.",
     default_profile=True,
-    examples=(Example(arguments={"query": "move cursor back"}, note="by what is to be done"),),
+    examples=(Example({"query": "move cursor back"}, "by what is to be done"),),
 )
 async def find_operations(context: Context, request: FindRequest) -> FoundOperations:
     if not request.query.strip():
@@ -158,7 +158,7 @@ def _names(operation: Operation) -> set[str]:
     title="Call an operation that reads",
     summary="Call any operation that only reads.",
     default_profile=True,
-    examples=(Example(arguments={"operation": "namespaces.list", "arguments": {}}, note="found by find"),),
+    examples=(Example({"operation": "namespaces.list", "arguments": {}}, "found by find"),),
 )
 async def read_operation(context: Context, request: ReadRequest) -> ReadResult:
     call = context.desk.parse(request.operation, request.arguments or {})

@@ -122,7 +122,7 @@ async def forecast_publish(context: Context, request: PublishRequest) -> Forecas
     forecast=forecast_publish,
     required_flags=("payload",),
     text_argument="payload",
-    examples=(Example(arguments={"topic": "orders", "payload": "hello"}, note="a test message"),),
+    examples=(Example({"topic": "orders", "payload": "hello"}, "a test message"),),
 )
 async def publish_message(context: Context, request: PublishRequest) -> PublishedMessage:
     log = await _log_for(context, request)
@@ -175,7 +175,7 @@ async def _dead_letters(
     effect=Effect.READ,
     title="List dead letters",
     summary="List messages of a subscription that failed too often, with why.",
-    examples=(Example(arguments={"topic": "orders", "subscription": "billing"}, note="all of them"),),
+    examples=(Example({"topic": "orders", "subscription": "billing"}, "all of them"),),
 )
 async def list_dead_letters(context: Context, request: ListDeadLettersRequest) -> Page[DeadLetterItem]:
     _, letters = await _dead_letters(context, request.topic, request.subscription)
@@ -274,11 +274,7 @@ async def forecast_replay_dead_letters(context: Context, request: ReplayDeadLett
     summary="Copy dead letters back to the topic they came from, with the attribute x-replayed-from.",
     idempotent=False,
     forecast=forecast_replay_dead_letters,
-    examples=(
-        Example(
-            arguments={"topic": "orders", "subscription": "billing", "offsets": "0,2"}, note="two of them"
-        ),
-    ),
+    examples=(Example({"topic": "orders", "subscription": "billing", "offsets": "0,2"}, "two of them"),),
 )
 async def replay_dead_letters(context: Context, request: ReplayDeadLettersRequest) -> ReplayedDeadLetters:
     """Copies go to the original topic, where every subscription gets them; the dead letters stay where they are."""

@@ -130,8 +130,8 @@ def _item(message: MessageFacts, room: int) -> tuple[MessageItem, int]:
     summary="Show messages from a position on; nothing is consumed.",
     default_profile=True,
     examples=(
-        Example(arguments={"topic": "orders"}, note="the oldest ten"),
-        Example(arguments={"topic": "orders", "from": "offset:42", "limit": 1}, note="one message"),
+        Example({"topic": "orders"}, "the oldest ten"),
+        Example({"topic": "orders", "from": "offset:42", "limit": 1}, "one message"),
     ),
 )
 async def peek_messages(context: Context, request: PeekRequest) -> PeekedMessages:
@@ -171,9 +171,7 @@ async def peek_messages(context: Context, request: PeekRequest) -> PeekedMessage
     effect=Effect.READ,
     title="Search messages",
     summary="Find messages by key, attribute or text in a range of a topic; pages go on where the last ended.",
-    examples=(
-        Example(arguments={"topic": "orders", "contains": "refund", "from": "time:-1h"}, note="by text"),
-    ),
+    examples=(Example({"topic": "orders", "contains": "refund", "from": "time:-1h"}, "by text"),),
 )
 async def search_messages(context: Context, request: SearchRequest) -> SearchPage:
     """Messages that match, by partition and offset. A page may hold none and still have a next one."""

@@ -76,7 +76,7 @@ class DeletedNamespace(Change):
     effect=Effect.READ,
     title="List namespaces",
     summary="List namespaces with their topics and policies.",
-    examples=(Example(arguments={}, note="every namespace"),),
+    examples=(Example({}, "every namespace"),),
 )
 async def list_namespaces(context: Context, request: SortedListRequest) -> Page[NamespaceItem]:
     matches, sight = glob(request.filter), Sight(context.port, "namespaces:read")
@@ -131,11 +131,8 @@ async def undo_create_namespace(context: Context, request: CreateNamespaceReques
     forecast=forecast_create_namespace,
     undo=undo_create_namespace,
     examples=(
-        Example(arguments={"namespace": "shop"}, note="without limits of its own"),
-        Example(
-            arguments={"namespace": "shop", "policies": {"max_consumers_per_topic": 10}},
-            note="with a limit",
-        ),
+        Example({"namespace": "shop"}, "without limits of its own"),
+        Example({"namespace": "shop", "policies": {"max_consumers_per_topic": 10}}, "with a limit"),
     ),
 )
 async def create_namespace(context: Context, request: CreateNamespaceRequest) -> ChangedNamespace:
@@ -191,7 +188,7 @@ async def undo_delete_namespace(context: Context, request: NamespaceRequest, don
     summary="Delete a namespace that holds no topics.",
     forecast=forecast_delete_namespace,
     undo=undo_delete_namespace,
-    examples=(Example(arguments={"namespace": "shop"}, note="its policies go with it"),),
+    examples=(Example({"namespace": "shop"}, "its policies go with it"),),
 )
 async def delete_namespace(context: Context, request: NamespaceRequest) -> DeletedNamespace:
     name = (await _empty(context, request)).namespace
@@ -210,7 +207,7 @@ def _taken(name: str) -> AlreadyExists:
     effect=Effect.READ,
     title="Policies of a namespace",
     summary="Show the limits set on a namespace, and those that hold for a topic that sets none.",
-    examples=(Example(arguments={"namespace": "default"}, note="set and effective"),),
+    examples=(Example({"namespace": "default"}, "set and effective"),),
 )
 async def get_namespace_policies(context: Context, request: NamespaceRequest) -> NamespacePoliciesResult:
     return await _namespace_policies(context, check_namespace(request.namespace))
@@ -306,10 +303,7 @@ async def undo_set_namespace_policies(
     undo=undo_set_namespace_policies,
     required_flags=("policies",),
     examples=(
-        Example(
-            arguments={"namespace": "shop", "policies": {"max_message_size": 65536}},
-            note="messages of 64 KiB at most",
-        ),
+        Example({"namespace": "shop", "policies": {"max_message_size": 65536}}, "messages of 64 KiB at most"),
     ),
 )
 async def set_namespace_policies(context: Context, request: SetNamespacePoliciesRequest) -> ChangedNamespace:

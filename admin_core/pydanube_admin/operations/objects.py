@@ -212,7 +212,7 @@ async def _objects(context: Context, request: ListObjectsRequest) -> list[Object
     title="List objects",
     permission="objects:list",
     summary="List the Parquet objects that hold the cold part of a topic.",
-    examples=(Example(arguments={"topic": "orders"}, note="every object"),),
+    examples=(Example({"topic": "orders"}, "every object"),),
 )
 async def list_objects(context: Context, request: ListObjectsRequest) -> Page[ObjectItem]:
     matches = glob(request.filter)
@@ -237,7 +237,7 @@ async def list_objects(context: Context, request: ListObjectsRequest) -> Page[Ob
     damage=("damaged", "missing", "gaps", "duplicates"),
     long_running=True,
     resumable=True,
-    examples=(Example(arguments={"topic": "orders"}, note="all of them"),),
+    examples=(Example({"topic": "orders"}, "all of them"),),
 )
 async def verify_objects(context: Context, request: RangeRequest) -> VerifiedObjects:
     port, topic = context.port, await find_topic(context, request.topic)
@@ -269,7 +269,7 @@ async def forecast_compact(context: Context, request: TopicRequest) -> Forecast:
     forecast=forecast_compact,
     long_running=True,
     resumable=True,
-    examples=(Example(arguments={"topic": "orders"}, note="now, rather than by itself"),),
+    examples=(Example({"topic": "orders"}, "now, rather than by itself"),),
 )
 async def compact_objects(context: Context, request: TopicRequest) -> CompactedObjects:
     port, topic = context.port, await find_topic(context, request.topic)
@@ -286,7 +286,7 @@ async def compact_objects(context: Context, request: TopicRequest) -> CompactedO
     forecast=forecast_compact,
     long_running=True,
     resumable=True,
-    examples=(Example(arguments={"topic": "orders"}, note="now, rather than by size or age"),),
+    examples=(Example({"topic": "orders"}, "now, rather than by size or age"),),
 )
 async def flush_objects(context: Context, request: TopicRequest) -> FlushedObjects:
     port, topic = context.port, await find_topic(context, request.topic)
@@ -312,7 +312,7 @@ async def forecast_collect(context: Context, request: TopicRequest) -> Forecast:
     summary="Delete objects in the folder of a topic that the catalog does not list.",
     forecast=forecast_collect,
     long_running=True,
-    examples=(Example(arguments={"topic": "orders"}, note="after a crash or a compaction"),),
+    examples=(Example({"topic": "orders"}, "after a crash or a compaction"),),
 )
 async def collect_objects(context: Context, request: TopicRequest) -> CollectedObjects:
     port, topic = context.port, await find_topic(context, request.topic)
@@ -358,10 +358,10 @@ async def forecast_export(context: Context, request: ExportObjectsRequest) -> Fo
     required_flags=("to",),
     long_running=True,
     examples=(
-        Example(arguments={"topic": "orders", "to": "orders.parquet"}, note="all of it"),
+        Example({"topic": "orders", "to": "orders.parquet"}, "all of it"),
         Example(
-            arguments={"topic": "orders", "from": "time:-1h", "to": "orders.jsonl", "format": "jsonl"},
-            note="the last hour as JSON lines",
+            {"topic": "orders", "from": "time:-1h", "to": "orders.jsonl", "format": "jsonl"},
+            "the last hour as JSON lines",
         ),
     ),
 )
@@ -415,11 +415,7 @@ async def forecast_replay(context: Context, request: ReplayTopicRequest) -> Fore
     forecast=forecast_replay,
     required_flags=("from", "to"),
     long_running=True,
-    examples=(
-        Example(
-            arguments={"topic": "orders", "from": "time:-1h", "to": "orders-again"}, note="the last hour"
-        ),
-    ),
+    examples=(Example({"topic": "orders", "from": "time:-1h", "to": "orders-again"}, "the last hour"),),
 )
 async def replay_topic(context: Context, request: ReplayTopicRequest) -> ReplayedTopic:
     topic, to, ranges = await _replayed(context, request)
@@ -438,7 +434,7 @@ async def replay_topic(context: Context, request: ReplayTopicRequest) -> Replaye
     title="Describe the journal",
     permission="journal:describe",
     summary="Show the segments of the write-ahead log and the topics that keep the oldest from going.",
-    examples=(Example(arguments={}, note="this broker"),),
+    examples=(Example({}, "this broker"),),
 )
 async def describe_journal(context: Context, request: Request) -> JournalDescription:
     return JournalDescription(**await context.port.journal())

@@ -82,12 +82,12 @@ class DiscardedPlan(Result):
     default_profile=True,
     examples=(
         Example(
-            arguments={"operation": "topics.delete", "arguments": {"topic": "orders"}},
-            note="what deleting a topic would take away",
+            {"operation": "topics.delete", "arguments": {"topic": "orders"}},
+            "what deleting a topic would take away",
         ),
         Example(
-            arguments={"operation": "topics.delete", "topics": "test-*,old-*"},
-            note="the same of every topic of two globs, with one token",
+            {"operation": "topics.delete", "topics": "test-*,old-*"},
+            "the same of every topic of two globs, with one token",
         ),
     ),
 )
@@ -130,7 +130,7 @@ def _plannable(context: Context, operation: str, arguments: Mapping[str, Any]) -
     effect=Effect.READ,
     title="List plans",
     summary="List plans, the oldest first, with what became of them.",
-    examples=(Example(arguments={}, note="every plan that is kept"),),
+    examples=(Example({}, "every plan that is kept"),),
 )
 async def list_plans(context: Context, request: SortedListRequest) -> Page[PlanItem]:
     matches, sight = glob(request.filter), Sight(context.port, "plans:read")
@@ -166,7 +166,7 @@ async def _seen(context: Context, request: PlanRequest, permission: str) -> Plan
     effect=Effect.READ,
     title="Show a plan",
     summary="Show what a plan would change; not its token.",
-    examples=(Example(arguments={"plan_id": _ID}, note="as it was made"),),
+    examples=(Example({"plan_id": _ID}, "as it was made"),),
 )
 async def show_plan(context: Context, request: PlanRequest) -> ShownPlan:
     record = await _seen(context, request, "plans:read")
@@ -180,7 +180,7 @@ async def show_plan(context: Context, request: PlanRequest) -> ShownPlan:
     summary="Do what a plan says, once; refused if what it stands on has changed.",
     plans_itself=True,
     default_profile=True,
-    examples=(Example(arguments={"plan_token": f"{_ID}.secret"}, note="the token of plans.create"),),
+    examples=(Example({"plan_token": f"{_ID}.secret"}, "the token of plans.create"),),
 )
 async def apply_plan(context: Context, request: ApplyPlanRequest) -> AppliedPlan:
     many = await context.desk.plans.many(request.plan_token)
@@ -195,7 +195,7 @@ async def apply_plan(context: Context, request: ApplyPlanRequest) -> AppliedPlan
     title="Discard a plan",
     summary="Take a plan out of use before its time.",
     plans_itself=True,
-    examples=(Example(arguments={"plan_id": _ID}, note="nobody can apply it any more"),),
+    examples=(Example({"plan_id": _ID}, "nobody can apply it any more"),),
 )
 async def discard_plan(context: Context, request: PlanRequest) -> DiscardedPlan:
     await _seen(context, request, "plans:discard")

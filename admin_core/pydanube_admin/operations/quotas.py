@@ -89,7 +89,7 @@ class ChangedQuota(QuotaItem, Change):
     effect=Effect.READ,
     title="List quotas",
     summary="List quotas of namespaces and principals, with what is used of them and how often they were felt.",
-    examples=(Example(arguments={}, note="every quota"),),
+    examples=(Example({}, "every quota"),),
 )
 async def list_quotas(context: Context, request: SortedListRequest) -> Page[QuotaListItem]:
     matches = glob(request.filter)
@@ -165,12 +165,12 @@ async def undo_set_quota(context: Context, request: SetQuotaRequest, done: Done)
     undo=undo_set_quota,
     examples=(
         Example(
-            arguments={"namespace": "shop", "limits": {"topics": 100, "bytes_in_per_s": 10_000_000}},
-            note="at most 100 topics and 10 MB a second",
+            {"namespace": "shop", "limits": {"topics": 100, "bytes_in_per_s": 10_000_000}},
+            "at most 100 topics and 10 MB a second",
         ),
         Example(
-            arguments={"principal": "ann", "limits": {"connections": 50}, "warnings": {"connections": 40}},
-            note="told from the 41st on, refused from the 51st",
+            {"principal": "ann", "limits": {"connections": 50}, "warnings": {"connections": 40}},
+            "told from the 41st on, refused from the 51st",
         ),
     ),
 )

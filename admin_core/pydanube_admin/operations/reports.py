@@ -76,7 +76,7 @@ class ReportResult(Result):
     "seconds to minutes.",
     long_running=True,
     resumable=True,
-    examples=(Example(arguments={"since": "24h", "topic": "orders*"}, note="last night"),),
+    examples=(Example({"since": "24h", "topic": "orders*"}, "last night"),),
 )
 async def run_lag_report(context: Context, request: ReportRequest) -> ReportResult:
     return await _run("lag", context, request)
@@ -91,7 +91,7 @@ async def run_lag_report(context: Context, request: ReportRequest) -> ReportResu
     "takes seconds to minutes.",
     long_running=True,
     resumable=True,
-    examples=(Example(arguments={"since": "24h"}, note="is a broker missing"),),
+    examples=(Example({"since": "24h"}, "is a broker missing"),),
 )
 async def run_balance_report(context: Context, request: ReportRequest) -> ReportResult:
     return await _run("balance", context, request)
@@ -106,8 +106,8 @@ async def run_balance_report(context: Context, request: ReportRequest) -> Report
     long_running=True,
     resumable=True,
     examples=(
-        Example(arguments={"since": "24h", "topic": "orders"}, note="hour by hour"),
-        Example(arguments={"since": "7d", "compare": "previous"}, note="this week against the last"),
+        Example({"since": "24h", "topic": "orders"}, "hour by hour"),
+        Example({"since": "7d", "compare": "previous"}, "this week against the last"),
     ),
 )
 async def run_traffic_report(context: Context, request: ReportRequest) -> ReportResult:

@@ -75,7 +75,7 @@ class DeletedRevocation(Change):
     effect=Effect.READ,
     title="List revocations",
     summary="List web tokens and certificates that were revoked.",
-    examples=(Example(arguments={"filter": "subject:*"}, note="whose tokens"),),
+    examples=(Example({"filter": "subject:*"}, "whose tokens"),),
 )
 async def list_revocations(context: Context, request: SortedListRequest) -> Page[RevocationItem]:
     matches, now_ms = glob(request.filter), context.now_ms()
@@ -113,8 +113,8 @@ async def forecast_create_revocation(context: Context, request: CreateRevocation
     forecast=forecast_create_revocation,
     required_flags=("kind", "value"),
     examples=(
-        Example(arguments={"kind": "subject", "value": "ann", "expires": "30d"}, note="ann signs in anew"),
-        Example(arguments={"kind": "certificate", "value": "0A:1B:2C"}, note="its key has leaked"),
+        Example({"kind": "subject", "value": "ann", "expires": "30d"}, "ann signs in anew"),
+        Example({"kind": "certificate", "value": "0A:1B:2C"}, "its key has leaked"),
     ),
 )
 async def create_revocation(context: Context, request: CreateRevocationRequest) -> ChangedRevocation:
@@ -136,7 +136,7 @@ async def forecast_delete_revocation(context: Context, request: RevocationReques
     title="Take a revocation back",
     summary="Let what was revoked be good again.",
     forecast=forecast_delete_revocation,
-    examples=(Example(arguments={"revocation": "jti:4711"}, note="it was the wrong one"),),
+    examples=(Example({"revocation": "jti:4711"}, "it was the wrong one"),),
 )
 async def delete_revocation(context: Context, request: RevocationRequest) -> DeletedRevocation:
     found = _found(await grant_book(context), request.revocation)

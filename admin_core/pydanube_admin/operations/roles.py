@@ -84,7 +84,7 @@ class DeletedRole(Change):
     effect=Effect.READ,
     title="List roles",
     summary="List roles with their permissions.",
-    examples=(Example(arguments={}, note="every role"),),
+    examples=(Example({}, "every role"),),
 )
 async def list_roles(context: Context, request: SortedListRequest) -> Page[RoleItem]:
     matches = glob(request.filter)
@@ -105,7 +105,7 @@ async def list_roles(context: Context, request: SortedListRequest) -> Page[RoleI
     effect=Effect.READ,
     title="Show a role",
     summary="Show a role's permissions.",
-    examples=(Example(arguments={"role": "viewer"}, note="what a viewer may do"),),
+    examples=(Example({"role": "viewer"}, "what a viewer may do"),),
 )
 async def get_role(context: Context, request: RoleRequest) -> RoleItem:
     return RoleItem(**_role(found_role(await grant_book(context), request.role)))
@@ -137,11 +137,7 @@ async def _undo(context: Context, name: str, made: dict[str, Any] | None, done: 
     forecast=forecast_create_role,
     undo=undo_create_role,
     required_flags=("permissions",),
-    examples=(
-        Example(
-            arguments={"role": "auditor", "permissions": "audit:read,topics:read"}, note="two permissions"
-        ),
-    ),
+    examples=(Example({"role": "auditor", "permissions": "audit:read,topics:read"}, "two permissions"),),
 )
 async def create_role(context: Context, request: CreateRoleRequest) -> ChangedRole:
     made = _new_role(context, await grant_book(context), request)
@@ -211,7 +207,7 @@ async def undo_delete_role(context: Context, request: RoleRequest, done: Done) -
     summary="Delete a role; bindings that name it stay and give nothing by it.",
     forecast=forecast_delete_role,
     undo=undo_delete_role,
-    examples=(Example(arguments={"role": "auditor"}, note="nobody is an auditor any more"),),
+    examples=(Example({"role": "auditor"}, "nobody is an auditor any more"),),
 )
 async def delete_role(context: Context, request: RoleRequest) -> DeletedRole:
     role = _check_deletable(await grant_book(context), request.role)

@@ -139,12 +139,8 @@ async def forecast_register(context: Context, request: RegisterSchemaRequest) ->
     text_argument="schema_definition",
     examples=(
         Example(
-            arguments={
-                "subject": "orders-value",
-                "schema_type": "json_schema",
-                "schema_definition": _STRING,
-            },
-            note="the first version of a new subject",
+            {"subject": "orders-value", "schema_type": "json_schema", "schema_definition": _STRING},
+            "the first version of a new subject",
         ),
     ),
 )
@@ -203,11 +199,8 @@ async def undo_set_compatibility(context: Context, request: SetCompatibilityRequ
     undo=undo_set_compatibility,
     required_flags=("mode",),
     examples=(
-        Example(arguments={"subject": "orders-value", "mode": "full"}, note="both ways"),
-        Example(
-            arguments={"subject": "orders-value", "mode": "backward", "transitive": True},
-            note="against all versions",
-        ),
+        Example({"subject": "orders-value", "mode": "full"}, "both ways"),
+        Example({"subject": "orders-value", "mode": "backward", "transitive": True}, "against all versions"),
     ),
 )
 async def set_compatibility(context: Context, request: SetCompatibilityRequest) -> ChangedCompatibility:
@@ -248,9 +241,7 @@ async def undo_delete_version(context: Context, request: DeleteVersionRequest, d
     summary="Delete one version of a subject; messages that carry it can no longer be decoded.",
     forecast=forecast_delete_version,
     undo=undo_delete_version,
-    examples=(
-        Example(arguments={"subject": "orders-value", "version": 2}, note="shows what would go, then asks"),
-    ),
+    examples=(Example({"subject": "orders-value", "version": 2}, "shows what would go, then asks"),),
 )
 async def delete_version(context: Context, request: DeleteVersionRequest) -> DeletedVersion:
     port = context.port.schemas
@@ -308,8 +299,7 @@ async def undo_topic_schema(
     required_flags=("validation_policy",),
     examples=(
         Example(
-            arguments={"topic": "orders", "validation_policy": "warn"},
-            note="let everything through, and say so in the log",
+            {"topic": "orders", "validation_policy": "warn"}, "let everything through, and say so in the log"
         ),
     ),
 )
@@ -333,12 +323,8 @@ async def set_validation_policy(context: Context, request: SetValidationPolicyRe
     undo=undo_topic_schema,
     examples=(
         Example(
-            arguments={
-                "topic": "orders",
-                "schema_subject": "orders-value",
-                "validation_policy": "enforce",
-            },
-            note="only messages of this subject",
+            {"topic": "orders", "schema_subject": "orders-value", "validation_policy": "enforce"},
+            "only messages of this subject",
         ),
     ),
 )

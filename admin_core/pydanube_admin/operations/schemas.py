@@ -166,7 +166,7 @@ class TopicSchemaResult(Result):
     title="List schema subjects",
     summary="List schema subjects: format, latest version, compatibility mode, topics bound to them.",
     default_profile=True,
-    examples=(Example(arguments={}, note="every subject"),),
+    examples=(Example({}, "every subject"),),
 )
 async def list_subjects(context: Context, request: SortedListRequest) -> Page[SubjectItem]:
     matches = glob(request.filter)
@@ -201,7 +201,7 @@ def _item(facts: SubjectFacts) -> SubjectItem:
     title="Get a schema",
     summary="Show one version of a subject with its text; without a version, the latest.",
     default_profile=True,
-    examples=(Example(arguments={"subject": "orders-value"}, note="the latest"),),
+    examples=(Example({"subject": "orders-value"}, "the latest"),),
 )
 async def get_schema(context: Context, request: GetSchemaRequest) -> SchemaResult:
     return await _schema(context, request.subject, request.version)
@@ -212,7 +212,7 @@ async def get_schema(context: Context, request: GetSchemaRequest) -> SchemaResul
     effect=Effect.READ,
     title="Get a schema by its id",
     summary="Show the schema of the id and version that a message carries.",
-    examples=(Example(arguments={"schema_id": "7", "version": 1}, note="of a message"),),
+    examples=(Example({"schema_id": "7", "version": 1}, "of a message"),),
 )
 async def get_schema_by_id(context: Context, request: GetSchemaByIdRequest) -> SchemaResult:
     subject = await context.port.schemas.subject_name(int(request.schema_id))
@@ -248,7 +248,7 @@ def _labels(facts: SchemaFacts) -> dict[str, Any]:
     tool="list_schema_versions",
     title="List the versions of a subject",
     summary="List the versions of a subject, oldest first.",
-    examples=(Example(arguments={"subject": "orders-value"}, note="all of them"),),
+    examples=(Example({"subject": "orders-value"}, "all of them"),),
 )
 async def list_versions(context: Context, request: VersionsRequest) -> Page[VersionItem]:
     matches = glob(request.filter)
@@ -285,12 +285,8 @@ async def list_versions(context: Context, request: VersionsRequest) -> Page[Vers
     condition="is_compatible",
     examples=(
         Example(
-            arguments={
-                "subject": "orders-value",
-                "schema_type": "json_schema",
-                "schema_definition": _STRING,
-            },
-            note="nothing is stored",
+            {"subject": "orders-value", "schema_type": "json_schema", "schema_definition": _STRING},
+            "nothing is stored",
         ),
     ),
 )
@@ -353,7 +349,7 @@ async def _compared(
     tool="get_schema_compatibility_mode",
     title="Compatibility mode of a subject",
     summary="Show what new versions of a subject are held against.",
-    examples=(Example(arguments={"subject": "orders-value"}, note="mode, transitive, profile"),),
+    examples=(Example({"subject": "orders-value"}, "mode, transitive, profile"),),
 )
 async def get_compatibility(context: Context, request: CompatibilityRequest) -> CompatibilityResult:
     facts = await context.port.schemas.subject(request.subject)
@@ -366,7 +362,7 @@ async def get_compatibility(context: Context, request: CompatibilityRequest) -> 
     tool="get_topic_schema_config",
     title="A topic's schema",
     summary="Show a topic's schema subject and how it is enforced.",
-    examples=(Example(arguments={"topic": "orders"}, note="subject, policy, payload validation"),),
+    examples=(Example({"topic": "orders"}, "subject, policy, payload validation"),),
 )
 async def get_topic_schema(context: Context, request: TopicRequest) -> TopicSchemaResult:
     topic = await find_topic(context, request.topic)

@@ -70,7 +70,7 @@ class Explanation(Result):
     effect=Effect.READ,
     title="Who am I",
     summary="Say as whom this call was made, how that was proven, and what it may do.",
-    examples=(Example(arguments={}, note="what the broker takes you for"),),
+    examples=(Example({}, "what the broker takes you for"),),
 )
 async def whoami(context: Context, request: Request) -> Whoami:
     caller, locks = calling_identity(), context.port.locks
@@ -100,8 +100,7 @@ async def whoami(context: Context, request: Request) -> Whoami:
     required_flags=("operation",),
     examples=(
         Example(
-            arguments={"principal": "ann", "operation": "produce", "resource": "/shop/orders"},
-            note="may ann write orders",
+            {"principal": "ann", "operation": "produce", "resource": "/shop/orders"}, "may ann write orders"
         ),
     ),
 )

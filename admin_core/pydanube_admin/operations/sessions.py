@@ -72,7 +72,7 @@ async def _of_topic(
     effect=Effect.READ,
     title="List producers",
     summary="List connected producers.",
-    examples=(Example(arguments={"topic": "orders"}, note="of one topic"),),
+    examples=(Example({"topic": "orders"}, "of one topic"),),
 )
 async def list_producers(context: Context, request: ListSessionsRequest) -> Page[ProducerItem]:
     found = await _of_topic(context, request, await context.port.producers())
@@ -94,7 +94,7 @@ async def list_producers(context: Context, request: ListSessionsRequest) -> Page
     effect=Effect.READ,
     title="List consumers",
     summary="List connected consumers of subscriptions with what they hold.",
-    examples=(Example(arguments={"topic": "orders"}, note="of one topic"),),
+    examples=(Example({"topic": "orders"}, "of one topic"),),
 )
 async def list_consumers(context: Context, request: ListSessionsRequest) -> Page[ConsumerItem]:
     found = await _of_topic(context, request, await context.port.consumers())
@@ -153,7 +153,7 @@ async def forecast_disconnect_consumer(context: Context, request: DisconnectRequ
     title="Disconnect a producer",
     summary="End a producer's connection; it may connect again.",
     forecast=forecast_disconnect_producer,
-    examples=(Example(arguments={"id": "1732276800000001"}, note="by its id in producers.list"),),
+    examples=(Example({"id": "1732276800000001"}, "by its id in producers.list"),),
 )
 async def disconnect_producer(context: Context, request: DisconnectRequest) -> Disconnected:
     return await _disconnect(context, await _find(context.port.producers, request, "producer"))
@@ -165,7 +165,7 @@ async def disconnect_producer(context: Context, request: DisconnectRequest) -> D
     title="Disconnect a consumer",
     summary="End a consumer's connection; what it held goes to others. It may connect again.",
     forecast=forecast_disconnect_consumer,
-    examples=(Example(arguments={"id": "42"}, note="by its id in consumers.list"),),
+    examples=(Example({"id": "42"}, "by its id in consumers.list"),),
 )
 async def disconnect_consumer(context: Context, request: DisconnectRequest) -> Disconnected:
     return await _disconnect(context, await _find(context.port.consumers, request, "consumer"))

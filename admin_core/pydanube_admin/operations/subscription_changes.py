@@ -132,13 +132,9 @@ async def undo_create_subscription(context: Context, request: CreateSubscription
     forecast=forecast_create_subscription,
     undo=undo_create_subscription,
     examples=(
+        Example({"topic": "orders", "subscription": "billing", "type": "shared"}, "from the start"),
         Example(
-            arguments={"topic": "orders", "subscription": "billing", "type": "shared"},
-            note="from the start",
-        ),
-        Example(
-            arguments={"topic": "orders", "subscription": "audit", "start": "latest"},
-            note="only what comes from now on",
+            {"topic": "orders", "subscription": "audit", "start": "latest"}, "only what comes from now on"
         ),
     ),
 )
@@ -203,12 +199,7 @@ async def undo_delete_subscription(context: Context, request: SubscriptionReques
     summary="Delete a subscription with its cursor; its consumers are disconnected.",
     forecast=forecast_delete_subscription,
     undo=undo_delete_subscription,
-    examples=(
-        Example(
-            arguments={"topic": "orders", "subscription": "billing"},
-            note="shows what would go, then asks",
-        ),
-    ),
+    examples=(Example({"topic": "orders", "subscription": "billing"}, "shows what would go, then asks"),),
 )
 async def delete_subscription(context: Context, request: SubscriptionRequest) -> DeletedSubscription:
     topic, found = await find_subscription(context, request)

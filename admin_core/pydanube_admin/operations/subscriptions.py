@@ -239,8 +239,8 @@ async def _not_found(context: Context, topic: str | None, subscription: str) -> 
     summary="List subscriptions with type, consumers and lag.",
     default_profile=True,
     examples=(
-        Example(arguments={}, note="every subscription"),
-        Example(arguments={"topic": "orders"}, note="of one topic"),
+        Example({}, "every subscription"),
+        Example({"topic": "orders"}, "of one topic"),
     ),
 )
 async def list_subscriptions(context: Context, request: ListSubscriptionsRequest) -> Page[SubscriptionItem]:
@@ -349,9 +349,9 @@ def _last_consumed(parts: Sequence[SubscriptionFacts]) -> dict[str, Any]:
     "time until caught up, status.",
     default_profile=True,
     examples=(
-        Example(arguments={"topic": "orders"}, note="every subscription of a topic"),
-        Example(arguments={"subscription": "billing"}, note="one subscription, wherever it reads"),
-        Example(arguments={"status": "STUCK"}, note="those that stand still"),
+        Example({"topic": "orders"}, "every subscription of a topic"),
+        Example({"subscription": "billing"}, "one subscription, wherever it reads"),
+        Example({"status": "STUCK"}, "those that stand still"),
     ),
 )
 async def consumer_lag(context: Context, request: LagRequest) -> Page[LagItem]:
@@ -450,7 +450,7 @@ def _rounded(value: float | None) -> float | None:
     title="Describe a subscription",
     summary="Show one subscription: where it stands, its consumers, its failure policy.",
     default_profile=True,
-    examples=(Example(arguments={"topic": "orders", "subscription": "billing"}, note="on every partition"),),
+    examples=(Example({"topic": "orders", "subscription": "billing"}, "on every partition"),),
 )
 async def describe_subscription(context: Context, request: SubscriptionRequest) -> SubscriptionDescription:
     topic = (await find_topic(context, request.topic)).own.topic

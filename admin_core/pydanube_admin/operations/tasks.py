@@ -36,7 +36,7 @@ class CancelledTask(Change):
     effect=Effect.READ,
     title="List tasks",
     summary="List calls of long operations: those that run, and those of the last day.",
-    examples=(Example(arguments={}, note="with what became of them"),),
+    examples=(Example({}, "with what became of them"),),
 )
 async def list_tasks(context: Context, request: SortedListRequest) -> Page[TaskItem]:
     matches, sight = glob(request.filter), Sight(context.port, "tasks:read")
@@ -73,7 +73,7 @@ async def _task(context: Context, request: TaskRequest, permission: str) -> Task
     effect=Effect.READ,
     title="Show a task",
     summary="Show one long operation: how far it is, or what it came to.",
-    examples=(Example(arguments={"task_id": _ID}, note="by its id in tasks.list"),),
+    examples=(Example({"task_id": _ID}, "by its id in tasks.list"),),
 )
 async def get_task(context: Context, request: TaskRequest) -> Task:
     record = await _task(context, request, "tasks:read")
@@ -103,7 +103,7 @@ async def forecast_cancel(context: Context, request: TaskRequest) -> Forecast:
     title="Cancel a task",
     summary="Stop a long operation at its next step; what it has done stays done.",
     forecast=forecast_cancel,
-    examples=(Example(arguments={"task_id": _ID}, note="whoever waits for it is told"),),
+    examples=(Example({"task_id": _ID}, "whoever waits for it is told"),),
 )
 async def cancel_task(context: Context, request: TaskRequest) -> CancelledTask:
     """Stop a task at its next step; what it has done so far stays done."""

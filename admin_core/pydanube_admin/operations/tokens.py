@@ -91,7 +91,7 @@ class RevokedToken(Change):
     effect=Effect.READ,
     title="List tokens",
     summary="List API tokens by name: whose they are, until when, when last used; never the tokens themselves.",
-    examples=(Example(arguments={}, note="every token"),),
+    examples=(Example({}, "every token"),),
 )
 async def list_tokens(context: Context, request: SortedListRequest) -> Page[TokenItem]:
     matches = glob(request.filter)
@@ -114,9 +114,7 @@ async def list_tokens(context: Context, request: SortedListRequest) -> Page[Toke
     summary="Create an API token. It is in this answer and never shown again.",
     plans_itself=True,  # a plan's result is kept, and this one holds a secret
     idempotent=False,
-    examples=(
-        Example(arguments={"name": "billing", "role": "producer", "expires": "90d"}, note="for a program"),
-    ),
+    examples=(Example({"name": "billing", "role": "producer", "expires": "90d"}, "for a program"),),
 )
 async def create_token(context: Context, request: CreateTokenRequest) -> NewToken:
     book = await grant_book(context)
@@ -157,7 +155,7 @@ async def create_token(context: Context, request: CreateTokenRequest) -> NewToke
     summary="Create a token in place of another, which stays good for the overlap. It is in this answer and never shown again.",
     plans_itself=True,  # as tokens.create
     idempotent=False,
-    examples=(Example(arguments={"token_id": "0123456789abcdef", "overlap": "1h"}, note="an hour for both"),),
+    examples=(Example({"token_id": "0123456789abcdef", "overlap": "1h"}, "an hour for both"),),
 )
 async def rotate_token(context: Context, request: RotateTokenRequest) -> NewToken:
     book = await grant_book(context)
@@ -208,7 +206,7 @@ async def undo_revoke_token(context: Context, request: TokenRequest, done: Done)
     summary="Make a token good for nothing, at once; streams that were opened with it end within 5 s.",
     forecast=forecast_revoke_token,
     undo=undo_revoke_token,
-    examples=(Example(arguments={"token_id": "0123456789abcdef"}, note="it has leaked"),),
+    examples=(Example({"token_id": "0123456789abcdef"}, "it has leaked"),),
 )
 async def revoke_token(context: Context, request: TokenRequest) -> RevokedToken:
     found = _found_token(await grant_book(context), request.token_id)

@@ -163,8 +163,8 @@ async def undo_create(context: Context, request: CreateTopicRequest, done: Done)
         "typed_columns": "tier",
     },
     examples=(
-        Example(arguments={"topic": "orders"}, note="one reliable, fsynced topic"),
-        Example(arguments={"topic": "orders", "partitions": 3}, note="three partitions"),
+        Example({"topic": "orders"}, "one reliable, fsynced topic"),
+        Example({"topic": "orders", "partitions": 3}, "three partitions"),
     ),
 )
 async def create_topic(context: Context, request: CreateTopicRequest) -> CreatedTopic:
@@ -250,7 +250,7 @@ async def undo_delete(context: Context, request: TopicRequest, done: Done) -> Un
     summary="Delete a topic with its messages, subscriptions and all partitions.",
     forecast=forecast_delete,
     undo=undo_delete,
-    examples=(Example(arguments={"topic": "orders"}, note="shows what would go, then asks"),),
+    examples=(Example({"topic": "orders"}, "shows what would go, then asks"),),
 )
 async def delete_topic(context: Context, request: TopicRequest) -> DeletedTopic:
     topic = await _topic_to_delete(context, request)

@@ -53,8 +53,8 @@ class TopicChart(Result):
     summary="Chart recent rates and lag.",
     default_profile=True,
     examples=(
-        Example(arguments={"topic": "orders"}, note="with the subscriptions furthest behind"),
-        Example(arguments={"topic": "orders", "subscription": "billing"}, note="one subscription"),
+        Example({"topic": "orders"}, "with the subscriptions furthest behind"),
+        Example({"topic": "orders", "subscription": "billing"}, "one subscription"),
     ),
 )
 async def chart_topic(context: Context, request: ChartTopicRequest) -> TopicChart:

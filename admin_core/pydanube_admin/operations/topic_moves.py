@@ -146,11 +146,7 @@ async def _check_store(context: Context, broker_id: str) -> None:
     summary="Move a topic to another broker, a named one or the one with the fewest topics.",
     forecast=forecast_move,
     undo=undo_move,
-    examples=(
-        Example(
-            arguments={"topic": "orders", "to_broker": "10203040506070809"}, note="to the one that is named"
-        ),
-    ),
+    examples=(Example({"topic": "orders", "to_broker": "10203040506070809"}, "to the one that is named"),),
 )
 async def move_topic(context: Context, request: MoveTopicRequest) -> MovedTopic:
     """It begins to be handed over: who publishes or consumes meanwhile waits for a moment, and nothing is lost."""
@@ -172,7 +168,7 @@ async def forecast_unload(context: Context, request: TopicRequest) -> Forecast:
     summary="Move a topic to another broker; a lone broker answers LAST_BROKER.",
     forecast=forecast_unload,
     undo=undo_move,
-    examples=(Example(arguments={"topic": "orders"}, note="to the one with the fewest topics"),),
+    examples=(Example({"topic": "orders"}, "to the one with the fewest topics"),),
 )
 async def unload_topic(context: Context, request: TopicRequest) -> MovedTopic:
     """As `topics.move` without a target."""

@@ -165,9 +165,7 @@ async def _drop(context: Context, parts: list[str]) -> None:
     forecast=forecast_add,
     undo=undo_add,
     required_flags=("partitions",),
-    examples=(
-        Example(arguments={"topic": "orders", "partitions": 12}, note="twelve in all, where it had fewer"),
-    ),
+    examples=(Example({"topic": "orders", "partitions": 12}, "twelve in all, where it had fewer"),),
 )
 async def add_partitions(context: Context, request: AddPartitionsRequest) -> AddedPartitions:
     topic = await _growable(context, request)

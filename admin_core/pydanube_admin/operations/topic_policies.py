@@ -45,7 +45,7 @@ class ChangedTopicPolicies(TopicPoliciesResult, Change):
     effect=Effect.READ,
     title="Policies of a topic",
     summary="Show the limits set on a topic, and those that hold: its own, its namespace's, the broker's.",
-    examples=(Example(arguments={"topic": "orders"}, note="set and effective"),),
+    examples=(Example({"topic": "orders"}, "set and effective"),),
 )
 async def get_topic_policies(context: Context, request: TopicRequest) -> TopicPoliciesResult:
     topic = await find_topic(context, request.topic)
@@ -109,8 +109,7 @@ async def undo_set_topic_policies(context: Context, request: SetTopicPoliciesReq
     required_flags=("policies",),
     examples=(
         Example(
-            arguments={"topic": "orders", "policies": {"max_publish_rate": 1000}},
-            note="at most 1000 messages a second",
+            {"topic": "orders", "policies": {"max_publish_rate": 1000}}, "at most 1000 messages a second"
         ),
     ),
 )

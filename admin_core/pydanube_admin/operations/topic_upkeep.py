@@ -83,7 +83,7 @@ async def forecast_truncate(context: Context, request: TruncateTopicRequest) -> 
     summary="Give up the messages of a topic before a position, read or not.",
     forecast=forecast_truncate,
     required_flags=("before",),
-    examples=(Example(arguments={"topic": "orders", "before": "time:-24h"}, note="keeps the last day"),),
+    examples=(Example({"topic": "orders", "before": "time:-24h"}, "keeps the last day"),),
 )
 async def truncate_topic(context: Context, request: TruncateTopicRequest) -> TruncatedTopic:
     topic, places = await _cut(context, request)
@@ -101,7 +101,7 @@ async def truncate_topic(context: Context, request: TruncateTopicRequest) -> Tru
     tool="get_topic_metrics",
     title="Metrics of a topic",
     summary="Show counters of one topic: messages and bytes in and out, lag, refusals.",
-    examples=(Example(arguments={"topic": "orders"}, note="since the broker started"),),
+    examples=(Example({"topic": "orders"}, "since the broker started"),),
 )
 async def topic_metrics(context: Context, request: TopicRequest) -> TopicMetrics:
     name = (await find_topic(context, request.topic)).own.topic

@@ -210,8 +210,8 @@ def _partition(facts: TopicFacts) -> int:
     summary="List topics: messages, bytes, sessions, owner.",
     default_profile=True,
     examples=(
-        Example(arguments={}, note="every topic"),
-        Example(arguments={"namespace": "default", "filter": "orders*"}, note="by namespace and name"),
+        Example({}, "every topic"),
+        Example({"namespace": "default", "filter": "orders*"}, "by namespace and name"),
     ),
 )
 async def list_topics(context: Context, request: ListTopicsRequest) -> Page[TopicItem]:
@@ -276,7 +276,7 @@ def _item(topic: Topic) -> TopicItem:
     summary="Show one topic: offsets, sizes, owner, policies, subscriptions, partitions; whether it is in use, and so safe "
     "to delete.",
     default_profile=True,
-    examples=(Example(arguments={"topic": "orders"}, note="/default/orders"),),
+    examples=(Example({"topic": "orders"}, "/default/orders"),),
 )
 async def describe_topic(context: Context, request: TopicRequest) -> TopicDescription:
     topic = await find_topic(context, request.topic)
