@@ -13,18 +13,22 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from secrets import token_hex
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, DeadlineExceeded
 from pydanube_core.names import TopicName
 
-from pydanube.arguments import check_number
+from pydanube.arguments import check_number, with_timing
 from pydanube.consumer import Consumer
 from pydanube.message import INBOX, REPLY_TO, REQUEST, Message
 from pydanube.options import ConsumerOptions, ProducerOptions
 from pydanube.producer import Producer
+from pydanube.sending.outbound import PendingSend
+from pydanube.serialising import payload_of
 from pydanube.tasks import TaskOwner
+from pydanube.wire.transport import copy_of
 
 MOST_PRODUCERS: Final = (
     256  # services asked and inboxes answered; the one that was not needed for longest is closed
@@ -68,14 +72,11 @@ class Requests:
                 if self._inbox is None or _failed(self._inbox):
                     self._inbox = self._tasks.start(self._open_inbox(), name="opening an inbox")
                 attributes = {REPLY_TO: await asyncio.shield(self._inbox), REQUEST: number}
+                timed = with_timing(attributes, None, math.ceil(timeout_s * 1000))
                 producer = await self._open(name, _SERVICE)
-                try:
-                    await producer.send(
-                        payload, key=key, attributes=attributes, ttl_ms=math.ceil(timeout_s * 1000)
-                    )
-                except ClusterError:
-                    self._producers.pop(name, None)
-                    raise
+                sent = await producer._send_in_turn(payload_of(payload, None), key, timed, None)
+                # The receipt wakes nobody: meanwhile the request is handled, perhaps in this very loop.
+                _when_failed(sent, partial(_end, reply))
                 return await reply
         except TimeoutError:
             raise DeadlineExceeded(
@@ -89,31 +90,26 @@ class Requests:
         """See `Message.reply`."""
         try:
             producer = await self._open(inbox, _INBOX)
-            batch = producer.send_nowait(payload, attributes={REQUEST: request})._batch
+            sent = producer.send_nowait(payload, attributes={REQUEST: request})
         except ClusterError as error:
-            self._lost(inbox, error)
-            return
-
-        def answered(_: asyncio.Future[None]) -> None:
-            if batch.error is not None:
-                batch.error_seen = True
-                self._lost(inbox, batch.error)
-
-        batch.waiter().add_done_callback(answered)  # a task for each reply would cost more than sending it
-
-    def _lost(self, inbox: str, error: ClusterError) -> None:
-        self._producers.pop(inbox, None)
-        log.warning("a reply to %s was lost: %s", inbox, error)
+            _log_lost(inbox, error)
+        else:
+            _when_failed(sent, partial(_log_lost, inbox))
 
     async def _open(self, topic: str, options: ProducerOptions) -> Producer:
         task = self._producers.get(topic)
+        if (
+            task is not None and _opened(task) and task.result()._shut is not None
+        ):  # its topic is gone, or it is fenced
+            self._tasks.start(task.result().aclose(), name="closing a producer")
+            task = None
         if task is None or _failed(task):
             opening = self._producer(topic, options).__aenter__()
             task = self._producers[topic] = self._tasks.start(opening, name=f"opening {topic}")
         self._producers.move_to_end(topic)
         while len(self._producers) > MOST_PRODUCERS:
             _, oldest = self._producers.popitem(last=False)
-            if oldest.done() and not _failed(oldest):
+            if _opened(oldest):
                 self._tasks.start(oldest.result().__aexit__(None, None, None), name="closing a producer")
         return await asyncio.shield(task)
 
@@ -135,6 +131,31 @@ class Requests:
             log.warning("the inbox %s is gone: %s", consumer.topic, error)
         finally:
             self._inbox = None  # the next request makes another
+
+
+def _when_failed(sent: PendingSend, told: Callable[[ClusterError], None]) -> None:
+    """Tell why a message was not stored, if it was not. A task that waits would cost more than sending it."""
+    batch = sent._batch
+
+    def answered(_: asyncio.Future[None]) -> None:
+        if batch.error is not None:
+            batch.error_seen = True
+            told(batch.error)
+
+    batch.waiter().add_done_callback(answered)
+
+
+def _log_lost(inbox: str, error: ClusterError) -> None:
+    log.warning("a reply to %s was lost: %s", inbox, error)
+
+
+def _end(reply: asyncio.Future[Message], error: ClusterError) -> None:
+    if not reply.done():
+        reply.set_exception(copy_of(error))
+
+
+def _opened(task: asyncio.Task[Any]) -> bool:
+    return task.done() and not _failed(task)
 
 
 def _failed(task: asyncio.Task[Any]) -> bool:

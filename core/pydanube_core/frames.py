@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydanube_core.errors import InvalidArgument
 
@@ -32,8 +31,7 @@ _PART: Final = struct.Struct("<QQII")
 MAX_PARTS: Final = 65_536
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryPart:
+class DeliveryPart(NamedTuple):
     """Messages [first, end) of one stored batch, each delivered for the `delivery_count`-th time."""
 
     first: int

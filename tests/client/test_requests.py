@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from pydanube import Client, DeadlineExceeded, InvalidArgument, Message, Misuse
+from pydanube import (
+    Client,
+    DeadlineExceeded,
+    InvalidArgument,
+    Message,
+    MessageTooLarge,
+    Misuse,
+    TopicNotFound,
+)
 from pydanube.testing import InMemoryCluster
 
 pytestmark = pytest.mark.anyio
@@ -129,6 +137,34 @@ async def test_a_reply_to_an_inbox_that_is_gone_is_lost_and_the_loop_goes_on(mem
             asking.cancel()
         go.set()
         assert (await client.request("service", b"next", timeout_s=60)).payload == b"reply"
+
+
+async def test_requests_that_are_refused_leave_nothing_behind(memory: InMemoryCluster) -> None:
+    async with memory.connect() as client, responder(client, upper):
+        await client.request("service", b"one", timeout_s=60)
+        before = client.statistics()
+        for _ in range(3):
+            with pytest.raises(InvalidArgument, match="payload"):
+                await client.request("service", 5, timeout_s=60)  # type: ignore[arg-type]
+            with pytest.raises(MessageTooLarge):
+                await client.request("service", b"x" * 5_000_000, timeout_s=60)
+        assert client.statistics() == before
+        assert (await client.request("service", b"two", timeout_s=60)).payload == b"TWO"
+
+
+async def test_a_service_that_was_deleted_is_made_again_and_its_producer_closed(
+    memory: InMemoryCluster,
+) -> None:
+    async with memory.connect() as client:
+        async with responder(client, upper):
+            await client.request("service", b"one", timeout_s=60)
+        before = client.statistics().producers
+        await (await client.admin.topics.plan_delete("service")).apply()
+        async with responder(client, upper):
+            with suppress(TopicNotFound):  # while the producer of the former one has not heard of it
+                await client.request("service", b"two", timeout_s=60)
+            assert (await client.request("service", b"three", timeout_s=60)).payload == b"THREE"
+        assert client.statistics().producers == before
 
 
 async def test_it_goes_on_after_a_broken_connection(memory: InMemoryCluster) -> None:
