@@ -1,0 +1,41 @@
+"""The tier's process loads what it needs, and nothing else that happens to be installed."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import marshal
+import sys
+from pathlib import Path
+
+import pytest
+from pydanube_broker.tier.child import TierChild
+from pydanube_core.telemetry import table_named
+from pydanube_core.telemetry.tables import Kind
+from pydanube_storage.objects import StoreOptions
+
+_VALUES = {Kind.INT: 1, Kind.FLOAT: 0.5, Kind.TEXT: "x", Kind.TIME: 1_000, Kind.FLAG: True}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a process shows what it has mapped on Linux")
+def test_columns_are_made_without_pandas(tmp_path: Path) -> None:
+    """pyarrow would import it: a second of the processor for the first object of every broker."""
+    assert importlib.util.find_spec("pandas") is not None, "it is there to be loaded"
+    row = [_VALUES[column.kind] for column in table_named("brokers").columns]
+    rows = marshal.dumps([row])
+
+    def loaded(pid: int | None) -> str:
+        return Path(f"/proc/{pid}/maps").read_text()
+
+    async def write() -> str:
+        child = TierChild(StoreOptions(url=str(tmp_path)))
+        try:
+            file = {"table": "brokers", "key": "a/b.parquet", "sizes": [len(rows)]}
+            await child.call("telemetry_write", {"files": [file]}, rows)
+            return loaded(child.pid)
+        finally:
+            await child.close()
+
+    maps = asyncio.run(write())
+    assert "pyarrow" in maps
+    assert "pandas" not in maps
