@@ -148,7 +148,7 @@ class AdminCore:
     async def _rebalance(self) -> None:
         found = await self.call("cluster.rebalance", {}, principal=BALANCE, face=BALANCE)
         if isinstance(found, ClusterError):
-            _log.warning("not_rebalanced", extra={"event": "admin.not_rebalanced", "error": found.message})
+            _log.warning("admin.not_rebalanced", extra={"error": found.message})
 
     async def begin(self) -> None:
         """Take up what an earlier life left undone; else the first call does."""
@@ -199,15 +199,8 @@ class AdminCore:
             return error
         except Exception:
             # The text of an unforeseen exception may hold anything; it belongs in the log, not in the answer.
-            _log.exception(
-                "operation failed",
-                extra={
-                    "event": "admin.operation_failed",
-                    "operation": operation[:100],
-                    "face": face,
-                    "principal": principal,
-                },
-            )
+            facts = {"operation": operation[:100], "face": face, "principal": principal}
+            _log.exception("admin.operation_failed", extra=facts)
             return Internal(
                 f"{operation[:100]} failed by a defect on our side; the broker's log has the details"
             )
@@ -303,7 +296,7 @@ class AdminCore:
             assert self._port is not None, "attached"
             await record_let_in(self._port, self._audit)
         except ClusterError as error:
-            _log.warning("not_tidied_up", extra={"event": "admin.not_tidied_up", "error": str(error)})
+            _log.warning("admin.not_tidied_up", extra={"error": str(error)})
         finally:
             current_identity.reset(before)
             self._tidied.set()

@@ -39,7 +39,6 @@ def load_audit_key(data_dir: DataDir, named: Path | None) -> AuditKey:
         log.warning(
             "audit_key_unusable",
             extra={
-                "event": "audit_key_unusable",
                 "path": str(file),
                 "error": str(error),
                 "remedy": "correct it, or name another file in admin.audit_key; until then the key ends with this "

@@ -132,7 +132,7 @@ class Broker(BrokerParts):
         self._reserve = Reserve(path, settings.journal.segment_bytes)
         if not self.data_dir.memory:
             if self._reserve.release():
-                log.warning("reserve_released", extra={"event": "reserve_released", "path": str(path)})
+                log.warning("reserve_released", extra={"path": str(path)})
             stack.callback(lambda: self._reserve.give_back(self.health.disk.get("guard_bytes") or 0))
         self.engine = DeliveryEngine()
         self.metrics.dropped = self.engine.dropped
@@ -237,10 +237,7 @@ class Broker(BrokerParts):
         self._start_telemetry(stack)
         self.spawn(self.observation.run())
         stack.push_async_callback(self._stop_tasks)
-        log.info(
-            "broker_ready",
-            extra={"event": "broker_ready", "grpc": self.broker_url, "data_dir": str(path), **self.recovered},
-        )
+        log.info("broker_ready", extra={"grpc": self.broker_url, "data_dir": str(path), **self.recovered})
 
     def _start_telemetry(self, stack: contextlib.AsyncExitStack) -> None:
         """Write down what the sampler sees, where there is a store that outlives this broker."""
@@ -376,7 +373,7 @@ class Broker(BrokerParts):
         if self.health.draining:
             return
         self.health.draining = True
-        log.info("broker_draining", extra={"event": "broker_draining", "grace_s": grace_s})
+        log.info("broker_draining", extra={"grace_s": grace_s})
         error = Draining("the broker is shutting down; connect again in a moment", retry_after_ms=500)
         with anyio.move_on_after(grace_s):
             await self._settled()
@@ -431,9 +428,7 @@ class Broker(BrokerParts):
                 except Exception as error:
                     # said once, until it goes well again: the next round is seconds away
                     if number not in failing:
-                        log.exception(
-                            "maintenance_failed", extra={"event": "maintenance_failed", "error": str(error)}
-                        )
+                        log.exception("maintenance_failed", extra={"error": str(error)})
                     failing.add(number)
                 else:
                     failing.discard(number)
@@ -452,9 +447,7 @@ class Broker(BrokerParts):
         """On a full disk, for a start and for metadata: what frees space (a deletion, a purge) has to be recorded."""
         released = not self.data_dir.memory and self._reserve.give_up()
         if released:
-            log.warning(
-                "reserve_released", extra={"event": "reserve_released", "path": str(self.data_dir.path)}
-            )
+            log.warning("reserve_released", extra={"path": str(self.data_dir.path)})
         return released
 
     async def _expire_sessions(self) -> None:

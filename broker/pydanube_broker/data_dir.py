@@ -107,7 +107,6 @@ class DataDir:
             log.info(
                 "data_dir_upgraded",
                 extra={
-                    "event": "data_dir_upgraded",
                     "path": str(self.path),
                     "from_format": self.format_version,
                     "to_format": FORMAT_VERSION,

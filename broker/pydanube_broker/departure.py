@@ -48,7 +48,7 @@ async def depart(broker: Broker, patience: Patience) -> None:
     try:
         await broker.moves.drain()
     except ClusterError as error:
-        log.warning("not_drained", extra={"event": "not_drained", "code": error.code, "error": error.message})
+        log.warning("not_drained", extra={"code": error.code, "error": error.message})
         return
     office = broker.registry.ownership.office
     me = int(broker.registry.ownership.me.broker_id)
@@ -59,9 +59,9 @@ async def depart(broker: Broker, patience: Patience) -> None:
                 break
             await anyio.sleep(_LOOK_S)
     left = sum(topic.stores and not topic.options.topic.is_audit for topic in broker.registry.topics)
-    log.info("broker_drained", extra={"event": "broker_drained", "topics_left": left})
+    log.info("broker_drained", extra={"topics_left": left})
     if waiting.cancelled_caught:
-        log.warning("drain_given_up", extra={"event": "drain_given_up", "topics_left": left})
+        log.warning("drain_given_up", extra={"topics_left": left})
     relay = broker.relay
     if relay is None or broker.access.connect_url is not None:
         return  # clients come back by the one address, to another broker

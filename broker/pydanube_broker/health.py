@@ -55,7 +55,7 @@ class Health:
     def fence(self, error: Fenced) -> None:
         """Take nothing more, for good, and tell whoever serves."""
         self.fenced = error
-        log.error("broker_fenced", extra={"event": "broker_fenced", "why": error.message})
+        log.error("broker_fenced", extra={"why": error.message})
         self.on_fenced(error)
 
     def start(self) -> None:

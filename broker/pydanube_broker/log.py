@@ -1,8 +1,9 @@
 """Logs: one event a line on stderr, `time level event key=value …` or the same as JSON.
 
 The broker's modules log with the standard library: `logging.getLogger("pydanube.<area>")`, and
-`extra={"event": "journal.recovered", "records": 12}`. The event's name is fixed and every field is a record
-attribute of its own. A record without an event is somebody else's library: its event is `log`, its text `message`.
+`log.info("journal_recovered", extra={"records": 12})`: the message is the event's name, which is fixed, and every field is
+a record attribute of its own. Where the message is a sentence, `event` among the fields names the event. A record of neither
+kind is somebody else's library: its event is `log`, its text `message`.
 
 Values written by others (topic names, reasons) may hold line ends: the text form quotes what is not plain, so that
 no value can forge a line.
@@ -13,12 +14,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 from typing import Any, Final, TextIO
 
 from pydanube_core.secrets import known_secrets, without_secrets
 from pydanube_core.units import format_time
 
+_EVENT: Final = re.compile("[a-z][a-z0-9_.]*")
 # What every record has; everything else came from `extra`.
 _STANDARD: Final = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
     "message",
@@ -40,7 +43,10 @@ _known: Final = known_secrets(os.environ)
 def record_fields(record: logging.LogRecord) -> dict[str, Any]:
     """`time`, `level`, `event`, then the record's own fields, `message` where it says more than the event."""
     extra = {key: value for key, value in vars(record).items() if key not in _STANDARD}
+    message = record.getMessage()
     event = extra.pop("event", None)
+    if event is None and record.name.startswith("pydanube") and _EVENT.fullmatch(message):
+        event = message
     fields: dict[str, Any] = {
         "time": format_time(int(record.created * 1000)),
         "level": record.levelname.lower(),
@@ -48,7 +54,6 @@ def record_fields(record: logging.LogRecord) -> dict[str, Any]:
     }
     if event is None:
         fields["logger"] = record.name
-    message = record.getMessage()
     if message and message != event:
         fields["message"] = message
     fields |= extra

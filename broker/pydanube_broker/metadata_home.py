@@ -29,13 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
-from pydanube_core.errors import (
-    ClusterMismatch,
-    CorruptJournal,
-    InvalidArgument,
-    Retryable,
-    TierNotShared,
-)
+from pydanube_core.errors import ClusterMismatch, CorruptJournal, InvalidArgument, Retryable, TierNotShared
 from pydanube_storage.metadata import (
     Absent,
     EmbeddedStore,
@@ -244,7 +238,7 @@ async def _open_etcd(options: EtcdOptions, stack: AsyncExitStack, *, wait: bool)
         except Retryable as error:
             if not wait:
                 raise
-            log.warning("metadata_waiting", extra={"event": "metadata_waiting", "why": error.message})
+            log.warning("metadata_waiting", extra={"why": error.message})
             await anyio.sleep(_WAIT_S)
 
 

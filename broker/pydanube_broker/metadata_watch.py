@@ -107,12 +107,12 @@ async def _ask_after_standstills(
             if not was_without:
                 await anyio.sleep(_AGAIN_S)
                 continue
-            log.warning("went_on_unasked", extra={"event": "went_on_unasked", "why": error.message})
+            log.warning("went_on_unasked", extra={"why": error.message})
         else:
             if lost is not None:
                 health.fence(lost)
                 return
-            log.info("went_on", extra={"event": "went_on", "standstill": number})
+            log.info("went_on", extra={"standstill": number})
         standstill.settled(number)
 
 
@@ -166,4 +166,4 @@ async def forget_history(store: EtcdStore, *, every_s: float = HISTORY_S) -> Non
         try:
             await store.forget_history(seen)
         except ClusterError as error:
-            log.warning("history_kept", extra={"event": "history_kept", "why": error.message})
+            log.warning("history_kept", extra={"why": error.message})

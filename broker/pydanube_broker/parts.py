@@ -124,7 +124,7 @@ class BrokerParts:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("task_failed", exc_info=task.exception(), extra={"event": "task_failed"})
+            log.error("task_failed", exc_info=task.exception())
 
     def append_time_ms(self, topic: Topic, offset: int) -> int | None:
         """Append time of the message at an offset, as far as it is in memory: of the cold tier what was looked up."""

@@ -83,6 +83,6 @@ def _socket_path(broker: BrokerParts) -> str | None:
     path = broker.data_dir.path.absolute() / "admin.sock"
     path.unlink(missing_ok=True)  # of an earlier life: the directory is locked
     if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
-        log.warning("no_admin_socket", extra={"event": "no_admin_socket", "path": str(path)})
+        log.warning("no_admin_socket", extra={"path": str(path)})
         return None
     return str(path)

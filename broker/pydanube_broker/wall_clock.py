@@ -64,9 +64,7 @@ class WallClock:
             self._step_since_ms = self._stepped_at_ms = counter
             self.steps += 1
             self.last_step_ms = difference
-            log.warning(
-                "clock_stepped", extra={"event": "clock_stepped", "by_s": round(difference / 1000, 1)}
-            )
+            log.warning("clock_stepped", extra={"by_s": round(difference / 1000, 1)})
         elif counter - self._step_since_ms >= HOLD_MS:
             self._offset_ms += difference
             self._step_since_ms = None

@@ -147,7 +147,7 @@ async def _serve(
             await stop.wait()
             if patience is not None and stop.error is None:
                 await depart(broker, patience)
-            _log.info("", extra={"event": "broker_stopping", "grace_s": stop.grace_s})
+            _log.info("broker_stopping", extra={"grace_s": stop.grace_s})
 
 
 @asynccontextmanager

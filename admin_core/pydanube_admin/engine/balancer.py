@@ -207,4 +207,4 @@ class Balancer:
                 if self.options.mode == ACT and found.assessment.moves:
                     await rebalance()
             except ClusterError as error:
-                _log.warning("balance_not_judged", extra={"event": "balance_not_judged", "code": error.code})
+                _log.warning("balance_not_judged", extra={"code": error.code})

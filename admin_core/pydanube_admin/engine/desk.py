@@ -186,7 +186,7 @@ class Desk:
                 try:
                     await self._audit.write(*entry.refused(error))
                 except AuditUnavailable:
-                    _log.warning("refusal_not_recorded", extra={"event": "audit.refusal_not_recorded"})
+                    _log.warning("audit.refusal_not_recorded")
             raise
 
     async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
@@ -359,7 +359,7 @@ class Desk:
         try:
             await self.changes.put(record, *((HEAD_KEY, value) for value in head_value(self._audit.head)))
         except ClusterError as error:
-            _log.warning("change_not_noted", extra={"event": "admin.change_not_noted", "error": str(error)})
+            _log.warning("admin.change_not_noted", extra={"error": str(error)})
 
     async def _outcome(self, record: Mapping[str, Any]) -> None:
         """The change is made: an audit that fails now is tried again, it cannot refuse any more."""

@@ -102,7 +102,7 @@ class Guards:
         except Conflict:  # it is another call's by now
             pass
         except ClusterError as error:
-            _log.warning("guard_not_let_go", extra={"event": "admin.guard_not_let_go", "error": str(error)})
+            _log.warning("admin.guard_not_let_go", extra={"error": str(error)})
             return
         if self._left.get(key) == revision:
             del self._left[key]

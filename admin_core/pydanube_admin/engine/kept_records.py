@@ -19,7 +19,6 @@ def readable(items: Iterable[StateItem], parse: Callable[[StateItem], R]) -> Ite
         try:
             record = parse(item)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            facts = {"event": "admin.record_unreadable", "key": item.key, "error": str(error)}
-            _log.warning("record_unreadable", extra=facts)
+            _log.warning("admin.record_unreadable", extra={"key": item.key, "error": str(error)})
         else:
             yield item, record

@@ -42,7 +42,7 @@ class MovesByClients:
         try:
             await self._changes.put(await self._changes.keep_image(record))
         except ClusterError as error:
-            _log.warning("move_not_kept", extra={"event": "admin.move_not_kept", "error": str(error)})
+            _log.warning("admin.move_not_kept", extra={"error": str(error)})
         else:
             self._changes.added(record)
 

@@ -35,14 +35,7 @@ class Resumption:
     """Looks once, when the broker has begun, at what an earlier life left running."""
 
     def __init__(
-        self,
-        desk: PlanDesk,
-        tasks: Tasks,
-        again: Again,
-        *,
-        audit: AuditLog,
-        port: ClusterPort,
-        now_ms: NowMs,
+        self, desk: PlanDesk, tasks: Tasks, again: Again, *, audit: AuditLog, port: ClusterPort, now_ms: NowMs
     ) -> None:
         self._desk = desk
         self._tasks = tasks
@@ -61,10 +54,9 @@ class Resumption:
             try:
                 await self._begin_again(record, call)
             except ClusterError as failure:  # is in its record, where it got as far as that
-                event = {"event": "admin.task_not_begun_again", "error": str(failure)}
-                _log.warning("task_not_begun_again", extra=event | what)
+                _log.warning("admin.task_not_begun_again", extra={"error": str(failure)} | what)
             else:
-                _log.info("", extra={"event": "admin.task_begun_again"} | what)
+                _log.info("admin.task_begun_again", extra=what)
 
     async def _say(self, record: TaskRecord) -> None:
         """That it was cut off, in the audit and in its record."""

@@ -199,7 +199,7 @@ class Election:
                 try:
                     await self.step_down()
                 except ClusterError as error:
-                    log.info("resignation_failed", extra={"event": "resignation_failed", "code": error.code})
+                    log.info("resignation_failed", extra={"code": error.code})
 
     async def _write(self) -> None:
         record = LeaderRecord(broker_id=str(self._own.broker_id), incarnation=self._own.incarnation)
@@ -228,7 +228,7 @@ class Election:
             except Compacted:
                 self._seen_at = Revision(0)  # we looked away too long: look again, now
             except Retryable as error:
-                log.warning("election_waits", extra={"event": "election_waits", "code": error.code})
+                log.warning("election_waits", extra={"code": error.code})
                 await self._clock.wait_until(self._clock.now_ms() + _RETRY_MS)
 
     async def _wait_for_change(self) -> None:

@@ -86,7 +86,7 @@ class Feed:
         try:
             event = await anext(self._watch)
         except Compacted:
-            log.warning("catalog_read_again", extra={"event": "catalog_read_again"})
+            log.warning("catalog_read_again")
             await self._stack.aclose()
             self._lost = True
             await self.begin()
@@ -105,7 +105,5 @@ class Feed:
             except ClosedResource:
                 return
             except Retryable as error:
-                log.warning(
-                    "catalog_not_followed", extra={"event": "catalog_not_followed", "error": str(error)}
-                )
+                log.warning("catalog_not_followed", extra={"error": str(error)})
                 await anyio.sleep(_PAUSE_S)

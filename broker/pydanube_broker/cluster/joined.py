@@ -303,7 +303,6 @@ class JoinedBroker:
             log.info(
                 "cluster_joined",
                 extra={
-                    "event": "cluster_joined",
                     "incarnation": self.registration.incarnation,
                     "members": len(self._members),
                     "topics": len(topics),
@@ -337,7 +336,7 @@ class JoinedBroker:
                     await registration.lost.wait()
                     group.cancel_scope.cancel()
             except ClusterError as error:
-                log.warning("election_waits", extra={"event": "election_waits", "code": error.code})
+                log.warning("election_waits", extra={"code": error.code})
             self._election = None
             await self._membership.renewed_after(registration)
             await anyio.sleep(0 if self.registration is not registration else _AGAIN_S)
@@ -345,7 +344,7 @@ class JoinedBroker:
     async def _lead(self, election: Election) -> None:
         while True:
             await election.wait_until(ElectionState.LEADING)
-            log.info("leading", extra={"event": "leading", "broker_id": str(self._me)})
+            log.info("leading", extra={"broker_id": str(self._me)})
             before: set[TopicId] = set()
             resumed = False
             while election.state is ElectionState.LEADING:
@@ -355,7 +354,7 @@ class JoinedBroker:
                         resumed = True
                     before = await self._sweep(election, before)
                 except ClusterError as error:  # the next look is near
-                    log.warning("sweep_failed", extra={"event": "sweep_failed", "code": error.code})
+                    log.warning("sweep_failed", extra={"code": error.code})
                 await anyio.sleep(_SWEEP_S)
 
     async def _sweep(self, election: Election, before: set[TopicId]) -> set[TopicId]:
@@ -429,7 +428,7 @@ class JoinedBroker:
             self._member(event.key, event.value)
         elif (gone := self._members.pop(broker_id, None)) is not None:
             self._gone[broker_id] = gone
-            log.info("member_gone", extra={"event": "member_gone", "broker_id": str(broker_id)})
+            log.info("member_gone", extra={"broker_id": str(broker_id)})
 
     def _member(self, key: str, value: bytes) -> None:
         with self.catalog.aside.reading(key):

@@ -170,7 +170,6 @@ class LoneBroker:
         log.info(
             "office_taken",
             extra={
-                "event": "office_taken",
                 "incarnation": self.registration.incarnation,
                 "topics": len(topics),
                 "unassigned": len(view.unassigned),

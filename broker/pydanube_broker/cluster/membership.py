@@ -254,7 +254,7 @@ class Membership:
                 try:
                     await self._register("registration_expired")
                 except Fenced as error:
-                    log.error("not_registered", extra={"event": "not_registered", "why": error.message})
+                    log.error("not_registered", extra={"why": error.message})
                     return  # it never will be: whoever serves is told by whoever watches the removal
                 except Retryable:
                     assert self._term is not None
@@ -306,7 +306,7 @@ class Membership:
                 if item and MemberRecord.from_json(item.value, key=key).incarnation == mine.incarnation:
                     await self._store.transact([Delete(key)], guards=[ModRevision(key, item.mod_revision)])
             except ClusterError as error:
-                log.info("member_left_untidily", extra={"event": "member_left_untidily", "code": error.code})
+                log.info("member_left_untidily", extra={"code": error.code})
 
     def _record(self, incarnation: Incarnation, state: BrokerState, reason: str) -> MemberRecord:
         identity = self._identity

@@ -62,7 +62,7 @@ class MoveLeader:
                     raise
                 log.info(
                     "move_overtaken",
-                    extra={"event": "move_overtaken", "topic": str(now.topic), "by": error.guard.key},
+                    extra={"topic": str(now.topic), "by": error.guard.key},
                 )
             else:
                 to = {
@@ -70,4 +70,4 @@ class MoveLeader:
                     "broker": str(change.after.broker_id),
                     "epoch": change.after.epoch,
                 }
-                log.info("move_step", extra={"event": "move_step", "step": change.step.value, **to})
+                log.info("move_step", extra={"step": change.step.value, **to})

@@ -23,8 +23,7 @@ def counted_at_most(counter: KeyValue, error: ClusterError) -> int:
 
     Each of its steps took a revision of the store, so it never passed that of its last change.
     """
-    facts = {"event": "counter_unreadable", "key": counter.key, "why": error.message}
-    log.warning("counter_unreadable", extra=facts)
+    log.warning("counter_unreadable", extra={"key": counter.key, "why": error.message})
     return counter.mod_revision
 
 
@@ -71,7 +70,5 @@ class Aside:
 
     def _add(self, one: SetAside) -> None:
         if one.key not in self.found:
-            log.error(
-                "metadata_set_aside", extra={"event": "metadata_set_aside", "key": one.key, "why": one.why}
-            )
+            log.error("metadata_set_aside", extra={"key": one.key, "why": one.why})
         self.found[one.key] = one

@@ -80,9 +80,7 @@ class CursorKeeper:
             self.note(cursor)
             if not (isinstance(error, ClusterError) and error.retryable) and not self._failing:
                 self._failing = True
-                log.exception(
-                    "cursor_not_written", extra={"event": "cursor_not_written", "error": str(error)}
-                )
+                log.exception("cursor_not_written", extra={"error": str(error)})
         else:
             cursor.dirty = False
             self._failing = False

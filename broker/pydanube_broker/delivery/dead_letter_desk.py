@@ -158,7 +158,7 @@ class DeadLetterDesk:
                 await self._copy(origin, generation, topics, left)
         except Exception as error:
             if not isinstance(error, ClusterError):
-                log.exception("dead_letter_failed", extra={"event": "dead_letter_failed"})
+                log.exception("dead_letter_failed")
             self._failed(origin, generation, [(one.start, one.end) for one in left], target, error)
 
     async def _copy(
@@ -219,11 +219,7 @@ class DeadLetterDesk:
 
     @staticmethod
     def _failed(
-        origin: Origin,
-        generation: int,
-        ranges: Sequence[Range],
-        target: TopicName | str,
-        error: Exception,
+        origin: Origin, generation: int, ranges: Sequence[Range], target: TopicName | str, error: Exception
     ) -> None:
         why = f"the dead-letter topic {target} does not take it: {error}"
         if not origin.dead_letter_failed(generation, ranges, why):
@@ -231,7 +227,6 @@ class DeadLetterDesk:
         log.warning(
             "dead_letter_refused",
             extra={
-                "event": "dead_letter_refused",
                 "topic": origin.topic.name,
                 "subscription": origin.name,
                 "dead_letter_topic": str(target),

@@ -496,7 +496,7 @@ class SubscriptionPump:
             self._give_up(error)
             return False
         except Exception:
-            log.exception("delivery_failed", extra={"event": "delivery_failed", "subscription": self.name})
+            log.exception("delivery_failed", extra={"subscription": self.name})
             self._give_up(
                 Internal(f"delivery of {self.topic.name} to {self.name} failed; see the broker's log")
             )
@@ -679,7 +679,6 @@ class SubscriptionPump:
         log.warning(
             "messages_exhausted",
             extra={
-                "event": "messages_exhausted",
                 "topic": self.topic.name,
                 "subscription": self.name,
                 "ranges": list(ranges)[:8],

@@ -40,13 +40,7 @@ from pydanube_broker.journal.checkpoint import (
 from pydanube_broker.journal.disk import Disk
 from pydanube_broker.journal.group_commit import GroupCommit
 from pydanube_broker.journal.helper import Preparer, Syncer
-from pydanube_broker.journal.index import (
-    Run,
-    SegmentIndex,
-    load_sidecar,
-    sidecar_path,
-    write_sidecar,
-)
+from pydanube_broker.journal.index import Run, SegmentIndex, load_sidecar, sidecar_path, write_sidecar
 from pydanube_broker.journal.records import (
     FILE_HEADER_BYTES,
     FLAG_SEGMENT_END,
@@ -59,11 +53,7 @@ from pydanube_broker.journal.records import (
     encode_header,
     record_bytes,
 )
-from pydanube_broker.journal.recovery import (
-    Recovered,
-    SegmentFile,
-    recover,
-)
+from pydanube_broker.journal.recovery import Recovered, SegmentFile, recover
 from pydanube_broker.journal.scan import Records
 from pydanube_broker.journal.segments import SegmentFiles
 from pydanube_broker.journal.stored import JournalOptions, StoredBatches
@@ -463,10 +453,7 @@ class Journal(StoredBatches):
                 self._heads.finish(base)
             else:
                 self._heads.fail(base)
-                log.warning(
-                    "journal_head_not_written",
-                    extra={"event": "journal_head_not_written", "error": str(error)},
-                )
+                log.warning("journal_head_not_written", extra={"error": str(error)})
             if done is not None and not done.done():
                 done.set_result(error)
 
@@ -536,7 +523,7 @@ class Journal(StoredBatches):
             field="data.dir",
             value=str(self.folder),
         )
-        log.critical("journal_read_only", extra={"event": "journal_read_only", "error": str(error)})
+        log.critical("journal_read_only", extra={"error": str(error)})
         self._wake()
         if self._serving:
             self._owner.failed(self.read_only)
@@ -568,9 +555,7 @@ class Journal(StoredBatches):
         if job.cancelled():
             return
         if error := job.exception():  # it is a cache: the next start makes it anew
-            log.warning(
-                "journal_index_not_written", extra={"event": "journal_index_not_written", "error": str(error)}
-            )
+            log.warning("journal_index_not_written", extra={"error": str(error)})
             return
         mapped = job.result()
         if mapped is not None:
@@ -656,8 +641,7 @@ class Journal(StoredBatches):
         def then(job: Future[None]) -> None:
             if not job.cancelled() and (error := job.exception()):
                 log.warning(  # tried again with the next that are given up
-                    "journal_segment_not_removed",
-                    extra={"event": "journal_segment_not_removed", "error": str(error)},
+                    "journal_segment_not_removed", extra={"error": str(error)}
                 )
 
         self._in_worker(work, then)

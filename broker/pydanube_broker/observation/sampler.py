@@ -161,7 +161,7 @@ class Sampler:
             try:
                 observer(found)
             except Exception:
-                log.exception("observer_failed", extra={"event": "observer_failed"})
+                log.exception("observer_failed")
 
     def _see(self, topic: Topic, now: int, *, keep: bool) -> LogTrack:
         """Note what is so of one log and its subscriptions now. What is at rest costs a few comparisons."""

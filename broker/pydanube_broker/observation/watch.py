@@ -78,7 +78,7 @@ class Observation:
             try:
                 await self.look_once()
             except Exception:
-                log.exception("round_failed", extra={"event": "round_failed"})
+                log.exception("round_failed")
             due = max(due + interval, time.monotonic())
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             self.sampler.pressure.late_ms = (time.monotonic() - due) * 1000

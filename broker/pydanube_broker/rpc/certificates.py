@@ -58,11 +58,9 @@ class Certificates:
         try:
             self.context = self._load()
         except InvalidArgument as error:
-            log.warning(
-                "certificates_not_read", extra={"event": "certificates_not_read", "error": str(error)}
-            )
+            log.warning("certificates_not_read", extra={"error": str(error)})
             return False
-        log.info("certificates_read", extra={"event": "certificates_read", "cert": str(self._files.cert)})
+        log.info("certificates_read", extra={"cert": str(self._files.cert)})
         return True
 
     def _load(self) -> ssl.SSLContext:

@@ -18,13 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydanube_core.errors import ClusterError, QuotaExceeded
 from pydanube_core.grpc_wire import Status, Unpacker, WireError, timeout_s
-from pydanube_core.http2 import (
-    ConnectionEnded,
-    DataReceived,
-    RequestReceived,
-    ServerConnection,
-    StreamReset,
-)
+from pydanube_core.http2 import ConnectionEnded, DataReceived, RequestReceived, ServerConnection, StreamReset
 from pydanube_core.http2.codes import ErrorCode
 
 from pydanube_broker.rpc.caller import Keeper, Peer, address_of, is_own_user
@@ -157,7 +151,7 @@ class OwnConnection(asyncio.Protocol):
                 else UnidentifiedCall(self, stream, method, head, unknown, self._wait_s())
             )
         except Exception:
-            log.exception("stream_failed", extra={"event": "stream_failed", "method": method.path})
+            log.exception("stream_failed", extra={"method": method.path})
             self.http.reset(stream, ErrorCode.INTERNAL_ERROR)
             return
         stream.user = call
@@ -431,10 +425,7 @@ class OwnConnection(asyncio.Protocol):
     def _count(self, why: str) -> None:
         self.reason = why
         self.server.closed[why] += 1
-        log.info(
-            "connection_closed",
-            extra={"event": "connection_closed", "reason": why, "peer": self.peer.address},
-        )
+        log.info("connection_closed", extra={"reason": why, "peer": self.peer.address})
 
     @property
     def known(self) -> bool:

@@ -92,7 +92,7 @@ class TlsDoor:
             try:
                 connection, address = await self._loop.sock_accept(self._listener)
             except OSError as error:
-                log.warning("not_accepted", extra={"event": "not_accepted", "error": str(error)})
+                log.warning("not_accepted", extra={"error": str(error)})
                 await asyncio.sleep(PAUSE_S)
                 continue
             peer = Peer(address=address_of(address))
@@ -119,7 +119,7 @@ class TlsDoor:
         if not self._of[host]:
             del self._of[host]
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("handshake_failed", exc_info=error, extra={"event": "handshake_failed"})
+            log.error("handshake_failed", exc_info=error)
 
     async def _admit(self, connection: socket.socket, peer: str) -> None:
         handed_over = False
@@ -176,7 +176,4 @@ class TlsDoor:
     def _note(self, reason: str, peer: str, why: str = "") -> None:
         self._closed[reason] += 1
         more = {"error": why} if why else {}
-        log.info(
-            "connection_closed",
-            extra={"event": "connection_closed", "reason": reason, "peer": peer, **more},
-        )
+        log.info("connection_closed", extra={"reason": reason, "peer": peer, **more})

@@ -242,7 +242,6 @@ class SchemaGuard:
             log.warning(
                 "schema_violated",
                 extra={
-                    "event": "schema_violated",
                     "topic": self._topic,
                     "reason": reason,
                     "subject": self.binding.subject,

@@ -30,13 +30,7 @@ from pydanube_storage.metadata import (
 from pydanube_broker.cluster.set_aside import Aside
 from pydanube_broker.schema import keys
 from pydanube_broker.schema.index import SchemaIndex
-from pydanube_broker.schema.records import (
-    SubjectRecord,
-    SubjectSpec,
-    VersionRecord,
-    VersionSpec,
-    stored,
-)
+from pydanube_broker.schema.records import SubjectRecord, SubjectSpec, VersionRecord, VersionSpec, stored
 
 log = logging.getLogger("pydanube.schemas")
 
@@ -94,8 +88,7 @@ class SchemaStore:
             except ClosedResource:
                 return
             except Retryable as error:
-                facts = {"event": "schemas_not_followed", "error": error.message}
-                log.warning("schemas_not_followed", extra=facts)
+                log.warning("schemas_not_followed", extra={"error": error.message})
                 await anyio.sleep(_AGAIN_S)
 
     async def _take(self, event: Event, changed: Callable[[int], None]) -> None:

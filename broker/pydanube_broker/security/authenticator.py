@@ -78,9 +78,7 @@ class Authenticator:
         self.refused[what] += 1
         count = self._failed.note(peer.host, self._now_s())
         if count is not None:
-            log.warning(
-                "login_failed", extra={"event": "login_failed", "address": peer.host, "failures": count}
-            )
+            log.warning("login_failed", extra={"address": peer.host, "failures": count})
             self.on_failed(peer.host, count)
 
     def check(self, identity: Identity) -> None:

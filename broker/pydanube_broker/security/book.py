@@ -73,9 +73,7 @@ class SecurityBook:
                 try:
                     found.append(decode(item.value))
                 except (ValueError, KeyError, TypeError):  # a damaged record gives nobody anything
-                    log.error(
-                        "security_record_damaged", extra={"event": "security_record_damaged", "key": item.key}
-                    )
+                    log.error("security_record_damaged", extra={"key": item.key})
             if len(page) < PAGE:
                 return found
             after = page[-1].key

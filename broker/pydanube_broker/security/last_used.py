@@ -39,9 +39,7 @@ class LastUsed:
             try:
                 await self.write()
             except Exception as error:  # what was noted is due again in the next round
-                log.warning(
-                    "last_use_not_written", extra={"event": "last_use_not_written", "error": str(error)}
-                )
+                log.warning("last_use_not_written", extra={"error": str(error)})
 
     async def write(self) -> None:
         """Write what is due."""

@@ -66,16 +66,14 @@ class PublishedKeys:
             keys = await self._fetched()
         except ClusterError as error:
             if not self._failing:
-                log.warning(
-                    "published_keys_not_read", extra={"event": "published_keys_not_read", "error": str(error)}
-                )
+                log.warning("published_keys_not_read", extra={"error": str(error)})
             self._failing = True
             return
         self._failing = False
         if self._verifier.publish(keys):
             own = sorted(self._verifier.own_ids.intersection(key.kid for key in keys))
             facts = {"keys": len(keys), "hidden_by_keys_of_the_file": own}
-            log.info("published_keys_read", extra={"event": "published_keys_read", **facts})
+            log.info("published_keys_read", extra={**facts})
             self._changed.set()
 
     async def _fetched(self) -> tuple[Key, ...]:

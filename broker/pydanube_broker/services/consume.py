@@ -134,7 +134,7 @@ class ConsumeStream:
         except ClusterError as error:
             self._fail(error)
         except Exception:
-            log.exception("answer_failed", extra={"event": "answer_failed"})
+            log.exception("answer_failed")
             self._fail(Internal("the broker could not take the consumer's answer; see its log"))
         finally:
             if not self.closed and self._unread < MAX_UNREAD_ANSWERS:
@@ -229,7 +229,7 @@ class ConsumeStream:
         except ClusterError as error:
             self._confirmed(number, error)
         except Exception:
-            log.exception("seek_failed", extra={"event": "seek_failed", "topic": topic.name})
+            log.exception("seek_failed", extra={"topic": topic.name})
             self._confirmed(number, Internal("the broker could not move the cursor; see its log"))
         finally:
             if not self.closed and self._unread < MAX_UNREAD_ANSWERS:
@@ -254,7 +254,7 @@ class ConsumeStream:
                 self._fail(error)
             return
         except Exception:
-            log.exception("open_consumer_failed", extra={"event": "open_consumer_failed"})
+            log.exception("open_consumer_failed")
             self._fail(Internal("the broker could not open the consumer; see its log"))
             return
         self._reply.resume_reading()

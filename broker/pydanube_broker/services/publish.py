@@ -149,7 +149,7 @@ class PublishStream:
         except ClusterError as error:
             self._not_opened(request.topic, error)
         except Exception:
-            log.exception("open_producer_failed", extra={"event": "open_producer_failed"})
+            log.exception("open_producer_failed")
             self._fail(Internal("the broker could not open the producer; see its log"))
 
     def _not_opened(self, name: str, error: ClusterError) -> None:
@@ -227,7 +227,7 @@ class PublishStream:
         except ClusterError as error:
             refused = error
         except Exception:
-            log.exception("schema_check_failed", extra={"event": "schema_check_failed", "topic": topic.name})
+            log.exception("schema_check_failed", extra={"topic": topic.name})
             refused = Internal("the broker failed to check the batch against its schema; see its log")
         self._checking = False
         if self.closed:

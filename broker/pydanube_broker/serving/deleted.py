@@ -63,4 +63,4 @@ class Deleted:
         self.given_up = {call_id: until for call_id, until in self.given_up.items() if until > now}
         self.given_up |= {call_id: before[call_id] for call_id in gone}
         if gone:
-            log.warning("undo_given_up", extra={"event": "undo_given_up", "call_ids": sorted(gone)[:10]})
+            log.warning("undo_given_up", extra={"call_ids": sorted(gone)[:10]})

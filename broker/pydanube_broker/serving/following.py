@@ -61,14 +61,11 @@ class Following:
                     try:
                         await self._follow(key)
                     except Retryable as error:
-                        log.info("followed_later", extra={"event": "followed_later", "code": error.code})
+                        log.info("followed_later", extra={"code": error.code})
                         self._keys[key] = None
                         await anyio.sleep(_AGAIN_S)
                     except ClusterError as error:
-                        log.warning(
-                            "not_followed",
-                            extra={"event": "not_followed", "key": key, "error": error.message},
-                        )
+                        log.warning("not_followed", extra={"key": key, "error": error.message})
                 await anyio.lowlevel.checkpoint()
 
     async def _follow(self, key: str) -> None:

@@ -316,10 +316,7 @@ class Mover:
             self._failed("move_step_unknown", topic_id, error)
             self._act(topic_id, lambda seat: seat.unknown(turn))
         else:
-            log.info(
-                "move_step",
-                extra={"event": "move_step", "step": change.step.value, "topic": str(change.after.topic)},
-            )
+            log.info("move_step", extra={"step": change.step.value, "topic": str(change.after.topic)})
             self._act(topic_id, lambda seat: seat.committed(turn, revision))
 
     async def _witnesses(self, topic_id: TopicId, change: Change) -> Witnesses:

@@ -110,7 +110,7 @@ class Moves:
             try:
                 await self.keep_states()
             except ClusterError as error:  # the next minute is near
-                log.warning("states_not_kept", extra={"event": "states_not_kept", "code": error.code})
+                log.warning("states_not_kept", extra={"code": error.code})
 
     async def keep_states(self) -> None:
         """Say in the store where topics and cursors stand, for whoever takes them over if this broker is removed.
@@ -147,9 +147,7 @@ class Moves:
                     await self._collect(office, fragments)
             except ClusterError as error:
                 leader = None
-                log.warning(
-                    "moves_not_looked_after", extra={"event": "moves_not_looked_after", "code": error.code}
-                )
+                log.warning("moves_not_looked_after", extra={"code": error.code})
 
     async def _collect(self, office: JoinedBroker, fragments: Fragments) -> None:
         """Delete the hand-overs of moves that are over: nobody will read them while nothing is on its way.
@@ -163,7 +161,7 @@ class Moves:
             return  # another leads by now, and knows better
         deleted = await fragments.collect(before_ms=now_ms() - _OLD_MS)
         if deleted:
-            log.info("fragments_deleted", extra={"event": "fragments_deleted", "count": deleted})
+            log.info("fragments_deleted", extra={"count": deleted})
 
     def takers(self) -> list[BrokerId]:
         """Brokers that take topics, those with the fewest first; none where this broker is alone."""

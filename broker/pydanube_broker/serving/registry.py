@@ -33,12 +33,7 @@ from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.joined import Seen
 from pydanube_broker.cluster.keys import topic_key
-from pydanube_broker.cluster.records import (
-    DispatchStrategy,
-    Durability,
-    TopicRecord,
-    TopicSettings,
-)
+from pydanube_broker.cluster.records import DispatchStrategy, Durability, TopicRecord, TopicSettings
 from pydanube_broker.cluster.tombstone_records import TopicTombstone
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.delivery.any_pump import AnyPump
@@ -187,7 +182,7 @@ class Registry:
             )
         )
         if gone:
-            log.info("topics_dropped", extra={"event": "topics_dropped", "count": len(gone)})
+            log.info("topics_dropped", extra={"count": len(gone)})
 
     # -- look-ups --------------------------------------------------------------------------------------------
 

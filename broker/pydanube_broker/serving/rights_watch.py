@@ -82,7 +82,7 @@ class RightsWatch:
             await self._locks.reload()
         except Exception as error:  # whatever it is, streams are looked at all the same
             if not self._failing:
-                log.exception("locks_not_read", extra={"event": "locks_not_read", "error": str(error)})
+                log.exception("locks_not_read", extra={"error": str(error)})
             self._failing = True
         else:
             self._failing = False

@@ -79,12 +79,8 @@ class TakingAway:
                 try:
                     self._said[broker_id], _ = await self._kept.read(broker_id)
                 except StoreUnavailable as error:  # moves of other brokers do not wait for it
-                    event = {
-                        "event": "topics_not_taken_away",
-                        "broker_id": str(broker_id),
-                        "error": error.message,
-                    }
-                    log.warning("topics_not_taken_away", extra=event)
+                    facts = {"broker_id": str(broker_id), "error": error.message}
+                    log.warning("topics_not_taken_away", extra=facts)
                     continue
             said = self._said[broker_id]
             targets = office.spread([each.topic_id for each in places])
@@ -122,7 +118,7 @@ class TakingAway:
     async def remove(self, broker_id: BrokerId) -> None:
         """Remove a broker: the leader gives its topics to others. Idempotent. Raises `Conflict`, `StoreUnavailable`."""
         if await remove(self._store, broker_id, at_ms=now_ms()):
-            log.warning("broker_removed", extra={"event": "broker_removed", "broker_id": str(broker_id)})
+            log.warning("broker_removed", extra={"broker_id": str(broker_id)})
 
     def _left(self, place: Assignment, head: CatalogHead | None, said: LogState | None) -> TopicLeft:
         stored = 0 if head is None else head.tiered_offset
@@ -183,13 +179,11 @@ class TakingAway:
         except GuardFailed:
             return  # another was quicker, or the topic was deleted: the next look shows it
         except ClusterError as error:
-            event = {"event": "topic_not_taken_away", "topic_id": topic_id, "error": error.message}
-            log.warning("topic_not_taken_away", extra=event)
+            log.warning("topic_not_taken_away", extra={"topic_id": topic_id, "error": error.message})
         else:
             log.warning(
                 "topic_taken_away",
                 extra={
-                    "event": "topic_taken_away",
                     "topic": str(now.topic),
                     "broker_id": str(owner),
                     "known_to": begin,

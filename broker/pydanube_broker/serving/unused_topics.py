@@ -49,7 +49,7 @@ class UnusedTopics:
                     topic=str(name),
                 )
             )
-            log.info("topic_unused", extra={"event": "topic_unused", "topic": str(name)})
+            log.info("topic_unused", extra={"topic": str(name)})
 
     def _due(self, now_s: float) -> list[TopicName]:
         used: dict[TopicName, bool] = {}

@@ -210,12 +210,10 @@ class TelemetryWriter:
             self._failed(error)
         else:
             if said["damaged"]:
-                log.warning(
-                    "telemetry_damaged", extra={"event": "telemetry_damaged", "files": said["damaged"]}
-                )
+                log.warning("telemetry_damaged", extra={"files": said["damaged"]})
 
     def _failed(self, error: ClusterError) -> None:
         self._errors += 1
         if self._error is None:  # once for an outage
-            log.warning("telemetry_failed", extra={"event": "telemetry_failed", "error": error.message})
+            log.warning("telemetry_failed", extra={"error": error.message})
         self._error = error.message

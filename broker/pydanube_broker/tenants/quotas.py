@@ -43,11 +43,7 @@ class Quotas:
     """
 
     def __init__(
-        self,
-        state: AdminState,
-        defaults: Mapping[Kind, str],
-        *,
-        clock: Callable[[], int] = monotonic_ms,
+        self, state: AdminState, defaults: Mapping[Kind, str], *, clock: Callable[[], int] = monotonic_ms
     ) -> None:
         self.on = False  # there is a quota
         self.slowed: dict[str, dict[str, int]] = {}  # topic → "namespace shop: bytes_in_per_s" → when last
@@ -79,7 +75,7 @@ class Quotas:
                 try:
                     quota = Quota.from_bytes(item.value)
                 except (ValueError, KeyError, TypeError, ClusterError):
-                    log.error("quota_damaged", extra={"event": "quota_damaged", "key": item.key})
+                    log.error("quota_damaged", extra={"key": item.key})
                     continue
                 own[quota.kind, quota.name] = quota
             if len(page) < PAGE:

@@ -76,13 +76,7 @@ async def adopt(topic: Topic, catalog: ObjectCatalog, child: TierChild, folder: 
         adopted.append(str(name))
     if adopted:
         log.warning(
-            "tier_objects_adopted",
-            extra={
-                "event": "tier_objects_adopted",
-                "topic": topic.name,
-                "objects": len(adopted),
-                "first": adopted[0],
-            },
+            "tier_objects_adopted", extra={"topic": topic.name, "objects": len(adopted), "first": adopted[0]}
         )
 
 

@@ -144,7 +144,7 @@ class TierChild:
                 threading.Thread(target=process.wait, name="end of the tier's process", daemon=True).start()
             if not self._closed:
                 self.deaths += 1
-                log.warning("tier_process_died", extra={"event": "tier_process_died", "exit": code})
+                log.warning("tier_process_died", extra={"exit": code})
         waiting, self._waiting = self._waiting, {}
         for answer in waiting.values():
             if not answer.done():

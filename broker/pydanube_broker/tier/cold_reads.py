@@ -136,16 +136,10 @@ class ColdReads:
                 self._failed.popitem(last=False)
             log.error(
                 "cold_read_failed",
-                extra={
-                    "event": "cold_read_failed",
-                    "topic": topic.name,
-                    "offset": offset,
-                    "code": error.code,
-                    "error": error.message,
-                },
+                extra={"topic": topic.name, "offset": offset, "code": error.code, "error": error.message},
             )
         except Exception as error:
-            log.exception("cold_read_failed", extra={"event": "cold_read_failed", "topic": topic.name})
+            log.exception("cold_read_failed", extra={"topic": topic.name})
             result = Internal(f"the cold part of {topic.name} could not be read: {error!r}")
         finally:
             waiting = self._waiting.pop(key, [])
@@ -168,10 +162,7 @@ class ColdReads:
                 if attempt + 1 < _ATTEMPTS:
                     continue  # a merge or retention may have come between the two looks
                 end = topic.state.tiered_offset if entry is None else entry.start
-                log.error(
-                    "tier_gap",
-                    extra={"event": "tier_gap", "topic": topic.name, "start": offset, "end": end},
-                )
+                log.error("tier_gap", extra={"topic": topic.name, "start": offset, "end": end})
                 # Objects cover what was tiered without a gap: this is a loss, and no hole to pass over in silence.
                 raise ObjectMissing(
                     f"no object of the cold tier holds offsets {offset} to {end} of {topic.name}: see `danube objects "

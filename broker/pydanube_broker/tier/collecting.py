@@ -198,10 +198,7 @@ class Collector:
         reached(Step.DISCARDED)
         await self._catalog.forget_topic(topic_id)
         self._folders.pop(topic_id, None)
-        log.info(
-            "tier_topic_discarded",
-            extra={"event": "tier_topic_discarded", "folder": folder, "objects": len(keys)},
-        )
+        log.info("tier_topic_discarded", extra={"folder": folder, "objects": len(keys)})
         return len(keys)
 
 

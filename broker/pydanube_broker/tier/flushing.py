@@ -224,7 +224,6 @@ class Flusher:
         log.warning(
             "tier_flush_failed",
             extra={
-                "event": "tier_flush_failed",
                 "topic": topic.name,
                 "code": error.code,
                 "error": error.message,

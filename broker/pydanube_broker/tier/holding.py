@@ -186,7 +186,7 @@ class StoreHold:
 
     def _lose(self, error: ClusterError) -> None:
         if self.held:
-            log.error("tier_store_lost", extra={"event": "tier_store_lost", "error": error.message})
+            log.error("tier_store_lost", extra={"error": error.message})
         self.held, self.reason = False, error
 
     def _empty(self) -> ClusterError:

@@ -82,8 +82,7 @@ class KeptStates:
                 if each.state is not None:
                     states[each.topic_id] = each.state
         except CorruptObject as error:
-            event = {"event": "states_not_readable", "folder": folder, "error": error.message}
-            log.error("states_not_readable", extra=event)
+            log.error("states_not_readable", extra={"folder": folder, "error": error.message})
             return {}, None
         return states, int(found["written_ms"])
 

@@ -33,11 +33,7 @@ _FOLDER: Final = "lost+found"
 
 
 async def refuse_removed(
-    settings: Settings,
-    me: BrokerId,
-    hub: Hub,
-    metadata: MetadataStore,
-    make_room: Callable[[], bool],
+    settings: Settings, me: BrokerId, hub: Hub, metadata: MetadataStore, make_room: Callable[[], bool]
 ) -> None:
     """Let a broker go on that was not removed from its cluster. The journal was recovered, and does not serve yet.
 
@@ -120,9 +116,7 @@ class _LostAndFound:
                 await self._child.call(
                     "flush", {"key": key, "urgent": True, "segments": runs, "meta": meta}, blob
                 )
-                log.warning(
-                    "tail_kept", extra={"event": "tail_kept", "topic": str(place.topic), "object": key}
-                )
+                log.warning("tail_kept", extra={"topic": str(place.topic), "object": key})
             count += 1
             at = end
         return count

@@ -130,7 +130,7 @@ async def read_known(metadata: MetadataStore, scope: str) -> Known | None:
     try:
         return None if item is None else Known(**json.loads(item.value))
     except (ValueError, TypeError) as error:
-        log.warning("tier_owner_unreadable", extra={"event": "tier_owner_unreadable", "error": str(error)})
+        log.warning("tier_owner_unreadable", extra={"error": str(error)})
         return None
 
 

@@ -175,10 +175,7 @@ class Tending:
             self._collected.add(topic.topic_id)
         self.retired.add(topic.topic_id)
         if gone:
-            log.info(
-                "tier_orphans_deleted",
-                extra={"event": "tier_orphans_deleted", "topic": topic.name, "objects": len(gone)},
-            )
+            log.info("tier_orphans_deleted", extra={"topic": topic.name, "objects": len(gone)})
 
     def _pausing(self, topic_id: int) -> bool:
         trouble = self.troubles.get(topic_id)
@@ -190,7 +187,7 @@ class Tending:
         except ClusterError as error:
             self._failed(topic_id, name, error)
         except Exception as error:
-            log.exception("tier_upkeep_failed", extra={"event": "tier_upkeep_failed", "topic": name})
+            log.exception("tier_upkeep_failed", extra={"topic": name})
             self._failed(topic_id, name, Internal(f"looking after {name} failed: {error!r}"))
         else:
             return True
@@ -205,7 +202,6 @@ class Tending:
         log.warning(
             "tier_upkeep_failed",
             extra={
-                "event": "tier_upkeep_failed",
                 "topic": name,
                 "code": error.code,
                 "error": error.message,

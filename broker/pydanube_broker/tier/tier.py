@@ -138,7 +138,7 @@ class Tier:
             self._hub.tiering = True
             self._loop_task = asyncio.get_running_loop().create_task(self._run())
         else:
-            log.warning("tier_off", extra={"event": "tier_off", "error": self.missing.message})
+            log.warning("tier_off", extra={"error": self.missing.message})
         return self
 
     def _make_workers(self) -> None:
@@ -172,9 +172,7 @@ class Tier:
         """Make the store this broker's, with what is in it and not in the catalog."""
         heads = await self.catalog.heads()
         await self.hold.take(
-            self.cluster,
-            objects_listed=any(head.objects for head in heads.values()),
-            adopt=self._adopt,
+            self.cluster, objects_listed=any(head.objects for head in heads.values()), adopt=self._adopt
         )
         if not self.options.url.startswith("memory://"):
             self.room.shared = await asyncio.to_thread(shares_disk, self._folder, self.hold.local)
@@ -248,9 +246,9 @@ class Tier:
                     self._tending = asyncio.get_running_loop().create_task(self._tend())
                     self._tending.add_done_callback(self._tended)
             except ClusterError as error:
-                log.warning("tier_look_failed", extra={"event": "tier_look_failed", "error": error.message})
+                log.warning("tier_look_failed", extra={"error": error.message})
             except Exception:
-                log.exception("tier_failed", extra={"event": "tier_failed"})
+                log.exception("tier_failed")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), pause)
             self._wake.clear()
@@ -317,7 +315,7 @@ class Tier:
         self._tending = None
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.warning("tier_upkeep_failed", extra={"event": "tier_upkeep_failed", "error": str(error)})
+            log.warning("tier_upkeep_failed", extra={"error": str(error)})
 
     async def _tend(self) -> None:
         await self.hold.ask_again()
@@ -358,7 +356,7 @@ class Tier:
         self._running.discard(task)
         self._wake.set()
         if not task.cancelled() and task.exception() is not None:
-            log.error("tier_failed", exc_info=task.exception(), extra={"event": "tier_failed"})
+            log.error("tier_failed", exc_info=task.exception())
 
     def _committed(self, topic: Topic) -> None:
         self._start(self.note(topic))

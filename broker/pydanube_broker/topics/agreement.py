@@ -106,10 +106,7 @@ def check_epoch(topic: str, journal: int, metadata: int, *, store: str) -> None:
     """
     if journal > metadata:
         raise _older(
-            store,
-            f"topic {topic} is in epoch {journal} there, in {metadata} here",
-            journal,
-            metadata,
+            store, f"topic {topic} is in epoch {journal} there, in {metadata} here", journal, metadata
         )
 
 
@@ -122,7 +119,7 @@ def check_journal_there(folder: Path, segments: int, reliable_topics: int, accep
     if segments or not reliable_topics:
         return
     if accepted:
-        log.warning("journal_lost", extra={"event": "journal_lost", "topics": reliable_topics})
+        log.warning("journal_lost", extra={"topics": reliable_topics})
         return
     raise CorruptJournal(
         f"{folder} holds no segment, and the metadata names {reliable_topics} topics that were stored there: the "
@@ -168,9 +165,7 @@ def check_prefixes_there(
                 message_offset=needed,
             )
         begins[state.topic_id] = there
-        log.warning(
-            "messages_lost", extra={"event": "messages_lost", "topic": name, "first": needed, "end": there}
-        )
+        log.warning("messages_lost", extra={"topic": name, "first": needed, "end": there})
     return begins
 
 

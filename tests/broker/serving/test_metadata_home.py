@@ -338,7 +338,7 @@ async def test_later_start_waits_for_etcd(tmp_path: Path, caplog: pytest.LogCapt
 
         async with anyio.create_task_group() as group:
             group.start_soon(start)
-            while "metadata_waiting" not in [getattr(record, "event", "") for record in caplog.records]:  # noqa: ASYNC110
+            while "metadata_waiting" not in [record.getMessage() for record in caplog.records]:  # noqa: ASYNC110
                 await anyio.sleep(0.05)
             assert not started.is_set()
             await anyio.to_thread.run_sync(etcd.start, 0)

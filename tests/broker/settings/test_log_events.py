@@ -33,6 +33,18 @@ def test_text_form_is_time_level_event_fields() -> None:
     assert line == "1970-01-01T00:00:00.001Z info journal.recovered records=12 seconds=0.25"
 
 
+def test_message_that_is_a_name_is_the_event() -> None:
+    line = EventFormatter(as_json=False).format(record("segment_removed", records=12))
+    assert line == "1970-01-01T00:00:00.001Z info segment_removed records=12"
+
+
+def test_word_that_a_library_says_is_no_event() -> None:
+    made = record("closed")
+    made.name = "uvicorn.error"
+    fields = json.loads(EventFormatter(as_json=True).format(made))
+    assert (fields["event"], fields["message"]) == ("log", "closed")
+
+
 def test_json_form_has_the_same_fields_typed() -> None:
     line = EventFormatter(as_json=True).format(record(event="journal.recovered", records=12, path=None))
     assert json.loads(line) == {

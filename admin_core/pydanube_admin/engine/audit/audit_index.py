@@ -210,7 +210,7 @@ class AuditIndex:
             return
         # The audit is asked without it, only slower; the next record that is written tries again.
         level = logging.INFO if isinstance(error, ClusterError) else logging.ERROR
-        _log.log(level, "audit_not_indexed", extra={"event": "audit_not_indexed", "error": str(error)})
+        _log.log(level, "audit_not_indexed", extra={"error": str(error)})
 
     async def _catch_up(self) -> None:
         while True:  # it grows meanwhile
@@ -288,9 +288,7 @@ class AuditIndex:
                 if bits
             ]
         except (*NO_RECORD, LookupError, TypeError, ValueError) as error:
-            _log.warning(
-                "audit_index_unreadable", extra={"event": "audit_index_unreadable", "error": str(error)}
-            )
+            _log.warning("audit_index_unreadable", extra={"error": str(error)})
             return
         if len(found) == BLOCK:
             self._stretches.update(enumerate(found, start=block * BLOCK))

@@ -105,7 +105,7 @@ class AuditLog:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None
         if not task.cancelled() and task.exception() is not None:
-            _log.error("audit_failed", exc_info=task.exception(), extra={"event": "audit_failed"})
+            _log.error("audit_failed", exc_info=task.exception())
         if self._waiting and not task.cancelled():
             self._start()
 
@@ -120,7 +120,7 @@ class AuditLog:
                 self._head = None
                 self.error = error if isinstance(error, ClusterError) else AuditUnavailable(str(error))
                 if not isinstance(error, ClusterError):
-                    _log.exception("audit_failed", extra={"event": "audit_failed"})
+                    _log.exception("audit_failed")
                 unavailable = self._unavailable(self.error)
                 for _, done in group:
                     if done is not None and not done.done():
@@ -161,7 +161,6 @@ class AuditLog:
             _log.warning(
                 "audit_key_changed",
                 extra={
-                    "event": "audit_key_changed",
                     "key_before": terms.terms[-1][1],
                     "key_id": key.key_id,
                     "remedy": "nothing, if the key file was lost or replaced; otherwise somebody altered the metadata "

@@ -209,7 +209,7 @@ class ClientBook:
             await self._store.transact(writes)
         except ClusterError as error:
             # It is served all the same. Only a restart would make it unknown, and then it is told to come anew.
-            log.warning("client_not_recorded", extra={"event": "client_not_recorded", "error": str(error)})
+            log.warning("client_not_recorded", extra={"error": str(error)})
 
     def _put_producer(self, known: KnownProducer) -> None:
         self.producers[known.producer_id] = known

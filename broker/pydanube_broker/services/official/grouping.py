@@ -249,7 +249,7 @@ class Grouping:
         except ClusterError as error:
             self._answer(topic, group, error)
         except Exception:
-            log.exception("group_failed", extra={"event": "group_failed", "topic": topic.name})
+            log.exception("group_failed", extra={"topic": topic.name})
             self._answer(topic, group, Internal("the broker could not store the message; see its log"))
         else:
             gathering.in_flight += 1

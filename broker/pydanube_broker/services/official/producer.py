@@ -79,9 +79,7 @@ class ProducerService:
         share = self._plane.access.share(COLD_CALL, topic)
         known = await self._book.remember_producer(topic, request.producer_name, AccessMode(mode), share)
         return pb.ProducerResponse(
-            request_id=request.request_id,
-            producer_id=known.producer_id,
-            producer_name=request.producer_name,
+            request_id=request.request_id, producer_id=known.producer_id, producer_name=request.producer_name
         ).SerializeToString()
 
     def send_message(self, data: bytes, reply: UnaryReply) -> None:
@@ -136,7 +134,7 @@ class ProducerService:
             self._plane.rejected(topic.name, error)
             pending.reply.fail(error)
         except Exception:
-            log.exception("schema_check_failed", extra={"event": "schema_check_failed", "topic": topic.name})
+            log.exception("schema_check_failed", extra={"topic": topic.name})
             pending.reply.fail(
                 Internal("the broker failed to check the message against its schema; see its log")
             )

@@ -235,7 +235,7 @@ class ReceiveStream:
                 else:
                     reply.send(message)
         except Exception:
-            log.exception("delivery_failed", extra={"event": "delivery_failed", "consumer": self.consumer_id})
+            log.exception("delivery_failed", extra={"consumer": self.consumer_id})
             self._drop_frames()
             self.end(Internal("the broker could not read a message; see its log"))
             return False

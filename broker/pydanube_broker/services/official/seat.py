@@ -137,6 +137,6 @@ def keep_seat(known: KnownConsumer, pump: AnyPump, until_s: float) -> bool:
     try:
         Seat(known, pump, until_s)
     except ClusterError as error:
-        log.warning("seat_refused", extra={"event": "seat_refused", "error": str(error)})
+        log.warning("seat_refused", extra={"error": str(error)})
         return False
     return True
