@@ -13,7 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from pydanube_core.errors import ClusterError, DiskFull, Draining, Fenced, JournalReadOnly, Unavailable
+from pydanube_core.errors import (
+    ClusterError,
+    ClusterMismatch,
+    DiskFull,
+    Draining,
+    Fenced,
+    JournalReadOnly,
+    Unavailable,
+)
 from pydanube_core.facts import Reason
 
 from pydanube_broker.standstill import Standstill
@@ -39,10 +47,11 @@ class Health:
         self._timer: asyncio.TimerHandle | None = None
         self.recovering = True
         self.draining = False
-        self.fenced: Fenced | None = None  # another broker has this one's place: nothing is taken, for good
+        #: another broker has this one's place, or its metadata are older than it: nothing is taken, for good
+        self.fenced: Fenced | ClusterMismatch | None = None
         self.standstill: Standstill | None = None  # None: nobody can take this broker's place
         self.metadata_away: ClusterError | None = None  # messages flow on without it
-        self.on_fenced: Callable[[Fenced], None] = lambda _error: None
+        self.on_fenced: Callable[[Fenced | ClusterMismatch], None] = lambda _error: None
         self.journal_error: JournalReadOnly | None = None
         self.journal_trouble: Callable[[], Reason | None] = lambda: (
             None
@@ -52,7 +61,7 @@ class Health:
         self.disk: dict[str, Any] = {}
         self._disk_error: DiskFull | Unavailable | None = None
 
-    def fence(self, error: Fenced) -> None:
+    def fence(self, error: Fenced | ClusterMismatch) -> None:
         """Take nothing more, for good, and tell whoever serves."""
         self.fenced = error
         log.error("broker_fenced", extra={"why": error.message})

@@ -301,13 +301,19 @@ def _check_home(
             "was changed. Correct --metadata or --data-dir",
             folder,
         )
-    if revision < max(home.revision, newest_id):
-        raise _mismatch(
-            f"etcd is at revision {revision}, and {folder} has seen {max(home.revision, newest_id)}: it was restored from "
-            "an older snapshot, and ids would be given twice. Nothing was changed. Restore etcd from a snapshot that is "
-            "no older; going on with an older one is not built yet",
-            folder,
-        )
+    if revision < (seen := max(home.revision, newest_id)):
+        raise was_put_back(revision, seen)
+
+
+def was_put_back(revision: int, seen: int) -> ClusterMismatch:
+    """The error for an etcd that is older than what a data directory has seen of it."""
+    return ClusterMismatch(
+        f"etcd is at revision {revision}, and this broker has seen {seen}: etcd was restored from an older snapshot, and "
+        "ids would be given twice. Restore etcd from a snapshot that is no older",
+        field="metadata.url",
+        revision=revision,
+        seen=seen,
+    )
 
 
 def check_resident(resident: Resident, own: Resident, home: Home, url: str) -> None:

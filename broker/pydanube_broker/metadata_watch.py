@@ -2,7 +2,8 @@
 
 Two keys say that the place is gone: `/removed/<broker>`, and `/cluster/brokers/<broker>` with another life
 (`metadata_home`). Both are watched, and asked after once the process has stood still (`standstill`): what waits in its
-sockets then may be older than the watch's next word.
+sockets then may be older than the watch's next word. An etcd whose revision has gone back was restored from an older
+snapshot: others may be given by it what this broker has.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -32,13 +34,14 @@ from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.membership import was_removed
 from pydanube_broker.data_dir import DataDir
 from pydanube_broker.health import Health
-from pydanube_broker.metadata_home import IDENTITY, Home, Resident, broker_key, resident_of
+from pydanube_broker.metadata_home import IDENTITY, Home, Resident, broker_key, resident_of, was_put_back
 from pydanube_broker.standstill import Standstill
 
 log = logging.getLogger("pydanube.cluster")
 
 HISTORY_S: Final = 3600.0  # of etcd, for watches that lose their connection
 _AGAIN_S: Final = 2.0  # between two questions
+_NOTE_S: Final = 60.0
 
 
 async def look_after(store: MetadataStore, data_dir: DataDir, health: Health) -> None:
@@ -50,6 +53,7 @@ async def look_after(store: MetadataStore, data_dir: DataDir, health: Health) ->
             group.start_soon(_notice_replacement, store, data_dir, health)
             group.start_soon(_notice_removal, store, BrokerId(data_dir.broker_id), health)
             group.start_soon(_notice_absence, store, health)
+            group.start_soon(_note_revision, store, data_dir)
             group.start_soon(_ask_after_standstills, store, data_dir, health, health.standstill)
 
 
@@ -139,14 +143,30 @@ async def _notice_removal(store: EtcdStore, broker_id: BrokerId, health: Health)
 
 
 async def _notice_absence(store: EtcdStore, health: Health) -> None:
-    """Ask etcd once in a while whether it is there, so that its absence shows before a change fails."""
+    """Ask etcd once in a while whether it is there, so that its absence shows before a change fails; and which it is."""
     while True:
+        seen = store.statistics().revision
         try:
-            await store.get(IDENTITY)
-            health.metadata_away = None
+            page = await store.range(keys.only(IDENTITY), limit=1)
         except Retryable as error:
             health.metadata_away = error
+        else:
+            health.metadata_away = None
+            if page.revision < seen:
+                health.fence(was_put_back(page.revision, seen))
+                return
         await anyio.sleep(_AGAIN_S)
+
+
+async def _note_revision(store: EtcdStore, data_dir: DataDir) -> None:
+    """Write once a minute into the directory how far it has seen etcd, so that an older one is known after a crash too."""
+    while True:
+        await anyio.sleep(_NOTE_S)
+        home = Home.read(data_dir.path)
+        seen = store.statistics().revision
+        if home is not None and home.revision < seen:
+            with suppress(OSError):  # a full disk: what was noted before holds
+                await anyio.to_thread.run_sync(replace(home, revision=seen).write, data_dir.path)
 
 
 async def _page_of(store: EtcdStore, key: str) -> Page:

@@ -14,11 +14,12 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from pydanube_core.errors import ClusterError, StoreOwned, StoreUnavailable, TierNotShared
+from pydanube_core.errors import ClusterError, ClusterMismatch, StoreOwned, StoreUnavailable, TierNotShared
 from pydanube_storage.metadata import MetadataStore
 from pydanube_storage.objects import (
     LocalStore,
@@ -30,6 +31,7 @@ from pydanube_storage.objects import (
 )
 
 from pydanube_broker.tier.child import ChildDied, TierChild
+from pydanube_broker.tier.metadata_witness import SCOPE, MetadataWitness
 from pydanube_broker.tier.ownership import (
     Known,
     Verdict,
@@ -87,6 +89,14 @@ class StoreHold:
         self._objects_listed = False
         self._again_s = 0.0
         self._adopt: Callable[[], Awaitable[None]]
+        self._witness = MetadataWitness(
+            metadata,
+            options.url,
+            newest=partial(self._newest, SCOPE),
+            make=partial(self._make, scope=SCOPE),
+            me=(broker_id, str(data_dir)),
+            monotonic=monotonic,
+        )
         parts = urlsplit(options.url)
         self._scheme = parts.scheme if "://" in options.url else "file"
         self.local = (  # a store of files on this machine
@@ -109,7 +119,8 @@ class StoreHold:
             adopt: takes what is newer than the catalog into it, before the store is taken: it is done again after a crash.
 
         Raises:
-            StoreOwned: it is somebody else's. What `adopt` raises.
+            StoreOwned: it is somebody else's. TierNotShared, ClusterMismatch: of several brokers, that it is not the
+                others', or not that of these metadata. What `adopt` raises.
         """
         self._adopt = adopt
         self._cluster, self._objects_listed = cluster, objects_listed
@@ -118,7 +129,7 @@ class StoreHold:
             return Verdict.CLAIM
         try:
             async with asyncio.timeout(_START_S):
-                mark = await self._newest()
+                mark = await self._newest(self._scope)
         except (StoreUnavailable, ChildDied, TimeoutError) as error:
             self._away(error)
             return None
@@ -137,10 +148,12 @@ class StoreHold:
         self._again_s = self._monotonic() + (_CHECK_S if self.held else _AGAIN_S)
         try:
             if self._mark is None:
-                await self._take(await self._newest(), at_start=False)
+                await self._take(await self._newest(self._scope), at_start=False)
                 return
-            now = await self._newest()
-        except StoreOwned as error:
+            now = await self._newest(self._scope)
+            if self._scope:
+                await self._witness.look()
+        except (StoreOwned, ClusterMismatch) as error:
             self._lose(error)
         except ClusterError as error:
             if self._mark is None:
@@ -159,6 +172,8 @@ class StoreHold:
         match self.reason:
             case StoreOwned():
                 return "TIER_STORE_OWNED"
+            case ClusterMismatch():
+                return "CLUSTER_MISMATCH"
             case StoreUnavailable() if self.reason.details.get("cause") == "empty":
                 return "TIER_STORE_EMPTY"
             case _:
@@ -219,6 +234,7 @@ class StoreHold:
             raise refusal(verdict, mark, self._options.url)
         if self._scope:
             await self._check_shared()
+            await self._witness.look()
         if verdict is Verdict.ADOPT:
             await self._adopt()
         following = 1 + max(
@@ -248,7 +264,7 @@ class StoreHold:
             pid=os.getpid(),
             since=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        now = await self._make(wanted)
+        now = await self._make(wanted, scope=self._scope)
         if now != wanted:
             raise refusal(Verdict.OTHER, now, self._options.url)
         await write_known(self._metadata, self._scope, Known(incarnation=following, life=self.life))
@@ -295,25 +311,21 @@ class StoreHold:
         said, _ = await self._child.call("store_identity", {"cluster": self._cluster, "proposed": proposed})
         return str(said["store_id"])
 
-    async def _newest(self) -> OwnerMark | None:
+    async def _newest(self, scope: str) -> OwnerMark | None:
         if self.local is not None:
-            return await asyncio.to_thread(self._newest_local)
-        said, _ = await self._child.call("owner_newest", {"cluster": self._cluster, "scope": self._scope})
+            return await asyncio.to_thread(self._newest_local, scope)
+        said, _ = await self._child.call("owner_newest", {"cluster": self._cluster, "scope": scope})
         return _mark(said["mark"])
 
-    def _newest_local(self) -> OwnerMark | None:
+    def _newest_local(self, scope: str) -> OwnerMark | None:
         assert self.local is not None
-        return (
-            newest_mark(LocalStore(self.local), self._cluster, self._scope) if self.local.is_dir() else None
-        )
+        return newest_mark(LocalStore(self.local), self._cluster, scope) if self.local.is_dir() else None
 
-    async def _make(self, mark: OwnerMark) -> OwnerMark:
+    async def _make(self, mark: OwnerMark, *, scope: str) -> OwnerMark:
         if self.local is not None:
-            return await asyncio.to_thread(
-                make_mark, LocalStore(self.local), self._cluster, mark, self._scope
-            )
+            return await asyncio.to_thread(make_mark, LocalStore(self.local), self._cluster, mark, scope)
         said, _ = await self._child.call(
-            "owner_make", {"cluster": self._cluster, "scope": self._scope, "mark": asdict(mark)}
+            "owner_make", {"cluster": self._cluster, "scope": scope, "mark": asdict(mark)}
         )
         self.clock_ahead_s = said["ahead_s"]
         now = _mark(said["mark"])

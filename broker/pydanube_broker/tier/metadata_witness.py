@@ -1,0 +1,141 @@
+"""The store remembers the metadata: no older state of etcd, and no second etcd, writes to the same objects.
+
+Once a minute, where the metadata have changed, one broker leaves a mark in the store, `<cluster>/owner/metadata/<revision>.json`.
+Before it makes the mark, etcd notes its number and life (`/tier/metadata`). So an etcd that knows nothing of the newest
+mark is not the one that was there when it was made: it was restored from an older snapshot, or it is the original and
+another one, restored from its snapshot, is used beside it. Every broker looks, at its start and every ten seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from pydanube_core.errors import ClusterMismatch
+from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, ModRevision, Put, Revision
+from pydanube_storage.objects import OwnerMark
+
+SCOPE: Final = "metadata"
+_KEY: Final = "/tier/metadata"
+_KEPT: Final = 64  # marks that etcd remembers: whoever noted one has an hour to make it
+_EVERY_S: Final = 60.0
+_LIFE_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """The marks that the metadata know of, ascending, and the revisions at which that was read and written."""
+
+    marks: tuple[tuple[int, str], ...]
+    read_at: Revision
+    written_at: Revision | None  # None: there is no such key yet
+
+    def knows(self, mark: OwnerMark) -> bool:
+        """Whether it was made from these metadata."""
+        return (mark.incarnation, mark.life) in self.marks
+
+
+async def read_noted(metadata: MetadataStore) -> Noted:
+    """Return what the metadata know of the marks in their store."""
+    item = await metadata.get(_KEY)
+    read_at = metadata.statistics().revision
+    if item is None:
+        return Noted(marks=(), read_at=read_at, written_at=None)
+    marks = tuple((int(number), str(life)) for number, life in json.loads(item.value))
+    return Noted(marks=marks, read_at=read_at, written_at=item.mod_revision)
+
+
+async def note(metadata: MetadataStore, noted: Noted, number: int, life: str) -> None:
+    """Let the metadata know of one more mark. Raises `GuardFailed`: another broker has noted one meanwhile."""
+    marks = [*noted.marks, (number, life)][-_KEPT:]
+    guard = Absent(_KEY) if noted.written_at is None else ModRevision(_KEY, noted.written_at)
+    await metadata.transact([Put(_KEY, json.dumps(marks).encode())], guards=[guard])
+
+
+def check_known(newest: OwnerMark | None, noted: Noted, url: str) -> None:
+    """Pure: raise `ClusterMismatch` where the newest mark of the store at `url` was not made from these metadata."""
+    if newest is None or noted.knows(newest):
+        return
+    raise ClusterMismatch(
+        f"etcd, at revision {noted.read_at}, knows nothing of what this cluster has done in {url} at revision "
+        f"{newest.incarnation} ({newest.named}): etcd was restored from an older snapshot, or brokers on another etcd, made "
+        "of a snapshot, write there too. No object is written or deleted from here. Stop the brokers on one of the two, or "
+        "restore etcd from a snapshot that is no older",
+        field="metadata.url",
+        store=url,
+        revision=noted.read_at,
+        marked=newest.incarnation,
+    )
+
+
+class MetadataWitness:
+    """Single user: the loop.
+
+    Args:
+        newest, make: read the newest mark of the store, and make one; they raise what stores raise.
+        me: the broker's id and data directory, for people.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        url: str,
+        *,
+        newest: Callable[[], Awaitable[OwnerMark | None]],
+        make: Callable[[OwnerMark], Awaitable[object]],
+        me: tuple[str, str],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._metadata = metadata
+        self._url = url
+        self._newest = newest
+        self._make = make
+        self._me = me
+        self._monotonic = monotonic
+        self._seen: OwnerMark | None = None
+        self._due_s = float("-inf")  # a start changes metadata: it leaves a mark at once
+
+    async def look(self) -> None:
+        """See that the newest mark is of these metadata, and leave one where that is due.
+
+        Raises:
+            ClusterMismatch: it is not. What store and metadata raise.
+        """
+        newest = (
+            await self._newest()
+        )  # before the metadata are read: a mark that is made now is noted by then
+        noted = await read_noted(self._metadata)
+        check_known(newest, noted, self._url)
+        if newest is not None and newest != self._seen and self._seen is not None:
+            self._due_s = self._monotonic() + _EVERY_S  # another broker has just left one
+        self._seen = newest
+        has_changed = (
+            newest is None or noted.read_at > newest.incarnation + 1
+        )  # more than what the mark itself changed
+        if has_changed and self._monotonic() >= self._due_s:
+            self._due_s = self._monotonic() + _EVERY_S
+            await self._leave(noted)
+
+    async def _leave(self, noted: Noted) -> None:
+        broker_id, data_dir = self._me
+        mark = OwnerMark(
+            incarnation=max((noted.read_at, *(number + 1 for number, _ in noted.marks))),
+            life=secrets.token_hex(_LIFE_BYTES),
+            place="",
+            broker_id=broker_id,
+            host=socket.gethostname(),
+            data_dir=data_dir,
+            pid=os.getpid(),
+            since=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        with suppress(GuardFailed):  # another broker leaves one in this moment
+            await note(self._metadata, noted, mark.incarnation, mark.life)
+            await self._make(mark)
+            self._seen = mark

@@ -1,0 +1,131 @@
+"""etcd is put back to an older snapshot, or a second one is made of it: noticed before anything is lost by it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from pydanube import connect
+from pydanube_broker import metadata_watch
+from pydanube_broker.broker import Broker
+from pydanube_broker.metadata_home import Home
+from pydanube_broker.settings import Metadata
+from pydanube_broker.tier import holding, metadata_witness
+from pydanube_core.errors import ClusterMismatch
+
+from tests.support.etcd import EtcdMembers
+from tests.support.several_brokers import SeveralBrokers
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdMembers]:
+    with EtcdMembers(tmp_path / "etcd") as etcd:
+        yield etcd
+
+
+@pytest.fixture
+async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBrokers]:
+    async with anyio.create_task_group() as group:
+        cluster = SeveralBrokers(etcd, tmp_path, group)
+        yield cluster
+        for n in list(cluster.brokers):
+            await cluster.stop(n)
+
+
+async def write(broker: Broker, topic: str) -> None:
+    """A topic that was not there before, and a message in it, in an object too."""
+    async with connect(broker.broker_url) as client, client.producer(topic) as producer:
+        await producer.send(b"x")
+    await broker.port.flush_objects(topic)
+
+
+async def test_a_broker_ends_when_etcd_goes_back_under_it(
+    etcd: EtcdMembers, cluster: SeveralBrokers, tmp_path: Path
+) -> None:
+    await cluster.start(1)
+    broker = cluster.brokers[1]
+    etcd.save(tmp_path / "snapshot")
+    await write(broker, "made-after-the-snapshot")
+    etcd.restore(tmp_path / "snapshot")
+    await until(lambda: broker.health.fenced is not None)
+    assert isinstance(broker.health.fenced, ClusterMismatch)
+    assert "restored from an older snapshot" in broker.health.fenced.message
+    with pytest.raises(ClusterMismatch):
+        broker.health.check_publish()
+
+
+async def test_a_directory_knows_how_far_etcd_was_however_its_broker_ended(
+    etcd: EtcdMembers, cluster: SeveralBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_watch, "_NOTE_S", 0.05)
+    await cluster.start(1)
+    broker = cluster.brokers[1]
+    folder = broker.data_dir.path
+    etcd.save(tmp_path / "snapshot")
+    await write(broker, "t")
+    record = broker.registry.catalog.index.topics()[-1]
+
+    def noted() -> bool:
+        home = Home.read(folder)
+        return home is not None and home.revision >= record.topic_id
+
+    await until(noted)
+    written = (folder / "cluster.json").read_bytes()
+    await cluster.stop(1)
+    (folder / "cluster.json").write_bytes(written)  # as a crash leaves it
+    etcd.restore(tmp_path / "snapshot")
+    with pytest.raises(ClusterMismatch, match="restored from an older snapshot"):
+        await Broker(cluster.settings(1)).__aenter__()
+
+
+async def test_the_store_knows_how_far_etcd_was_whichever_broker_asks(
+    etcd: EtcdMembers, cluster: SeveralBrokers, tmp_path: Path
+) -> None:
+    await cluster.start(1)
+    etcd.save(tmp_path / "snapshot")
+    await cluster.stop(1)
+    await cluster.start(1)  # its start leaves a mark
+    await cluster.stop(1)
+    etcd.restore(tmp_path / "snapshot")
+    objects = sorted((tmp_path / "objects").rglob("*"))
+    with pytest.raises(ClusterMismatch, match="restored from an older snapshot"):
+        await Broker(cluster.settings(2)).__aenter__()
+    assert sorted((tmp_path / "objects").rglob("*")) == objects, "nothing was written there"
+
+
+async def test_a_second_etcd_made_of_a_snapshot_is_noticed_in_the_store(
+    etcd: EtcdMembers, cluster: SeveralBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holding, "_CHECK_S", 0.1)
+    await cluster.start(1)
+    first = cluster.brokers[1]
+    etcd.save(tmp_path / "snapshot")
+    with EtcdMembers(tmp_path / "etcd-2") as beside:
+        beside.restore(tmp_path / "snapshot")
+        settings = cluster.settings(2)
+        prefix = settings.metadata.url.rpartition("/")[2]
+        settings = settings.model_copy(update={"metadata": Metadata(url=beside.url(f"/{prefix}"))})
+        async with Broker(settings) as second:
+            await until(lambda: not first.tier.hold.held)
+            assert first.tier.hold.code == "CLUSTER_MISMATCH"
+            assert "another etcd, made of a snapshot" in str(first.tier.hold.reason)
+            assert second.tier.hold.held, "one of the two may go on"
+
+
+async def test_marks_of_brokers_that_share_an_etcd_are_known_to_all(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holding, "_CHECK_S", 0.01)
+    monkeypatch.setattr(metadata_witness, "_EVERY_S", 0.0)
+    for n in (1, 2, 3):
+        await cluster.start(n)
+    brokers = list(cluster.brokers.values())
+    for n in range(20):
+        async with connect(brokers[n % 3].broker_url) as client, client.producer(f"t{n}") as producer:
+            await producer.send(b"x")
+        assert all(each.tier.hold.held for each in brokers), "no broker took another's mark for a stranger's"
