@@ -18,7 +18,6 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from pydanube_core.errors import DataDirForeign, DataDirLocked, DiskFull, FormatTooNew, InvalidArgument
@@ -77,9 +76,7 @@ class DataDir:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

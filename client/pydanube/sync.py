@@ -22,7 +22,6 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import datetime
 from functools import wraps
 from inspect import iscoroutinefunction
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from pydanube_core.errors import ClosedResource
@@ -126,9 +125,7 @@ class Client:
         self._inner = loop.call(enter())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -304,10 +301,8 @@ class Producer(InLoop[_Producer]):
         self._loop.call(self._inner.__aenter__())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._loop.call(self._inner.__aexit__(kind, error, traceback))
+    def __exit__(self, *failure: Any) -> None:
+        self._loop.call(self._inner.__aexit__(*failure))
 
     topic: Final[str] = same("topic")
     name: Final[str] = same("name")
@@ -368,16 +363,14 @@ class _Receiving(InLoop[R]):
         self._loop.call(self._inner.__aenter__())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: Any) -> None:
         async def leave() -> None:
             await self._acks.drain()
-            await self._inner.__aexit__(kind, error, traceback)
+            await self._inner.__aexit__(*failure)
 
         self._fetched.clear()
         self._loop.call(leave())
-        if kind is None:
+        if failure[0] is None:
             self._acks.check()
 
     topic: Final[str] = same("topic")

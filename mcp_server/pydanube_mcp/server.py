@@ -14,7 +14,6 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, cast
 
 import anyio
@@ -155,9 +154,7 @@ class DanubeServer(MCPServer[Any]):
         self._background.start_soon(self.alerts.watch)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._background is not None
         self._background.cancel_scope.cancel()
         await self._background.__aexit__(None, None, None)

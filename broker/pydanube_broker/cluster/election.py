@@ -15,8 +15,7 @@ import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import StrEnum
-from types import TracebackType
-from typing import Final, Self, assert_never
+from typing import Any, Final, Self, assert_never
 
 import anyio
 from pydanube_core.errors import ClusterError, Conflict, Retryable
@@ -34,6 +33,7 @@ from pydanube_storage.metadata import (
     Put,
     Revision,
 )
+from pydanube_storage.metadata.leaving import leave
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import BrokerId, FencingToken, Incarnation
@@ -183,17 +183,9 @@ class Election:
         group.start_soon(self._end_with_registration, group.cancel_scope)
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
+    async def __aexit__(self, *failure: Any) -> bool | None:
         try:
-            if isinstance(exc, anyio.get_cancelled_exc_class()):
-                return await self._stack.__aexit__(exc_type, exc, traceback)
-            await self._stack.aclose()
-            return None
+            return await leave(self._stack, *failure)
         finally:
             with anyio.move_on_after(_RESIGN_S, shield=True):
                 try:

@@ -15,8 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import anyio
 from pydanube_core.errors import ClusterError, Conflict
@@ -312,13 +311,8 @@ class JoinedBroker:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        return await self._stack.__aexit__(exc_type, exc, traceback)
+    async def __aexit__(self, *failure: Any) -> bool | None:
+        return await self._stack.__aexit__(*failure)
 
     # -- leading ---------------------------------------------------------------------------------------------
 

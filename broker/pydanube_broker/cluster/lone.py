@@ -11,8 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from pydanube_core.facts import BrokerAddress
 from pydanube_storage.metadata import Delete, MetadataStore, Write
@@ -151,13 +150,8 @@ class LoneBroker:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        return await self._stack.__aexit__(exc_type, exc, traceback)
+    async def __aexit__(self, *failure: Any) -> bool | None:
+        return await self._stack.__aexit__(*failure)
 
     async def _take_office(self) -> None:
         await self.catalog.load()

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import anyio
 from pydanube_core.errors import ClusterError, Conflict, Fenced, Retryable
@@ -37,6 +36,7 @@ from pydanube_storage.metadata import (
     Put,
     Revision,
 )
+from pydanube_storage.metadata.leaving import leave
 
 from pydanube_broker import software
 from pydanube_broker.cluster import keys
@@ -171,17 +171,9 @@ class Membership:
             group.start_soon(self._stay)
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
+    async def __aexit__(self, *failure: Any) -> bool | None:
         try:
-            if isinstance(exc, anyio.get_cancelled_exc_class()):
-                return await self._stack.__aexit__(exc_type, exc, traceback)
-            await self._stack.aclose()
-            return None
+            return await leave(self._stack, *failure)
         finally:
             await self._leave()
 

@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from pydanube_core.errors import ClusterError, DiskFull, StoreUnavailable
@@ -196,9 +195,7 @@ class Tier:
                     state.next_offset = head.tiered_offset
                     topic.commit = head.tiered_offset
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         tasks = [*self._running, *filter(None, (self._loop_task, self._tending))]
         for task in tasks:
             task.cancel()

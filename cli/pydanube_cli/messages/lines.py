@@ -17,7 +17,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from pydanube_core.errors import ClusterError, InvalidArgument, MessageTooLarge
@@ -152,9 +151,7 @@ class LineSource:
         threading.Thread(target=self._read, name="danube input", daemon=True).start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.stop()
         self._loop = None
 

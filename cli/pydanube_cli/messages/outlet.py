@@ -15,7 +15,6 @@ import stat
 import sys
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 
@@ -38,9 +37,7 @@ class Outlet:
             threading.Thread(target=self._run, name="danube output", daemon=True).start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._pieces.put(None)
 
     async def write(self, data: bytes) -> None:

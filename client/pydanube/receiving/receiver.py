@@ -15,7 +15,6 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import islice, repeat
 from operator import length_hint
-from types import TracebackType
 from typing import Final, Self
 
 from pydanube_core.errors import ClosedResource, ClusterError, DeadlineExceeded
@@ -158,9 +157,7 @@ class Receiver:
             lane.hold_credit()
         return lane
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if not self._subscription:
                 return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Literal, Self
 
 from pydanube_core.errors import ClusterError, ProducerFenced, ProducerUnknown
@@ -55,9 +54,7 @@ class InMemoryCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def connect(self, *, retry: Retry | None = None, tracing: bool = False) -> Client:

@@ -12,8 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import anyio
 from pydanube_core.errors import ClosedResource, Conflict, InvalidArgument, Retryable
@@ -21,6 +20,7 @@ from pydanube_core.errors import ClosedResource, Conflict, InvalidArgument, Retr
 from pydanube_storage.metadata.clock import BootClock, Clock
 from pydanube_storage.metadata.engine import Change, Engine, EngineFacts, Place
 from pydanube_storage.metadata.leases import check_ttl
+from pydanube_storage.metadata.leaving import leave
 from pydanube_storage.metadata.model import (
     MAX_PAGE_ITEMS,
     Event,
@@ -102,23 +102,12 @@ class StoreShell(ABC):
             raise
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
+    async def __aexit__(self, *failure: Any) -> bool | None:
         self._closed = True
         for watch in self._watches:
             watch.close()
-        # The group gets to see a cancellation, which may be its own; an error of the block is not its business, and
-        # would come back wrapped in an ExceptionGroup.
-        is_cancelled = isinstance(exc, anyio.get_cancelled_exc_class())
         try:
-            if is_cancelled:
-                return await self._stack.__aexit__(exc_type, exc, traceback)
-            await self._stack.aclose()
-            return None
+            return await leave(self._stack, *failure)
         finally:
             await self._close_rows()
 

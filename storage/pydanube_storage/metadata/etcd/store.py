@@ -14,7 +14,6 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from types import TracebackType
 from typing import Any, Final, Self
 
 import anyio
@@ -29,6 +28,7 @@ from pydanube_storage.metadata.etcd.messages import Messages
 from pydanube_storage.metadata.etcd.refusals import AlreadyCompacted, AnswerTooLarge, LeaseNotFound
 from pydanube_storage.metadata.etcd.watch import EtcdWatch
 from pydanube_storage.metadata.leases import check_ttl
+from pydanube_storage.metadata.leaving import leave
 from pydanube_storage.metadata.model import (
     MAX_PAGE_ITEMS,
     Event,
@@ -88,20 +88,11 @@ class EtcdStore:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
+    async def __aexit__(self, *failure: Any) -> bool | None:
         self._open = False
         for watch in tuple(self._watches):
             watch.close()
-        # The group gets to see a cancellation, which may be its own; an error of the block would come back wrapped.
-        if isinstance(exc, anyio.get_cancelled_exc_class()):
-            return await self._stack.__aexit__(exc_type, exc, traceback)
-        await self._stack.aclose()
-        return None
+        return await leave(self._stack, *failure)
 
     async def _call(self, method: Method, request: Any) -> Any:
         if not self._open:
