@@ -24,7 +24,6 @@ class Shown(Protocol):
 
     def crowded(self) -> tuple[Reason, ...]:
         """Return what is short and yet keeps nobody from being served."""
-        ...
 
     async def status(self) -> BrokerFacts: ...
 

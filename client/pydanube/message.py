@@ -47,27 +47,21 @@ class Lane(Protocol):
 
     def taken(self, delivered: Delivered, messages: int, *, more: bool = False) -> None:
         """The application took this many messages; `more` deliveries wait for it."""
-        ...
 
     def returned(self, delivered: Delivered, messages: int) -> None:
         """Some messages of a delivery went back to the broker."""
-        ...
 
     def drop(self, delivered: Delivered) -> None:
         """Drop the rest of a delivery, which belongs to a session that is over."""
-        ...
 
     async def nack(self, acks: AckGatherer, ranges: Sequence[int], delay_ms: int | None, reason: str) -> None:
         """Give messages back to the subscription."""
-        ...
 
     async def extend(self, acks: AckGatherer, ranges: Sequence[int], ms: int) -> None:
         """Move the deadline of messages."""
-        ...
 
     async def terminate(self, acks: AckGatherer, ranges: Sequence[int], reason: str) -> None:
         """Give them up for good."""
-        ...
 
 
 class DecodedBatch:

@@ -14,7 +14,6 @@ class BalancePort(Protocol):
 
     async def takers(self) -> Sequence[str]:
         """Brokers that take topics, those with the fewest first; none where a broker is alone."""
-        ...
 
     async def move_topic(self, topic: str, to_broker: str | None = None) -> Mapping[str, str]:
         """Begin to hand a topic over, each partition for itself: concrete topic → the broker it goes to.
@@ -25,17 +24,13 @@ class BalancePort(Protocol):
             LastBroker: there is no other broker that takes topics. InvalidArgument: that one does not. Conflict: it is
             moving already, or there.
         """
-        ...
 
     async def moves(self) -> Sequence[MoveFacts]:
         """Topics that are on their way, at whichever broker; in no order."""
-        ...
 
     async def loads(self) -> Sequence[LoadReport]:
         """How loaded this broker is; of a broker alone only that it is there."""
-        ...
 
     def tell_balance(self, found: Assessment | None, silent: Mapping[str, str]) -> None:
         """What the load manager found, for diagnosis and alerts: how loads lie (None: another broker judges), and which
         brokers did not answer it, with why."""
-        ...

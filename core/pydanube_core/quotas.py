@@ -93,19 +93,15 @@ class QuotasPort(Protocol):
 
     def request(self, identity: Identity | None) -> None:
         """Count a call of an operation. Raises `QuotaExceeded`."""
-        ...
 
     async def look(self) -> None:
         """Read them again, where they were changed."""
-        ...
 
     def of(self, kind: Kind, name: str) -> Quota:
         """What holds: its own, else that of everybody, else that of the settings."""
-        ...
 
     def uses(self) -> Sequence[QuotaUse]:
         """What every account takes that has sessions at this broker, or had them of late."""
-        ...
 
 
 def quota_key(kind: str, name: str) -> str:

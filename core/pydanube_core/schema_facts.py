@@ -69,7 +69,6 @@ class SchemasPort(Protocol):
 
     async def schema(self, subject: str, version: int | None) -> SchemaFacts:
         """One version, None for the latest."""
-        ...
 
     async def versions(self, subject: str) -> Sequence[SchemaFacts]: ...
 
@@ -85,7 +84,6 @@ class SchemasPort(Protocol):
         json_profile: str,
     ) -> RegistrationFacts:
         """`json_profile`: of a subject that is new. Raises `SchemaInvalid`, `SchemaIncompatible`."""
-        ...
 
     async def check(
         self,
@@ -106,19 +104,15 @@ class SchemasPort(Protocol):
 
     async def version_image(self, subject: str, version: int) -> Mapping[str, Any]:
         """Everything of a version, as JSON values, for `restore_version`."""
-        ...
 
     async def restore_version(self, image: Mapping[str, Any]) -> None:
         """Bring a deleted version back as it was. Idempotent."""
-        ...
 
     async def restore_topic(self, topic: str, settings: Mapping[str, Any] | None) -> None:
         """Give a topic the schema that `topic_schema` said once, or none."""
-        ...
 
     async def topic_schema(self, topic: str) -> Mapping[str, Any] | None:
         """{subject, schema_id (text), validation_policy, enable_payload_validation}. Raises `TopicNotFound`."""
-        ...
 
     async def configure_topic(
         self, topic: str, *, subject: str, validation_policy: str, enable_payload_validation: bool
@@ -128,4 +122,3 @@ class SchemasPort(Protocol):
         self, topic: str, *, validation_policy: str, enable_payload_validation: bool
     ) -> None:
         """Raises `SchemaMismatch` for a topic without a subject."""
-        ...

@@ -34,7 +34,6 @@ class Caller(Protocol):
         Raises:
             ClusterError: what the operation answered, or that nobody did.
         """
-        ...
 
 
 Items = Sequence[Item]
@@ -47,7 +46,6 @@ class _Asker(Protocol):
 
     async def refresh(self, caller: Caller) -> tuple[Mapping[str, Any], Items]:
         """The answer, and the items that came with this refresh."""
-        ...
 
 
 class _List:

@@ -27,7 +27,6 @@ class KeptCursor(Protocol):
 
     def write_cursor(self) -> None:
         """Append what changed to the journal; may raise `DiskFull` or `JournalReadOnly`."""
-        ...
 
 
 class CursorKeeper:

@@ -43,15 +43,12 @@ class Origin(Protocol):
     @property
     def give_way(self) -> GiveWay:
         """How long reads let threads run."""
-        ...
 
     def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> None:
         """The copies of these are on stable storage, or there is nothing left to copy."""
-        ...
 
     def dead_letter_failed(self, generation: int, ranges: Sequence[Range], why: str) -> bool:
         """These could not be copied; they are asked for again. Whether that is news worth a line in the log."""
-        ...
 
 
 #: told that copies are on stable storage, or why nobody knows that they are
@@ -73,7 +70,6 @@ class Target(Protocol):
         Raises:
             ClusterError: it is not taken, and `done` is not called.
         """
-        ...
 
 
 class LocalTarget:

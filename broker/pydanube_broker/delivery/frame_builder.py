@@ -45,11 +45,9 @@ class Frame(Protocol):
 
     def add(self, batch: CachedBatch, first: int, end: int, max_messages: int, delivery_count: int) -> Taken:
         """Add the messages with first ≤ offset < end, at most `max_messages` (≥ 1) of them."""
-        ...
 
     def add_selected(self, columns: BatchColumns, indices: Sequence[int] | Ints, delivery_count: int) -> int:
         """Add the messages at these indices of the batch, ascending; returns the bytes they take in the frame."""
-        ...
 
 
 class FrameBuilder:

@@ -24,17 +24,14 @@ class ConsumerLink(Protocol):
 
     def frame(self, session: int) -> Any:
         """An empty `Frame` for this consumer, in whatever form it takes messages."""
-        ...
 
     def deliver(self, frame: Any) -> None:
         """Send a frame that this link made."""
-        ...
 
     def session_changed(self, session: int, offset: int, reason: str) -> None: ...
 
     def recall(self, session: int, ranges: Sequence[Range]) -> None:
         """Ask for those of these messages that the application was not handed."""
-        ...
 
     def activated(self) -> None: ...
 

@@ -24,7 +24,6 @@ class ReaderLink(Protocol):
 
     def deliver(self, frame: FrameBuilder) -> None:
         """Send a frame."""
-        ...
 
 
 class ReaderPump:

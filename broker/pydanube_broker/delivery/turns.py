@@ -25,7 +25,6 @@ class Pump(Protocol):
 
     def step(self) -> bool:
         """Do one frame's work; whether there is more to do at once. Never raises."""
-        ...
 
 
 class Turns:

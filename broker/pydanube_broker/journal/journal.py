@@ -79,23 +79,18 @@ class JournalOwner(Protocol):
 
     def restore(self, head: memoryview) -> None:
         """Take over the state of a head; called once, before any record."""
-        ...
 
     def replay(self, header: RecordHeader, body: memoryview) -> None:
         """Apply one record that is not a head or a mark; the body is valid during the call only."""
-        ...
 
     def encode_head(self) -> Sequence[bytes]:
         """The state now, in pieces."""
-        ...
 
     def durable(self, lsn: int) -> None:
         """Everything below `lsn` is on stable storage."""
-        ...
 
     def failed(self, error: JournalReadOnly) -> None:
         """The journal is read-only; what was not durable has an unknown outcome."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,17 +47,14 @@ class Leg(Protocol):
 
     def on_head(self, head: AnswerHead, *, ended: bool) -> None:
         """The answer began, or ended with trailers."""
-        ...
 
     def on_data(self, data: bytes, start: int, end: int) -> None: ...
 
     def on_lost(self, why: str, *, untouched: bool) -> None:
         """The stream is gone; `untouched`: the other broker has not looked at it."""
-        ...
 
     def eased(self) -> None:
         """There is room again for more."""
-        ...
 
 
 class Link(asyncio.Protocol):

@@ -39,7 +39,6 @@ class CallConnection(Protocol):
 class CarriedCall(Protocol):
     def over(self) -> None:
         """The call has ended: whatever is under way for it is given up."""
-        ...
 
 
 class CalledMethod(Protocol):

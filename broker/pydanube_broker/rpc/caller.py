@@ -94,19 +94,15 @@ class Keeper(Protocol):
 
     def identify(self, authorization: str | None, peer: Peer) -> Identity:
         """Raises `Unauthenticated`."""
-        ...
 
     def opened(self, identity: Identity) -> Callable[[], None]:
         """A connection is his from now on, until what is given back is called. Raises `QuotaExceeded`."""
-        ...
 
     def wait_s(self, peer: Peer) -> float:
         """How long a refusal to that peer waits."""
-        ...
 
     def check(self, identity: Identity) -> None:
         """Whether what was shown still proves something; raises `Unauthenticated`."""
-        ...
 
 
 class Called(Protocol):
@@ -118,7 +114,6 @@ class Called(Protocol):
     @property
     def identity(self) -> Identity | None:
         """Who calls; None where nobody asks."""
-        ...
 
 
 #: of the cold handler that runs; hot handlers find it at their reply

@@ -22,7 +22,6 @@ class Elsewhere(Protocol):
 
     def takes(self, call: Any, error: ClusterError) -> bool:
         """Take over a call (`calls.Call`) that would end with an error; False, and nothing done, where it is to end."""
-        ...
 
 
 class StreamReply(Called, Protocol):
@@ -31,16 +30,13 @@ class StreamReply(Called, Protocol):
     def goes_elsewhere(self, error: ClusterError) -> bool:
         """Whether another broker has the stream from here on, instead of its ending with the error; then it is closed
         here. Asked before anything was sent."""
-        ...
 
     def send(self, message: bytes) -> None:
         """Queue one message. Never waits; look at `writable` before sending what can wait."""
-        ...
 
     @property
     def writable(self) -> bool:
         """Whether less than the buffer bound (1 MB) is queued; when it becomes true again, `on_credit` is called."""
-        ...
 
     def pause_reading(self) -> None: ...
 
@@ -48,7 +44,6 @@ class StreamReply(Called, Protocol):
 
     def end(self, error: ClusterError | None = None) -> None:
         """End the stream once what is queued has left, with OK or with the error's status."""
-        ...
 
 
 class HotStream(Protocol):
@@ -60,11 +55,9 @@ class HotStream(Protocol):
 
     def on_half_close(self) -> None:
         """The client sends no more."""
-        ...
 
     def on_close(self) -> None:
         """The stream is gone, whatever ended it. Called exactly once, last."""
-        ...
 
 
 class UnaryReply(Called, Protocol):
@@ -80,18 +73,15 @@ class ServerStreamReply(Called, Protocol):
 
     def begin(self) -> None:
         """Send the response headers now. Ended with an error before that, the response is trailers only."""
-        ...
 
     def send(self, message: bytes) -> None:
         """Queue one message, as `StreamReply.send`; not before `begin`."""
-        ...
 
     @property
     def writable(self) -> bool: ...
 
     def owes(self, count: int) -> None:
         """So many bytes more (or less) wait with the handler to be sent; they count as if they were queued."""
-        ...
 
     def end(self, error: ClusterError | None = None) -> None: ...
 
@@ -103,7 +93,6 @@ class HotServerStream(Protocol):
 
     def on_close(self) -> None:
         """The stream is gone, whatever ended it. Called exactly once, last."""
-        ...
 
 
 StreamOpener = Callable[[StreamReply], HotStream]

@@ -64,14 +64,12 @@ class Doors(Protocol):
         Raises:
             StoreUnavailable: to be asked again.
         """
-        ...
 
     async def hold(self, topic_id: TopicId, epoch: Epoch) -> None:
         """Take nothing more for a topic; returns when all that was taken is committed, cursors too.
 
         One that is not served is only made ready to be read.
         """
-        ...
 
     async def topic(self, topic_id: TopicId, epoch: Epoch) -> Topic:
         """A topic that is served, or was until `hold`, or one that was deleted and may come back.
@@ -79,15 +77,12 @@ class Doors(Protocol):
         Raises:
             TopicNotFound: it is gone for good.
         """
-        ...
 
     def gone(self, topic_id: TopicId) -> None:
         """It is another broker's, and the journal has forgotten it."""
-        ...
 
     def folder(self, topic_id: TopicId, name: TopicName) -> str:
         """Where its objects lie, or would."""
-        ...
 
 
 @dataclass(slots=True)

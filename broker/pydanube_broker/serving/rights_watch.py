@@ -41,7 +41,6 @@ class LetIn(Protocol):
     @property
     def right(self) -> Right | None:
         """None: it has not begun, or is over."""
-        ...
 
     def end(self, error: ClusterError) -> None: ...
 

@@ -42,7 +42,6 @@ class AttachedProducer(Protocol):
 
     def end(self, error: ClusterError) -> None:
         """Its right to write is over."""
-        ...
 
 
 class WithLinks(Protocol):

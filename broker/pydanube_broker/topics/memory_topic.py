@@ -31,7 +31,6 @@ class LiveSink(Protocol):
 
     def offer(self, batch: CachedBatch) -> int:
         """Take a batch or what there is room for; returns how many messages were dropped."""
-        ...
 
 
 class MemoryTopic(Topic):

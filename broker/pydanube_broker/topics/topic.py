@@ -48,7 +48,6 @@ class LogListener(Protocol):
 
     def grew(self) -> None:
         """Note that the commit offset rose."""
-        ...
 
 
 class ColdReader(Protocol):
@@ -87,7 +86,6 @@ class TopicHub(Protocol):
 
     def appended(self, lsn: int, topic: Topic) -> None:
         """Have `topic.advance` called once the journal is durable up to `lsn`."""
-        ...
 
 
 def _new_token() -> int:

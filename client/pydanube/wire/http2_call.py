@@ -48,7 +48,6 @@ class CallLink(Protocol):
 
     def send(self) -> None:
         """Something is to be sent."""
-        ...
 
 
 class Call:

@@ -21,30 +21,24 @@ class Stream(Protocol):
 
     async def write(self, message: bytes) -> None:
         """Send one message; returns when the transport took it. One write at a time."""
-        ...
 
     def write_at_once(self, message: bytes) -> bool:
         """Send one message now, in this turn of the loop; False, and nothing done, where that takes waiting."""
-        ...
 
     async def read(self) -> bytes | None:
         """The next message, None when the other side ended the stream in order. One read at a time."""
-        ...
 
     async def listen(self, take: Callable[[bytes], bool]) -> bool:
         """Call `take` with each message that comes, as early as it is there, until it says False or raises.
 
         True when `take` has said so, False when the other side ended the stream in order. Not beside `read`.
         """
-        ...
 
     async def finish(self) -> None:
         """Say that nothing more is written; the other side then ends the stream. Never raises."""
-        ...
 
     async def aclose(self) -> None:
         """End the stream. Never raises, may be called again."""
-        ...
 
 
 class Transport(Protocol):
@@ -56,15 +50,12 @@ class Transport(Protocol):
     @property
     def renews(self) -> bool:
         """Whether a stream shows a token of its own, asked for when it begins."""
-        ...
 
     async def resolve(self, request: bytes, *, timeout_s: float) -> bytes:
         """Call `Resolve` with an encoded `ResolveRequest`; returns an encoded `ResolveResponse`."""
-        ...
 
     async def call(self, path: str, request: bytes, *, timeout_s: float) -> bytes:
         """Call any unary method by its full path: the schema registry's, for one."""
-        ...
 
     def publish(self) -> Stream: ...
 

@@ -61,19 +61,15 @@ class _Pick(Protocol):
 
     def numbers(self, first: int) -> Ints:
         """`first` and the row, of the rows taken."""
-        ...
 
     def fixed(self, values: Ints) -> Ints:
         """The values of the rows taken."""
-        ...
 
     def ragged(self, offsets: Ints, data: Buffer) -> tuple[bytes, bytes]:
         """Offsets from 0, and the bytes, of the rows taken."""
-        ...
 
     def entries(self, offsets: Ints) -> tuple[bytes, _Pick]:
         """Entry offsets from 0 of the rows taken, and the pick of their entries."""
-        ...
 
 
 class _Span:

@@ -15,16 +15,12 @@ class LocksPort(Protocol):
 
     def check(self, identity: Identity | None, permission: str, resource: Resource) -> None:
         """Raises `Unauthenticated`, `PermissionDenied`."""
-        ...
 
     def allows(self, identity: Identity | None, permission: str, resource: Resource) -> bool:
         """Whether something is shown to him; nothing is counted."""
-        ...
 
     def allows_part(self, identity: Identity | None, permission: str, whole: Resource) -> bool:
         """Whether a list of what is within `whole` is cut to what he may see: he may see some of it, perhaps all."""
-        ...
 
     async def reload(self) -> None:
         """Read roles, bindings and tokens anew."""
-        ...

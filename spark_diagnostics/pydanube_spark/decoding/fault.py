@@ -34,7 +34,6 @@ class Format(Protocol):
 
     def reading(self, writer: bytes) -> Callable[[bytes], Any]:
         """How payloads written with a definition are read as `type`. Raises `Fault`: they never can be."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

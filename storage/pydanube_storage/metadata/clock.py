@@ -16,11 +16,9 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """The present moment; the origin is arbitrary."""
-        ...
 
     async def wait_until(self, moment_ms: int) -> None:
         """Return once `now_ms() >= moment_ms`. Cancelling it has no effect."""
-        ...
 
 
 # A suspended machine must find its leases expired, which CLOCK_MONOTONIC on Linux would not tell it.

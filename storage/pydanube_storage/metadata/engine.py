@@ -79,7 +79,6 @@ class Rows(Protocol):
 
     def scan(self, range_: KeyRange, *, limit: int, descending: bool) -> list[KeyValue]:
         """The first `limit` keys of the range in order; -1: all of them."""
-        ...
 
     def put(self, item: KeyValue) -> None: ...
 
@@ -87,15 +86,12 @@ class Rows(Protocol):
 
     def keys_of_lease(self, lease_id: LeaseId) -> list[str]:
         """Return the keys of a lease, in order."""
-        ...
 
     def append_events(self, events: Sequence[Event]) -> None:
         """All events of one revision."""
-        ...
 
     def events(self, range_: KeyRange, place: Place, *, limit: int) -> list[tuple[Event, Place]]:
         """At most `limit` events of the range at or behind the place, each with its own place."""
-        ...
 
     def forget_events(self, up_to: Revision) -> None: ...
 

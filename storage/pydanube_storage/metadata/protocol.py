@@ -45,7 +45,6 @@ class MetadataStore(Protocol):
 
     async def get(self, key: str) -> KeyValue | None:
         """Read one key; None if it is absent."""
-        ...
 
     async def range(
         self,
@@ -59,7 +58,6 @@ class MetadataStore(Protocol):
 
         With `descending` the order is reversed and `after` means: below that key.
         """
-        ...
 
     async def transact(self, writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Revision:
         """Carry out all writes if all guards hold, else nothing.
@@ -75,25 +73,21 @@ class MetadataStore(Protocol):
 
         A cancelled call may have happened, wholly or not at all: read before trying again, or guard it.
         """
-        ...
 
     async def grant_lease(self, ttl_ms: int) -> LeaseId:
         """Begin a lease. An adapter may lengthen the time (etcd to whole seconds), never shorten it.
 
         A cancelled call may have made a lease; it runs out by itself.
         """
-        ...
 
     async def keep_alive(self, lease_id: LeaseId) -> int:
         """Give a lease its whole time again, counted from some moment during this call; return its ttl in ms.
 
         Who relies on the lease counts its deadline from before this call. Raises `LeaseLost`.
         """
-        ...
 
     async def revoke_lease(self, lease_id: LeaseId) -> None:
         """End a lease and delete its keys in one revision. Raises `LeaseLost`. A cancelled call may have happened."""
-        ...
 
     def watch(
         self, range_: KeyRange, *, from_revision: Revision
@@ -107,11 +101,9 @@ class MetadataStore(Protocol):
         (also for a reader that lags): range again. A slow reader costs no memory. `ClosedResource` ends it when the
         store closes. Cancelling an iteration loses no event.
         """
-        ...
 
     def statistics(self) -> StoreStatistics:
         """Return the counters, without waiting."""
-        ...
 
 
 async def read_all(store: MetadataStore, range_: KeyRange) -> tuple[list[KeyValue], Revision]:

@@ -34,43 +34,34 @@ class ObjectStore(Protocol):
     @property
     def url(self) -> str:
         """Where it is, for people and tools: `url + "/" + key` opens an object."""
-        ...
 
     @property
     def spool(self) -> Path:
         """A folder on disk where objects may be written before `put`; exists, and is never listed."""
-        ...
 
     def put(self, key: str, source: Path | bytes) -> None:
         """Store an object. When this returns it survives what the store survives; before, nobody sees a part of it.
 
         A `source` that is a file in `spool` may be moved: it is the store's afterwards.
         """
-        ...
 
     def put_new(self, key: str, data: bytes) -> None:
         """As `put`, but an object that is there stays as it is, and that is no error."""
-        ...
 
     def read(self, key: str, start: int, end: int) -> bytes:
         """Bytes `[start, end)` of an object, all of them."""
-        ...
 
     def size(self, key: str) -> int:
         """Return the bytes of an object."""
-        ...
 
     def list(self, prefix: str) -> Iterator[ObjectFact]:
         """Every object below a folder (`a/b`, not `a/b*`), by key; nothing where there is none."""
-        ...
 
     def folders(self, prefix: str) -> Sequence[str]:
         """Names of the folders right below a folder, ascending; `""` is the top. Nothing where there is none."""
-        ...
 
     def delete(self, key: str) -> None:
         """Remove an object; no error if it is not there."""
-        ...
 
     def close(self) -> None: ...
 

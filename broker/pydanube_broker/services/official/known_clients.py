@@ -29,15 +29,12 @@ class AttachedStream(Protocol):
 
     def told_close(self) -> None:
         """The consumer's health check was answered with CLOSE: end the stream shortly after."""
-        ...
 
     def give_way(self) -> None:
         """A newcomer waits in its place: refuse this one."""
-        ...
 
     def place_is_free(self) -> None:
         """The stream it waited for has gone."""
-        ...
 
 
 class KeptSeat(Protocol):
@@ -45,11 +42,9 @@ class KeptSeat(Protocol):
 
     def give_up(self) -> None:
         """Leave the subscription for good."""
-        ...
 
     def swept(self, now_s: float) -> None:
         """Give up when it is time."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,6 @@ class SchemaGate(Protocol):
 
     def look_up(self, reference: pb.SchemaReference) -> None:
         """Whether there is such a schema, before a topic is made for it. Raises as `bind`."""
-        ...
 
     async def bind(self, topic: Topic, reference: pb.SchemaReference) -> None:
         """A producer names the topic's subject: assign it where there is none.
@@ -27,7 +26,6 @@ class SchemaGate(Protocol):
             SchemaMismatch: the topic has another one, also when that was assigned a moment ago; or the subject, or
                 the version asked for, is not registered (FAILED_PRECONDITION, as these clients know it).
         """
-        ...
 
     def check(self, topic: Topic, message: SentMessage) -> Awaitable[None] | None:
         """Hold a message against the topic's policy: at once, or by what is returned where that takes longer.
@@ -35,7 +33,6 @@ class SchemaGate(Protocol):
         Raises:
             InvalidArgument, PayloadInvalid: both INVALID_ARGUMENT, which every official client takes as final.
         """
-        ...
 
 
 class NoSchemas:
