@@ -26,11 +26,7 @@ MAX_TOLD_BYTES: Final = 2048  # of arguments that are said back
 
 
 def find_operation(name: str) -> Operation:
-    """The operation of that name.
-
-    Raises:
-        InvalidArgument: no such name; says which are close.
-    """
+    """The operation of that name. Raises `InvalidArgument`: no such name; says which are close."""
     operation = OPERATIONS.get(name)
     if operation is not None:
         return operation

@@ -49,11 +49,7 @@ def load_audit_key(data_dir: DataDir, named: Path | None) -> AuditKey:
 
 
 def _read(file: Path) -> bytes | None:
-    """The key; None where there is no such file.
-
-    Raises:
-        ValueError: it is no key, or no secret.
-    """
+    """The key; None where there is no such file. Raises `ValueError`: it is no key, or no secret."""
     try:
         source = file.open("rb")
     except FileNotFoundError:

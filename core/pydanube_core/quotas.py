@@ -125,11 +125,7 @@ def check_quota(kind: str, given: Mapping[str, Any], *, field: str) -> None:
 
 
 def parse_quota(kind: Kind, text: str) -> dict[str, int]:
-    """The limits of a setting: `topics=100, bytes_in_per_s=10MiB`.
-
-    Raises:
-        InvalidArgument: names what is wrong.
-    """
+    """The limits of a setting: `topics=100, bytes_in_per_s=10MiB`. Raises `InvalidArgument`: names what is wrong."""
     found: dict[str, int] = {}
     for part in text.split(","):
         if not part.strip():

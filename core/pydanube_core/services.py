@@ -62,11 +62,7 @@ class Service:
     methods: Mapping[str, Method]
 
     def __getitem__(self, method: str) -> Method:
-        """Return the method of that name.
-
-        Raises:
-            KeyError: the service has no such method.
-        """
+        """Return the method of that name. Raises `KeyError`: the service has no such method."""
         return self.methods[method]
 
     def __iter__(self) -> Iterator[Method]:

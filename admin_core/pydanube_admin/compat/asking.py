@@ -27,11 +27,7 @@ class Asking:
         self._metadata = metadata
 
     async def __call__(self, operation: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The result's object.
-
-        Raises:
-            ClusterError: any that the operation answers.
-        """
+        """The result's object. Raises `ClusterError`: any that the operation answers."""
         outcome = await self._core.call(
             operation,
             arguments or {},
@@ -44,11 +40,7 @@ class Asking:
         return outcome.model_dump(mode="json", by_alias=True)
 
     async def every(self, operation: str, arguments: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """All items of a list.
-
-        Raises:
-            Overloaded: there are more than an answer without pages can hold.
-        """
+        """All items of a list. Raises `Overloaded`: there are more than an answer without pages can hold."""
         items: list[dict[str, Any]] = []
         page: dict[str, Any] = {}
         for _ in range(MAX_PAGES):

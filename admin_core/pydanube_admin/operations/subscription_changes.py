@@ -57,11 +57,7 @@ class DeletedSubscription(Change):
 async def find_subscription(
     context: Context, request: SubscriptionRequest | CreateSubscriptionRequest
 ) -> tuple[Topic, list[SubscriptionFacts]]:
-    """The topic, and the subscription on each of its logs.
-
-    Raises:
-        TopicNotFound, SubscriptionNotFound.
-    """
+    """The topic, and the subscription on each of its logs. Raises `TopicNotFound`, `SubscriptionNotFound`."""
     topic = await find_topic(context, request.topic)
     return topic, await subscription_facts(context, topic.own.topic, request.subscription)
 

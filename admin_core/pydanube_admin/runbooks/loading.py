@@ -32,11 +32,7 @@ def all_runbooks() -> Mapping[str, Runbook]:
 
 
 def get(name: str) -> Runbook:
-    """The runbook of that name; `-` stands for `_`.
-
-    Raises:
-        InvalidArgument: there is none.
-    """
+    """The runbook of that name; `-` stands for `_`. Raises `InvalidArgument`: there is none."""
     runbooks = all_runbooks()
     runbook = runbooks.get(name.replace("-", "_"))
     if runbook is None:

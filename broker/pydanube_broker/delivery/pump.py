@@ -212,11 +212,7 @@ class SubscriptionPump:
         return self._core
 
     def join(self, link: ConsumerLink, name: str, terms: ConsumerTerms) -> int:
-        """Attach a consumer; returns its session.
-
-        Raises:
-            ConsumerBusy, InvalidArgument, LimitReached.
-        """
+        """Attach a consumer; returns its session. Raises `ConsumerBusy`, `InvalidArgument`, `LimitReached`."""
         if self.closed is not None:
             raise self.closed
         core = self.core()

@@ -77,11 +77,7 @@ class Journey:
         self._stream = link.ask(headers, frame(self.call.first), self)
 
     def hold(self) -> None:
-        """Wait here; what that takes counts as the client's.
-
-        Raises:
-            WireError: too much of its connection is held.
-        """
+        """Wait here; what that takes counts as the client's. Raises `WireError`: too much of its connection is held."""
         if not self.held_bytes:
             count = HELD_BYTES + len(self.call.first or b"")
             self.held_bytes = count

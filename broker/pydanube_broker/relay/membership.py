@@ -26,11 +26,7 @@ _REMEMBERED: Final = 1024
 
 
 async def cluster_secret(store: MetadataStore) -> bytes:
-    """The cluster's secret, made by whoever asks first.
-
-    Raises:
-        StoreUnavailable.
-    """
+    """The cluster's secret, made by whoever asks first. Raises `StoreUnavailable`."""
     while True:
         found = await store.get(RELAY_SECRET)
         if found is not None:

@@ -28,11 +28,7 @@ def open_relay(
 
 
 async def join(relay: Relay | None, store: MetadataStore, stack: AsyncExitStack) -> None:
-    """Begin to carry calls, until the stack is closed; nothing to do for a broker alone.
-
-    Raises:
-        StoreUnavailable.
-    """
+    """Begin to carry calls, until the stack is closed; nothing to do for a broker alone. Raises `StoreUnavailable`."""
     if relay is not None:
         stack.callback(relay.close)
         await relay.join(store)

@@ -266,11 +266,7 @@ class Relay:
                 self.look(record.topic)
 
     async def join(self, store: MetadataStore) -> None:
-        """From here on calls are carried, to and from others.
-
-        Raises:
-            StoreUnavailable.
-        """
+        """From here on calls are carried, to and from others. Raises `StoreUnavailable`."""
         self.membership = Membership(await cluster_secret(store), self._registry.ownership.me.broker_id)
         self._registry.ownership.on_served = self.look
         self._registry.ownership.on_assigned = self._assigned

@@ -58,11 +58,7 @@ def _plain(value: Any) -> Any:
 
 
 def parse_definition(definition: bytes, *, what: str) -> Any:
-    """The JSON of a schema definition.
-
-    Raises:
-        SchemaInvalid: names line and column of the fault.
-    """
+    """The JSON of a schema definition. Raises `SchemaInvalid`: names line and column of the fault."""
     try:
         value = loads_strict(definition)
     except json.JSONDecodeError as error:

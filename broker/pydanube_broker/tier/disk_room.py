@@ -52,11 +52,7 @@ class DiskRoom:
         self._taken = 0  # by objects that are being written
 
     def for_flush(self, least: int = LEAST_BYTES) -> int:
-        """Bytes that one object may take now.
-
-        Raises:
-            DiskFull: they are less than `least`.
-        """
+        """Bytes that one object may take now. Raises `DiskFull`: they are less than `least`."""
         if not self.shared:
             return _MUCH
         free, guard = self._measure()

@@ -99,11 +99,7 @@ class Fragments:
         return int(found["deleted"])
 
     async def read(self, part: HandOverPart) -> bytes:
-        """The bytes of a part, as the store has them.
-
-        Raises:
-            ObjectMissing, CorruptObject, StoreUnavailable.
-        """
+        """The bytes of a part, as the store has them. Raises `ObjectMissing`, `CorruptObject`, `StoreUnavailable`."""
         _, data = await self._call(
             "fragment_read", {"key": part.key, "start": part.start, "end": part.end}, b""
         )

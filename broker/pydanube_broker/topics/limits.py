@@ -31,11 +31,7 @@ MAX_VALUE: Final = (1 << 53) - 1  # what JSON carries without loss
 
 
 def check_policies(policies: Mapping[str, Any], *, field: str = "policies") -> dict[str, int]:
-    """The policies, where any are given.
-
-    Raises:
-        InvalidArgument: an unknown key, or not a count.
-    """
+    """The policies, where any are given. Raises `InvalidArgument`: an unknown key, or not a count."""
     checked: dict[str, int] = {}
     for key, value in policies.items():
         if key not in POLICY_KEYS:

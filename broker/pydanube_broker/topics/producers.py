@@ -158,11 +158,7 @@ class Producers:
                 return
 
     def resume(self, producer_id: int, epoch: int, token: int) -> ProducerSession:
-        """The session of an earlier connection.
-
-        Raises:
-            ProducerUnknown, ProducerFenced.
-        """
+        """The session of an earlier connection. Raises `ProducerUnknown`, `ProducerFenced`."""
         session = self._known(producer_id, epoch)
         if not token or token != session.token:
             raise _unknown(producer_id, epoch)

@@ -45,10 +45,7 @@ class LoneBatches:
         key: bytes | None = None,
         attributes: Mapping[str, str] | None = None,
     ) -> tuple[bytes, bytes, bytes]:
-        """The batch, in three pieces.
-
-        Payload, key and attributes have no more bytes than a batch takes.
-        """
+        """The batch, in three pieces. Payload, key and attributes have no more bytes than a batch takes."""
         size = len(payload)
         columns, tail = self._columns, self._tails[size & 7]
         if key is not None or attributes:

@@ -72,11 +72,7 @@ class ProducerPart(NamedTuple):
 
 
 def read_broker_part(data: Buffer) -> BrokerPart:
-    """Read and verify the 48 bytes of the broker part.
-
-    Raises:
-        ChecksumMismatch: they are not what an owner wrote.
-    """
+    """Read and verify the 48 bytes of the broker part. Raises `ChecksumMismatch`: they are not what an owner wrote."""
     if len(data) < BROKER_PART_BYTES:
         raise ChecksumMismatch("a batch is shorter than its broker part", field="batch", value=len(data))
     magic, version, flags, base, last, epoch, time_ms, _, crc = BROKER_PART.unpack_from(data)

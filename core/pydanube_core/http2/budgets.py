@@ -53,11 +53,7 @@ class Budgets:
         self._left: dict[Kind, tuple[float, float]] = {}  # kind → (left, as of)
 
     def spend(self, kind: Kind, now: float) -> None:
-        """Count one.
-
-        Raises:
-            ConnectionFailure: the budget is overdrawn.
-        """
+        """Count one. Raises `ConnectionFailure`: the budget is overdrawn."""
         burst, rate = BUDGETS[kind]
         left, since = self._left.get(kind, (float(burst), now))
         left = min(burst, left + (now - since) * rate) - 1

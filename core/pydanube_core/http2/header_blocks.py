@@ -40,11 +40,7 @@ class PartialBlock:
 
 
 def unwrapped(flags: int, stream_id: int, payload: bytes) -> bytes:
-    """A HEADERS payload without padding and priority.
-
-    Raises:
-        ConnectionFailure: they are not as they must be.
-    """
+    """A HEADERS payload without padding and priority. Raises `ConnectionFailure`: they are not as they must be."""
     try:
         if flags & frames.PADDED:
             padding = payload[0]

@@ -137,11 +137,7 @@ class HeaderReader:
         return made, None
 
     def read_once(self, block: bytes) -> Headers:
-        """The header list of a block that will not repeat.
-
-        Raises:
-            ConnectionFailure: as `read`.
-        """
+        """The header list of a block that will not repeat. Raises `ConnectionFailure`: as `read`."""
         return self._decode(block)
 
     def _remember(self, key: bytes, headers: Headers, made: Any) -> None:

@@ -44,11 +44,7 @@ def _store(options: StoreOptions) -> ObjectStore:
 
 
 def read_slices(options: StoreOptions, slices: tuple[Slice, ...], times: Times) -> Iterator[Any]:
-    """The rows of a task.
-
-    Raises:
-        ObjectMissing, CorruptObject, StoreUnavailable.
-    """
+    """The rows of a task. Raises `ObjectMissing`, `CorruptObject`, `StoreUnavailable`."""
     store = _store(options)
     for each in slices:
         yield from _read_slice(store, each, times)

@@ -27,11 +27,7 @@ class ProtoFile:
 
 
 def parse_descriptors(serialized: bytes) -> ProtoFile:
-    """From what `compile_proto` gave.
-
-    Raises:
-        SchemaInvalid: no message in the file, or no such bytes.
-    """
+    """From what `compile_proto` gave. Raises `SchemaInvalid`: no message in the file, or no such bytes."""
     pool = descriptor_pool.DescriptorPool()
     try:
         files = descriptor_pb2.FileDescriptorSet.FromString(serialized).file

@@ -89,11 +89,7 @@ def check_message(message: SentMessage, size: int, topic: Topic) -> None:
 
 
 def check_size(size: int) -> None:
-    """Refuse a request of a size that no message can have.
-
-    Raises:
-        MessageTooLarge: names the limit.
-    """
+    """Refuse a request of a size that no message can have. Raises `MessageTooLarge`: names the limit."""
     if size > MAX_BATCH_BYTES - BATCH_OVERHEAD_BYTES:
         raise MessageTooLarge(
             f"the message with its attributes and names has {size} bytes, at most "

@@ -16,11 +16,7 @@ MAX_NAME_CHARS: Final = 1024
 
 
 def parse(kind: type[M], data: bytes) -> M:
-    """Read a request.
-
-    Raises:
-        InvalidArgument: the bytes are no such message (or its text is not UTF-8).
-    """
+    """Read a request. Raises `InvalidArgument`: the bytes are no such message (or its text is not UTF-8)."""
     try:
         return kind.FromString(data)
     except DecodeError as error:
@@ -44,11 +40,7 @@ def topic_name(text: str, *, field: str = "topic_name") -> TopicName:
 
 
 def message_topic(request: Any) -> str:
-    """The topic that the `msg_id` of a request names.
-
-    Raises:
-        InvalidArgument: there is no `msg_id`.
-    """
+    """The topic that the `msg_id` of a request names. Raises `InvalidArgument`: there is no `msg_id`."""
     if not request.HasField("msg_id"):
         raise InvalidArgument(
             "msg_id is missing: it names the topic and, in an answer, the offset", field="msg_id", value=None

@@ -57,11 +57,7 @@ assert MAX_ROUTED <= UNROUTED < NOBODY
 
 
 def pack_slots(slots: Sequence[int]) -> array[int]:
-    """The slots of a part as 16-bit numbers.
-
-    Raises:
-        InvalidArgument: one is out of range.
-    """
+    """The slots of a part as 16-bit numbers. Raises `InvalidArgument`: one is out of range."""
     try:
         return array("H", slots)
     except (OverflowError, TypeError) as error:
