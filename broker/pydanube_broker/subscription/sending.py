@@ -48,7 +48,7 @@ def _came_back_from(consumer: Consumer, chunk: Chunk, bit: int) -> bool:
 
 
 class Sending:
-    """Moves messages from unseen and ready to in flight. The contract is in `subscription`."""
+    """The part of a `Subscription` that moves messages from unseen and ready to in flight: plans and their answers."""
 
     __slots__ = (
         "_members",
@@ -82,8 +82,11 @@ class Sending:
         self.redelivered = 0
         self.unrouted = 0
 
-    def next_plan(self, max_messages: int | None) -> Plan | None:
-        """See `Subscription.next_plan`."""
+    def next_plan(self, *, max_messages: int | None = None) -> Plan | None:
+        """Propose what to send next; None while there is nothing, no credit, or no room.
+
+        Call it again after every answer, until None. `max_messages` bounds this one plan (dispatch rate).
+        """
         if max_messages is not None and max_messages < 1:
             return None
         if self._members.slots is not None:
@@ -207,7 +210,20 @@ class Sending:
     def sent(
         self, plan: Plan, ranges: Sequence[Range], size_bytes: int, next_offset: int, now_ms: int
     ) -> bool:
-        """See `Subscription.sent`."""
+        """Take note of what was read and is being sent for a plan with a consumer.
+
+        Args:
+            ranges: the messages, ascending, inside the plan's ranges and within its limits; may be empty.
+            size_bytes: what to charge to the consumer's credit.
+            next_offset: how far the log was looked at, exclusive; offsets of the plan below it that are in no range
+                hold no message.
+
+        Returns:
+            False if the plan no longer holds: do not send, plan again.
+
+        Raises:
+            InvalidArgument: the answer does not fit the plan; a bug of the shell.
+        """
         window = self._window
         if plan.ticket != window.version:
             return False
@@ -244,7 +260,10 @@ class Sending:
         slots: Sequence[int] | None = None,
         keys: Sequence[str] | None = None,
     ) -> bool:
-        """See `Subscription.hold`."""
+        """Answer a plan of unseen messages by sending none: those of `waits` are ready when due, the others at once.
+
+        False if the plan no longer holds. Arguments as for `sent` and `routed`.
+        """
         window, table = self._window, self._members.slots
         if plan.ticket != window.version:
             return False
@@ -272,7 +291,21 @@ class Sending:
         keys: Sequence[str] | None = None,
         sizes: Sequence[int] | None = None,
     ) -> list[Selection] | None:
-        """See `Subscription.routed`."""
+        """Decide who gets which message of a part read for a plan without consumer, and take note of it.
+
+        Args:
+            ranges, next_offset: as for `sent`.
+            slots: key-shared: the slot of each message, from the hash of its key.
+            keys: key-shared, while `needs_keys`: each message's key (routing key, else producer name).
+            sizes: bytes of each message, to be charged to byte credits; None charges nothing.
+
+        Returns:
+            What to send to whom, in order. Messages in no selection are held, acknowledged or planned again; the
+            shell forgets them. None if the plan no longer holds.
+
+        Raises:
+            InvalidArgument: the answer does not fit the plan; a bug of the shell.
+        """
         window = self._window
         if plan.ticket != window.version:
             return None

@@ -63,7 +63,6 @@ from pydanube_broker.subscription.failures import Failures
 from pydanube_broker.subscription.invariants import check_members, check_window
 from pydanube_broker.subscription.kept_places import KeptPlaces
 from pydanube_broker.subscription.members import Members, SubscriptionType
-from pydanube_broker.subscription.plan import Plan, Selection
 from pydanube_broker.subscription.planning import first_blocked, oldest_sent, worst_failure
 from pydanube_broker.subscription.policy import FailurePolicy
 from pydanube_broker.subscription.ranges import Range, check_ranges, normalise, subtract
@@ -84,19 +83,14 @@ REFRESHES: Final = 8  # of the deadlines of what a consumer holds, in each ack t
 DEFAULT_SPAN_MESSAGES: Final = 65_536
 
 
-class Subscription:
+class Subscription(Sending):
     """One subscription of one topic; see the module's text for the contract."""
 
     __slots__ = (
         "_acknowledged",
         "_aside",
         "_failures",
-        "_members",
-        "_sending",
-        "_span",
         "_stale",
-        "_type",
-        "_window",
         "places",
     )
 
@@ -128,23 +122,19 @@ class Subscription:
                 f"span_messages: {span_messages} is below 1", field="span_messages", value=span_messages
             )
         ordered = type is SubscriptionType.KEY_SHARED if ordered_retry is None else ordered_retry
-        self._window = Window(cursor, durable=durable)
+        window = Window(cursor, durable=durable)
         slots = None
         if type is SubscriptionType.KEY_SHARED:
-            slots = self._window.listener = KeySlots(ordered_retry=ordered)
-        self._type = type
-        self._members = Members(
-            type, self._window, slots, itertools.count(1) if sessions is None else sessions
-        )
-        self._sending = Sending(
+            slots = window.listener = KeySlots(ordered_retry=ordered)
+        members = Members(type, window, slots, itertools.count(1) if sessions is None else sessions)
+        super().__init__(
             type,
-            self._window,
-            self._members,
+            window,
+            members,
             end=max(end, cursor.floor),
             span_messages=span_messages,
             ordered_retry=ordered,
         )
-        self._span = span_messages
         self._aside = SettingAside(type, self._members, self._window)
         self._failures = Failures(self._window, policy or FailurePolicy(), random, self._aside)
         self._acknowledged = self._stale = 0
@@ -165,13 +155,9 @@ class Subscription:
         return self._window.floor
 
     @property
-    def end(self) -> int:
-        return self._sending.end
-
-    @property
     def all_sent(self) -> bool:
         """Whether nothing is left to plan, whatever the credit."""
-        return not self._window.ready and self._window.next >= self._sending.end
+        return not self._window.ready and self._window.next >= self.end
 
     @property
     def generation(self) -> int:
@@ -266,84 +252,14 @@ class Subscription:
 
     def grew(self, next_offset: int) -> None:
         """The topic's readable end is `next_offset` now; a smaller one is ignored."""
-        if next_offset > self._sending.end:
-            self._sending.end = next_offset
-
-    def next_plan(self, *, max_messages: int | None = None) -> Plan | None:
-        """Propose what to send next; None while there is nothing, no credit, or no room.
-
-        Call it again after every answer, until None. `max_messages` bounds this one plan (dispatch rate).
-        """
-        return self._sending.next_plan(max_messages)
-
-    def sent(
-        self, plan: Plan, ranges: Sequence[Range], size_bytes: int, next_offset: int, now_ms: int
-    ) -> bool:
-        """Take note of what was read and is being sent for a plan with a consumer.
-
-        Args:
-            ranges: the messages, ascending, inside the plan's ranges and within its limits; may be empty.
-            size_bytes: what to charge to the consumer's credit.
-            next_offset: how far the log was looked at, exclusive; offsets of the plan below it that are in no range
-                hold no message.
-
-        Returns:
-            False if the plan no longer holds: do not send, plan again.
-
-        Raises:
-            InvalidArgument: the answer does not fit the plan; a bug of the shell.
-        """
-        return self._sending.sent(plan, ranges, size_bytes, next_offset, now_ms)
-
-    def hold(
-        self,
-        plan: Plan,
-        ranges: Sequence[Range],
-        next_offset: int,
-        waits: Sequence[tuple[Range, int]],
-        *,
-        slots: Sequence[int] | None = None,
-        keys: Sequence[str] | None = None,
-    ) -> bool:
-        """Answer a plan of unseen messages by sending none: those of `waits` are ready when due, the others at once.
-
-        False if the plan no longer holds. Arguments as for `sent` and `routed`.
-        """
-        return self._sending.hold(plan, ranges, next_offset, waits, slots=slots, keys=keys)
+        if next_offset > self.end:
+            self.end = next_offset
 
     def outlived(self, ranges: Sequence[Range]) -> None:
         """Messages that nobody holds have outlived their time: they count as dropped, and as acknowledged."""
         for start, end in ranges:
             self._failures.dropped += end - start
             self._window.close_range(start, end)
-
-    def routed(
-        self,
-        plan: Plan,
-        ranges: Sequence[Range],
-        next_offset: int,
-        now_ms: int,
-        *,
-        slots: Sequence[int] | None = None,
-        keys: Sequence[str] | None = None,
-        sizes: Sequence[int] | None = None,
-    ) -> list[Selection] | None:
-        """Decide who gets which message of a part read for a plan without consumer, and take note of it.
-
-        Args:
-            ranges, next_offset: as for `sent`.
-            slots: key-shared: the slot of each message, from the hash of its key.
-            keys: key-shared, while `needs_keys`: each message's key (routing key, else producer name).
-            sizes: bytes of each message, to be charged to byte credits; None charges nothing.
-
-        Returns:
-            What to send to whom, in order. Messages in no selection are held, acknowledged or planned again; the
-            shell forgets them. None if the plan no longer holds.
-
-        Raises:
-            InvalidArgument: the answer does not fit the plan; a bug of the shell.
-        """
-        return self._sending.routed(plan, ranges, next_offset, now_ms, slots=slots, keys=keys, sizes=sizes)
 
     # -- answers of consumers --------------------------------------------------------------------------------
 
@@ -605,9 +521,9 @@ class Subscription:
         Raises:
             InvalidArgument: the offset is negative or beyond the end.
         """
-        if not 0 <= offset <= self._sending.end:
+        if not 0 <= offset <= self.end:
             raise InvalidArgument(
-                f"offset: {offset} is not in the topic; give 0 to {self._sending.end}",
+                f"offset: {offset} is not in the topic; give 0 to {self.end}",
                 field="offset",
                 value=offset,
             )
@@ -618,7 +534,7 @@ class Subscription:
 
     def purge(self, now_ms: int) -> list[Effect]:
         """Seek to the end: everything published so far counts as acknowledged."""
-        return self.seek(self._sending.end, now_ms)
+        return self.seek(self.end, now_ms)
 
     def skip(self, count: int) -> Range | None:
         """Acknowledge the first `count` messages that are not acknowledged, delivered or not.
@@ -634,7 +550,7 @@ class Subscription:
         window = self._window
         start, end, left = window.floor, window.floor, count
         closed = normalise(window.snapshot().acknowledged)
-        for low, high in subtract([(window.floor, self._sending.end)], closed):
+        for low, high in subtract([(window.floor, self.end)], closed):
             take = min(left, high - low)
             end = low + take
             left -= take
@@ -652,7 +568,7 @@ class Subscription:
             How many of them had been delivered and were open.
         """
         check_ranges([(start, end)])
-        self._sending.end = max(self._sending.end, end)
+        self.end = max(self.end, end)
         return self._window.close_range(start, end)
 
     # -- durable state ---------------------------------------------------------------------------------------
@@ -687,10 +603,10 @@ class Subscription:
             window.in_flight,
             self._acknowledged,
             failures.failed,
-            self._sending.redelivered,
+            self.redelivered,
             failures.dead_lettered_messages,
             failures.dropped,
-            self._sending.unrouted,
+            self.unrouted,
         )
 
     @property
@@ -710,18 +626,18 @@ class Subscription:
         return SubscriptionStatistics(
             floor=window.floor,
             next_offset=window.next,
-            end=self._sending.end,
+            end=self.end,
             generation=window.generation,
             in_flight=window.in_flight,
             ready=window.ready,
             pending_retries=window.waiting,
-            redelivered=self._sending.redelivered,
+            redelivered=self.redelivered,
             acknowledged=self._acknowledged,
             dead_lettered=self._failures.dead_lettered_messages,
             dropped=self._failures.dropped,
             expired=self._failures.expired,
             stale_answers=self._stale,
-            unrouted=self._sending.unrouted,
+            unrouted=self.unrouted,
             blocked_by=None if blocked is None else BlockedBy(offset=blocked[0], reason=blocked[1].reason),
             consumers=tuple(
                 c.statistics(
