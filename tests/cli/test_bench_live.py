@@ -79,6 +79,32 @@ def test_many_topics_survive_a_stop_and_a_kill(bench: Bench) -> None:
     assert min(many["rss_bytes"].values()) > 0
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("scenario", "words", "ratios"),
+    [
+        ("move", ["--topics", "20"], {"pause_p99_to_bound", "drain_s_to_bound", "drain_objects_to_bound"}),
+        ("failover", [], {"topics_after_restart_to_bound", "leader_to_bound"}),
+        (
+            "cluster",
+            ["--messages", "200000", "--topics", "300"],
+            {
+                "creation_p99_to_bound", "one_of_three_to_lone", "relayed_batched", "relayed_single",
+                "idle_to_bound", "idle_writes_to_bound",
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_three_brokers_are_measured_and_lose_nothing(
+    bench: Bench, scenario: str, words: list[str], ratios: set[str], tmp_path: Path
+) -> None:
+    result = bench(scenario, *words)
+    assert result["ratio"].keys() == ratios
+    assert None not in result["ratio"].values()
+    assert result["verified"]["missing"] == result["verified"]["duplicates"] == 0
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
 def test_broker_of_its_own_does_not_outlive_a_terminated_benchmark(tmp_path: Path) -> None:
     words = command_line("bench", "e2e", "--messages", "100000000", "--data-dir", str(tmp_path))
     process = subprocess.Popen(words, env=client_environment(), stderr=subprocess.DEVNULL)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_cli.bench.catalogue import DEFAULT_MESSAGES, Plan
+from pydanube_cli.bench.catalogue import DEFAULT_MESSAGES, OF_A_CLUSTER, Plan
+from pydanube_cli.bench.cluster_scenarios import CLUSTER_SCENARIOS
 from pydanube_cli.bench.expressions import Expression
 from pydanube_cli.bench.payloads import Checker, Part, make_payloads, merge, percentiles_ms
 from pydanube_cli.bench.raw import crc32_mb_per_s, fdatasync_reference, grpc_reference
@@ -288,7 +289,8 @@ def test_ratio_to_exclusive_is_the_median_of_neighbours() -> None:
 
 
 def test_every_scenario_of_the_catalogue_can_be_run() -> None:
-    assert set(SCENARIOS) == set(DEFAULT_MESSAGES)
+    assert {*SCENARIOS, *CLUSTER_SCENARIOS} == set(DEFAULT_MESSAGES)
+    assert set(CLUSTER_SCENARIOS) == set(OF_A_CLUSTER)
 
 
 @given(messages=st.integers(1, 10_000), producers=st.integers(1, 64))

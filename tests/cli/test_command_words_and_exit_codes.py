@@ -143,6 +143,7 @@ def test_near_miss_of_a_verb_is_suggested_also_in_json(danube: Danube) -> None:
         ["bench", "latency", "--keys", "10"],
         ["bench", "e2e", "--each", "--sub-type", "shared"],
         ["bench", "topics", "--broker", "http://127.0.0.1:6650"],
+        ["bench", "move", "--broker", "http://127.0.0.1:6650"],
         ["bench", "topics", "--topics", "10", "--messages", "10"],
     ],
     ids=" ".join,

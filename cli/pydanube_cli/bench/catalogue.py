@@ -18,9 +18,14 @@ DEFAULT_MESSAGES: Final = {
     "unary": 20_000,
     "backlog": 5_000_000,
     "topics": 1_000_000,
+    "move": 0,
+    "failover": 0,
+    "cluster": 1_000_000,
 }
+OF_A_CLUSTER: Final = ("move", "failover", "cluster")  # these start three brokers and etcd
+DEFAULT_TOPICS: Final = {"topics": 10_000, "move": 1_000, "cluster": 10_000}
 DEFAULT_PRODUCERS: Final = {"await": 256, "backlog": WRITERS, "unary": 4}
-DEFAULT_RUNS: Final = {"backlog": 3, "unary": 3, "topics": 1}
+DEFAULT_RUNS: Final = {"backlog": 3, "unary": 3, "topics": 1, "move": 50, "failover": 3, "cluster": 3}
 DEFAULT_KEYS: Final = 1000  # of key-shared: without keys it would have one, the producer's name
 LATER: Final = {"replay": "tier", "tier": "tier"}
 SUB_TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
@@ -37,7 +42,8 @@ class Plan:
         sub_type: exclusive: each consumer has a subscription of its own; otherwise all share one.
         keys: every message has one of so many keys; 0: none has a key.
         ack_delay_s: a batch is acknowledged so long after it was received; the consumer reads on meanwhile.
-        topics: of the scenario `topics`, which share the messages.
+        topics: of the scenario `topics`, which share the messages; of `move` those that are drained, of `cluster` those
+            that lie idle.
     """
 
     scenario: str

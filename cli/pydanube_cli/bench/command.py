@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import shlex
 import sys
@@ -43,7 +44,8 @@ class BenchOptions:
     scenario: Annotated[
         str,
         typer.Argument(
-            metavar="SCENARIO", help="e2e, publish, consume, latency, await, unary, backlog, topics"
+            metavar="SCENARIO",
+            help="e2e, publish, consume, latency, await, unary, backlog, topics; of three brokers: move, failover, cluster",
         ),
     ]
     size: Annotated[
@@ -87,14 +89,19 @@ class BenchOptions:
         typer.Option("--ack-delay", metavar="DURATION", help="Acknowledge so much later; read on meanwhile."),
     ] = "0ms"
     topics: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--topics", min=1, max=catalogue.MAX_TOPICS, metavar="N", help="Of the scenario topics."
+            "--topics",
+            min=1,
+            max=catalogue.MAX_TOPICS,
+            metavar="N",
+            help="Of the scenarios topics, move and cluster [default: 10000; move 1000]",
         ),
-    ] = 10_000
+    ] = None
     each: Annotated[bool, typer.Option("--each", help="Message by message instead of in batches.")] = False
     runs: Annotated[
-        int | None, typer.Option("--runs", min=1, max=100, metavar="N", help="[default: 5; backlog 3]")
+        int | None,
+        typer.Option("--runs", min=1, max=100, metavar="N", help="[default: 5; backlog 3; move 50]"),
     ] = None
     compression: Annotated[Literal["none", "lz4", "zstd"], typer.Option("--compression")] = "none"
     data_dir: Annotated[
@@ -121,6 +128,9 @@ class BenchOptions:
         "danube bench e2e --ack-delay 10ms --assert 'ratio.messages_per_s_to_exclusive >= 0.5'",
         "danube bench backlog --sub-type key-shared --keys 1000 --consumers 4 --messages 1000000",
         "danube bench topics --topics 10000 --assert 'median.topics.ready_s.after_kill <= 15'",
+        "danube bench move --assert 'ratio.pause_p99_to_bound <= 1' --assert 'ratio.drain_s_to_bound <= 1'",
+        "danube bench failover --assert 'ratio.leader_to_bound <= 1'",
+        "danube bench cluster --assert 'ratio.relayed_batched >= 0.6' --assert 'ratio.relayed_single >= 0.4'",
     ]
 )
 def bench(*, common: Common, options: BenchOptions) -> int:
@@ -129,13 +139,19 @@ def bench(*, common: Common, options: BenchOptions) -> int:
     conditions = [
         Expression(text) for text in options.assertions or []
     ]  # a typing mistake must not cost the measurement
-    require("broker", what="danube bench")
+    several = plan.scenario in catalogue.OF_A_CLUSTER
+    require(*(("broker", "tier") if several else ("broker",)), what="danube bench")
+    runs = options.runs or catalogue.DEFAULT_RUNS.get(plan.scenario, 5)
     with terminate_like_interrupt():  # the broker of its own must not outlive it
-        result = _measure(
-            plan, options.runs or catalogue.DEFAULT_RUNS.get(plan.scenario, 5), common, options.data_dir
+        result = (
+            _measure_several(plan, runs, options.data_dir)
+            if several
+            else _measure(plan, runs, common, options.data_dir)
         )
     if common.as_json:
         print_json(result)
+    elif several:
+        _print_several(result)
     else:
         _print(result)
     return _judge(result, conditions, as_json=common.as_json)
@@ -152,9 +168,9 @@ def _plan(options: BenchOptions, common: Common) -> Plan:
         raise unknown_word(scenario, list(catalogue.DEFAULT_MESSAGES), group="bench")
     if scenario in ("latency", "await", "backlog", "unary") and size < 16:
         raise InvalidArgument(f"--size {size}: {scenario} needs 16 or more", field="size", value=size)
-    if scenario == "topics" and common.broker is not None:
+    if scenario in ("topics", *catalogue.OF_A_CLUSTER) and common.broker is not None:
         raise InvalidArgument(
-            "bench topics stops, kills and starts the broker: leave --broker (DANUBE_BROKER_URL) out, and it has its own",
+            f"bench {scenario} stops, kills and starts brokers: leave --broker (DANUBE_BROKER_URL) out, and it has its own",
             field="broker",
             value=common.broker,
         )
@@ -189,7 +205,7 @@ def _plan(options: BenchOptions, common: Common) -> Plan:
         sub_type=of_type,
         keys=options.keys or (catalogue.DEFAULT_KEYS if of_type == "key-shared" else 0),
         ack_delay_s=parse_duration_s(options.ack_delay, field="ack_delay"),
-        topics=options.topics,
+        topics=options.topics or catalogue.DEFAULT_TOPICS.get(scenario, 10_000),
     )
 
 
@@ -242,6 +258,27 @@ def _measure(plan: Plan, runs: int, common: Common, data_dir: Path | None) -> di
     return assemble(
         scenario=plan.scenario, command=shlex.join(words), config=config, runs=done, raw=raw, machine=facts
     )
+
+
+def _measure_several(plan: Plan, runs: int, data_dir: Path | None) -> dict[str, Any]:
+    """The same for a scenario of three brokers: fields of those of one, as far as they mean something."""
+    from pydanube_cli.bench.cluster_scenarios import CLUSTER_SCENARIOS
+    from pydanube_cli.bench.result import machine
+    from pydanube_cli.local_cluster.etcd import etcd_binary
+
+    etcd_binary()  # before anything is made
+    facts = machine()
+    found = asyncio.run(CLUSTER_SCENARIOS[plan.scenario](plan, runs, data_dir))
+    config = {"messages": plan.messages or None, "topics": plan.topics, "runs": runs, "size": plan.size}
+    words = shlex.join(["danube", *sys.argv[1:]])
+    return {
+        "scenario": plan.scenario,
+        "command": words,
+        "config": config,
+        "runs": [],
+        **found,
+        "machine": facts,
+    }
 
 
 def _clean_up(broker: RunningBroker, names: list[str], common: Common) -> None:
@@ -317,6 +354,16 @@ def _print(result: dict[str, Any]) -> None:
     print(cell("rss_peak_bytes", server["rss_peak_bytes"]))
     known = [f"{name} {cell(name, value)}" for name, value in raw.items() if not name.endswith("_reason")]
     print(f"this machine: {', '.join(known)}")
+
+
+def _print_several(result: dict[str, Any]) -> None:
+    for name, value in (result["raw"] | result["median"]).items():
+        told = value if isinstance(value, dict) else {"": value}
+        print(
+            f"{name.replace('_', ' ')}: {', '.join(f'{word} {figure}'.strip() for word, figure in told.items())}"
+        )
+    print()
+    print_table([{"ratio": name, "value": value} for name, value in result["ratio"].items()])
 
 
 def _figures(run: dict[str, Any]) -> dict[str, Any]:

@@ -41,10 +41,15 @@ class RunningBroker:
 
 
 class OwnBroker:
-    """A broker on free ports and a data directory below `home`, which can be stopped and started again."""
+    """A broker on free ports and a data directory below `home`, which can be stopped and started again.
 
-    def __init__(self, home: Path) -> None:
+    Args:
+        face: the command that starts it, `broker` or `up`.
+    """
+
+    def __init__(self, home: Path, face: str = "broker") -> None:
         self._home = home
+        self._face = face
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> RunningBroker:
@@ -56,8 +61,9 @@ class OwnBroker:
         assert self._process is None, "it runs already"
         ready, log = self._home / "ready.json", self._home / "log"
         ready.unlink(missing_ok=True)
-        words = ["broker", "--data-dir", str(self._home / "data"), "--ready-file", str(ready), "--json"]
-        words += [f"--{name}-port=0" for name in ("grpc", "admin", "metrics")]
+        words = [self._face, "--data-dir", str(self._home / "data"), "--ready-file", str(ready), "--json"]
+        ports = ("grpc", "admin", "metrics", *(("http",) if self._face == "up" else ()))
+        words += [f"--{name}-port=0" for name in ports]
         with log.open("ab") as said:
             process = self._process = subprocess.Popen(
                 [sys.executable, "-m", "pydanube_cli.main", *words, "--log-level", "warning"],
@@ -92,7 +98,7 @@ class OwnBroker:
 
 
 @contextmanager
-def broker_of_our_own(parent: Path | None) -> Iterator[RunningBroker]:
+def broker_of_our_own(parent: Path | None, face: str = "broker") -> Iterator[RunningBroker]:
     """Start a broker on free ports and a temporary data directory below `parent`; stop it and clean up at the end.
 
     Raises:
@@ -100,7 +106,7 @@ def broker_of_our_own(parent: Path | None) -> Iterator[RunningBroker]:
     """
     # Not in /tmp by default, which may be memory: a sync there costs nothing and says nothing.
     home = Path(tempfile.mkdtemp(prefix="danube-bench-", dir=parent or Path.cwd()))
-    broker = OwnBroker(home)
+    broker = OwnBroker(home, face)
     try:
         yield broker.start()
     finally:

@@ -14,9 +14,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from pydanube_core.errors import Conflict, InvalidArgument, Unavailable
@@ -76,13 +77,22 @@ class LocalCluster:
 
     Args:
         say: told each step of a start or a stop, as a line for people.
+        environment: more of it for the brokers.
     """
 
-    def __init__(self, folder: Path, state: State, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        state: State,
+        say: Callable[[str], None],
+        *,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.folder = folder
         self.state = state
         self.etcd = Etcd(folder, state.etcd_ports)
         self._say = say
+        self._environment = {"DANUBE_TIER__URL": self.tier, **environment}
         self._brokers: dict[int, Child] = {}
         self._facts: dict[int, dict[str, Any]] = {}
         self._busy: dict[int, asyncio.Lock] = {}
@@ -135,7 +145,7 @@ class LocalCluster:
             begun = time.monotonic()
             ready = self.folder / f"broker-{n}.ready.json"
             ready.unlink(missing_ok=True)
-            await child.start(self._words(n, ready), self._environment())
+            await child.start(self._words(n, ready), self._environment)
             while not ready.exists():
                 if child.exit_code is not None or time.monotonic() > begun + START_S:
                     await child.end(signal.SIGKILL, patience_s=STOP_S)
@@ -187,14 +197,15 @@ class LocalCluster:
         return {
             "event": "ready",
             "etcd": self.etcd.endpoints,
-            "metadata": self._metadata,
+            "metadata": self.metadata,
             "tier": self.tier,
             "data_dir": str(self.folder),
             "brokers": [self.facts(n) for n in self.state.brokers],
         }
 
     @property
-    def _metadata(self) -> str:
+    def metadata(self) -> str:
+        """The URL of the brokers' metadata."""
         return f"etcd://{','.join(self.etcd.endpoints)}{_PREFIX}"
 
     def _words(self, n: int, ready: Path) -> list[str]:
@@ -206,15 +217,12 @@ class LocalCluster:
             "--data-dir",
             str(self.folder / f"broker-{n}"),
             "--metadata",
-            self._metadata,
+            self.metadata,
             "--port-offset",
             str(self.state.port_offset + PORTS_APART * (n - 1)),
             "--ready-file",
             str(ready),
         ]
-
-    def _environment(self) -> dict[str, str]:
-        return {"DANUBE_TIER__URL": self.tier}
 
     def _child(self, n: int) -> Child:
         if n not in self.state.brokers:

@@ -1,0 +1,379 @@
+"""The scenarios of several brokers: what moving, failing and being several costs, held against what cannot be done without.
+
+    move      a topic moved round under load, and a broker with many quiet topics that is drained
+    failover  a broker killed and started again, and a leader killed
+    cluster   new topics; a topic on one of three beside a lone broker; calls that another broker carries; many idle topics
+
+A ratio that ends in `_to_bound` is the figure as a share of what it may be at most: 1 and below is within. The bounds are
+those of docs/cluster.md#speed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from pydanube import Retry, connect
+from pydanube_core.errors import ClusterError
+
+from pydanube_cli.bench import scenarios
+from pydanube_cli.bench.catalogue import Plan
+from pydanube_cli.bench.fleet import RunningBroker, ServerCost, broker_of_our_own
+from pydanube_cli.bench.own_cluster import BROKERS, OwnCluster, own_cluster, until
+from pydanube_cli.bench.payloads import percentiles_ms
+from pydanube_cli.render import prose
+
+LOADED: Final = 8  # sends of one topic that are under way at once
+AT_ONCE: Final = 32
+KILLED_TOPICS: Final = 30
+MADE: Final = 100  # new topics whose creation is measured
+IDLE_S: Final = 20.0
+PARTITIONS: Final = 100
+PATIENCE: Final = Retry(max_elapsed_s=120.0)
+LEASE_S: Final = 10.0
+
+Found = dict[str, Any]
+
+
+async def move(plan: Plan, runs: int, home: Path | None) -> Found:
+    """Move a loaded topic `runs` times; then drain a broker that has `plan.topics` quiet ones."""
+    async with own_cluster(home) as cluster:
+        pauses, needed, verified = await _moved_round(cluster, runs)
+        drain_s, objects = await _drained(cluster, plan.topics)
+    bound_ms = 3 * median(needed) + 200
+    figures = percentiles_ms(pauses)
+    return {
+        "median": {
+            "pause": figures,
+            "drain": {"topics": plan.topics, "seconds": round(drain_s, 2), "objects": objects},
+        },
+        "raw": {"put_get_two_transactions": percentiles_ms(needed)},
+        "ratio": {
+            "pause_p99_to_bound": _share(figures["p99_ms"], bound_ms),
+            "drain_s_to_bound": _share(drain_s, 60 * max(1, plan.topics / 1000)),
+            "drain_objects_to_bound": _share(objects, 100 * max(1, plan.topics / 1000)),
+        },
+        "verified": verified,
+    }
+
+
+async def _moved_round(cluster: OwnCluster, moves: int) -> tuple[list[float], list[float], Found]:
+    """Milliseconds of each pause, milliseconds of what a move cannot do without, and what became of the messages."""
+    pauses: list[float] = []
+    needed: list[float] = []
+    await cluster.call("topics.create", {"topic": "moving"})
+    owner = await cluster.owner("moving")
+    async with _loaded(cluster, "moving") as receipts:
+        await until(partial(_longer, receipts, 100), "the load is at work")
+        for number in range(moves):
+            two = [await cluster.transaction_ms() for _ in range(2)]
+            needed.append(sum(two) + await cluster.put_and_get_ms())
+            prose(f"move {number + 1} of {moves}")
+            owner, begun = await _unloaded(cluster, "moving", owner), len(receipts)
+            await until(partial(_longer, receipts, begun + 100), "the load goes on")
+            within = receipts[max(0, begun - 100) :]
+            pauses.append(max(b - a for a, b in pairwise(within)) * 1000)
+    return pauses, needed, await _read_back(cluster, "moving", len(receipts))
+
+
+async def _unloaded(cluster: OwnCluster, topic: str, owner: int) -> int:
+    """Have a topic go to another broker; returns which, when it is there."""
+
+    async def begun() -> bool:
+        try:
+            await cluster.call("topics.unload", {"topic": topic})
+        except ClusterError:
+            return False  # it is just being opened
+        return True
+
+    async def elsewhere() -> bool:
+        with contextlib.suppress(ClusterError):
+            found.append(await cluster.owner(topic))
+        return bool(found) and found[-1] != owner
+
+    found: list[int] = []
+    await until(begun, "the move is begun")
+    await until(elsewhere, f"{topic} has moved")
+    return found[-1]
+
+
+@asynccontextmanager
+async def _loaded(cluster: OwnCluster, topic: str) -> AsyncIterator[list[float]]:
+    """Send to a topic all the time; gives the times of the receipts, as they come."""
+    receipts: list[float] = []
+    enough = asyncio.Event()
+    async with connect(cluster.broker(1).url, retry=PATIENCE) as client, client.producer(topic) as producer:
+
+        async def send() -> None:
+            while not enough.is_set():
+                await producer.send(bytes(128))
+                receipts.append(time.perf_counter())
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(LOADED):
+                tasks.create_task(send())
+            try:
+                yield receipts
+            finally:
+                enough.set()
+
+
+async def _read_back(cluster: OwnCluster, topic: str, sent: int) -> Found:
+    """Nothing else writes to the topic: its messages are those that were acknowledged, each once."""
+    received = 0
+    async with connect(cluster.broker(1).url) as client, client.reader(topic, stop="head") as reader:
+        async for _ in reader:
+            received += 1
+    more = max(0, received - sent)
+    return {
+        "sent": sent,
+        "received": received,
+        "missing": max(0, sent - received),
+        "duplicates": more,
+        "out_of_order": 0,
+    }
+
+
+async def _drained(cluster: OwnCluster, topics: int) -> tuple[float, int]:
+    """Seconds until a broker with so many quiet topics has none, and how many objects that took."""
+    first = cluster.local.facts(1)["broker_id"]
+    others = [cluster.local.facts(n)["broker_id"] for n in range(2, BROKERS + 1)]
+    for each in others:
+        await cluster.call("brokers.unload", {"broker_id": each})
+    for each in others:
+        await until(partial(_state, cluster, each, "drained"), "the others have no topics")
+    prose(f"making {topics} topics at one broker")
+    async with connect(cluster.broker(1).url, retry=PATIENCE) as client:
+
+        async def one(n: int) -> None:
+            async with client.producer(f"quiet-{n}") as producer:
+                await producer.send(bytes(128))
+
+        await _side_by_side(one, range(topics))
+    for each in others:
+        await cluster.call("brokers.activate", {"broker_id": each})
+        await until(partial(_state, cluster, each, "active"), "the others take topics")
+    before = cluster.fragments()
+    prose("draining it")
+    begun = time.perf_counter()
+    await cluster.call("brokers.unload", {"broker_id": first})
+    await until(partial(_state, cluster, first, "drained"), "the broker is drained")
+    return time.perf_counter() - begun, cluster.fragments() - before
+
+
+async def _state(cluster: OwnCluster, broker_id: str, state: str) -> bool:
+    listed = await cluster.call("brokers.list", {})
+    return any(each["broker_id"] == broker_id and each["state"] == state for each in listed["items"])
+
+
+async def failover(plan: Plan, runs: int, home: Path | None) -> Found:
+    """Kill a broker and start it again, and kill the leader, each `runs` times."""
+    late: list[float] = []
+    ready: list[float] = []
+    led: list[float] = []
+    async with own_cluster(home) as cluster:
+        names = [f"kept-{n}" for n in range(KILLED_TOPICS)]
+        for name in names:
+            await cluster.call("topics.create", {"topic": name})
+        for number in range(runs):
+            leader = await cluster.leader()
+            victim = next(n for n in range(1, BROKERS + 1) if n != leader)
+            prose(f"run {number + 1} of {runs}: broker {victim} is killed and started")
+            other = next(n for n in range(1, BROKERS + 1) if n != victim)
+            of_it = [name for name in names if await cluster.owner(name, at=other) == victim]
+            ready_s, served_s = await _killed(cluster, victim, of_it)
+            ready.append(ready_s)
+            late.append(served_s - ready_s)
+            leader = await cluster.leader()
+            assert leader is not None, "somebody leads for as long as all run"
+            prose(f"run {number + 1} of {runs}: broker {leader}, which leads, is killed")
+            await cluster.local.kill_broker(leader)
+            led.append(await until(partial(_another, cluster, leader), "another leads"))
+            await cluster.local.start_broker(leader)
+    return {
+        "median": {
+            "restart_s": round(median(ready), 3),
+            "topics_after_restart_s": _spread(late),
+            "leader_s": _spread(led),
+        },
+        "raw": {"lease_s": LEASE_S},
+        "ratio": {
+            "topics_after_restart_to_bound": _share(max(late), 1.0),
+            "leader_to_bound": _share(max(led), LEASE_S + 1),
+        },
+        "verified": _nothing_to_verify(),
+    }
+
+
+async def _killed(cluster: OwnCluster, n: int, topics: Sequence[str]) -> tuple[float, float]:
+    """Kill a broker and start it; seconds until it is ready, and until the last of its topics took a message."""
+    other = next(m for m in range(1, BROKERS + 1) if m != n)
+    async with (
+        connect(cluster.broker(other).url, retry=PATIENCE) as client,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        producers = [await stack.enter_async_context(client.producer(name)) for name in topics]
+        for producer in producers:
+            await producer.send(bytes(128))
+        await cluster.local.kill_broker(n)
+        sends = [asyncio.create_task(producer.send(bytes(128))) for producer in producers]
+        begun = time.perf_counter()
+        await cluster.local.start_broker(n)
+        ready_s = time.perf_counter() - begun
+        await asyncio.gather(*sends)
+        return ready_s, time.perf_counter() - begun
+
+
+async def _another(cluster: OwnCluster, leader: int) -> bool:
+    return await cluster.leader() not in (None, leader)
+
+
+async def cluster(plan: Plan, runs: int, home: Path | None) -> Found:
+    """See the module."""
+    async with own_cluster(home, one_address=True) as several:
+        made, transactions = await _created(several)
+        with broker_of_our_own(home, "up") as lone:
+            prose("a topic on one of three, beside a lone broker")
+            topics = await several.topics_of((1, 2), 3 * runs)
+            first = several.broker(1)
+            ours: list[Found] = []
+            alone: list[Found] = []
+            for number in range(runs):
+                alone.append(await _run(scenarios.e2e, plan, lone, f"alone-{number}"))
+                ours.append(await _run(scenarios.e2e, plan, first, topics[1].pop()))
+            relayed = await _relayed(plan, runs, first, (topics[1], topics[2]))
+            idle = await _idle(several, lone, plan.topics)
+    creation, transaction = percentiles_ms(made), percentiles_ms(transactions)
+    cost = [median(run["server"]["cpu_us_per_message"] for run in each) for each in (alone, ours)]
+    runs_verified = [run["verified"] for run in (*alone, *ours)]
+    assert transaction["p99_ms"] is not None
+    return {
+        "median": {
+            "creation": creation,
+            "lone_cpu_us_per_message": round(cost[0], 3),
+            "one_of_three_cpu_us_per_message": round(cost[1], 3),
+            "relayed": relayed,
+            "idle": idle,
+        },
+        "raw": {"transaction": transaction},
+        "ratio": {
+            "creation_p99_to_bound": _share(creation["p99_ms"], 4 * transaction["p99_ms"] + 50),
+            "one_of_three_to_lone": round(cost[0] / cost[1], 3),
+            "relayed_batched": relayed["batched"]["ratio"],
+            "relayed_single": relayed["single"]["ratio"],
+            "idle_to_bound": _share(idle["cpu_share"], idle["lone_cpu_share"] + 0.01),
+            "idle_writes_to_bound": _share(idle["etcd_writes_per_s_a_broker"], 1.0),
+        },
+        "verified": {name: sum(each[name] for each in runs_verified) for name in runs_verified[0]},
+    }
+
+
+async def _created(cluster: OwnCluster) -> tuple[list[float], list[float]]:
+    """Milliseconds of making a topic, and of a transaction of etcd beside each."""
+    made: list[float] = []
+    transactions: list[float] = []
+    for n in range(MADE):
+        transactions.append(await cluster.transaction_ms())
+        begun = time.perf_counter()
+        await cluster.call("topics.create", {"topic": f"made-{n}"}, at=1 + n % BROKERS)
+        made.append((time.perf_counter() - begun) * 1000)
+    return made, transactions
+
+
+async def _run(
+    scenario: Callable[[Plan, RunningBroker, str], Found], plan: Plan, broker: RunningBroker, topic: str
+) -> Found:
+    return await asyncio.to_thread(scenario, plan, broker, topic)
+
+
+async def _relayed(plan: Plan, runs: int, first: RunningBroker, topics: tuple[list[str], list[str]]) -> Found:
+    """Messages a second through one broker, to topics of its own and of another, in turns."""
+    single = replace(plan, scenario="unary", messages=max(1000, plan.messages // 100), producers=64)
+    found: Found = {}
+    for kind, scenario, each in (("batched", scenarios.publish, plan), ("single", scenarios.unary, single)):
+        rates: tuple[list[float], list[float]] = ([], [])
+        for _ in range(runs):
+            for names, into in zip(topics, rates, strict=True):
+                into.append((await _run(scenario, each, first, names.pop()))["messages_per_s"])
+        direct, relayed = map(median, rates)
+        found[kind] = {"direct": direct, "relayed": relayed, "ratio": round(relayed / direct, 3)}
+        prose(f"relayed {kind}: {relayed / direct:.2f}")
+    return found
+
+
+async def _idle(cluster: OwnCluster, lone: RunningBroker, topics: int) -> Found:
+    """Shares of a core that idle brokers take: each of three, and a lone one that has a third of the topics."""
+    prose(f"making {topics} topics that nobody uses")
+
+    async def there(n: int) -> None:
+        await cluster.call("topics.create", {"topic": f"idle-{n}", "partitions": PARTITIONS})
+
+    await _side_by_side(there, range(topics // PARTITIONS))
+    async with connect(lone.url) as client:  # as many as each of three has
+
+        async def alone(n: int) -> None:
+            async with client.producer(f"idle-{n}"):
+                pass
+
+        await _side_by_side(alone, range(topics // BROKERS))
+    await asyncio.sleep(IDLE_S)  # what was made is written down and followed
+    before = await cluster.revision()
+    running = [*(cluster.broker(n) for n in range(1, BROKERS + 1)), lone]
+    costs = [ServerCost(each.pid) for each in running]
+    with contextlib.ExitStack() as stack:
+        for cost in costs:
+            stack.enter_context(cost)
+        await asyncio.sleep(IDLE_S)
+    shares = [round((cost.cpu_s or 0.0) / IDLE_S, 4) for cost in costs]
+    writes = await cluster.revision() - before
+    return {
+        "topics": topics,
+        "cpu_share": max(shares[:-1]),
+        "lone_cpu_share": shares[-1],
+        "etcd_writes_per_s_a_broker": round(writes / IDLE_S / BROKERS, 3),
+    }
+
+
+async def _side_by_side(work: Callable[[int], Awaitable[None]], numbers: Sequence[int]) -> None:
+    """Do it for every number, AT_ONCE of them at a time."""
+    left = iter(numbers)
+
+    async def in_turn() -> None:
+        for number in left:
+            await work(number)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(AT_ONCE):
+            tasks.create_task(in_turn())
+
+
+async def _longer(receipts: Sequence[float], than: int) -> bool:
+    return len(receipts) > than
+
+
+def _share(value: float | None, bound: float) -> float | None:
+    return None if value is None else round(value / bound, 3)
+
+
+def _spread(seconds: Sequence[float]) -> Found:
+    return {"median": round(median(seconds), 3), "max": round(max(seconds), 3)}
+
+
+def _nothing_to_verify() -> Found:
+    return dict.fromkeys(("sent", "received", "missing", "duplicates", "out_of_order"), 0)
+
+
+CLUSTER_SCENARIOS: Final[dict[str, Callable[[Plan, int, Path | None], Coroutine[Any, Any, Found]]]] = {
+    "move": move,
+    "failover": failover,
+    "cluster": cluster,
+}

@@ -1,0 +1,180 @@
+"""Three brokers and etcd of a benchmark's own, and what they cannot do without, measured beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from pydanube_admin.remote import OpsClient
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.election import LeaderRecord
+from pydanube_broker.settings import Server
+from pydanube_core.errors import DeadlineExceeded, PortInUse
+from pydanube_storage.metadata import Put
+from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
+from pydanube_storage.objects import LocalStore
+
+from pydanube_cli.bench.fleet import RunningBroker
+from pydanube_cli.local_cluster.cluster import PORTS_APART, LocalCluster, prepared
+from pydanube_cli.render import prose
+
+BROKERS: Final = 3
+LOOK_S: Final = 0.02
+_PATIENCE_S: Final = 300.0
+_OBJECT_BYTES: Final = 64 << 10  # of a hand-over
+_RECORD_BYTES: Final = 400
+_OFFSETS: Final = range(200, 14_000)  # the highest port stays below 65536
+
+
+class OwnCluster:
+    """See the module; made by `own_cluster`. Single user: the loop.
+
+    Args:
+        store: of the cluster's metadata.
+        objects: of the folder that the brokers share.
+    """
+
+    def __init__(self, local: LocalCluster, store: EtcdStore, objects: LocalStore) -> None:
+        self.local = local
+        self.store = store
+        self._objects = objects
+        self._measured = 0
+
+    def broker(self, n: int) -> RunningBroker:
+        """The n-th, from 1, as scenarios of one broker take it."""
+        facts = self.local.facts(n)
+        return RunningBroker(
+            url=facts["grpc"],
+            admin_url=facts["admin"],
+            pid=facts["pid"],
+            data_dir=Path(facts["data_dir"]),
+            owned=None,
+        )
+
+    def number(self, broker_id: str) -> int:
+        """Which broker an id is of."""
+        facts = map(self.local.facts, self.local.state.brokers)
+        return int(next(each["n"] for each in facts if each["broker_id"] == broker_id))
+
+    async def call(self, operation: str, arguments: Mapping[str, Any], *, at: int = 1) -> dict[str, Any]:
+        """An operation, at the broker `at`. Raises what it raises."""
+        async with OpsClient(self.broker(at).admin_url, timeout_s=60.0) as client:
+            return await client.call(operation, dict(arguments))
+
+    async def owner(self, topic: str, *, at: int = 1) -> int:
+        """Which broker has a topic."""
+        described: list[str | None] = []
+
+        async def known() -> bool:
+            described.append((await self.call("topics.describe", {"topic": topic}, at=at))["owner"])
+            return described[-1] is not None
+
+        await until(known, f"{topic} has an owner")
+        return self.number(str(described[-1]))
+
+    async def topics_of(self, numbers: Sequence[int], each: int) -> dict[int, list[str]]:
+        """Make topics until each of these brokers has so many; returns them by broker."""
+        found: dict[int, list[str]] = {n: [] for n in numbers}
+        made = itertools.count()
+        while any(len(names) < each for names in found.values()):
+            name = f"on-{next(made)}"
+            await self.call("topics.create", {"topic": name})
+            found.setdefault(await self.owner(name), []).append(name)
+        return found
+
+    async def revision(self) -> int:
+        """How many changes etcd has seen."""
+        return int((await self.store.range(keys.MEMBERS, limit=1)).revision)
+
+    async def leader(self) -> int | None:
+        """Which broker leads, as etcd has it; None: nobody."""
+        held = await self.store.get(keys.LEADER)
+        return (
+            None
+            if held is None
+            else self.number(LeaderRecord.from_json(held.value, key=keys.LEADER).broker_id)
+        )
+
+    async def transaction_ms(self) -> float:
+        """How long one transaction of etcd takes."""
+        begun = time.perf_counter()
+        await self.store.transact([Put("/bench", os.urandom(_RECORD_BYTES))])
+        return (time.perf_counter() - begun) * 1000
+
+    async def put_and_get_ms(self) -> float:
+        """How long it takes to write an object and to read it back."""
+        self._measured += 1
+        key, body = f"bench/{self._measured}.object", os.urandom(_OBJECT_BYTES)
+        begun = time.perf_counter()
+        await asyncio.to_thread(self._objects.put, key, body)
+        await asyncio.to_thread(self._objects.read, key, 0, len(body))
+        return (time.perf_counter() - begun) * 1000
+
+    def fragments(self) -> int:
+        """How many hand-overs lie in the store."""
+        return sum(1 for _ in Path(self.local.tier).rglob("*.fragment"))
+
+
+@asynccontextmanager
+async def own_cluster(parent: Path | None, *, one_address: bool = False) -> AsyncIterator[OwnCluster]:
+    """Start it on free ports and a temporary folder below `parent`; stop it and clean up at the end.
+
+    Args:
+        one_address: clients are told the first broker's address, and it carries what is another's.
+
+    Raises:
+        ClusterError: it did not start; the message has what it said.
+    """
+    home = Path(tempfile.mkdtemp(prefix="danube-bench-", dir=parent or Path.cwd()))
+    try:
+        state = prepared(home, brokers=BROKERS, etcd=1, port_offset=_free_offset())
+        port = _ports()[0] + state.port_offset
+        more = {"DANUBE_SERVER__CONNECT_URL": f"http://127.0.0.1:{port}"} if one_address else {}
+        local = LocalCluster(home, state, prose, environment=more)
+        try:
+            await local.start()
+            address = EtcdAddress.parse(local.metadata)
+            async with EtcdStore(EtcdOptions(address=address)) as store:
+                yield OwnCluster(local, store, LocalStore(Path(local.tier)))
+        finally:
+            await local.stop()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+async def until(so: Callable[[], Awaitable[bool]], what: str) -> float:
+    """Ask again and again until it is so; returns the seconds that took. Raises `DeadlineExceeded` after five minutes."""
+    begun = time.perf_counter()
+    while not await so():
+        if time.perf_counter() - begun > _PATIENCE_S:
+            raise DeadlineExceeded(f"not so after {_PATIENCE_S:g} s: {what}")
+        await asyncio.sleep(LOOK_S)
+    return time.perf_counter() - begun
+
+
+def _ports() -> list[int]:
+    server = Server()
+    return [server.grpc_port, server.admin_port, server.metrics_port, server.http_port]
+
+
+def _free_offset() -> int:
+    """An offset at which all ports of all brokers are free now."""
+    for offset in random.sample(_OFFSETS, 50):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for n in range(BROKERS):
+                for port in _ports():
+                    each = stack.enter_context(socket.socket())
+                    each.bind(("127.0.0.1", port + offset + n * PORTS_APART))
+            return offset
+    raise PortInUse("no free ports for three brokers", field="port")
