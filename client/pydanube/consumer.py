@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pydanube_core.errors import Unavailable
 
 from pydanube.failure_policy import FailurePolicy, PolicyKeeper
+from pydanube.message import Delivered, Message
 from pydanube.options import ClientSide, ReceiverOptions
 from pydanube.receiving.receiver import Receiver
 from pydanube.topic_watch import Partitions, TopicWatch
@@ -34,6 +35,21 @@ class Consumer(Receiver):
     ) -> None:
         super().__init__(options, side, closed, watch)
         self._policy = None if policy is None else PolicyKeeper(admin, options.subscription, policy)
+        self._take: Callable[[Message], None] | None = None
+
+    def hear(self, take: Callable[[Message], None]) -> None:
+        """Call `take`, which waits for nothing and does not raise, with each message as it is read, two turns of the loop
+        before a task had it. Iterations then have no messages; they end as ever."""
+        self._take = take
+
+    def _arrived(self, delivered: Delivered) -> None:
+        if self._take is None:
+            super()._arrived(delivered)
+            return
+        self._begin(delivered, 0)
+        for message in self._current:
+            self._take(message)
+        self._finish_delivery()
 
     async def _open_lanes(self, topics: dict[str, Partitions], options: ReceiverOptions) -> None:
         await super()._open_lanes(topics, options)

@@ -76,7 +76,7 @@ class Requests:
                 producer = await self._open(name, _SERVICE)
                 sent = await producer._send_in_turn(payload_of(payload, None), key, timed, None)
                 # The receipt wakes nobody: meanwhile the request is handled, perhaps in this very loop.
-                _when_failed(sent, partial(_end, reply))
+                _when_failed(sent, partial(self._refused, name, reply))
                 return await reply
         except TimeoutError:
             raise DeadlineExceeded(
@@ -92,16 +92,33 @@ class Requests:
             producer = await self._open(inbox, _INBOX)
             sent = producer.send_nowait(payload, attributes={REQUEST: request})
         except ClusterError as error:
-            _log_lost(inbox, error)
+            self._lost(inbox, error)
         else:
-            _when_failed(sent, partial(_log_lost, inbox))
+            _when_failed(sent, partial(self._lost, inbox))
+
+    def _refused(self, service: str, reply: asyncio.Future[Message], error: ClusterError) -> None:
+        self._drop(service)
+        if not reply.done():
+            reply.set_exception(copy_of(error))
+
+    def _lost(self, inbox: str, error: ClusterError) -> None:
+        self._drop(inbox)
+        log.warning("a reply to %s was lost: %s", inbox, error)
+
+    def _drop(self, topic: str) -> None:
+        """Let the next message have another producer: the topic of this one is gone, or it failed otherwise."""
+        task = self._producers.pop(topic, None)
+        if task is not None:
+            self._close(task)
+
+    def _close(self, task: asyncio.Task[Producer]) -> None:
+        if _opened(task):
+            self._tasks.start(task.result().__aexit__(None, None, None), name="closing a producer")
 
     async def _open(self, topic: str, options: ProducerOptions) -> Producer:
         task = self._producers.get(topic)
-        if (
-            task is not None and _opened(task) and task.result()._shut is not None
-        ):  # its topic is gone, or it is fenced
-            self._tasks.start(task.result().aclose(), name="closing a producer")
+        if task is not None and _opened(task) and task.result()._shut is not None:
+            self._drop(topic)
             task = None
         if task is None or _failed(task):
             opening = self._producer(topic, options).__aenter__()
@@ -109,24 +126,27 @@ class Requests:
         self._producers.move_to_end(topic)
         while len(self._producers) > MOST_PRODUCERS:
             _, oldest = self._producers.popitem(last=False)
-            if _opened(oldest):
-                self._tasks.start(oldest.result().__aexit__(None, None, None), name="closing a producer")
+            self._close(oldest)
         return await asyncio.shield(task)
 
     async def _open_inbox(self) -> str:
         inbox = f"{INBOX}{token_hex(12)}"
         await self._open(inbox, _INBOX)  # which makes it
         consumer = self._consumer(inbox, "inbox", ConsumerOptions())
+        consumer.hear(self._replied)
         await consumer.__aenter__()
         self._tasks.start(self._listen(consumer), name=f"replies to {inbox}")
         return inbox
 
+    def _replied(self, message: Message) -> None:
+        waiting = self._waiting.get(message.attributes.get(REQUEST, ""))
+        if waiting is not None and not waiting.done():  # else it comes too late
+            waiting.set_result(message)
+
     async def _listen(self, consumer: Consumer) -> None:
         try:
-            async for message in consumer:
-                waiting = self._waiting.get(message.attributes.get(REQUEST, ""))
-                if waiting is not None and not waiting.done():  # else it comes too late
-                    waiting.set_result(message)
+            async for _ in consumer:
+                pass  # they are heard: here is only why they end
         except ClusterError as error:
             log.warning("the inbox %s is gone: %s", consumer.topic, error)
         finally:
@@ -143,15 +163,6 @@ def _when_failed(sent: PendingSend, told: Callable[[ClusterError], None]) -> Non
             told(batch.error)
 
     batch.waiter().add_done_callback(answered)
-
-
-def _log_lost(inbox: str, error: ClusterError) -> None:
-    log.warning("a reply to %s was lost: %s", inbox, error)
-
-
-def _end(reply: asyncio.Future[Message], error: ClusterError) -> None:
-    if not reply.done():
-        reply.set_exception(copy_of(error))
 
 
 def _opened(task: asyncio.Task[Any]) -> bool:
