@@ -38,6 +38,7 @@ from pydanube_core.facts import (
     TrafficFacts,
 )
 from pydanube_core.list_keys import LagKey, ListChanges
+from pydanube_core.units import counted
 
 from pydanube_admin.peer_calls import named
 from pydanube_admin.peers import DEADLINE_S, FORWARD_S, Peers, by_id, note_unseen, unseen
@@ -326,7 +327,9 @@ class WidePort:
 
     async def _everywhere(self, method: str, **given: Any) -> dict[str, Any]:
         for broker_id, topics in (await self._port.missed()).items():
-            note_unseen(broker_id, f"it is not registered, and {topics} topics wait for it")
+            note_unseen(
+                broker_id, f"it is not registered, and {counted(topics, 'topic waits', 'topics wait')} for it"
+            )
         return await self._all(await self._port.members(), method, lambda broker: given)
 
     async def _all(

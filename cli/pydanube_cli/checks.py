@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydanube_core.errors import ClusterError, MissingExtra
 from pydanube_core.extras import install_command
+from pydanube_core.units import counted
 
 from pydanube_cli.fitness import (
     PARTS,
@@ -419,7 +420,7 @@ def _broker(admin_url: str, timeout_s: float) -> Iterator[Finding]:
             remedy="danube brokers status",
         )
     if status["ready"] and not status["reasons"]:
-        text = f"{status['version']} ready at {admin_url}, {status['topics']} topics, {status['durability']}"
+        text = f"{status['version']} ready at {admin_url}, {counted(status['topics'], 'topic')}, {status['durability']}"
         yield Finding(check="broker", level=Level.OK, summary=text)
     own = _version("pydanube")
     if own is not None and status["version"] != own:

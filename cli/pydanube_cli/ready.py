@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from pydanube_core.units import counted
+
 # The ready line of docs/interface.md#3-starting-and-stopping, in its order.
 READY_FIELDS: Final = (
     "event",
@@ -65,7 +67,9 @@ def ready_text(info: Mapping[str, Any], *, program: str) -> str:
     lines = [f"danube {info.get('version')} is ready; {place}"]
     recovered = info.get("recovered") or {}
     if recovered.get("records"):
-        lines.append(f"recovered {recovered['records']:,} records in {recovered.get('seconds', 0):.1f} s")
+        lines.append(
+            f"recovered {counted(recovered['records'], 'record', spec=',')} in {recovered.get('seconds', 0):.1f} s"
+        )
     names = {
         "grpc": "producers, consumers",
         "admin": "administration",

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from pydanube_core.errors import ClusterError, ConditionNotMet, InvalidArgument, Unavailable
+from pydanube_core.units import counted
 
 from pydanube_cli.command import Common, command
 from pydanube_cli.failures import printable
@@ -239,7 +240,7 @@ def _say_lag(result: Mapping[str, Any]) -> None:
     counts = ", ".join(f"{count} {name}" for name, count in summary["statuses"].items())
     gone = f"; {summary['gone']} deleted" if summary["gone"] else ""
     print(
-        f"\n{summary['subscriptions']} subscriptions from {result['since']} to {result['until']}: {counts}{gone}"
+        f"\n{counted(summary['subscriptions'], 'subscription')} from {result['since']} to {result['until']}: {counts}{gone}"
     )
     _say_files(result)
 

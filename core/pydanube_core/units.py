@@ -1,4 +1,4 @@
-"""Times, durations and sizes as people write them (docs/interface.md#1-conventions)."""
+"""Times, durations, sizes and counts as people write them (docs/interface.md#1-conventions)."""
 
 from __future__ import annotations
 
@@ -104,3 +104,8 @@ def format_time(time_ms: int) -> str:
             f"{time_ms} ms since 1970 is outside the years 1 to 9999", field="time", value=time_ms
         ) from None
     return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def counted(count: int, one: str, many: str | None = None, *, spec: str = "") -> str:
+    """`1 message`, `2 messages`; `many` where more changes than an s at the end, as in `message waits`."""
+    return f"{count:{spec}} {one if count == 1 else one + 's' if many is None else many}"

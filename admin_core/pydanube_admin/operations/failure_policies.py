@@ -10,6 +10,7 @@ from pydantic import Field
 from pydanube_core.errors import InvalidArgument, SubscriptionNotFound
 from pydanube_core.facts import SubscriptionFacts
 from pydanube_core.refusals import changed_since, reused
+from pydanube_core.units import counted
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
@@ -142,7 +143,7 @@ async def forecast_set_failure_policy(context: Context, request: SetFailurePolic
         image={"before": dict(before), "subscription_ids": identity},
         basis=[identity, dict(before)],
         counts=None if consumers_of(found) else leaving,
-        later=f"Later, a message that has failed {after['max_redelivery_count'] + 1} times is acknowledged unread"
+        later=f"Later, a message that has failed {counted(after['max_redelivery_count'] + 1, 'time')} is acknowledged unread"
         if destroys
         else None,
     )

@@ -11,7 +11,7 @@ from pydanube_core.facts import NamespaceFacts
 from pydanube_core.names import DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, TopicName, check_namespace
 from pydanube_core.refusals import changed_since, namespace_taken, reused
 from pydanube_core.spelling import close_names
-from pydanube_core.units import format_time
+from pydanube_core.units import counted, format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
@@ -152,7 +152,7 @@ async def _empty(context: Context, request: NamespaceRequest) -> NamespaceFacts:
         raise InvalidArgument(f"the namespace {name} always exists", field="namespace", value=name)
     if facts.topics:
         raise NamespaceNotEmpty(
-            f"the namespace {name} holds {facts.topics} topics; delete them first",
+            f"the namespace {name} holds {counted(facts.topics, 'topic')}; delete what is in it first",
             field="namespace",
             value=name,
             topics=facts.topics,

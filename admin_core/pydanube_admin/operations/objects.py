@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import replay_into_itself, system_is_closed
-from pydanube_core.units import format_time
+from pydanube_core.units import counted, format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
@@ -332,7 +332,7 @@ async def _exported(context: Context, request: ExportObjectsRequest) -> tuple[To
     topic = await find_topic(context, request.topic)
     if topic.parts:
         raise InvalidArgument(
-            f"{topic.own.topic} has {len(topic.parts)} partitions, each with offsets of its own: export them one by one, "
+            f"{topic.own.topic} has {counted(len(topic.parts), 'partition')}, each with offsets of its own: export them one by one, "
             f"such as {topic.parts[0].topic}",
             field="topic",
             value=request.topic,

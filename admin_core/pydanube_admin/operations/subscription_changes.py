@@ -13,6 +13,7 @@ from pydanube_core.facts import SubscriptionFacts
 from pydanube_core.names import check_subscription
 from pydanube_core.positions import Position
 from pydanube_core.refusals import reused, subscription_taken
+from pydanube_core.units import counted
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
@@ -104,8 +105,8 @@ async def undo_create_subscription(context: Context, request: CreateSubscription
         raise reused("topic", topic.own.topic)
     if consumers_of(found):
         raise Conflict(
-            f"{consumers_of(found)} consumers read by the subscription {request.subscription!r} of {topic.own.topic}: "
-            "undoing its creation would disconnect them. Delete it with a plan instead",
+            f"{counted(consumers_of(found), 'consumer reads', 'consumers read')} by the subscription "
+            f"{request.subscription!r} of {topic.own.topic}: undoing its creation would disconnect them. Delete it with a plan instead",
             field="call_id",
             topic=topic.own.topic,
         )

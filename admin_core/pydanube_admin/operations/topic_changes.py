@@ -10,7 +10,7 @@ from pydantic import Field
 from pydanube_core.errors import AlreadyExists, Conflict, InvalidArgument, InvalidName, TopicNotFound
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import audit_is_kept, reused, single_partition, system_is_closed, topic_taken
-from pydanube_core.units import format_time
+from pydanube_core.units import counted, format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
@@ -141,8 +141,8 @@ async def undo_create(context: Context, request: CreateTopicRequest, done: Done)
         raise reused("topic", name)
     if topic.messages or topic.subscriptions or topic.producers or topic.consumers:
         raise Conflict(
-            f"{name} holds {topic.messages} messages and {len(topic.subscriptions)} subscriptions by now, and "
-            f"{topic.producers} producers and {topic.consumers} consumers use it: undoing its creation would destroy "
+            f"{name} holds {counted(topic.messages, 'message')} and {counted(len(topic.subscriptions), 'subscription')} "
+            f"by now, and has {counted(topic.producers, 'producer')} and {counted(topic.consumers, 'consumer')}: undoing its creation would destroy "
             "them. Delete it with a plan instead",
             field="call_id",
             topic=name,

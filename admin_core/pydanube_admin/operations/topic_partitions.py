@@ -11,6 +11,7 @@ from pydanube_core.errors import Conflict, InvalidArgument, TopicNotFound
 from pydanube_core.facts import TopicFacts
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import changed_since, reused, system_is_closed
+from pydanube_core.units import counted
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
@@ -102,7 +103,7 @@ def _what_follows(topic: Topic, after: int) -> str:
         f"About {share:.0%} of keys go to another partition from then on, of producers that choose by key; what is stored "
         "stays where it is. So messages of one key around the change may be read out of order: where that matters, let "
         "consumers read everything before producers go on. Producers that are open now go on with the "
-        f"{before} partitions until they are opened again. Consumers of the Python client join the new ones within their "
+        f"{counted(before, 'partition')} until they are opened again. Consumers of the Python client join the new ones within their "
         "refresh_s, from the first message; those of other clients when they subscribe again"
     )
 
@@ -142,8 +143,8 @@ def _check_unused(part: TopicFacts) -> None:
     if not (part.next_offset or part.producers):
         return
     raise Conflict(
-        f"{part.topic} is in use: {part.next_offset} messages were written to it, and {part.producers} producers are on "
-        "it. Partitions go away only while nothing was ever written to them; the topic keeps its number",
+        f"{part.topic} is in use: {counted(part.next_offset, 'message was', 'messages were')} written to it, and "
+        f"{counted(part.producers, 'producer is', 'producers are')} on it. Partitions go away only while nothing was ever written to them; the topic keeps its number",
         field="call_id",
         topic=part.topic,
     ).followed_by(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import anyio
 from pydanube_core.errors import Conflict
 from pydanube_core.names import TopicName
+from pydanube_core.units import counted
 
 from pydanube_broker.serving.registry import Registry
 
@@ -48,8 +49,8 @@ async def drop_partition(registry: Registry, name: TopicName) -> None:
         raise topic.closed
     if topic.state.next_offset or topic.producers_connected:
         raise Conflict(
-            f"{name} is in use by now: {topic.state.next_offset} messages were written to it, and "
-            f"{topic.producers_connected} producers are on it; it stays",
+            f"{name} is in use by now: {counted(topic.state.next_offset, 'message was', 'messages were')} written to "
+            f"it, and {counted(topic.producers_connected, 'producer is', 'producers are')} on it; it stays",
             topic=str(name),
         )
     # Nothing is awaited between the look and this: from here on it takes no message.

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.units import counted
 
 from pydanube_cli.command import Common, command
 from pydanube_cli.local_cluster import control
@@ -141,7 +142,7 @@ def _text(status: dict[str, Any]) -> str:
     folder = f" --data-dir {status['data_dir']}"
     return "\n".join(
         [
-            f"{len(status['brokers'])} brokers are ready; data in {status['data_dir']}",
+            f"{counted(len(status['brokers']), 'broker is', 'brokers are')} ready; data in {status['data_dir']}",
             "",
             *(
                 f"  broker {each['n']}   {each['grpc']}   administration {each['admin']}   MCP {each['http']}"

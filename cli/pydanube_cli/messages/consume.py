@@ -19,7 +19,7 @@ import typer
 from pydanube_core.errors import ClusterError, ConditionNotMet, InvalidArgument, TopicNotFound
 from pydanube_core.names import TopicName, check_subscription
 from pydanube_core.positions import Position, PositionKind
-from pydanube_core.units import parse_duration_s
+from pydanube_core.units import counted, parse_duration_s
 
 from pydanube_cli.command import Common, command
 from pydanube_cli.messages.bounds import Bounds
@@ -130,7 +130,9 @@ def consume(*, common: Common, options: ConsumeOptions) -> int:
         taken = run_async(partial(_consume, job, common))
     if job.count is not None and job.for_s is not None and taken < job.count:
         raise ConditionNotMet(
-            f"{taken} of {job.count} messages came within {job.for_s:g} s", received=taken, wanted=job.count
+            f"{taken} of {counted(job.count, 'message')} came within {job.for_s:g} s",
+            received=taken,
+            wanted=job.count,
         )
     return 0
 
@@ -181,7 +183,7 @@ async def _consume(job: _Job, common: Common) -> int:
         with anyio.move_on_after(job.for_s):
             await _pump(job, common, client, receiver, bounds, outlet)
         if not common.as_json:
-            prose(f"{bounds.taken:,} messages in {time.monotonic() - started:.1f} s")
+            prose(f"{counted(bounds.taken, 'message', spec=',')} in {time.monotonic() - started:.1f} s")
         return bounds.taken
 
 

@@ -15,6 +15,7 @@ import anyio
 import typer
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.names import TopicName
+from pydanube_core.units import counted
 
 from pydanube_cli.command import Common, command
 from pydanube_cli.failures import EXIT_INTERRUPTED, cluster_error, report
@@ -382,4 +383,5 @@ def _show(tally: Tally, common: Common) -> None:
         where = f"message {first:,}" if first == last else f"messages {first:,} to {last:,}"
         print(f"it failed within {where} of the input; all before are stored", file=sys.stderr)
     if tally.interrupted:
-        print(f"interrupted: the first {count:,} messages of the input are stored", file=sys.stderr)
+        stored = counted(count, "message of the input is", "messages of the input are", spec=",")
+        print(f"interrupted: the first {stored} stored", file=sys.stderr)

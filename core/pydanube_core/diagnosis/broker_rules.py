@@ -9,6 +9,7 @@ from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, R
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.pressing import PRESSURE_RULES
 from pydanube_core.diagnosis.views import BrokerView
+from pydanube_core.units import counted
 
 NEAR_TIMES: Final = 2  # of the guard: from there on it is a matter of time
 SOON_S: Final = 86_400.0  # full within a day at the rate it fills
@@ -141,7 +142,7 @@ def undo_given_up(view: BrokerView, options: DiagnosisOptions) -> Outcome:
 
 def clock_stepped(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     if view.clock is None:
-        return f"the machine's clock has not stepped lately ({view.clock_steps} times since the start)"
+        return f"the machine's clock has not stepped lately ({counted(view.clock_steps, 'time')} since the start)"
     return Finding(
         severity=Severity.WARNING,
         summary=view.clock,

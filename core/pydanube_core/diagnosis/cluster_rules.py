@@ -15,6 +15,7 @@ from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, R
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import BrokerView, ClusterView
 from pydanube_core.names import TopicName
+from pydanube_core.units import counted
 
 HANGS_MS: Final = 180_000  # three times what the leader waits before it takes a step itself
 SHOWN: Final = 10
@@ -44,7 +45,7 @@ def owner_down(view: BrokerView, cluster: ClusterView) -> Outcome:
     names = ", ".join(sorted(cluster.absent))
     return Finding(
         severity=Severity.CRITICAL,
-        summary=f"{topics} topics wait for broker {names}, which is not registered: start it again on its data "
+        summary=f"{counted(topics, 'topic waits', 'topics wait')} for broker {names}, which is not registered: start it again on its data "
         "directory, or remove it if that is gone for good",
         evidence={"brokers": dict(sorted(cluster.absent.items())[:SHOWN]), "topics": topics},
         next=(
@@ -184,12 +185,14 @@ def move_hangs(view: BrokerView, cluster: ClusterView) -> Outcome:
         key=lambda move: (move.begun_at_ms, move.topic),
     )
     if not hanging:
-        return f"{len(cluster.moves)} topics are on their way, none for longer than {HANGS_MS // 1000} s"
+        moving = counted(len(cluster.moves), "topic is on its way", "topics are on their way")
+        return f"{moving}, none for longer than {HANGS_MS // 1000} s"
     first = hanging[0]
     waits_for = first.source if first.stage == "moving" else first.target
     return Finding(
         severity=Severity.WARNING,
-        summary=f"{len(hanging)} topics are on their way for too long; the first, {first.topic}, is {first.stage} and waits "
+        summary=counted(len(hanging), "topic is on its way", "topics are on their way")
+        + f" for too long; the first, {first.topic}, is {first.stage} and waits "
         f"for broker {waits_for}",
         evidence={
             "topics": {move.topic: move.stage for move in hanging[:SHOWN]},
@@ -210,7 +213,8 @@ def drain_stuck(view: BrokerView, cluster: ClusterView) -> Outcome:
         return "no drain is under way here"
     since_s = _since_s(view, cluster.draining_since_ms)
     if cluster.takers and view.now_ms - cluster.draining_since_ms < HANGS_MS:
-        return f"{cluster.left} topics are still to leave, and {cluster.takers} brokers take them"
+        left = counted(cluster.left, "topic is still to leave", "topics are still to leave")
+        return f"{left}, and {counted(cluster.takers, 'broker takes', 'brokers take')} them"
     why = (
         "no other broker takes topics"
         if not cluster.takers
@@ -219,7 +223,7 @@ def drain_stuck(view: BrokerView, cluster: ClusterView) -> Outcome:
     return Finding(
         severity=Severity.WARNING,
         confidence=1.0 if not cluster.takers else 0.6,
-        summary=f"the broker is to hand over {cluster.left} topics, and {why}",
+        summary=f"the broker is to hand over {counted(cluster.left, 'topic')}, and {why}",
         evidence={"left": cluster.left, "takers": cluster.takers, "since_s": since_s},
         next=(
             _BROKERS,

@@ -7,6 +7,7 @@ from typing import Final
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import SubscriptionView
+from pydanube_core.units import counted
 
 
 def messages_dropped(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
@@ -17,8 +18,9 @@ def messages_dropped(view: SubscriptionView, options: DiagnosisOptions) -> Outco
         return f"no message was dropped in the last {options.window_s:.0f} s ({count.total} since the start)"
     return Finding(
         severity=Severity.WARNING,
-        summary=f"{count.in_window} messages of {view.log} were dropped for {view.subscription!r} within "
-        f"{options.window_s:.0f} s, unread: they failed more than {view.max_redelivery_count} times or were given up, "
+        summary=counted(count.in_window, f"message of {view.log} was", f"messages of {view.log} were")
+        + f" dropped for {view.subscription!r} within "
+        f"{options.window_s:.0f} s, unread: they failed more than {counted(view.max_redelivery_count, 'time')} or were given up, "
         "and its failure policy is to drop",
         evidence={
             "dropped": count.total,

@@ -7,6 +7,7 @@ from typing import Final
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import SubscriptionView
+from pydanube_core.units import counted
 
 
 def threshold_exceeded(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
@@ -15,13 +16,15 @@ def threshold_exceeded(view: SubscriptionView, options: DiagnosisOptions) -> Out
         return "no threshold is set for its topic"
     over = []
     if limits.messages and view.unread > limits.messages:
-        over.append(f"{view.unread} messages are unread, and alert_unread_messages is {limits.messages}")
+        unread = counted(view.unread, "message is unread", "messages are unread")
+        over.append(f"{unread}, and alert_unread_messages is {limits.messages}")
     if limits.age_s and age_s is not None and age_s > limits.age_s:
         over.append(
             f"the oldest unread message is {age_s:.0f} s old, and alert_unread_age_s is {limits.age_s}"
         )
     if not over:
-        return f"{view.unread} unread messages exceed no threshold of its topic"
+        unread = counted(view.unread, "unread message exceeds", "unread messages exceed")
+        return f"{unread} no threshold of its topic"
     return Finding(
         severity=Severity.WARNING,
         summary=f"{view.log} / {view.subscription}: {'; '.join(over)}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import SubscriptionView
+from pydanube_core.units import counted
 
 
 def consumer_expiring(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
@@ -16,9 +17,10 @@ def consumer_expiring(view: SubscriptionView, options: DiagnosisOptions) -> Outc
     alone = len(found) == len(view.consumers)
     above = view.state.acked_above
     if alone and not aside and above > view.unread:
-        return f"{above} messages behind the cursor's are acknowledged: what expires is {view.unread} of many"
+        behind = counted(above, "message behind the cursor's is", "messages behind the cursor's are")
+        return f"{behind} acknowledged: what expires is {view.unread} of many"
     what = "is set aside" if worst in aside else "goes on being sent messages, for nobody else takes them"
-    did = f"let {worst.expired} {'delivery' if worst.expired == 1 else 'deliveries'} expire and has answered nothing since"
+    did = f"let {counted(worst.expired, 'delivery', 'deliveries')} expire and has answered nothing since"
     if not worst.expired:
         did = "took nothing of what waits in its client's buffer for a whole ack timeout"
     return Finding(

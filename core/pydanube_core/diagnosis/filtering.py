@@ -7,6 +7,7 @@ from typing import Final
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import SubscriptionView
+from pydanube_core.units import counted
 
 
 def filter_matches_nothing(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
@@ -14,12 +15,13 @@ def filter_matches_nothing(view: SubscriptionView, options: DiagnosisOptions) ->
     if not passed.in_window:
         return "no message was passed over for its key"
     if view.acknowledged.in_window or view.state.in_flight:
-        return f"{passed.in_window} messages were passed over for their key, and {view.acknowledged.in_window} were accepted"
+        over = counted(passed.in_window, "message was passed over", "messages were passed over")
+        return f"{over} by key, and {counted(view.acknowledged.in_window, 'was', 'were')} accepted"
     return Finding(
         severity=Severity.WARNING,
         confidence=0.9,
-        summary=f"the key filters of {view.log} / {view.subscription} accept nothing: {passed.in_window} messages within "
-        f"{options.window_s:.0f} s count as read, and nobody was sent one",
+        summary=f"the key filters of {view.log} / {view.subscription} accept nothing: "
+        f"{counted(passed.in_window, 'message counts', 'messages count')} as read within {options.window_s:.0f} s, and nobody was sent one",
         evidence={
             "passed_over": passed.total,
             "passed_over_in_window": passed.in_window,

@@ -8,6 +8,7 @@ from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, R
 from pydanube_core.diagnosis.lag_status import POISON_FAILURES, LagStatus
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import SubscriptionView
+from pydanube_core.units import counted
 
 _PROCESS: Final = "what the consumer's process does with the message"
 
@@ -27,7 +28,8 @@ def message_held(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         return "no consumer is attached"
     above, held = view.state.acked_above, view.state.in_flight
     if above <= held:
-        return f"{above} messages behind the cursor's are acknowledged, and {held} are held"
+        behind = counted(above, "message behind the cursor's is", "messages behind the cursor's are")
+        return f"{behind} acknowledged, and {counted(held, 'is', 'are')} held"
     worst = view.head_of_line
     if (
         worst is not None
@@ -40,8 +42,8 @@ def message_held(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     return Finding(
         severity=Severity.WARNING,
         confidence=0.9,
-        summary=f"the cursor of {view.log} / {view.subscription} waits at offset {view.state.oldest_unread}: {above} "
-        f"messages behind it are acknowledged, it is not"
+        summary=f"the cursor of {view.log} / {view.subscription} waits at offset {view.state.oldest_unread}: "
+        f"{counted(above, 'message behind it is', 'messages behind it are')} acknowledged, it is not"
         + (f"; consumer {holder.name!r} holds it" if held and holder.in_flight else ""),
         evidence={
             "offset": view.state.oldest_unread,
@@ -72,7 +74,7 @@ def cursor_stuck(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     return Finding(
         severity=Severity.WARNING,
         confidence=0.6,
-        summary=f"the cursor of {view.log} / {view.subscription} does not move: {view.unread} messages wait from offset "
+        summary=f"the cursor of {view.log} / {view.subscription} does not move: {counted(view.unread, 'message waits', 'messages wait')} from offset "
         f"{view.state.oldest_unread}",
         evidence={
             "lag_messages": view.unread,

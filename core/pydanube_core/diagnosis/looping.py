@@ -7,6 +7,7 @@ from typing import Final
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import SubscriptionView
+from pydanube_core.units import counted
 
 FEWEST: Final = 3  # departures that make a loop
 
@@ -19,7 +20,8 @@ def consumer_crash_loop(view: SubscriptionView, options: DiagnosisOptions) -> Ou
     broken = gone.abrupt >= max(FEWEST, 2 * here + 1)
     fruitless = gone.fruitless >= max(FEWEST, 2 * here + 1) and view.unread > options.allowed_messages
     if not broken and not fruitless:
-        return f"{gone.count} consumers have gone lately, {gone.abrupt} of them by a broken connection"
+        left = counted(gone.count, "consumer has gone", "consumers have gone")
+        return f"{left} lately, {gone.abrupt} of them by a broken connection"
     span_s = max(0, view.now_ms - gone.since_ms) / 1000
     stays_s = min((view.now_ms - one.connected_ms for one in view.consumers), default=0) / 1000
     if here and stays_s > max(options.patience_s, 2 * span_s / gone.count):
@@ -29,7 +31,7 @@ def consumer_crash_loop(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         severity=Severity.CRITICAL if waiting else Severity.WARNING,
         confidence=0.9 if broken else 0.75,
         summary=f"consumers of {view.log} / {view.subscription} come and go: {gone.count} went within {span_s:.0f} s, "
-        f"{gone.abrupt} of them by a broken connection; {view.unread} messages wait",
+        f"{gone.abrupt} of them by a broken connection; {counted(view.unread, 'message waits', 'messages wait')}",
         evidence={
             "departures": gone.count,
             "broken_connections": gone.abrupt,

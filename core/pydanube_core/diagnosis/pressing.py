@@ -7,6 +7,7 @@ from typing import Final
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import BrokerView
+from pydanube_core.units import counted
 
 SLOW_SHARE: Final = 0.01  # of the syncs: their p99
 FEWEST_SLOW: Final = 3  # one long wait is no slow disk
@@ -68,13 +69,17 @@ def noisy_neighbour(view: BrokerView, options: DiagnosisOptions) -> Outcome:
         return "nothing was published in the window"
     share, per_s = seen.busiest_bytes / seen.bytes_in, seen.busiest_bytes / seen.window_s
     if not seen.others or share < NOISY_SHARE or per_s < NOISY_BYTES:
-        return f"the busiest topic brought {share:.0%} of {seen.bytes_in} bytes, beside {seen.others} others"
+        return f"the busiest topic brought {share:.0%} of {seen.bytes_in} bytes, beside {counted(seen.others, 'other')}"
     pressed = seen.busy >= BUSY or seen.late_ms >= LATE_MS or seen.slow_syncs >= FEWEST_SLOW
     return Finding(
         severity=Severity.WARNING if pressed else Severity.INFO,
         confidence=0.8,
-        summary=f"{seen.busiest} brings {share:.0%} of all bytes, {per_s / 1e6:.1f} MB a second; {seen.others} other topics "
-        + ("share what it leaves: the broker is busy" if pressed else "have room beside it yet"),
+        summary=f"{seen.busiest} brings {share:.0%} of all bytes, {per_s / 1e6:.1f} MB a second; "
+        + (
+            counted(seen.others, "other topic shares", "other topics share") + " what it leaves: the broker is busy"
+            if pressed
+            else counted(seen.others, "other topic has", "other topics have") + " room beside it yet"
+        ),
         subject={**view.subject, "topic": seen.busiest},
         evidence={
             "share": round(share, 3),

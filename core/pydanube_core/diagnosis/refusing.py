@@ -8,6 +8,7 @@ from typing import Final
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import NO_COUNT, Count, TopicView
+from pydanube_core.units import counted
 
 SIZE_CODES: Final = ("MESSAGE_TOO_LARGE", "BATCH_TOO_LARGE")
 LIMIT_CODES: Final = ("LIMIT_REACHED",)
@@ -44,7 +45,7 @@ def publish_too_large(view: TopicView, options: DiagnosisOptions) -> Outcome:
     limit = view.max_message_size
     return Finding(
         severity=Severity.WARNING,
-        summary=f"{view.log} refused {refused.in_window} publishes within {options.window_s:.0f} s for their size: "
+        summary=f"{view.log} refused {counted(refused.in_window, 'publish', 'publishes')} within {options.window_s:.0f} s for their size: "
         + (f"its policy max_message_size is {limit} bytes" if limit else "they are larger than a broker takes at all"),
         evidence={**_evidence(view, refused, SIZE_CODES), "max_message_size": limit or None},
         next=(
@@ -62,8 +63,8 @@ def producer_limit(view: TopicView, options: DiagnosisOptions) -> Outcome:
     return Finding(
         severity=Severity.WARNING,
         confidence=1.0 if limit else 0.8,
-        summary=f"{view.log} turned producers away {refused.in_window} times within {options.window_s:.0f} s: "
-        f"{view.producers} are connected, and max_producers_per_topic is {limit}",
+        summary=f"{view.log} turned producers away {counted(refused.in_window, 'time')} within {options.window_s:.0f} s: "
+        f"{counted(view.producers, 'is connected', 'are connected')}, and max_producers_per_topic is {limit}",
         evidence={
             **_evidence(view, refused, LIMIT_CODES),
             "producers": view.producers,

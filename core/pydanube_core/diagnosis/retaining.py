@@ -8,6 +8,7 @@ from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, R
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import SubscriptionView
+from pydanube_core.units import counted
 
 
 def retention_risk(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
@@ -19,16 +20,20 @@ def retention_risk(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
     lost = view.state.lost_messages
     headroom_s = view.lag.retention_headroom_s
     what = (
-        f"retention has taken {lost} messages"
+        f"retention has taken {counted(lost, 'unread message')}"
         if lost
-        else f"retention is about to take the oldest of {view.unread}"
+        else f"retention is about to take the oldest of {counted(view.unread, 'unread message')}"
     )
     when = "" if headroom_s is None or lost else f", in {headroom_s:.0f} s"
     return Finding(
         severity=Severity.CRITICAL,
         confidence=1.0 if lost else 0.9,
-        summary=f"{what} unread messages of {view.log} / {view.subscription}{when}: "
-        + (f"{len(view.consumers)} consumers read, too slowly" if view.consumers else "nobody reads"),
+        summary=f"{what} of {view.log} / {view.subscription}{when}: "
+        + (
+            f"{counted(len(view.consumers), 'consumer reads', 'consumers read')}, too slowly"
+            if view.consumers
+            else "nobody reads"
+        ),
         evidence={
             "lost_messages": lost,
             "lag_messages": view.unread,

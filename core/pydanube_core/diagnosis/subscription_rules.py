@@ -17,6 +17,7 @@ from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.retaining import RETENTION_RISK
 from pydanube_core.diagnosis.slowing import DELIVERY_OVER_QUOTA
 from pydanube_core.diagnosis.views import ConsumerView, SubscriptionView
+from pydanube_core.units import counted
 
 BURST_SHARE: Final = 0.5  # of the lag: less does not explain it
 HOT_SHARE: Final = 0.5  # of the messages sampled
@@ -58,7 +59,7 @@ def _look(view: SubscriptionView) -> NextCall:
 
 def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     if view.consumers:
-        return f"{len(view.consumers)} consumers are attached"
+        return counted(len(view.consumers), "consumer is attached", "consumers are attached")
     if view.unread <= options.allowed_messages:
         return "nothing is unread"
     if not isinstance(consumer_crash_loop(view, options), str):
@@ -80,7 +81,8 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     never = left is None and view.cursor_moved_ms is None
     return Finding(
         severity=Severity.INFO if soon else Severity.WARNING,
-        summary=f"{view.unread} messages of {view.log} wait for subscription {view.subscription!r} and no "
+        summary=counted(view.unread, f"message of {view.log} waits", f"messages of {view.log} wait")
+        + f" for subscription {view.subscription!r} and no "
         + ("consumer has come since the broker started" if left is None else f"consumer is attached; {left.name!r} left"),
         evidence={
             **_lag_evidence(view),
@@ -122,7 +124,7 @@ def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             severity=Severity.CRITICAL,
             confidence=0.95,
             summary=f"the connection of consumer {left.name!r} of {view.log} / {view.subscription} broke, and none has "
-            f"come back: {view.unread} messages wait",
+            f"come back: {counted(view.unread, 'message waits', 'messages wait')}",
             evidence={
                 **_lag_evidence(view),
                 "consumer": left.name,
@@ -142,12 +144,13 @@ def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         one for one in view.consumers if one not in dead and one.active and one.answered_ms is not None
     ]
     if working and _late(view, options) is not None:
-        return f"{len(dead)} consumers are silent, the others read everything in time"
+        silent = counted(len(dead), "consumer is silent", "consumers are silent")
+        return f"{silent}, the others read everything in time"
     worst = max(dead, key=lambda one: one.in_flight)
     return Finding(
         severity=Severity.CRITICAL if len(dead) == len(view.consumers) else Severity.WARNING,
         confidence=0.8,
-        summary=f"consumer {worst.name!r} of {view.log} / {view.subscription} holds {worst.in_flight} messages, had "
+        summary=f"consumer {worst.name!r} of {view.log} / {view.subscription} holds {counted(worst.in_flight, 'message')}, had "
         f"been answering, and has said nothing for {_seconds(view, worst.heard_ms):.0f} s",
         evidence={
             **_lag_evidence(view),
@@ -200,7 +203,7 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         severity=Severity.WARNING,
         confidence=0.85 if worst.answered_ms is None else 0.75,
         summary=f"{'a consumer' if len(holding) == 1 else f'{len(holding)} consumers'} of {view.log} / {view.subscription} "
-        f"{'holds' if len(holding) == 1 else 'hold'} {view.state.in_flight} messages and acknowledged none",
+        f"{'holds' if len(holding) == 1 else 'hold'} {counted(view.state.in_flight, 'message')} and acknowledged none",
         evidence={
             **_lag_evidence(view),
             "in_flight": view.state.in_flight,
@@ -225,17 +228,15 @@ def poison_message(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
     worst = view.head_of_line
     if worst is None or (not worst.blocked and worst.failures < POISON_FAILURES):
         return "no message has failed three times" if worst is None else (
-            f"the message that failed most, offset {worst.offset}, did so {worst.failures} times"
+            f"the message that failed most, offset {worst.offset}, did so {counted(worst.failures, 'time')}"
         )  # fmt: skip
     if worst.reason == "ack timeout" and not worst.blocked:
-        return (
-            f"offset {worst.offset} came back {worst.failures} times because nobody answered, not as failed"
-        )
+        return f"offset {worst.offset} came back {counted(worst.failures, 'time')} because nobody answered, not as failed"
     handled = view.poison_policy != "block" and not worst.blocked
     return Finding(
         severity=Severity.INFO if handled else Severity.CRITICAL if worst.blocked else Severity.WARNING,
         confidence=1.0 if worst.blocked else 0.9,
-        summary=f"the message at offset {worst.offset} of {view.log} has failed {worst.failures} times for "
+        summary=f"the message at offset {worst.offset} of {view.log} has failed {counted(worst.failures, 'time')} for "
         f"{view.subscription!r}"
         + (" and blocks the subscription" if worst.blocked else ""),
         evidence={
@@ -265,7 +266,8 @@ def dead_letters_growing(view: SubscriptionView, options: DiagnosisOptions) -> O
         return f"no message was dead-lettered in the last {options.window_s:.0f} s ({count.total} since the start)"
     return Finding(
         severity=Severity.WARNING,
-        summary=f"{count.in_window} messages of {view.log} were dead-lettered for {view.subscription!r} within "
+        summary=counted(count.in_window, f"message of {view.log} was", f"messages of {view.log} were")
+        + f" dead-lettered for {view.subscription!r} within "
         f"{options.window_s:.0f} s",
         evidence={
             "dead_lettered": count.total,
@@ -284,7 +286,8 @@ def hot_key(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     if view.type != "key-shared":
         return f"the subscription is {view.type}: keys do not bind messages to consumers"
     if len(view.consumers) < 2:
-        return f"{len(view.consumers)} consumers are attached: a key keeps nobody from helping"
+        attached = counted(len(view.consumers), "consumer is attached", "consumers are attached")
+        return f"{attached}: a key keeps nobody from helping"
     on_time = _late(view, options)
     if on_time is not None:
         return on_time
@@ -329,7 +332,8 @@ def cursor_rewound(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
     return Finding(
         severity=Severity.INFO if reached else Severity.WARNING,
         summary=f"the cursor of {view.log} / {view.subscription} was moved back from {rewind.from_offset} to "
-        f"{rewind.to_offset}{'' if rewind.by is None else f' by client {rewind.by!r}'}: {rewind.from_offset - rewind.to_offset} messages are unread again",
+        f"{rewind.to_offset}{'' if rewind.by is None else f' by client {rewind.by!r}'}: "
+        + counted(rewind.from_offset - rewind.to_offset, "message is unread again", "messages are unread again"),
         evidence={
             "from_offset": rewind.from_offset,
             "to_offset": rewind.to_offset,
@@ -357,7 +361,8 @@ def produce_burst(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     if burst is None:
         return "production was even over the window"
     if burst.messages < BURST_SHARE * view.unread:
-        return f"{burst.messages} messages above the usual do not explain {view.unread} unread ones"
+        above = counted(burst.messages, "message above the usual does", "messages above the usual do")
+        return f"{above} not explain {counted(view.unread, 'unread message')}"
     if not view.consumers:
         return "no consumer is attached"
     if not view.acknowledged.in_window:
@@ -371,8 +376,8 @@ def produce_burst(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     return Finding(
         severity=Severity.WARNING if late and not soon else Severity.INFO,
         confidence=0.8,
-        summary=f"{view.log} got {burst.messages} messages more than usual within {view.production.window_s:.0f} s; "
-        f"{view.subscription!r} works on the {view.unread} that are left",
+        summary=f"{view.log} got {counted(burst.messages, 'message')} more than usual within {view.production.window_s:.0f} s; "
+        f"{view.subscription!r} works on the {counted(view.unread, 'that is left', 'that are left')}",
         evidence={
             **_lag_evidence(view),
             "burst_messages": burst.messages,
@@ -411,13 +416,17 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         return "the cursor was moved back, which explains the lag"
     limit, rate = view.dispatch_rate_limit, lag.consume_rate
     limited = bool(limit) and rate is not None and rate >= LIMIT_SHARE * limit
-    why = f"is held to {limit} messages a second by its dispatch limit" if limited else "falls behind"
+    why = (
+        f"is held to {counted(limit, 'message')} a second by its dispatch limit"
+        if limited
+        else "falls behind"
+    )
     if view.status is LagStatus.SLOW:
         why = why if limited else "does not catch up"
     return Finding(
         severity=Severity.WARNING,
         confidence=0.9 if view.status is LagStatus.FALLING_BEHIND else 0.7,
-        summary=f"{view.log} / {view.subscription} {why}: {view.unread} messages behind, "
+        summary=f"{view.log} / {view.subscription} {why}: {counted(view.unread, 'message')} behind, "
         + ("rates not known" if rate is None or lag.produce_rate is None
            else f"{lag.produce_rate:.1f} a second come, {rate:.1f} are read"),
         evidence={

@@ -7,6 +7,7 @@ from typing import Final
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import TopicView
+from pydanube_core.units import counted
 
 LEAST_BURST: Final = 100  # messages: less at once is no news
 
@@ -20,7 +21,7 @@ def topic_burst(view: TopicView, options: DiagnosisOptions) -> Outcome:
     return Finding(
         severity=Severity.INFO,
         confidence=0.9,
-        summary=f"{view.log} got {burst.messages} messages more than usual within {view.production.window_s:.0f} s: "
+        summary=f"{view.log} got {counted(burst.messages, 'message')} more than usual within {view.production.window_s:.0f} s: "
         f"{burst.peak_rate:.0f} a second at the most, {burst.typical_rate:.0f} usually",
         evidence={
             "burst_messages": burst.messages,

@@ -10,6 +10,7 @@ from pydanube_core.diagnosis.refusing import PRODUCER_LIMIT, PUBLISH_TOO_LARGE, 
 from pydanube_core.diagnosis.slowing import PUBLISH_OVER_QUOTA
 from pydanube_core.diagnosis.topic_burst import TOPIC_BURST
 from pydanube_core.diagnosis.views import TopicView
+from pydanube_core.units import counted
 
 THROTTLE_CODES: Final = ("RATE_LIMITED",)
 SCHEMA_CODES: Final = ("SCHEMA_MISMATCH", "PAYLOAD_INVALID", "SCHEMA_NOT_FOUND")
@@ -25,8 +26,8 @@ def publish_throttled(view: TopicView, options: DiagnosisOptions) -> Outcome:
     messages = refusals(view.refused_messages, THROTTLE_CODES)
     return Finding(
         severity=Severity.WARNING,
-        summary=f"{view.log} refused {refused.in_window} publishes within {options.window_s:.0f} s: more than "
-        f"{view.max_publish_rate} messages a second came",
+        summary=f"{view.log} refused {counted(refused.in_window, 'publish', 'publishes')} within {options.window_s:.0f} s: more than "
+        f"{counted(view.max_publish_rate, 'message')} a second came",
         evidence={
             "refused_publishes": refused.total,
             "refused_publishes_in_window": refused.in_window,
@@ -50,7 +51,11 @@ def schema_rejections(view: TopicView, options: DiagnosisOptions) -> Outcome:
     messages = refusals(view.refused_messages, SCHEMA_CODES)
     what = "refused" if refused.in_window else "let through, and counted,"
     number = messages.in_window or sum(count.in_window for count in violations.values())
-    things = f"{number} messages that do" if number else f"{refused.in_window} producers that do"
+    things = (
+        counted(number, "message that does", "messages that do")
+        if number
+        else counted(refused.in_window, "producer that does", "producers that do")
+    )
     return Finding(
         severity=Severity.WARNING,
         summary=f"{view.log} {what} {things} not fit schema subject {view.schema_subject!r} within "
@@ -98,7 +103,7 @@ def producer_stopped(view: TopicView, options: DiagnosisOptions) -> Outcome:
     if finished:
         how = "its producer left in good order"
     elif view.producers:
-        how = f"{view.producers} producers are connected and silent"
+        how = counted(view.producers, "producer is", "producers are") + " connected and silent"
     elif left is not None:
         how = f"the connection of producer {left.name!r} broke"
     else:

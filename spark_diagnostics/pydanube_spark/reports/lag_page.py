@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydanube_core.charts.chart import Chart, Series
 from pydanube_core.diagnosis import LagStatus, eta_of_partitions
 from pydanube_core.names import TopicName
-from pydanube_core.units import parse_time_ms
+from pydanube_core.units import counted, parse_time_ms
 
 from pydanube_spark.reports.comparison import comparison_table
 from pydanube_spark.reports.lag_rows import SEVERITY, STRETCHES
@@ -156,7 +156,7 @@ def _worst_course(group: Sequence[Row]) -> list[list[Any]]:
 def _table_row(row: Row) -> TableRow:
     topic = row["topic"]
     consumers = row["consumers"]
-    members = None if consumers is None else "1 consumer" if consumers == 1 else f"{consumers} consumers"
+    members = None if consumers is None else counted(consumers, "consumer")
     about = [topic, row["type"], members]
     quality = row["age_quality"]
     since = "" if row["since_ms"] is None else f"for {age_text((row['as_of_ms'] - row['since_ms']) / 1000)}"

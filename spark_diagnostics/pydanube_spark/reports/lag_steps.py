@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydanube_core.diagnosis import LagStatus, StuckReason
+from pydanube_core.units import counted
 
 from pydanube_spark.reports.lag_view import WARNING, age_text
 from pydanube_spark.reports.page import Step
@@ -14,18 +15,18 @@ from pydanube_spark.reports.page import Step
 _MOST: Final = 5
 _OLD_S: Final = 300.0
 _STUCK: Final = {
-    StuckReason.NO_MEMBER: "{lag} unread messages and no consumer for {since}: start one, or delete the subscription if nobody will read it",
+    StuckReason.NO_MEMBER: "{lag} and no consumer for {since}: start one, or delete the subscription if nobody will read it",
     StuckReason.POISON: "the message at offset {next_unacked} fails again and again: look at it, skip it, or set a dead-letter topic",
     StuckReason.HEAD_OF_LINE: "the message at offset {next_unacked} is not answered while those behind it are: look at the consumer that holds it",
-    StuckReason.NOTHING_IN_FLIGHT: "{consumers} consumers take nothing: look at their processes",
-    StuckReason.IN_FLIGHT_AT_LIMIT: "consumers hold {in_flight} messages, as many as they may, and answer none: look at their processes",
-    StuckReason.NO_ACK: "consumers hold {in_flight} messages and have answered none for {since}: look at their processes",
+    StuckReason.NOTHING_IN_FLIGHT: "{consumers}: look at their processes",
+    StuckReason.IN_FLIGHT_AT_LIMIT: "consumers hold {in_flight}, as many as they may, and answer none: look at their processes",
+    StuckReason.NO_ACK: "consumers hold {in_flight} and have answered none for {since}: look at their processes",
 }
 _STATUS: Final = {
-    LagStatus.DATA_LOST: "retention deleted {lost} messages before they were read: let it wait for cursors, or give it more time",
+    LagStatus.DATA_LOST: "retention deleted {lost} before anybody read: let it wait for cursors, or give it more time",
     LagStatus.AT_RISK: "retention takes the oldest unread message in {headroom}: give it more time, or read faster",
     LagStatus.FALLING_BEHIND: "{produced} messages a second come, {consumed} are read: add consumers or partitions",
-    LagStatus.SLOW: "{lag} unread messages, and no end in sight within an hour: add consumers or partitions",
+    LagStatus.SLOW: "{lag}, and no end in sight within an hour: add consumers or partitions",
     LagStatus.STUCK: "the cursor has not moved for {since}",
 }
 
@@ -55,19 +56,22 @@ def _step(row: Mapping[str, Any]) -> Step:
     elif status in (LagStatus.FALLING_BEHIND, LagStatus.SLOW) and row["consumers"] == 0:
         form = _STUCK[StuckReason.NO_MEMBER]
 
-    def count(name: str, shape: str = ",") -> str:
+    def number(name: str, shape: str) -> str:
         return "–" if row[name] is None else format(row[name], shape)
 
+    def count(name: str, one: str, many: str | None = None) -> str:
+        return f"– {many or one + 's'}" if row[name] is None else counted(row[name], one, many, spec=",")
+
     said = form.format(
-        lag=count("lag_messages"),
-        lost=count("lost_messages"),
+        lag=count("lag_messages", "unread message"),
+        lost=count("lost_messages", "message"),
         since=age_text(None if row["since_ms"] is None else (row["as_of_ms"] - row["since_ms"]) / 1000),
-        next_unacked=count("next_unacked", "d"),
-        consumers=count("consumers"),
-        in_flight=count("in_flight"),
+        next_unacked=number("next_unacked", "d"),
+        consumers=count("consumers", "consumer takes nothing", "consumers take nothing"),
+        in_flight=count("in_flight", "message"),
         headroom=age_text(row["retention_headroom_s"]),
-        produced=count("produce_rate", ",.1f"),
-        consumed=count("consume_rate", ",.1f"),
+        produced=number("produce_rate", ",.1f"),
+        consumed=number("consume_rate", ",.1f"),
     )
     words = shlex.join(["danube", "diagnose", "subscription", row["topic"], row["subscription"]])
     return Step(text=f"{row['subscription']} of {row['topic']}: {said}.", command=words)

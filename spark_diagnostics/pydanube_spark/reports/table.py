@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pydanube_core.units import counted
+
 from pydanube_spark.reports.markup import escaped
 
 #: a strip: (colour, how long), in the order of time
@@ -87,7 +89,8 @@ def _classes(*names: str) -> str:
 def _row(view: TableView, row: TableRow, *, part: bool = False) -> str:
     cells = [_cell(view.head[i], cell) for i, cell in enumerate(row.cells)]
     if row.parts:
-        opener = f'<button class="open" aria-expanded="false">{len(row.parts)} partitions</button>'
+        count = counted(len(row.parts), "partition")
+        opener = f'<button class="open" aria-expanded="false">{count}</button>'
         cells[1] = cells[1].removesuffix("</td>") + opener + "</td>"
     return f"<tr{_classes('part' * part)}>{''.join(cells)}</tr>"
 
