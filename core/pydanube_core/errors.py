@@ -63,6 +63,7 @@ class ClusterError(Exception):
         message: what failed, where, and what to do next; shown to people as it is.
         next: calls that would help: objects with `operation`, `tool`, `command`, `arguments`, `why`.
         retry_after_ms: for retryable errors, the earliest sensible time to try again.
+        retryable: False where this one stays as it is though its code may pass (an undo after a later change).
         details: facts, JSON values only: `field`, `value`, `topic`, `offset`, `outcome` …
     """
 
@@ -75,6 +76,7 @@ class ClusterError(Exception):
         *,
         next: Sequence[Mapping[str, Any]] = (),
         retry_after_ms: int | None = None,
+        retryable: bool = True,
         **details: Any,
     ) -> None:
         self.message = _cut(message or type(self).code.replace("_", " ").lower())
@@ -83,18 +85,20 @@ class ClusterError(Exception):
         }
         self.next: list[dict[str, Any]] = [dict(step) for step in next]
         self.retry_after_ms = retry_after_ms
+        self._may_pass = retryable
         super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (error_for, (self.code, self.message, self.details, self.next, self.retry_after_ms))
+        facts = (self.code, self.message, self.details, self.next, self.retry_after_ms, self._may_pass)
+        return (error_for, facts)
 
     @property
     def retryable(self) -> bool:
         """Whether the same call may succeed later."""
-        return CODES[self.code].retryable
+        return self._may_pass and CODES[self.code].retryable
 
     @property
     def grpc_status(self) -> GrpcStatus:
@@ -153,6 +157,7 @@ class ClusterError(Exception):
             details if isinstance(details, Mapping) else {},
             [step for step in steps if isinstance(step, Mapping)] if isinstance(steps, list) else [],
             wait_ms if isinstance(wait_ms, int) else None,
+            body.get("retryable") is not False,
         )
 
     @staticmethod
@@ -185,14 +190,16 @@ def error_for(
     details: Mapping[str, Any] | None = None,
     next: Sequence[Mapping[str, Any]] = (),
     retry_after_ms: int | None = None,
+    retryable: bool = True,
 ) -> ClusterError:
     """The error of the class that belongs to `code`; an unknown code becomes `Internal`."""
-    facts = {str(k): v for k, v in (details or {}).items() if k not in ("next", "retry_after_ms")}
+    own = ("next", "retry_after_ms", "retryable")
+    facts = {str(k): v for k, v in (details or {}).items() if k not in own}
     cls = _CLASSES.get(code)
     if cls is None:
         facts.setdefault("original_code", code)
         cls = _CLASSES["INTERNAL"]
-    return cls(message, next=next, retry_after_ms=retry_after_ms, **facts)
+    return cls(message, next=next, retry_after_ms=retry_after_ms, retryable=retryable, **facts)
 
 
 # Class, code, gRPC status and exit code: docs/interface.md#5-errors-and-exit-codes. CLOSED_RESOURCE and WINDOW_FULL

@@ -41,6 +41,7 @@ def changed_since(what: str) -> Conflict:
         f"{what} was changed again since: undoing the older change would take back the newer one too. Undo that one "
         "first, or set what you want",
         field="call_id",
+        retryable=False,
     )
 
 

@@ -19,7 +19,7 @@ from mcp import MCPError
 from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, CallToolResult, ElicitRequest, ElicitRequestFormParams
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import OpsClient
-from pydanube_core.errors import ClusterError, InvalidArgument, LimitReached, PlanNotFound, Retryable
+from pydanube_core.errors import ClusterError, InvalidArgument, LimitReached, PlanNotFound
 
 from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.consent import CONSENT, Answer, Question
@@ -156,7 +156,9 @@ class ClusterTasks:
     def _result(self, task: Mapping[str, Any], cluster: str | None) -> dict[str, Any]:
         result = came_to(task)
         if result is None:
-            lost = LimitReached(f"the task is done, but {task['result_reason']}", task_id=task["task_id"])
+            lost = LimitReached(
+                f"the task is done, but {task['result_reason']}", task_id=task["task_id"], retryable=False
+            )
             return _dumped(error_result(lost, self._asked(cluster)))
         return _dumped(ok_result(result, self._asked(cluster)))
 
@@ -222,7 +224,7 @@ class ClusterTasks:
             call = {**arguments, "plan_token": token, "detach": True}
             await client.call(operation, call, principal=principal)
         except ClusterError as error:
-            if not isinstance(error, Retryable) and error.code != "PLAN_USED":
+            if not error.retryable and error.code != "PLAN_USED":
                 await self._discard(client, plan_id, principal)
             raise _as_protocol_error(error) from error
 
@@ -284,5 +286,5 @@ def _between_ms(start: str, end: str) -> int:
 
 
 def _as_protocol_error(error: ClusterError) -> MCPError:
-    code = INTERNAL_ERROR if isinstance(error, Retryable) else INVALID_PARAMS
+    code = INTERNAL_ERROR if error.retryable else INVALID_PARAMS
     return MCPError(code=code, message=error.message, data=error.to_dict())

@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from mcp import MCPError
 from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, Completion, Resource, ResourceTemplate
 from pydanube_admin.registry import OPERATIONS
-from pydanube_core.errors import ClusterError, InvalidArgument, Retryable, TopicNotFound
+from pydanube_core.errors import ClusterError, InvalidArgument, TopicNotFound
 from pydanube_core.names import TopicName
 
 from pydanube_mcp.clusters import Clusters
@@ -156,7 +156,7 @@ async def read_resource(clusters: Clusters, uri: str, *, principal: str | None) 
                 value=parts["broker_id"][:64],
             )
     except ClusterError as error:
-        code = INTERNAL_ERROR if isinstance(error, Retryable) else INVALID_PARAMS
+        code = INTERNAL_ERROR if error.retryable else INVALID_PARAMS
         body = fenced(error.to_dict(), given={"parts": [unquote(part) for part in uri.split("/")]})
         raise MCPError(code=code, message=body["message"], data={"uri": uri, "error": body}) from error
     asked = Asked(

@@ -62,5 +62,7 @@ def _ended(task: Mapping[str, Any]) -> dict[str, Any]:
         )
     result = came_to(task)
     if result is None:
-        raise LimitReached(f"it is done, but {task['result_reason']}", task_id=task["task_id"])
+        raise LimitReached(
+            f"it is done, but {task['result_reason']}", task_id=task["task_id"], retryable=False
+        )
     return result

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pydanube_core.errors import (
     CODES,
     ClusterError,
+    Conflict,
     Fatal,
     GrpcStatus,
     Internal,
@@ -195,3 +196,20 @@ def test_an_error_that_cannot_be_read_is_still_an_error(text: str) -> None:
 )
 def test_any_object_is_some_error(body: dict[str, Any]) -> None:
     assert isinstance(ClusterError.from_dict(body), ClusterError)
+
+
+def test_an_error_that_stays_as_it_is_says_so_wherever_it_goes() -> None:
+    """CONFLICT passes as a rule: others were quicker. An undo after a later change never will."""
+    race = Conflict("others were quicker", topic="/default/t")
+    lasting = Conflict("the topic was changed again since", topic="/default/t", retryable=False)
+    for error, may_pass in ((race, True), (lasting, False)):
+        for again in (
+            error,
+            pickle.loads(pickle.dumps(error)),
+            copy.copy(error),
+            ClusterError.from_json(error.to_json()),
+        ):
+            assert (type(again), again.retryable, again.exit_code) == (Conflict, may_pass, 3)
+            assert again.to_dict() == error.to_dict()
+            assert "retryable" not in again.details
+    assert not TopicNotFound("t", retryable=True).retryable

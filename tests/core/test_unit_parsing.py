@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydanube_core.errors import InvalidArgument
-from pydanube_core.units import format_time, parse_bytes, parse_duration_s, parse_time_ms
+from pydanube_core.units import counted, format_time, parse_bytes, parse_duration_s, parse_time_ms
 
 from tests.core.batches import steady
 
@@ -122,3 +122,9 @@ def test_times_no_calendar_shows_are_refused(time_ms: int) -> None:
     with pytest.raises(InvalidArgument) as refused:
         format_time(time_ms)
     assert refused.value.details["value"] == time_ms
+
+
+def test_one_is_not_many() -> None:
+    assert [counted(n, "message") for n in (0, 1, 2)] == ["0 messages", "1 message", "2 messages"]
+    assert counted(1, "message waits", "messages wait") == "1 message waits"
+    assert counted(12_000, "message waits", "messages wait", spec=",") == "12,000 messages wait"

@@ -51,5 +51,6 @@ class Asking:
             page = {"page": found["next_page"]}
         raise Overloaded(
             f"{operation} has more than {MAX_PAGES * MAX_LIMIT} items, and danube_admin has no pages: ask with "
-            f"`danube {operation.replace('.', ' ')} --limit {MAX_LIMIT}` instead"
+            f"`danube {operation.replace('.', ' ')} --limit {MAX_LIMIT}` instead",
+            retryable=False,
         )

@@ -347,6 +347,7 @@ class Desk:
             raise Conflict(
                 f"the task {task.task_id} was cancelled; what it had done by then stays done",
                 task_id=task.task_id,
+                retryable=False,
             ) from error
         except BaseException as error:
             failed = error

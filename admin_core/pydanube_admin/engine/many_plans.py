@@ -43,6 +43,7 @@ async def topics_named(context: Context, globs: str) -> list[str]:
     if len(found) > MOST:
         raise LimitReached(
             f"{globs} names {len(found)} topics, and one plan is for {MOST} at the most: narrow the glob",
+            retryable=False,
             field="topics",
             value=globs[:200],
             limit=MOST,

@@ -108,6 +108,7 @@ class Plans:
             raise LimitReached(
                 f"a plan with these arguments is {len(value)} bytes, and {MAX_BYTES} can be kept: make the change in "
                 "one step, without plan_only",
+                retryable=False,
                 field="arguments",
                 limit=MAX_BYTES,
             )

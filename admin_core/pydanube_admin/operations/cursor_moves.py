@@ -137,6 +137,7 @@ async def undo_move(context: Context, request: SubscriptionRequest, done: Done) 
             "stored any more: retention, or somebody, has taken them since. What is left can be read again by a seek",
             field="call_id",
             missing_messages=difference.missing,
+            retryable=False,
         ).followed_by(
             next_call(
                 "subscriptions.seek",

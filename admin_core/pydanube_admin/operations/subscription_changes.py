@@ -108,6 +108,7 @@ async def undo_create_subscription(context: Context, request: CreateSubscription
             f"{counted(consumers_of(found), 'consumer reads', 'consumers read')} by the subscription "
             f"{request.subscription!r} of {topic.own.topic}: undoing its creation would disconnect them. Delete it with a plan instead",
             field="call_id",
+            retryable=False,
             topic=topic.own.topic,
         )
     whole = SubscriptionRequest(topic=request.topic, subscription=request.subscription)

@@ -86,6 +86,7 @@ async def _running(context: Context, request: TaskRequest) -> TaskRecord:
     if record.state != RUNNING:
         raise Conflict(
             f"the task {record.task_id} is {record.state}; there is nothing to cancel",
+            retryable=False,
             field="task_id",
             value=record.task_id,
         )
@@ -112,6 +113,7 @@ async def cancel_task(context: Context, request: TaskRequest) -> CancelledTask:
         broker_id = record.life.partition("/")[0]
         raise Conflict(
             f"the task {record.task_id} runs at the broker {broker_id}: ask that one to cancel it",
+            retryable=False,
             field="task_id",
             value=record.task_id,
             broker_id=broker_id,

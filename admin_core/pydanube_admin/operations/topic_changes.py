@@ -145,6 +145,7 @@ async def undo_create(context: Context, request: CreateTopicRequest, done: Done)
             f"by now, and has {counted(topic.producers, 'producer')} and {counted(topic.consumers, 'consumer')}: undoing its creation would destroy "
             "them. Delete it with a plan instead",
             field="call_id",
+            retryable=False,
             topic=name,
         ).followed_by(next_call("topics.delete", {"topic": name}, "shows what would go"))
     return Undo(act=partial(context.port.delete_topic, name))

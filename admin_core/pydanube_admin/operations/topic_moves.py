@@ -108,7 +108,9 @@ async def _moves(context: Context, topic: Topic, to_broker: str | None) -> Mappi
         ).followed_by(next_call("brokers.list", {}, "shows the brokers there are, and their states"))
     found = {log.topic: target for log in topic.logs if (target := _target(log, takers, to_broker))}
     if not found:
-        raise Conflict(f"{topic.own.topic} is with broker {to_broker} already", topic=topic.own.topic)
+        raise Conflict(
+            f"{topic.own.topic} is with broker {to_broker} already", topic=topic.own.topic, retryable=False
+        )
     if to_broker is not None:
         await _check_store(context, to_broker)
     return found

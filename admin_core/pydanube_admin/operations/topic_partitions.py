@@ -146,6 +146,7 @@ def _check_unused(part: TopicFacts) -> None:
         f"{part.topic} is in use: {counted(part.next_offset, 'message was', 'messages were')} written to it, and "
         f"{counted(part.producers, 'producer is', 'producers are')} on it. Partitions go away only while nothing was ever written to them; the topic keeps its number",
         field="call_id",
+        retryable=False,
         topic=part.topic,
     ).followed_by(
         next_call("topics.describe", {"topic": str(part.parent)}, "shows what each partition holds")

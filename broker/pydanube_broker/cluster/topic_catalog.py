@@ -147,7 +147,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         """
         former = self._settled_parent(topic).spec.partitions
         if partitions <= former:
-            raise Conflict(f"{topic} has {former} partitions by now", topic=str(topic))
+            raise Conflict(f"{topic} has partitions by now: {former}", topic=str(topic), retryable=False)
         await self._retry(self._make_partitions, topic, partitions)
         return await self._subscribed_from(topic, former)
 
@@ -313,7 +313,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         parent = self._settled_parent(part.base)
         *others, last = self.index.partitions(part.base)
         if last.topic != part or not others:
-            raise Conflict(f"{part} is not the last partition of {part.base} any more", topic=str(part))
+            raise Conflict(f"{part} is not the last partition any more", topic=str(part), retryable=False)
         key, parent_key = keys.topic_key(part), keys.partitioned_key(part.base)
         spec = replace(parent.spec, partitions=_one_past(others))
         guards = [ModRevision(key, former.revision), ModRevision(parent_key, parent.revision)]

@@ -231,7 +231,9 @@ class Moves:
             if place is None or place.broker_id != target
         ]
         if not away:
-            raise Conflict(f"{records[0].name} is with broker {target} already", topic=records[0].name)
+            raise Conflict(
+                f"{records[0].name} is with broker {target} already", topic=records[0].name, retryable=False
+            )
         return [(record, target) for record in away]
 
     def _last_broker(self, what: str) -> LastBroker:

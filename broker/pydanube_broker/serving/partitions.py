@@ -52,6 +52,7 @@ async def drop_partition(registry: Registry, name: TopicName) -> None:
             f"{name} is in use by now: {counted(topic.state.next_offset, 'message was', 'messages were')} written to "
             f"it, and {counted(topic.producers_connected, 'producer is', 'producers are')} on it; it stays",
             topic=str(name),
+            retryable=False,
         )
     # Nothing is awaited between the look and this: from here on it takes no message.
     topic.closed = Conflict(f"{name} is being taken away: nothing was stored", topic=str(name))

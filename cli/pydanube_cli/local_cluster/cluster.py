@@ -141,7 +141,7 @@ class LocalCluster:
         async with self._lock(n):
             child = self._child(n)
             if child.pid is not None:
-                raise Conflict(f"broker {n} runs already, as process {child.pid}")
+                raise Conflict(f"broker {n} runs already, as process {child.pid}", retryable=False)
             begun = time.monotonic()
             ready = self.folder / f"broker-{n}.ready.json"
             ready.unlink(missing_ok=True)
@@ -170,7 +170,7 @@ class LocalCluster:
         async with self._lock(n):
             child = self._child(n)
             if child.pid is None:
-                raise Conflict(f"broker {n} does not run: danube cluster local start {n}")
+                raise Conflict(f"broker {n} does not run: danube cluster local start {n}", retryable=False)
             await child.end(number, patience_s=STOP_S)
             return self.facts(n)
 
@@ -250,7 +250,8 @@ def prepared(folder: Path, *, brokers: int | None, etcd: int | None, port_offset
         state = State(etcd_ports=_free_ports(etcd or 1), port_offset=port_offset or 0)
     elif is_running(state):
         raise Conflict(
-            f"the local cluster in {folder} runs already, as process {state.pid}: danube cluster local status --data-dir {folder}"
+            f"the local cluster in {folder} runs already, as process {state.pid}: danube cluster local status --data-dir {folder}",
+            retryable=False,
         )
     elif etcd not in (None, len(state.etcd_ports)):
         raise InvalidArgument(
