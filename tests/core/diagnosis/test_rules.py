@@ -265,6 +265,16 @@ def test_a_job_that_comes_and_goes_is_no_fault_until_its_mail_is_old() -> None:
     assert [one.rule for one in quiet(view(departure=visited))] == ["no_consumers"]
 
 
+def test_a_consumer_that_came_back_is_not_slow_for_the_time_when_nobody_read() -> None:
+    """A worker was deployed anew, away for 20 s: what waited is in its hands when the next look comes."""
+    pace = judged(heads=[40 + 5 * i for i in range(60)], cursors=[5 * i for i in range(60)], age_s=20)
+    assert pace.status is LagStatus.CATCHING_UP
+    facts = {"lag": pace, "settled": LagStatus.SLOW, "unread": 40, "in_flight": 40, "acknowledged": SOME}
+    here = {"in_flight": 40, "oldest_in_flight_s": 0.5}
+    assert quiet(view(consumers=(consumer(connected_ms=NOW - 4000, **here),), **facts)) == []
+    assert [one.rule for one in quiet(view(consumers=(consumer(**here),), **facts))] == ["consumer_slow"]
+
+
 def test_late_is_measured_by_age_and_not_by_the_number_of_messages() -> None:
     fresh = judged(heads=[100_000] * 60, cursors=[0] * 60, age_s=3)
     assert (
