@@ -123,10 +123,10 @@ async def test_undo_is_refused_where_something_was_written(cluster: Administered
         client.producer("clicks", routing="explicit") as producer,
     ):
         error = await cluster.refused("changes.undo", call_id=done["call_id"])
-        assert "1 producers are on it" in error.message
+        assert "1 producer is on it" in error.message
         await producer.send(b"x", partition=3)
     error = await cluster.refused("changes.undo", call_id=done["call_id"])
-    assert "/default/clicks-part-3 is in use: 1 messages" in error.message
+    assert "/default/clicks-part-3 is in use: 1 message was" in error.message
     assert (await cluster("topics.describe", topic="clicks"))["partitions"] == 5
     with pytest.raises(Conflict, match="not the last partition"):
         await cluster.broker.port.drop_partition("/default/clicks-part-2")
