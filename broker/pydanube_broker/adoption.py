@@ -18,7 +18,7 @@ import hashlib
 import json
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,6 @@ from pydanube_core.errors import ClusterMismatch, CorruptObject, InvalidArgument
 from pydanube_core.names import AUDIT_TOPIC, TopicName
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import (
-    MAX_OPERATIONS,
-    MAX_TRANSACTION_BYTES,
     Absent,
     Delete,
     DeleteRange,
@@ -39,7 +37,6 @@ from pydanube_storage.metadata import (
     KeyValue,
     MetadataStore,
     Put,
-    Revision,
     read_all,
 )
 from pydanube_storage.metadata.etcd import EtcdStore
@@ -47,6 +44,7 @@ from pydanube_storage.objects import LocalStore, ObjectStore, open_store
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import AssignmentRecord
+from pydanube_broker.cluster.bulk_writes import Say, parts, raise_revision
 from pydanube_broker.cluster.records import PartitionedSpec, SubscriptionSpec, TopicSpec
 from pydanube_broker.data_dir import DataDir, read_format, sync_folder
 from pydanube_broker.metadata_home import (
@@ -54,8 +52,8 @@ from pydanube_broker.metadata_home import (
     IDENTITY,
     SQLITE,
     Home,
+    Identity,
     check_settings,
-    identity_of,
     options_of,
 )
 from pydanube_broker.schema.keys import SUBJECTS
@@ -74,10 +72,6 @@ _LONE: Final = (  # what was true of that one life of the broker, or is another'
 )
 _AUDIT_STATE: Final = "/admin/audit/"
 _PIECE_BYTES: Final = 8 << 20
-_AT_ONCE: Final = 64  # empty changes under way
-_BETWEEN_COMPACTIONS: Final = 20_000
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +98,7 @@ async def adopt(settings: Settings, *, say: Say = lambda line: None) -> Adopted:
         DataDirLocked: the broker runs. ClusterMismatch: it is no lone broker's, or the prefix is not empty.
         ObjectMissing, CorruptObject: of objects that the broker lists. StoreUnavailable, MetadataUnavailable.
     """
-    folder = _checked(settings)
+    folder = checked_folder(settings)
     with DataDir(folder) as data_dir:
         home = Home.read(folder)
         if not (folder / SQLITE).exists():
@@ -147,11 +141,11 @@ async def adopt(settings: Settings, *, say: Say = lambda line: None) -> Adopted:
         return moved
 
 
-def _checked(settings: Settings) -> Path:
-    """The directory that the settings name. Raises what `adopt` raises of settings; nothing is opened."""
+def checked_folder(settings: Settings) -> Path:
+    """The directory that the settings name, of a broker that is stopped. Raises what `adopt` raises of settings; nothing is opened."""
     if settings.metadata.url == EMBEDDED or settings.data.dir is None:
         raise InvalidArgument(
-            "say where the cluster's metadata is to be: --metadata etcd://host:2379/prefix",
+            "say where the cluster's metadata is: --metadata etcd://host:2379/prefix",
             field="metadata.url",
             value=settings.metadata.url,
         )
@@ -159,7 +153,7 @@ def _checked(settings: Settings) -> Path:
     folder = settings.data.dir.expanduser().absolute()
     if not folder.is_dir() or read_format(folder) is None:
         raise InvalidArgument(
-            f"{folder} is no data directory of a broker: name the one that the lone broker had",
+            f"{folder} is no data directory of a broker: name the one that it had",
             field="data.dir",
             value=str(folder),
         )
@@ -188,7 +182,7 @@ class _Move:
     async def is_a_cluster(self) -> bool:
         """Whether the prefix became this directory's cluster already. Raises `ClusterMismatch`: it is another."""
         identity, mark = await self._etcd.get(IDENTITY), await self._etcd.get(ADOPTING)
-        if identity is not None and identity_of(identity.value) == self.cluster_id:
+        if identity is not None and Identity.of(identity.value).cluster_id == self.cluster_id:
             return True
         if identity is None and mark is not None and mark.value == self._mark:
             return False
@@ -210,11 +204,13 @@ class _Move:
         writes = list(moved(items, self._broker_id))
         self._say(f"{len(writes)} keys of the metadata go to {self._url}")
         await self._write_metadata(writes)
-        await self._raise_revision(revision)
+        await raise_revision(self._etcd, revision, Put(ADOPTING, self._mark), self._say)
         replace(self._home, metadata=self._url).write(self._folder)
         self._say(f"{self._url} becomes cluster {self.cluster_id}")
-        identity = json.dumps({"cluster_id": self.cluster_id}).encode()
-        await self._etcd.transact([Put(IDENTITY, identity), Delete(ADOPTING)], guards=[Absent(IDENTITY)])
+        identity = Identity(cluster_id=self.cluster_id)
+        await self._etcd.transact(
+            [Put(IDENTITY, identity.to_json()), Delete(ADOPTING)], guards=[Absent(IDENTITY)]
+        )
         return Adopted(
             broker_id=str(self._broker_id),
             cluster_id=self.cluster_id,
@@ -258,7 +254,7 @@ class _Move:
             ],
             guards=[Absent(IDENTITY)],
         )
-        for part in _parts(writes):
+        for part in parts(writes):
             await self._etcd.transact(part)
         found, _ = await read_all(self._etcd, everything)
         if {each.key: each.value for each in found if each.key != ADOPTING} != {
@@ -269,20 +265,6 @@ class _Move:
                 field="metadata.url",
                 value=self._url,
             )
-
-    async def _raise_revision(self, above: Revision) -> None:
-        """Change nothing so often that etcd gives out no revision, and so no id, that the lone broker gave out."""
-        while (now := self._etcd.statistics().revision) <= above:
-            self._say(f"etcd is at revision {now} of {above}")
-            count = min(above + 1 - now, _BETWEEN_COMPACTIONS)
-            async with anyio.create_task_group() as group:
-                for each in range(_AT_ONCE):
-                    group.start_soon(self._change_nothing, len(range(each, count, _AT_ONCE)))
-            await self._etcd.forget_history(self._etcd.statistics().revision)
-
-    async def _change_nothing(self, times: int) -> None:
-        for _ in range(times):
-            await self._etcd.transact([Put(ADOPTING, self._mark)])
 
 
 def moved(items: Iterable[KeyValue], broker_id: int) -> Iterator[Put]:
@@ -318,21 +300,6 @@ def moved(items: Iterable[KeyValue], broker_id: int) -> Iterator[Put]:
         elif key.startswith(_AUDIT_STATE):
             key = f"{_AUDIT_STATE}{broker_id}/{key.removeprefix(_AUDIT_STATE)}"
         yield Put(renamed.get(key, key), value)
-
-
-def _parts(writes: Iterable[Put]) -> Iterator[list[Put]]:
-    """As many at once as a transaction takes."""
-    part: list[Put] = []
-    size = 0
-    for write in writes:
-        cost = len(write.key.encode()) + len(write.value) + 64
-        if part and (len(part) == MAX_OPERATIONS or size + cost > MAX_TRANSACTION_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(write)
-        size += cost
-    if part:
-        yield part
 
 
 def _sizes(store: ObjectStore, cluster: str) -> dict[str, int]:

@@ -5,7 +5,7 @@ cursors are two halves of one state, as `topics.agreement` says of the files. On
 
 | who | where | what |
 |---|---|---|
-| the prefix | `/cluster/identity` | a random id, made with the first broker |
+| the prefix | `/cluster/identity` | a random id, made with the first broker, and how often etcd was recovered (`cluster_recovery`) |
 | the prefix | `/cluster/brokers/<id>` | a broker that uses it: its directory, and the life of it |
 | the directory | `cluster.json` | that id, the highest revision seen, its present life and the one it was about to begin |
 
@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from pydanube_core.errors import ClusterMismatch, CorruptJournal, InvalidArgument, Retryable, TierNotShared
@@ -51,6 +51,8 @@ log = logging.getLogger("pydanube.cluster")
 
 IDENTITY: Final = "/cluster/identity"
 ADOPTING: Final = "/cluster/adopting"  # until then: which directory is being moved there (`adoption`)
+RECOVERING: Final = "/cluster/recovering"  # brokers whose directories a restored etcd is still to hear of
+RESIDENTS: Final = KeyRange.prefix("/cluster/brokers/")
 _FILE: Final = "cluster.json"
 SQLITE: Final = "metadata.sqlite"
 _WAIT_S: Final = 2.0  # between two attempts of a start that waits for etcd
@@ -65,6 +67,7 @@ class Home:
     revision: int = 0
     life: str = ""
     next_life: str = ""
+    generation: int = 0
 
     @staticmethod
     def read(folder: Path) -> Home | None:
@@ -84,6 +87,21 @@ class Home:
 
     def write(self, folder: Path) -> None:
         write_synced(folder / _FILE, json.dumps(asdict(self)) + "\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """The value of `/cluster/identity`. `generation`: how often the cluster went on with an older etcd."""
+
+    cluster_id: str
+    generation: int = 0
+
+    @classmethod
+    def of(cls, value: bytes) -> Identity:
+        return cls(**json.loads(value))
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +230,7 @@ async def look_at_metadata(settings: Settings, folder: Path) -> None:
     async with EtcdStore(options) as store:
         identity = await store.get(IDENTITY)
         if home is not None:
-            found = None if identity is None else identity_of(identity.value)
+            found = None if identity is None else Identity.of(identity.value)
             _check_home(home, found, store.statistics().revision, 0, str(options.address), folder)
 
 
@@ -254,11 +272,19 @@ async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: s
         )
     if home is not None:
         _check_home(
-            home, None if identity is None else identity_of(identity.value), revision, newest_id, url, folder
+            home, None if identity is None else Identity.of(identity.value), revision, newest_id, url, folder
         )
     if identity is None:
         identity = await _found(store, url, folder)
-    known = home or Home(cluster_id=identity_of(identity.value), metadata=url)
+    found = Identity.of(identity.value)
+    known = home or Home(cluster_id=found.cluster_id, metadata=url, generation=found.generation)
+    waiting = await store.get(RECOVERING)
+    if waiting is not None:
+        raise _mismatch(
+            f"{url} was restored from an older snapshot, and is recovered now: no broker starts before danube cluster recover "
+            f"was called for the data directories of {', '.join(waiting_of(waiting.value)) or 'all brokers'}",
+            folder,
+        )
     key = broker_key(data_dir.broker_id)
     resident = await store.get(key)
     own = resident_of(data_dir, secrets.token_hex(8))
@@ -284,32 +310,49 @@ def resident_of(data_dir: DataDir, life: str) -> Resident:
     )
 
 
+def waiting_of(value: bytes) -> tuple[str, ...]:
+    """The brokers in a value of `RECOVERING`."""
+    return tuple(json.loads(value))
+
+
 def _check_home(
-    home: Home, found_id: str | None, revision: int, newest_id: int, url: str, folder: Path
+    home: Home, found: Identity | None, revision: int, newest_id: int, url: str, folder: Path
 ) -> None:
     """Pure: the directory has been on etcd; is that what is there now?"""
-    if found_id is None:
+    check_identity(home, found, url, folder)
+    if revision < (seen := max(home.revision, newest_id)):
+        raise was_put_back(revision, seen)
+    if found is not None and home.generation < found.generation:
+        raise _mismatch(
+            f"{url} was restored from an older snapshot and recovered without {folder}, which it knows too little of. "
+            f"Nothing was changed. Recover it, then start it: danube cluster recover {folder} --metadata {url}",
+            folder,
+        )
+
+
+def check_identity(home: Home, found: Identity | None, url: str, folder: Path) -> None:
+    """Pure: raise `ClusterMismatch` where the prefix is not the cluster that the directory belongs to."""
+    if found is None:
         raise _mismatch(
             f"{url} holds no cluster, and {folder} belongs to one ({home.cluster_id}, last on {home.metadata}): the "
             "address or the prefix is another, or etcd was emptied. Nothing was changed. Correct --metadata, or restore "
             "etcd from its newest snapshot",
             folder,
         )
-    if found_id != home.cluster_id:
+    if found.cluster_id != home.cluster_id:
         raise _mismatch(
-            f"{url} is cluster {found_id}, and {folder} belongs to {home.cluster_id} (last on {home.metadata}). Nothing "
+            f"{url} is cluster {found.cluster_id}, and {folder} belongs to {home.cluster_id} (last on {home.metadata}). Nothing "
             "was changed. Correct --metadata or --data-dir",
             folder,
         )
-    if revision < (seen := max(home.revision, newest_id)):
-        raise was_put_back(revision, seen)
 
 
 def was_put_back(revision: int, seen: int) -> ClusterMismatch:
     """The error for an etcd that is older than what a data directory has seen of it."""
     return ClusterMismatch(
         f"etcd is at revision {revision}, and this broker has seen {seen}: etcd was restored from an older snapshot, and "
-        "ids would be given twice. Restore etcd from a snapshot that is no older",
+        "ids would be given twice. Restore etcd from a snapshot that is no older; where there is none, let the cluster go on "
+        "with this one: stop all brokers, then danube cluster recover DATA_DIR --metadata URL for the directory of each",
         field="metadata.url",
         revision=revision,
         seen=seen,
@@ -343,9 +386,11 @@ async def _found(store: EtcdStore, url: str, folder: Path) -> KeyValue:
     """Make the prefix a cluster; it must be empty, unless another broker does so in the same moment."""
     page = await store.range(KeyRange.prefix("/"), limit=1)
     if not page.items:
-        identity = json.dumps({"cluster_id": secrets.token_hex(8)}).encode()
+        identity = Identity(cluster_id=secrets.token_hex(8))
         with suppress(GuardFailed):
-            await store.transact([Put(IDENTITY, identity)], guards=[Absent(IDENTITY), Absent(ADOPTING)])
+            await store.transact(
+                [Put(IDENTITY, identity.to_json())], guards=[Absent(IDENTITY), Absent(ADOPTING)]
+            )
     found = await store.get(IDENTITY)
     if found is None and await store.get(ADOPTING) is not None:
         raise _mismatch(
@@ -357,12 +402,6 @@ async def _found(store: EtcdStore, url: str, folder: Path) -> KeyValue:
             f"{url} holds keys of something else ({page.items[0].key}): choose a prefix that is empty", folder
         )
     return found
-
-
-def identity_of(value: bytes) -> str:
-    """The id of a cluster, of what its prefix says at `IDENTITY`."""
-    found: Any = json.loads(value)
-    return str(found["cluster_id"])
 
 
 def _mismatch(message: str, folder: Path) -> ClusterMismatch:

@@ -34,7 +34,15 @@ from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.membership import was_removed
 from pydanube_broker.data_dir import DataDir
 from pydanube_broker.health import Health
-from pydanube_broker.metadata_home import IDENTITY, Home, Resident, broker_key, resident_of, was_put_back
+from pydanube_broker.metadata_home import (
+    IDENTITY,
+    Home,
+    Identity,
+    Resident,
+    broker_key,
+    resident_of,
+    was_put_back,
+)
 from pydanube_broker.standstill import Standstill
 
 log = logging.getLogger("pydanube.cluster")
@@ -52,7 +60,7 @@ async def look_after(store: MetadataStore, data_dir: DataDir, health: Health) ->
             group.start_soon(forget_history, store)
             group.start_soon(_notice_replacement, store, data_dir, health)
             group.start_soon(_notice_removal, store, BrokerId(data_dir.broker_id), health)
-            group.start_soon(_notice_absence, store, health)
+            group.start_soon(_notice_absence, store, data_dir, health)
             group.start_soon(_note_revision, store, data_dir)
             group.start_soon(_ask_after_standstills, store, data_dir, health, health.standstill)
 
@@ -142,8 +150,10 @@ async def _notice_removal(store: EtcdStore, broker_id: BrokerId, health: Health)
                 await anext(events)
 
 
-async def _notice_absence(store: EtcdStore, health: Health) -> None:
+async def _notice_absence(store: EtcdStore, data_dir: DataDir, health: Health) -> None:
     """Ask etcd once in a while whether it is there, so that its absence shows before a change fails; and which it is."""
+    home = Home.read(data_dir.path)
+    assert home is not None, "written when the store was opened"
     while True:
         seen = store.statistics().revision
         try:
@@ -152,7 +162,8 @@ async def _notice_absence(store: EtcdStore, health: Health) -> None:
             health.metadata_away = error
         else:
             health.metadata_away = None
-            if page.revision < seen:
+            recovered = any(Identity.of(item.value).generation > home.generation for item in page.items)
+            if page.revision < seen or recovered:
                 health.fence(was_put_back(page.revision, seen))
                 return
         await anyio.sleep(_AGAIN_S)

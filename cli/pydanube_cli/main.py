@@ -45,6 +45,7 @@ GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
     "cluster": {
         "local": ("local_cluster.command", "local", "run several brokers and etcd on this machine"),
         "adopt": ("adopt", "adopt", "move a lone broker to etcd, as the first of several"),
+        "recover": ("recover", "recover", "go on with an etcd that was restored from an older snapshot"),
     },
     "tls": {
         "init": ("tls", "init", "make an authority and certificates for a broker and its clients"),

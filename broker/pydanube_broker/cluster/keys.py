@@ -60,6 +60,7 @@ WATCHED: Final = KeyRange(start=REGISTRY.start, end=TOMBSTONES.end)
 EPOCHS: Final = KeyRange.prefix(_EPOCHS)
 CLIENTS: Final = KeyRange.prefix("/clients/")
 REMOVED: Final = KeyRange.prefix("/removed/")
+INCARNATIONS: Final = KeyRange.prefix("/incarnations/")
 
 
 class _Trees:

@@ -16,7 +16,6 @@ from pydanube_storage.objects import ObjectName
 
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.flushing import entry_of
-from pydanube_broker.topics.topic import Topic
 
 log = logging.getLogger("pydanube.tier")
 
@@ -61,23 +60,25 @@ def chain(listed: Sequence[tuple[int, int, str]], there: Collection[str], tiered
         at = covered = following.end
 
 
-async def adopt(topic: Topic, catalog: ObjectCatalog, child: TierChild, folder: str) -> None:
-    """Take what is newer than the catalog into it. The topic is this owner's by now."""
-    held = await catalog.head(topic.topic_id)
+async def adopt(topic_id: int, topic: str, epoch: int, catalog: ObjectCatalog, child: TierChild) -> int:
+    """Take what is newer than the catalog into it; how many objects that were. The topic is this owner's by now, in `epoch`."""
+    held = await catalog.head(topic_id)
     if held is None:
-        return
+        return 0
+    folder = held.head.folder
     said, _ = await child.call("list", {"folder": folder})
     there = {fact["key"].rpartition("/")[2] for fact in said["objects"]}
-    listed = [(each.start, each.end, each.name) async for each in catalog.entries(topic.topic_id)]
+    listed = [(each.start, each.end, each.name) async for each in catalog.entries(topic_id)]
     adopted = []
     for name in chain(listed, there, held.head.tiered_offset):
         facts, _ = await child.call("facts", {"key": f"{folder}/{name}"})
-        await catalog.adopt(topic.topic_id, _entry(name, facts), epoch=topic.assigned_epoch)
+        await catalog.adopt(topic_id, _entry(name, facts), epoch=epoch)
         adopted.append(str(name))
     if adopted:
         log.warning(
-            "tier_objects_adopted", extra={"topic": topic.name, "objects": len(adopted), "first": adopted[0]}
+            "tier_objects_adopted", extra={"topic": topic, "objects": len(adopted), "first": adopted[0]}
         )
+    return len(adopted)
 
 
 def _entry(name: ObjectName, facts: dict[str, Any]) -> CatalogEntry:

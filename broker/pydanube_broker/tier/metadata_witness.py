@@ -4,6 +4,7 @@ Once a minute, where the metadata have changed, one broker leaves a mark in the 
 Before it makes the mark, etcd notes its number and life (`/tier/metadata`). So an etcd that knows nothing of the newest
 mark is not the one that was there when it was made: it was restored from an older snapshot, or it is the original and
 another one, restored from its snapshot, is used beside it. Every broker looks, at its start and every ten seconds.
+`cluster_recovery` lets etcd know of the newest mark.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def check_known(newest: OwnerMark | None, noted: Noted, url: str) -> None:
         f"etcd, at revision {noted.read_at}, knows nothing of what this cluster has done in {url} at revision "
         f"{newest.incarnation} ({newest.named}): etcd was restored from an older snapshot, or brokers on another etcd, made "
         "of a snapshot, write there too. No object is written or deleted from here. Stop the brokers on one of the two, or "
-        "restore etcd from a snapshot that is no older",
+        "restore etcd from a snapshot that is no older; to go on with an etcd as it is: danube cluster recover DATA_DIR --metadata "
+        "URL, for the directory of each of its brokers",
         field="metadata.url",
         store=url,
         revision=noted.read_at,

@@ -204,12 +204,12 @@ class Tier:
 
     async def _adopt(self) -> None:
         """The objects are newer than the catalog: take them in, before a topic gives out an offset that is there."""
-        for topic_id, head in (await self.catalog.heads()).items():
+        for topic_id in await self.catalog.heads():
             topic = self._hub.topics.get(topic_id)
             if topic is None:
                 continue
             await self.flusher.claim(topic)
-            await adopt(topic, self.catalog, self.child, head.folder)
+            await adopt(topic_id, topic.name, topic.assigned_epoch, self.catalog, self.child)
 
     async def _cluster_name(self) -> str:
         """The first part of every object's key: one name a metadata store, so that no two clusters share a folder."""

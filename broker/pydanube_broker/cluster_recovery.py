@@ -1,0 +1,413 @@
+"""A cluster goes on with an etcd that was restored from an older snapshot: `danube cluster recover`.
+
+What happened after the snapshot is in the data directories and in the object store; etcd has to hear of it before a broker
+starts. The command is called once for each data directory, in any order, while no broker runs. Called again, after it was
+killed too, it goes on, or finds all done:
+
+1. `/cluster/recovering` names the brokers whose directories are still to be seen: all that the snapshot knows. No broker starts
+   while it is there.
+2. Topics that the directory's journal has in a later epoch than etcd were given to this broker after the snapshot: they are its
+   own again. The catalog takes in objects that are newer than it. What the journal has of topics that etcd does not know is
+   written to `lost+found` in the store: nobody can say what they were.
+3. etcd's revision is raised above all that the directory and the store have seen, since ids come from it, and this
+   directory's turn is over.
+4. The last one ends it: epochs and incarnations are raised above what may have been given out since the snapshot, the newest
+   mark of the store is known to etcd from now on (`tier.metadata_witness`), and the cluster is of a new generation.
+
+A directory of an older generation was not seen: its broker does not start. Recovered later, it keeps the topics that wait for
+it, and what it has of others goes to `lost+found`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pydanube_core.errors import ClusterMismatch, Conflict, InvalidArgument
+from pydanube_core.names import TopicName
+from pydanube_storage.catalog import ObjectCatalog
+from pydanube_storage.metadata import (
+    Absent,
+    Delete,
+    GuardFailed,
+    KeyValue,
+    ModRevision,
+    Put,
+    Revision,
+    read_all,
+)
+from pydanube_storage.metadata.etcd import EtcdStore
+from pydanube_storage.objects import ObjectName, OwnerMark, topic_folder
+
+from pydanube_broker.adoption import checked_folder
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.assignment import Assignment, EpochRecord
+from pydanube_broker.cluster.bulk_writes import Say, parts, raise_revision
+from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId
+from pydanube_broker.cluster.membership import IncarnationRecord
+from pydanube_broker.cluster.move_record import Stage
+from pydanube_broker.data_dir import DataDir
+from pydanube_broker.journal import Disk, HelperPreparer, Journal, JournalOptions
+from pydanube_broker.journal.helper import InlineSyncer
+from pydanube_broker.metadata_home import (
+    IDENTITY,
+    RECOVERING,
+    RESIDENTS,
+    Home,
+    Identity,
+    check_identity,
+    options_of,
+    waiting_of,
+)
+from pydanube_broker.settings import Settings
+from pydanube_broker.tier.adopting import adopt
+from pydanube_broker.tier.child import TierChild
+from pydanube_broker.tier.lost_and_found import Left, LostAndFound
+from pydanube_broker.tier.metadata_witness import SCOPE, note, read_noted
+from pydanube_broker.tier.options import store_options
+from pydanube_broker.tier.ownership import Known, read_known, write_known
+from pydanube_broker.tier.tier import CLUSTER_KEY
+from pydanube_broker.topics.agreement import newest_id
+from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.log_state import LogState
+from pydanube_broker.topics.topic import now_ms
+
+log = logging.getLogger("pydanube.cluster")
+
+_JUMP: Final = 1000  # epochs of a topic, lives of a broker, since a snapshot; `cluster.ids` has room for 2^23
+_MARGIN: Final = 5000  # revisions of the last minute, which no directory had noted yet
+_RAISED: Final = "/cluster/revision"  # written again and again, so that etcd's revision rises
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What one directory told etcd. `waiting`: brokers whose directories are still to be recovered; empty: all done."""
+
+    broker_id: str
+    topics: int
+    objects: int
+    lost_and_found: str | None
+    waiting: tuple[str, ...]
+    generation: int
+
+
+async def recover(
+    settings: Settings, *, without: Iterable[str] = (), say: Say = lambda line: None
+) -> Recovered:
+    """Tell a restored etcd what a data directory knows. Called again it goes on, or finds all done.
+
+    Args:
+        settings: `data.dir` of a broker that is stopped; `metadata` and `tier` of the cluster.
+        without: brokers whose directories are gone for good: the cluster goes on without them.
+        say: gets a line at each step, before it begins.
+
+    Raises:
+        InvalidArgument, TierNotShared, MissingExtra: of the settings. DataDirLocked: the broker runs.
+        ClusterMismatch: the directory is of no cluster, or of another. Conflict: brokers are registered, or etcd is no older.
+        StoreUnavailable, MetadataUnavailable, CorruptJournal, DiskFull.
+    """
+    folder = checked_folder(settings)
+    async with AsyncExitStack() as stack:
+        data_dir = stack.enter_context(DataDir(folder))
+        home = Home.read(folder)
+        if home is None:
+            raise ClusterMismatch(
+                f"{folder} has never been on etcd: there is nothing in it that a restored etcd lacks",
+                field="data.dir",
+                data_dir=str(folder),
+            )
+        hub = Hub()
+        hub.journal = Journal(
+            folder / "journal",
+            JournalOptions(
+                segment_bytes=settings.journal.segment_bytes,
+                tail_cache_bytes=settings.journal.tail_cache_bytes,
+            ),
+            hub,
+            disk=Disk(),
+            syncer=InlineSyncer(Disk()),
+            preparer=HelperPreparer(),
+        )
+        found = hub.journal.recover(hub.begins)
+        stack.callback(hub.journal.abandon)
+        newest = newest_id(hub.states.values(), (header.topic_id for header, _ in found.tail))
+        etcd = await stack.enter_async_context(EtcdStore(options_of(settings)))
+        child = TierChild(store_options(settings, folder, spool=str(data_dir.broker_id)))
+        stack.push_async_callback(child.close)
+        one = _OneDirectory(settings, data_dir, home, hub, etcd, child, say)
+        return await one.run(newest, tuple(without))
+
+
+class _OneDirectory:
+    """One attempt with one data directory."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        data_dir: DataDir,
+        home: Home,
+        hub: Hub,
+        etcd: EtcdStore,
+        child: TierChild,
+        say: Say,
+    ) -> None:
+        self._settings = settings
+        self._folder = data_dir.path
+        self._me = BrokerId(int(data_dir.broker_id))
+        self._home = home
+        self._hub = hub
+        self._etcd = etcd
+        self._child = child
+        self._say = say
+        self._url = str(options_of(settings).address)
+        self._cluster = ""
+
+    async def run(self, newest: int, without: tuple[str, ...]) -> Recovered:
+        identity = await self._identity()
+        await self._check_without(without)
+        name = await self._etcd.get(CLUSTER_KEY)
+        self._cluster = "" if name is None else name.value.decode()
+        mark = await self._newest_mark(SCOPE)
+        seen = max(self._home.revision, newest, 0 if mark is None else mark.incarnation)
+        late = self._home.generation < identity.generation
+        waiting = await self._waiting()
+        if waiting is None and not late:
+            if not await self._is_behind(seen, mark):
+                self._say(f"{self._url} is no older than {self._folder}: there is nothing to recover")
+                return self._result(identity)
+            waiting = await self._begin()
+        topics, objects, kept = 0, 0, None
+        if late or (waiting is not None and str(self._me) in waiting):
+            self._say("the journal is read")
+            await self._hub.journal.begin()  # its last records were acknowledged, too
+            self._hub.fold_replayed()
+            topics = 0 if late else await self._claim_topics()
+            objects = await self._take_in_objects()
+            kept = await self._keep_the_rest(late=late)
+            await self._know_own_mark()
+            await raise_revision(self._etcd, Revision(seen + _MARGIN), Put(_RAISED, b""), self._say)
+        generation = identity.generation + (not late)
+        revision = self._etcd.statistics().revision
+        replace(self._home, metadata=self._url, revision=revision, generation=generation).write(self._folder)
+        if not late:
+            waiting = await self._turn_is_over(without)
+            if not waiting:
+                identity = await self._end(identity)
+        return self._result(identity, topics=topics, objects=objects, kept=kept, waiting=waiting or ())
+
+    def _result(
+        self,
+        identity: Identity,
+        *,
+        topics: int = 0,
+        objects: int = 0,
+        kept: str | None = None,
+        waiting: tuple[str, ...] = (),
+    ) -> Recovered:
+        return Recovered(
+            broker_id=str(self._me),
+            topics=topics,
+            objects=objects,
+            lost_and_found=kept,
+            waiting=waiting,
+            generation=identity.generation,
+        )
+
+    # -- whether there is anything to do ---------------------------------------------------------------------
+
+    async def _identity(self) -> Identity:
+        item = await self._etcd.get(IDENTITY)
+        identity = None if item is None else Identity.of(item.value)
+        check_identity(self._home, identity, self._url, self._folder)
+        assert identity is not None
+        return identity
+
+    async def _check_without(self, without: tuple[str, ...]) -> None:
+        residents, _ = await read_all(self._etcd, RESIDENTS)
+        known = {str(keys.number_in_key(item.key)) for item in residents} - {str(self._me)}
+        for each in without:
+            if each not in known:
+                others = ", ".join(sorted(known)) or "there are none"
+                raise InvalidArgument(
+                    f"{each!r} is no other broker of {self._url}: name one of the others ({others})",
+                    field="without",
+                    value=each,
+                )
+
+    async def _waiting(self) -> tuple[str, ...] | None:
+        item = await self._etcd.get(RECOVERING)
+        return None if item is None else waiting_of(item.value)
+
+    async def _is_behind(self, seen: int, mark: OwnerMark | None) -> bool:
+        noted = await read_noted(self._etcd)
+        return noted.read_at < seen or (mark is not None and not noted.knows(mark))
+
+    async def _begin(self) -> tuple[str, ...]:
+        """Let no broker start until all directories that the snapshot knows were seen."""
+        members, _ = await read_all(self._etcd, keys.MEMBERS)
+        if members:
+            names = ", ".join(str(keys.number_in_key(item.key)) for item in members)
+            raise Conflict(
+                f"brokers are registered on {self._url} ({names}): stop all of them, and wait for 10 s where one was killed, or "
+                "where etcd was restored with what it knew of them. Nothing was changed",
+                field="metadata.url",
+                value=self._url,
+            )
+        residents, _ = await read_all(self._etcd, RESIDENTS)
+        removed, _ = await read_all(self._etcd, keys.REMOVED)
+        known = {keys.number_in_key(item.key) for item in residents} | {self._me}
+        known -= {keys.number_in_key(item.key) for item in removed}
+        waiting = tuple(str(each) for each in sorted(known))
+        self._say(f"no broker starts on {self._url} until this is done for {', '.join(waiting)}")
+        with suppress(GuardFailed):  # another directory was quicker
+            await self._etcd.transact([Put(RECOVERING, _to_json(waiting))], guards=[Absent(RECOVERING)])
+        return await self._waiting() or ()
+
+    # -- what the directory knows ----------------------------------------------------------------------------
+
+    async def _claim_topics(self) -> int:
+        """Topics that came here after the snapshot are this broker's; how many."""
+        came = 0
+        for state in list(self._hub.states.values()):
+            if state.opened and state.epoch:
+                came += await self._claim(state)
+        self._say(f"{came} topics had come to this broker")
+        return came
+
+    async def _claim(self, state: LogState) -> bool:
+        key = keys.assignment_key(TopicId(state.topic_id))
+        while True:
+            item = await self._etcd.get(key)
+            if item is None:
+                return False
+            place = Assignment.of(key, item.value)
+            if state.epoch <= place.epoch:
+                return False
+            claimed = replace(
+                place,
+                broker_id=self._me,
+                epoch=Epoch(state.epoch),
+                stage=Stage.SERVING,
+                move=None,
+                sealed_at_ms=None,
+            )
+            epoch_key = keys.epoch_key(place.topic)
+            counter = await self._etcd.get(epoch_key)
+            counted = 0 if counter is None else EpochRecord.from_json(counter.value, key=epoch_key).epoch
+            writes = [
+                Put(key, claimed.to_record().to_json()),
+                Put(epoch_key, EpochRecord(epoch=max(counted, state.epoch)).to_json()),
+            ]
+            with suppress(GuardFailed):  # another directory has it in an epoch of its own: look again
+                await self._etcd.transact(writes, guards=[ModRevision(key, item.mod_revision)])
+                return place.broker_id != self._me
+
+    async def _take_in_objects(self) -> int:
+        """The catalog lists what is in the store of this broker's topics; how many objects it did not."""
+        catalog, count = ObjectCatalog(self._etcd, wall_ms=now_ms), 0
+        items, _ = await read_all(self._etcd, keys.ASSIGNMENTS)
+        for item in items:
+            place = Assignment.of(item.key, item.value)
+            if place.broker_id != self._me or place.stage is not Stage.SERVING:
+                continue
+            folder = topic_folder(self._cluster, place.topic.namespace, place.topic.name, place.topic_id)
+            if await catalog.head(place.topic_id) is None:
+                said, _ = await self._child.call("list", {"folder": folder})
+                names = [ObjectName.parse(each["key"].rpartition("/")[2]) for each in said["objects"]]
+                starts = [each.start for each in names if each is not None]
+                if not starts:
+                    continue
+                await catalog.claim(
+                    place.topic_id, epoch=place.epoch, folder=folder, start_offset=min(starts)
+                )
+            count += await adopt(place.topic_id, str(place.topic), place.epoch, catalog, self._child)
+        self._say(f"{count} objects were newer than etcd")
+        return count
+
+    async def _keep_the_rest(self, *, late: bool) -> str | None:
+        """Write what becomes part of no topic to `lost+found`; where that is, None: there was nothing."""
+
+        async def left(state: LogState) -> Left | None:
+            if not state.opened:
+                return None
+            item = await self._etcd.get(keys.assignment_key(TopicId(state.topic_id)))
+            if item is None:
+                return Left(topic=TopicName("unknown", f"topic-{state.topic_id}"), start=state.needed_offset)
+            place = Assignment.of(item.key, item.value)
+            if late and place.broker_id != self._me:
+                return Left(topic=place.topic, start=state.needed_offset)
+            return None
+
+        rest = LostAndFound(self._settings, self._me, self._hub, self._cluster, self._child)
+        count, where = await rest.write(left)
+        if not count:
+            return None
+        self._say(f"{count} objects of topics that etcd does not know are in {where}")
+        return where
+
+    async def _know_own_mark(self) -> None:
+        """The store's mark of this directory's last life is known to etcd: its next life follows it."""
+        scope = str(self._me)
+        mark, known = await self._newest_mark(scope), await read_known(self._etcd, scope)
+        if mark is not None and (known is None or not known.took(mark)):
+            await write_known(self._etcd, scope, Known(incarnation=mark.incarnation, life=mark.life))
+
+    async def _newest_mark(self, scope: str) -> OwnerMark | None:
+        if not self._cluster:
+            return None
+        said, _ = await self._child.call("owner_newest", {"cluster": self._cluster, "scope": scope})
+        return None if said["mark"] is None else OwnerMark(**said["mark"])
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    async def _turn_is_over(self, without: tuple[str, ...]) -> tuple[str, ...]:
+        """Take this broker, and those that are gone, off the list; returns who is left on it."""
+        while True:
+            item = await self._etcd.get(RECOVERING)
+            if item is None:
+                return ()
+            left = tuple(
+                each for each in waiting_of(item.value) if each not in without and each != str(self._me)
+            )
+            with suppress(GuardFailed):
+                guard = ModRevision(RECOVERING, item.mod_revision)
+                await self._etcd.transact([Put(RECOVERING, _to_json(left))], guards=[guard])
+                return left
+
+    async def _end(self, identity: Identity) -> Identity:
+        """What may have been given out after the snapshot is left behind, and brokers may start."""
+        self._say("epochs and incarnations are raised")
+        for tree in (keys.EPOCHS, keys.INCARNATIONS):
+            items, _ = await read_all(self._etcd, tree)
+            for part in parts([Put(item.key, _raised(item)) for item in items]):
+                await self._etcd.transact(part)
+        mark, noted = await self._newest_mark(SCOPE), await read_noted(self._etcd)
+        if mark is not None and not noted.knows(mark):
+            await note(self._etcd, noted, mark.incarnation, mark.life)
+        following = replace(identity, generation=identity.generation + 1)
+        pending = await self._etcd.get(RECOVERING)
+        if pending is not None:
+            with suppress(GuardFailed):  # the same command ends it for another directory
+                await self._etcd.transact(
+                    [Put(IDENTITY, following.to_json()), Delete(RECOVERING), Delete(_RAISED)],
+                    guards=[ModRevision(RECOVERING, pending.mod_revision)],
+                )
+        log.info("cluster_recovered", extra={"generation": following.generation})
+        return following
+
+
+def _to_json(waiting: tuple[str, ...]) -> bytes:
+    return json.dumps(waiting).encode()
+
+
+def _raised(item: KeyValue) -> bytes:
+    """A counter of epochs or of a broker's lives, above whatever it was when the snapshot was not made yet."""
+    if item.key in keys.EPOCHS:
+        counted = EpochRecord.from_json(item.value, key=item.key).epoch
+        return EpochRecord(epoch=counted + _JUMP).to_json()
+    lives = IncarnationRecord.from_json(item.value, key=item.key).incarnation
+    return IncarnationRecord(incarnation=lives + _JUMP).to_json()
