@@ -109,7 +109,7 @@ class DataChangesTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficFacts:
-    """Counters since the broker started, of one topic or of all."""
+    """Sums over one topic's logs, or over all: counters since the broker started, and what is there now."""
 
     messages_in: int
     bytes_in: int
@@ -117,6 +117,13 @@ class TrafficFacts:
     redelivered: int
     publish_rejected: int
     dropped: int
+    # What is there now; of all topics without those of the system namespace
+    logs: int
+    subscriptions: int
+    producers: int
+    consumers: int
+    lag_messages: int
+    stored_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

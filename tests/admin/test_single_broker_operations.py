@@ -138,6 +138,28 @@ async def test_metrics_count_messages(cluster: Administered) -> None:
     assert (await cluster("brokers.metrics"))["lag_messages"] == 2
 
 
+async def test_metrics_are_the_sums_of_the_lists_and_make_no_list(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.publish("/default/orders", b"one", b"two")
+    await cluster("topics.create", topic="wide", partitions=3)
+    await cluster("subscriptions.create", topic="wide", subscription="all")
+    topics = (await cluster("topics.list"))["items"]
+    unread = (await cluster("subscriptions.lag"))["items"]
+
+    async def refused(*_: object) -> None:
+        raise AssertionError("made for every topic, every two seconds, for a console that stands open")
+
+    for name in ("topics", "subscriptions", "topic_facts", "lag_facts"):
+        monkeypatch.setattr(cluster.broker.port, name, refused)
+    metrics = await cluster("cluster.metrics")
+    assert metrics["topics"] == sum(max(1, each["partitions"]) for each in topics)
+    assert metrics["stored_bytes"] == sum(each["bytes"] for each in topics)
+    assert metrics["subscriptions"] == len(unread)
+    assert metrics["lag_messages"] == sum(each["lag_messages"] for each in unread)
+    assert (await cluster("topics.metrics", topic="wide"))["subscriptions"] == 3
+
+
 async def test_a_subscription_is_described(cluster: Administered) -> None:
     await cluster.publish("orders", b"1", b"2")
     described = await cluster("subscriptions.describe", topic="orders", subscription="billing")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import InvalidArgument, LastBroker, Unavailable
 from pydanube_core.facts import BrokerFacts, RemovalFacts
-from pydanube_core.names import SYSTEM_NAMESPACE, TopicName
 from pydanube_core.units import format_time, parse_moment_ms
 
 from pydanube_admin.engine.context import Context
@@ -273,31 +273,12 @@ async def leader(context: Context, request: Request) -> Leader:
 
 async def metrics_of(context: Context, port: ClusterPort, topic: str | None) -> dict[str, Any]:
     """Counters of one topic, or of all but the brokers' own."""
-    facts = await context.port.status()
-    traffic = await port.traffic(topic)
-    if topic is None:
-        logs = [each for each in await port.topics() if not each.partitions]
-        logs = [each for each in logs if TopicName.parse(each.topic).namespace != SYSTEM_NAMESPACE]
-        topics = len(logs)
-    else:
-        own, *parts = await port.topic(topic)
-        logs, topics = parts or [own], 1
-    names = {each.topic for each in logs}
-    found = [each for each in await port.subscriptions(topic, None) if each.topic in names]
+    traffic = asdict(await port.traffic(topic))
+    logs = traffic.pop("logs")
     return {
-        "topics": topics,
-        "subscriptions": len(found),
-        "producers": sum(each.producers for each in logs),
-        "consumers": sum(each.consumers for each in logs),
-        "messages_in": traffic.messages_in,
-        "bytes_in": traffic.bytes_in,
-        "messages_out": traffic.messages_out,
-        "redelivered": traffic.redelivered,
-        "publish_rejected": traffic.publish_rejected,
-        "dropped": traffic.dropped,
-        "lag_messages": sum(each.state.lag_messages for each in found),
-        "stored_bytes": sum(each.bytes for each in logs),
-        "uptime_s": round(facts.uptime_s, 3),
+        **traffic,
+        "topics": logs if topic is None else 1,
+        "uptime_s": round((await context.port.status()).uptime_s, 3),
         "as_of": format_time(context.now_ms()),
     }
 

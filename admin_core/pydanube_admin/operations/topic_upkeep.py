@@ -105,4 +105,4 @@ async def truncate_topic(context: Context, request: TruncateTopicRequest) -> Tru
 )
 async def topic_metrics(context: Context, request: TopicRequest) -> TopicMetrics:
     name = (await find_topic(context, request.topic)).own.topic
-    return TopicMetrics(topic=name, **{**await metrics_of(context, context.port, name), "topics": 1})
+    return TopicMetrics(topic=name, **await metrics_of(context, context.port, name))

@@ -33,6 +33,7 @@ from pydanube_broker.journal.tail_cache import CachedBatch, TailCache
 
 MAX_SEGMENT_BYTES: Final = 1 << 30  # a start reads a segment as a whole
 MIN_SEGMENT_BYTES: Final = 16 << 10  # a head and a few records; what is sensible is for the settings to say
+FEW: Final = 16  # batches that are summed sooner than handed to numpy
 READ_GAP_BYTES: Final = 4096  # bytes of other topics that are read along rather than asked for separately
 
 
@@ -322,8 +323,12 @@ class StoredBatches:
         total = 0
         for run in self._runs.get(topic_id, []):
             if run.end > offset:
-                places = np.frombuffer(run.places, dtype=np.uint64)[run.at_or_after(offset) :]  # type: ignore[call-overload]
-                total += int((places & np.uint64(0xFFFFFFFF)).sum())
+                at = run.at_or_after(offset)
+                if len(run.places) - at <= FEW:
+                    total += int(sum(place & 0xFFFFFFFF for place in run.places[at:]))
+                else:
+                    places = np.frombuffer(run.places, dtype=np.uint64)[at:]  # type: ignore[call-overload]
+                    total += int((places & np.uint64(0xFFFFFFFF)).sum())
         return total
 
     def places(

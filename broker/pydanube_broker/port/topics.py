@@ -202,9 +202,7 @@ class TopicsPart:
     def _topic(self, topic: Topic) -> TopicFacts:
         record, state = topic.options, topic.state
         parent = record.parent
-        # Once: what is tiered and still in the journal counts as an object.
-        journal_bytes = self._broker.journal.stored_bytes(topic.topic_id, state.needed_offset)
-        object_bytes = self._broker.tier.object_bytes.get(topic.topic_id, 0)
+        journal_bytes, object_bytes = self._broker.stored_bytes(topic)
         tiers = self._broker.tier.missing is None and topic.durability != "memory"
         return TopicFacts(
             topic=topic.name,
