@@ -301,7 +301,7 @@ def _call(*, operation: Operation, call: Caller | None, common: Common, **given:
     _show(operation, result, common)
     if any(result[field] for field in operation.damage):
         return CODES[CorruptObject.code].exit
-    holds = operation.condition is None or bool(result[operation.condition])
+    holds = operation.condition is None or result[operation.condition] is not False
     return 0 if holds else CODES[ConditionNotMet.code].exit
 
 

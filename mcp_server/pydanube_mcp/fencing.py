@@ -42,7 +42,7 @@ _LONGEST_WORD: Final = 28
 # Keys whose texts are ours: sentences, and what we make out of names that are checked where they come in.
 _OURS: Final = frozenset(
     {
-        "summary", "message", "why", "because", "none_because", "command", "description", "title", "note", "hint",
+        "summary", "message", "why", "because", "command", "description", "title", "note", "hint", "source",
         "unobservable", "remedy", "example", "rule", "later", "next_page", "plan_token", "hash", "prev_hash", "mac", "fingerprint",
     }
 )  # fmt: skip
@@ -72,7 +72,7 @@ def all_plain(value: Any) -> bool:
 
 
 def _is_ours(key: str) -> bool:
-    return key in _OURS or key.endswith("_reason")
+    return key in _OURS or key.endswith(("_reason", "_because"))
 
 
 def _is_a_clients(key: str, beside: Mapping[str, Any]) -> bool:

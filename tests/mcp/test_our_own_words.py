@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from mcp import Client
+from pydanube import connect
+from pydanube_admin.engine.effect import Effect
 from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import ClusterError
 from pydanube_core.names import TopicName
@@ -99,3 +102,68 @@ async def test_no_answer_to_usual_arguments_is_fenced(cluster: Administered) -> 
                 if result.is_error and "untrusted" in text:
                     fenced_answers[operation.tool] = text[max(0, text.index("untrusted") - 400) :][:600]
     assert not fenced_answers, "\n".join(fenced_answers.values())
+
+
+#: keys of what others wrote: names that programs give themselves, messages, what they say of them
+_OTHERS = {
+    "consumer",
+    "producer",
+    "last_consumer",
+    "moved_by",
+    "name",
+    "text",
+    "key",
+    "attributes",
+    "producers",
+    "reason",
+}
+
+
+def _untrusted(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from inner.items() if key == "untrusted" else _untrusted(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _untrusted(inner)
+
+
+async def test_what_we_say_of_things_in_use_is_not_fenced(cluster: Administered) -> None:
+    """Every read, where things have usual names: under `untrusted` is what programs said, and nothing of ours."""
+    await cluster.publish("orders", b"x", b"x")
+    await cluster("audit.query")
+    ours: dict[str, Any] = {}
+    looked = 0
+    async with (
+        connect(cluster.broker.broker_url) as client,
+        client.consumer("orders", "sums", name="sums-worker") as consumer,
+        build_server(cluster.url, profile="full") as server,
+        Client(server) as asking,
+    ):
+        await (await anext(consumer)).ack()
+        await cluster("topics.set_policies", topic="orders", policies={"max_publish_rate": 1000})
+        known = {
+            "topic": "orders",
+            "subscription": "billing",
+            "namespace": "default",
+            "broker_id": cluster.broker_id,
+        }
+        known |= {"query": "delete topic", "operation": "topics.list", "principal": "ann"}
+        for operation in OPERATIONS.values():
+            required = operation.input_schema.get("required", ())
+            if (
+                operation.effect is not Effect.READ
+                or operation.group == "reports"
+                or not set(required) <= set(known)
+            ):
+                continue
+            result = await asking.call_tool(operation.tool, {name: known[name] for name in required})
+            looked += not result.is_error
+            for key, text in _untrusted(result.structured_content):
+                if key not in _OTHERS and text:
+                    ours[f"{operation.tool} {key}"] = text
+        described = (await asking.call_tool("describe_topic", {"topic": "orders"})).structured_content
+    assert ours == {}
+    assert looked > 40
+    assert described is not None
+    assert described["in_use_because"][0] == "consumers and readers connected: 2"

@@ -88,7 +88,7 @@ class DiagnosisResult(Result):
 
     subject: dict[str, Any]
     verdict: str  # healthy | degraded | failing | unknown
-    passed: bool  # nothing as bad as fail_on, or worse, was found
+    passed: bool | None  # nothing as bad as fail_on, or worse, was found; None: no fail_on was given
     findings: list[FindingItem]
     omitted: int  # findings beyond the first hundred
     counts: dict[str, int]  # findings of warning or worse by rule, the omitted ones too
@@ -229,10 +229,10 @@ async def _result(asked: Awaitable[Diagnosis], fail_on: str | None) -> Diagnosis
     )
 
 
-def _passed(found: Diagnosis, fail_on: str | None) -> bool:
+def _passed(found: Diagnosis, fail_on: str | None) -> bool | None:
     """Return whether the check passed. What could not be looked at has not: a check that cannot see must not be green."""
     if fail_on is None:
-        return True
+        return None
     least = Severity[fail_on.upper()]
     return found.verdict is not Verdict.UNKNOWN and all(one.severity < least for one in found.findings)
 

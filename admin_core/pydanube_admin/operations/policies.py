@@ -9,7 +9,7 @@ from pydantic import Field
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.facts import RetentionFacts
 from pydanube_core.refusals import changed_since
-from pydanube_core.units import format_time
+from pydanube_core.units import counted, format_time
 
 PolicyName = Literal[
     "max_producers_per_topic",
@@ -86,7 +86,8 @@ def later_text(loss: RetentionFacts) -> str:
     when = "" if loss.later_from_ms is None else f", the first not before {format_time(loss.later_from_ms)}"
     reading = " once every subscription has acknowledged them" if loss.waits_for_cursors else ", read or not"
     stored = (
-        f"{loss.later_messages} more stored now may go later{reading}{when}; so may "
+        f"{counted(loss.later_messages, 'more message' if loss.messages else 'message')} stored now may go "
+        f"later{reading}{when}; so may "
         if loss.later_messages
         else ""
     )

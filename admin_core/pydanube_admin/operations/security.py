@@ -123,7 +123,7 @@ async def explain_permission(context: Context, request: ExplainRequest) -> Expla
         allowed=decision.allowed,
         principal=str(principal),
         permission=permission,
-        resource=str(resource),
+        resource=str(resource) if resource.namespace else "cluster",
         binding=decision.binding or None,
         role=decision.role or None,
         why=why,

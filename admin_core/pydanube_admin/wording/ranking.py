@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -28,6 +28,7 @@ _STRANGE: Final = 0.2  # of a word's weight there, if nothing here has it
 _WHOLE: Final = 0.6  # how much all words of an operation together weigh beside its best phrase
 _UNKNOWN: Final = 0.35  # of a word's weight: names of somebody's own things say little
 _ASKED_FOR_A_CHANGE: Final = 0.85  # of the score of what changes, where somebody only asks
+_HYPHENED: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)+")
 _ASKS: Final = re.compile(
     r"\W*(?:how (?!do i\b|do we\b|can\b|to\b|could\b|would\b)|wh(?:o|at|ich|en|ere|y)\b|is\b|are\b|does\b|did\b|has\b|have\b|"
     r"show\b|list\b|tell\b|see\b|anything\b|any\b)"
@@ -71,6 +72,9 @@ class Ranking:
         self._names = frozenset(each for own in names.values() for each in own)
         self._small = frozenset(told["words"]["small"].split())
         self._same = _same(told["same"])
+        self._hyphened = {
+            word for text in _all_texts(told, texts) for word in _HYPHENED.findall(text.lower())
+        }
         self._absent = {
             f"absent {name}": Absent(because=each["because"], nearest=tuple(each["nearest"]))
             for name, each in told["absent"].items()
@@ -114,10 +118,19 @@ class Ranking:
     def _asked(self, question: str) -> list[str]:
         """The words of a question; a name that is known stands for itself, and not for its parts."""
         found: list[str] = []
-        for each in re.split(r"([a-z0-9]+(?:[_.][a-z0-9]+)+)", question.lower()):
+        for each in re.split(r"([a-z0-9]+(?:[_.-][a-z0-9]+)+)", question.lower()):
             name = each.replace(".", "_")
-            found += [name] if name in self._names else self.words(each)
+            if name in self._names or self._is_somebodys(each):
+                found.append(name)
+            else:
+                found += self.words(each)
         return self._spelt(dict.fromkeys(found))
+
+    def _is_somebodys(self, text: str) -> bool:
+        """Whether it is the name of somebody's own thing, whose parts say nothing: old-import, and not dead-letter."""
+        if _HYPHENED.fullmatch(text) is None or text in self._hyphened:
+            return False
+        return "_".join(map(stem, text.split("-"))) not in self._same
 
     def rank(self, question: str) -> Ranked:
         """The operations that a question may mean, best first, or what it means that there is not."""
@@ -198,6 +211,13 @@ def other_language(question: str) -> bool:
     elsewhere, english = set(told["elsewhere"].split()), set(told["english"].split())
     others = sum(word in elsewhere for word in words)
     return others >= 2 and others > sum(word in english for word in words)
+
+
+def _all_texts(told: Mapping[str, Any], texts: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Whatever is said of operations, and of what there is not."""
+    yield from told["asked_for"].values()
+    yield from (each["asked_for"] for each in told["absent"].values())
+    yield from (text for own in texts.values() for text in own)
 
 
 @cache

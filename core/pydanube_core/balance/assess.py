@@ -23,6 +23,7 @@ from pydanube_core.balance.facts import BrokerLoad, Policy, Resource, Snapshot
 from pydanube_core.balance.measures import Spread, robust_z, spread_of
 from pydanube_core.balance.plan import Move, Rejection, State, plan_moves
 from pydanube_core.diagnosis.skew import hot_parts
+from pydanube_core.units import counted
 
 _WORST_RATIO: Final = 2.0  # max ÷ mean at which a resource loses all of its points
 _POINTS: Final = {
@@ -232,7 +233,14 @@ def _deductions(
     if stranded:
         points = min(_MOST_LOST["leaving"], _POINTS["leaving"])
         found.append(
-            Deduction(points=points, because=f"{stranded} topics are on brokers that must not keep them")
+            Deduction(
+                points=points,
+                because=counted(
+                    stranded,
+                    "topic is on a broker that must not keep it",
+                    "topics are on brokers that must not keep them",
+                ),
+            )
         )
     if full:
         brokers = len({broker for broker, _ in full})
@@ -275,12 +283,20 @@ def _because(
     taking: Sequence[BrokerLoad],
 ) -> str:
     if bottleneck is None and not stranded:
-        return f"nothing is used enough to matter on {len(taking)} brokers"
+        return f"nothing is used enough to matter on {counted(len(taking), 'broker')}"
     if stranded and not uneven and not full:
-        return f"{stranded} topics are on brokers that must not keep them"
+        return counted(
+            stranded,
+            "topic is on a broker that must not keep it",
+            "topics are on brokers that must not keep them",
+        )
     assert bottleneck is not None or stranded
     if bottleneck is None:
-        return f"{stranded} topics are on brokers that must not keep them"
+        return counted(
+            stranded,
+            "topic is on a broker that must not keep it",
+            "topics are on brokers that must not keep them",
+        )
     view = views[bottleneck]
     ratio = view.spread.max_over_mean or 0.0
     highest = f"{view.spread.highest:.0%} used" if view.capacity_known else _a_second(view.spread.highest)

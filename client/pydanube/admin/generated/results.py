@@ -364,7 +364,7 @@ class DiagnosisResult(Result):
 
     subject: dict[str, Any]
     verdict: str
-    passed: bool
+    passed: bool | None
     findings: list[FindingItem]
     omitted: int
     counts: dict[str, int]
