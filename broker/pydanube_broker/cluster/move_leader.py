@@ -38,36 +38,40 @@ class MoveLeader:
             Conflict: the leadership has ended.
             StoreUnavailable: the others wait for the next look.
         """
-        known = self._since
-        self._since = {}
+        topics = list(topics)
+        self._since = {topic_id: self._since[topic_id] for topic_id in topics if topic_id in self._since}
         for topic_id in topics:
-            item = await self._store.get(keys.assignment_key(topic_id))
-            if item is None:
-                continue
-            now = Assignment.of(item.key, item.value)
-            since = known.get(topic_id)
-            if since is None or since[0] != item.mod_revision:
-                since = (item.mod_revision, self._now_ms())
-            self._since[topic_id] = since
-            counter = await epoch_counter(self._store, now.topic)
-            standing = Standing(alive=alive, waited_ms=self._now_ms() - since[1], last_epoch=counter.epoch)
-            change = leaders_change(now, item.mod_revision, standing)
-            if change is None:
-                continue
-            writes, guards = transaction(change, Witnesses(leadership=self._leadership, counter=counter))
-            try:
-                await self._store.transact(writes, guards=guards)
-            except GuardFailed as error:
-                if error.guard.key == keys.LEADER:
-                    raise
-                log.info(
-                    "move_overtaken",
-                    extra={"topic": str(now.topic), "by": error.guard.key},
-                )
-            else:
-                to = {
-                    "topic": str(now.topic),
-                    "broker": str(change.after.broker_id),
-                    "epoch": change.after.epoch,
-                }
-                log.info("move_step", extra={"step": change.step.value, **to})
+            await self.take_step(topic_id, alive)
+
+    async def take_step(self, topic_id: TopicId, alive: Mapping[BrokerId, Incarnation]) -> None:
+        """The same for one topic, of which something is known to be due."""
+        item = await self._store.get(keys.assignment_key(topic_id))
+        if item is None:
+            return
+        now = Assignment.of(item.key, item.value)
+        since = self._since.get(topic_id)
+        if since is None or since[0] != item.mod_revision:
+            since = (item.mod_revision, self._now_ms())
+        self._since[topic_id] = since
+        counter = await epoch_counter(self._store, now.topic)
+        standing = Standing(alive=alive, waited_ms=self._now_ms() - since[1], last_epoch=counter.epoch)
+        change = leaders_change(now, item.mod_revision, standing)
+        if change is None:
+            return
+        writes, guards = transaction(change, Witnesses(leadership=self._leadership, counter=counter))
+        try:
+            await self._store.transact(writes, guards=guards)
+        except GuardFailed as error:
+            if error.guard.key == keys.LEADER:
+                raise
+            log.info(
+                "move_overtaken",
+                extra={"topic": str(now.topic), "by": error.guard.key},
+            )
+        else:
+            to = {
+                "topic": str(now.topic),
+                "broker": str(change.after.broker_id),
+                "epoch": change.after.epoch,
+            }
+            log.info("move_step", extra={"step": change.step.value, **to})

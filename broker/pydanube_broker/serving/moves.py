@@ -21,6 +21,7 @@ from pydanube_broker.cluster.joined import JoinedBroker
 from pydanube_broker.cluster.membership import BrokerState
 from pydanube_broker.cluster.move import Witnesses, begin, transaction
 from pydanube_broker.cluster.move_leader import MoveLeader
+from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.give_way import GiveWay
@@ -38,7 +39,7 @@ from pydanube_broker.topics.topic import Topic, now_ms
 
 log = logging.getLogger("pydanube.cluster")
 
-_LOOK_S: Final = 1.0  # of the leader
+_LOOK_S: Final = 1.0  # between two looks at all that is under way
 _SAY_S: Final = 60.0  # between two times that this broker says where its topics stand
 _LEAVING_AT_ONCE: Final = 200  # moves that a drain begins between two looks
 _QUIET_LOOKS: Final = 120  # in a row that show nothing on its way, before old fragments are deleted
@@ -59,10 +60,15 @@ class Moves:
         self.taking: TakingAway
         self._mover: Mover | None = None
         self._draining = anyio.Event()
+        self._sealed: set[TopicId] = set()  # for the leader, who gives them to somebody
+        self._any_sealed = anyio.Event()
         self._early: dict[TopicId, tuple[Assignment | None, Revision]] = {}
 
     def seen(self, topic_id: TopicId, assignment: Assignment | None, revision: Revision) -> None:
         """An assignment as it was read or watched."""
+        if assignment is not None and assignment.stage is Stage.SEALED:
+            self._sealed.add(topic_id)
+            self._any_sealed.set()
         if self._mover is None:
             self._early[topic_id] = (assignment, revision)
         else:
@@ -131,14 +137,21 @@ class Moves:
     async def _lead(self, office: JoinedBroker, fragments: Fragments) -> None:
         leader: MoveLeader | None = None
         quiet = 0  # looks in a row at which nothing was on its way
+        look_s = time.monotonic()
         while True:
-            await anyio.sleep(_LOOK_S)
+            sealed = await self._sealed_by(look_s)
+            if (is_look := time.monotonic() >= look_s) or not office.leads():
+                look_s = time.monotonic() + _LOOK_S
             if not office.leads():
                 leader, quiet = None, 0
                 continue
             try:
                 if leader is None:
                     leader = MoveLeader(self._store, office.leadership, now_ms=_monotonic_ms)
+                for topic_id in sealed:  # its clients wait
+                    await leader.take_step(topic_id, office.alive())
+                if not is_look:
+                    continue
                 await self.taking.look(office)
                 await leader.look_after(list(office.moving), office.alive())
                 quiet = 0 if office.moving else quiet + 1
@@ -148,6 +161,13 @@ class Moves:
             except ClusterError as error:
                 leader = None
                 log.warning("moves_not_looked_after", extra={"code": error.code})
+
+    async def _sealed_by(self, then_s: float) -> set[TopicId]:
+        """Topics that were sealed since the last call, as soon as there are any; none at that time."""
+        with anyio.move_on_after(then_s - time.monotonic()):
+            await self._any_sealed.wait()
+        sealed, self._sealed, self._any_sealed = self._sealed, set(), anyio.Event()
+        return sealed
 
     async def _collect(self, office: JoinedBroker, fragments: Fragments) -> None:
         """Delete the hand-overs of moves that are over: nobody will read them while nothing is on its way.

@@ -32,7 +32,8 @@ from pydanube_cli.bench.own_cluster import BROKERS, OwnCluster, own_cluster, unt
 from pydanube_cli.bench.payloads import percentiles_ms
 from pydanube_cli.render import prose
 
-LOADED: Final = 8  # sends of one topic that are under way at once
+LOADED: Final = 8  # who send to one topic at once
+PAUSE_S: Final = 0.01  # of each of them between two sends
 AT_ONCE: Final = 32
 KILLED_TOPICS: Final = 30
 MADE: Final = 100  # new topics whose creation is measured
@@ -75,8 +76,9 @@ async def _moved_round(cluster: OwnCluster, moves: int) -> tuple[list[float], li
     async with _loaded(cluster, "moving") as receipts:
         await until(partial(_longer, receipts, 100), "the load is at work")
         for number in range(moves):
+            described = await cluster.call("topics.describe", {"topic": "moving"})
             two = [await cluster.transaction_ms() for _ in range(2)]
-            needed.append(sum(two) + await cluster.put_and_get_ms())
+            needed.append(sum(two) + await cluster.put_and_get_ms(described["journal_bytes"]))
             prose(f"move {number + 1} of {moves}")
             owner, begun = await _unloaded(cluster, "moving", owner), len(receipts)
             await until(partial(_longer, receipts, begun + 100), "the load goes on")
@@ -117,6 +119,7 @@ async def _loaded(cluster: OwnCluster, topic: str) -> AsyncIterator[list[float]]
             while not enough.is_set():
                 await producer.send(bytes(128))
                 receipts.append(time.perf_counter())
+                await asyncio.sleep(PAUSE_S)
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(LOADED):

@@ -32,7 +32,6 @@ from pydanube_cli.render import prose
 BROKERS: Final = 3
 LOOK_S: Final = 0.02
 _PATIENCE_S: Final = 300.0
-_OBJECT_BYTES: Final = 64 << 10  # of a hand-over
 _RECORD_BYTES: Final = 400
 _OFFSETS: Final = range(200, 14_000)  # the highest port stays below 65536
 
@@ -112,10 +111,10 @@ class OwnCluster:
         await self.store.transact([Put("/bench", os.urandom(_RECORD_BYTES))])
         return (time.perf_counter() - begun) * 1000
 
-    async def put_and_get_ms(self) -> float:
-        """How long it takes to write an object and to read it back."""
+    async def put_and_get_ms(self, size: int) -> float:
+        """How long it takes to write an object of so many bytes, and to read it."""
         self._measured += 1
-        key, body = f"bench/{self._measured}.object", os.urandom(_OBJECT_BYTES)
+        key, body = f"bench/{self._measured}.object", bytes(size)
         begun = time.perf_counter()
         await asyncio.to_thread(self._objects.put, key, body)
         await asyncio.to_thread(self._objects.read, key, 0, len(body))

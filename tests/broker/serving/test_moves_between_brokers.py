@@ -9,6 +9,7 @@ import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.serving import moves
 from pydanube_core.errors import Conflict, InvalidArgument
 from pydanube_core.names import TopicName
 
@@ -80,6 +81,17 @@ async def test_a_topic_goes_round_under_load_and_nothing_is_lost_or_doubled(clus
     first = list(dict.fromkeys(got))
     assert first == sorted(first), "each message first in its order"
     assert stored.commit == len(sent), "each stored once"
+
+
+async def test_what_is_sealed_goes_to_its_next_owner_before_the_leader_looks_round(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clients wait: the leader is told by the watch."""
+    await create(cluster.brokers[1], "t")
+    await until(lambda: cluster.serves_name("t"))
+    monkeypatch.setattr(moves, "_LOOK_S", 3600.0)
+    for _ in range(2):  # the leader has at most one look left
+        await move(cluster, "t", cluster.others("t")[0])
 
 
 async def test_a_broker_that_is_unloaded_hands_all_over_and_takes_no_more_until_it_is_activated(
