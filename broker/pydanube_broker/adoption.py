@@ -28,6 +28,7 @@ import anyio
 from pydanube_core.errors import ClusterMismatch, CorruptObject, InvalidArgument, ObjectMissing
 from pydanube_core.names import AUDIT_TOPIC, TopicName
 from pydanube_storage.catalog import ObjectCatalog
+from pydanube_storage.folders import sync_folder
 from pydanube_storage.metadata import (
     Absent,
     Delete,
@@ -46,7 +47,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import AssignmentRecord
 from pydanube_broker.cluster.bulk_writes import Say, parts, raise_revision
 from pydanube_broker.cluster.records import PartitionedSpec, SubscriptionSpec, TopicSpec
-from pydanube_broker.data_dir import DataDir, read_format, sync_folder
+from pydanube_broker.data_dir import DataDir, read_format
 from pydanube_broker.metadata_home import (
     ADOPTING,
     IDENTITY,

@@ -15,8 +15,9 @@ import tempfile
 from pathlib import Path
 
 from pydanube_core.audit_key import KEY_BYTES, AuditKey
+from pydanube_storage.folders import sync_folder
 
-from pydanube_broker.data_dir import DataDir, sync_folder
+from pydanube_broker.data_dir import DataDir
 
 log = logging.getLogger("pydanube.broker")
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from pydanube_core.errors import DataDirForeign, DataDirLocked, DiskFull, FormatTooNew, InvalidArgument
+from pydanube_storage.folders import own_folder, sync_folder
 
 if sys.platform != "win32":
     import fcntl
@@ -49,7 +50,7 @@ class DataDir:
         self.memory = path is None
         self.format_version = FORMAT_VERSION  # as it was found
         self._upgrade = upgrade
-        self.path = _memory_folder() if path is None else path.absolute()
+        self.path = own_folder(_MEMORY_PREFIX, _memory_root()) if path is None else path.absolute()
         self.broker_id = 0
         self._lock: int | None = None
 
@@ -234,30 +235,6 @@ def write_synced(file: Path, text: str) -> None:
     sync_folder(file.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make what was made or renamed in a folder durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _memory_folder() -> Path:
-    """A folder on a RAM disk where there is one; what a killed broker left there is removed."""
-    root = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
-    for old in root.glob(f"{_MEMORY_PREFIX}*-*"):
-        pid = old.name.removeprefix(_MEMORY_PREFIX).partition("-")[0]
-        if pid.isdigit() and not _alive(int(pid)):
-            shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{_MEMORY_PREFIX}{os.getpid()}-", dir=root))
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _memory_root() -> Path:
+    """A RAM disk where there is one."""
+    return Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())

@@ -13,15 +13,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import Conflict
-from pydanube_core.facts import StateItem
 
 from pydanube_admin.engine.identifiers import is_id, time_of
-from pydanube_admin.engine.kept_records import readable
+from pydanube_admin.engine.kept_records import KeptRecord, readable
 
 PREFIX: Final = "changes/"
 APPLYING, APPLIED, FAILED, INTERRUPTED, UNDONE = "applying", "applied", "failed", "interrupted", "undone"
@@ -38,7 +37,7 @@ MAX_CHANGES: Final = 10_000  # of those that destroy, and of the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeRecord:
+class ChangeRecord(KeptRecord):
     """One change that can be undone until `undo_until_ms`. `image`: what its undo needs of the state before."""
 
     call_id: str
@@ -59,14 +58,7 @@ class ChangeRecord:
     principal_type: str = ""  # as of its call
 
     def to_bytes(self) -> bytes:
-        image = {} if self.image_bytes else self.image
-        return json.dumps({"version": 1, **asdict(replace(self, image=image))}, default=str).encode()
-
-    @classmethod
-    def from_item(cls, item: StateItem) -> ChangeRecord:
-        body = json.loads(item.value)
-        body.pop("version")
-        return cls(**body)
+        return KeptRecord.to_bytes(replace(self, image={}) if self.image_bytes else self)
 
     def image_parts(self) -> list[str]:
         """Keys of the values that the image is kept in."""

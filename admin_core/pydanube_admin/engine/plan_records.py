@@ -9,19 +9,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import json
 import secrets
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import Conflict, LimitReached, PlanMismatch, PlanNotFound
-from pydanube_core.facts import StateItem
 
 from pydanube_admin.engine.identifiers import is_id
-from pydanube_admin.engine.kept_records import readable
+from pydanube_admin.engine.kept_records import KeptRecord, readable
 
 PREFIX: Final = "plans/"
 MAX_PLANS: Final = 1000
@@ -33,7 +31,7 @@ KEPT_MS: Final = 3_600_000  # after its time a plan is kept this long, to say wh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRecord:
+class PlanRecord(KeptRecord):
     """One plan. `arguments` are whole; `secret` is a hash."""
 
     plan_id: str
@@ -53,15 +51,6 @@ class PlanRecord:
     later: str | None = None
     members: list[str] = field(default_factory=list)  # plans that are applied with this one
     principal_type: str = ""  # as of its call
-
-    def to_bytes(self) -> bytes:
-        return json.dumps({"version": 1, **asdict(self)}, default=str).encode()
-
-    @classmethod
-    def from_item(cls, item: StateItem) -> PlanRecord:
-        body = json.loads(item.value)
-        body.pop("version")
-        return cls(**body)
 
     def state_at(self, now_ms: int) -> str:
         """open, used, discarded or expired."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pydanube_core.errors import Internal
-from pydanube_core.facts import StateItem
+
+from pydanube_admin.engine.kept_records import KeptRecord
 
 PREFIX: Final = "tasks/"
 KEPT_MS: Final = 86_400_000
@@ -23,7 +23,7 @@ def task_id_of(call_id: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRecord:
+class TaskRecord(KeptRecord):
     """One call of a long operation."""
 
     task_id: str
@@ -47,15 +47,6 @@ class TaskRecord:
     life: str = ""  # of the broker that runs it
     work: Sequence[Mapping[str, Any]] = ()  # how far it was when that was last noted
     principal_type: str = ""  # as of its call
-
-    def to_bytes(self) -> bytes:
-        return json.dumps({"version": 1, **asdict(self)}, default=str).encode()
-
-    @classmethod
-    def from_item(cls, item: StateItem) -> TaskRecord:
-        body = json.loads(item.value)
-        body.pop("version")
-        return cls(**body)
 
 
 def cut_off(record: TaskRecord) -> Internal:

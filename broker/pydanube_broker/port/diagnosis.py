@@ -205,11 +205,7 @@ class DiagnosisPart(SubscriptionsPart):
         return self._broker.registry.topics if topic is None else self._known_logs(topic)
 
     def _known_logs(self, topic: str) -> Sequence[Topic]:
-        name = TopicName.parse(topic)
-        found = self._broker.registry.parts(name)[1]
-        if not found:
-            raise self._broker.registry.not_found(name)
-        return found
+        return self._broker.registry.known_parts(TopicName.parse(topic))
 
     def _tracks(self, topic: Topic, name: str, subscription_id: int) -> tuple[LogTrack, CursorTrack]:
         """Return the tracks of a subscription; empty ones if it is new."""

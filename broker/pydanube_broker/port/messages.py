@@ -12,7 +12,6 @@ from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.topics.stored_messages import append_durably, messages_between
-from pydanube_broker.topics.topic import Topic
 
 
 class MessagesPart:
@@ -20,17 +19,10 @@ class MessagesPart:
 
     _broker: BrokerParts
 
-    def _concrete(self, topic: str) -> Topic:
-        name = TopicName.parse(topic)
-        found = self._broker.registry.find(name)
-        if found is None:
-            raise self._broker.registry.not_found(name)
-        return found
-
     async def read_messages(
         self, topic: str, *, start: int, end: int, max_messages: int, max_bytes: int
     ) -> Sequence[MessageFacts]:
-        found = self._concrete(topic)
+        found = self._broker.registry.known(TopicName.parse(topic))
         if not found.stores:
             raise DispatchMismatch(
                 f"{topic} is non_reliable and stores nothing: there are no messages to look at",
@@ -49,7 +41,7 @@ class MessagesPart:
     async def publish_message(
         self, topic: str, *, payload: bytes, key: str | None, attributes: Mapping[str, str]
     ) -> int:
-        found = self._concrete(topic)
+        found = self._broker.registry.known(TopicName.parse(topic))
         self._broker.access.check(COLD_CALL, Action.PRODUCE, found.options.topic)
         self._broker.health.check_publish()
         if len(payload) > found.max_message_bytes:

@@ -24,11 +24,7 @@ class ObjectsPart:
     _broker: BrokerParts
 
     def _log(self, topic: str) -> Topic:
-        name = TopicName.parse(topic)
-        found = self._broker.registry.find(name)
-        if found is None:
-            raise self._broker.registry.not_found(name)
-        return found
+        return self._broker.registry.known(TopicName.parse(topic))
 
     async def topic_ranges(
         self, topic: str, *, start: str | None, until: str | None
@@ -38,12 +34,8 @@ class ObjectsPart:
         Raises:
             InvalidArgument: no position, or one beyond the end.
         """
-        name = TopicName.parse(topic)
-        parts = self._broker.registry.parts(name)[1]
-        if not parts:
-            raise self._broker.registry.not_found(name)
         found = {}
-        for part in parts:
+        for part in self._broker.registry.known_parts(TopicName.parse(topic)):
             first = part.start_offset if start is None else await _offset(part, start, "from")
             end = part.commit if until is None else await _offset(part, until, "until")
             found[part.name] = (first, max(first, end))

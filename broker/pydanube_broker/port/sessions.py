@@ -11,7 +11,7 @@ from pydanube_core.secrets import REDACTED, is_secret_name, without_secrets
 
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.slices import Slices
-from pydanube_broker.topics.topic import Topic, now_ms
+from pydanube_broker.topics.topic import now_ms
 
 
 class SessionsPart:
@@ -63,12 +63,7 @@ class SessionsPart:
 
     async def traffic(self, topic: str | None) -> TrafficFacts:
         registry, metrics = self._broker.registry, self._broker.metrics
-        topics: Sequence[Topic] = registry.topics
-        if topic is not None:
-            name = TopicName.parse(topic)
-            topics = registry.parts(name)[1]
-            if not topics:
-                raise registry.not_found(name)
+        topics = registry.topics if topic is None else registry.known_parts(TopicName.parse(topic))
         names = {one.name for one in topics}
         refused = (count for (one, _), count in metrics.rejected.items() if topic is None or one in names)
         slices, now = Slices(), now_ms()

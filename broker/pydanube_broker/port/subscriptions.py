@@ -32,10 +32,7 @@ class SubscriptionsPart:
         if topic is None:
             topics: Sequence[Topic] = sorted(registry.topics, key=lambda one: one.name)
         else:
-            name = TopicName.parse(topic)
-            topics = registry.parts(name)[1]
-            if not topics:
-                raise registry.not_found(name)
+            topics = registry.known_parts(TopicName.parse(topic))
         slices, found = Slices(), []
         for one in topics:
             for pump in sorted(one.subscriptions.values(), key=lambda pump: pump.name):

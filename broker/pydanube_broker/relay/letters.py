@@ -95,10 +95,7 @@ class Letters:
             name, origin = TopicName.parse(said["topic"]), str(said["origin"])
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidArgument("the bytes are no copies for a topic", method=APPEND) from error
-        topic = self._registry.find(name)
-        if topic is None:
-            raise self._registry.not_found(name)
-        await self._append(topic, origin, data[end:])
+        await self._append(self._registry.known(name), origin, data[end:])
         return b""
 
     async def _append(self, topic: Topic, origin: str, batch: bytes) -> None:

@@ -1,8 +1,7 @@
 """The topics and subscriptions this broker serves: the catalog's records brought to life over the journal's state.
 
-The catalog (metadata) says what exists, the journal says what is in it. Both are read at the start and joined by
-id: a state whose topic the catalog does not know was deleted while the broker died; a topic without a state is
-empty.
+The catalog (metadata) says what exists, the journal says what is in it. Both are read at the start and joined by id: a
+state whose topic the catalog does not know was deleted while the broker died; a topic without a state is empty.
 """
 
 from __future__ import annotations
@@ -215,6 +214,18 @@ class Registry:
     def find(self, name: TopicName) -> Topic | None:
         """Return the concrete topic of that name if this broker serves it."""
         return self._topics.get(name)
+
+    def known(self, name: TopicName) -> Topic:
+        """Return the concrete topic of that name. Raises what `not_found` gives."""
+        if (topic := self._topics.get(name)) is None:
+            raise self.not_found(name)
+        return topic
+
+    def known_parts(self, name: TopicName) -> Sequence[Topic]:
+        """Return the concrete topics of one by index. Raises what `not_found` gives."""
+        if not (found := self.parts(name)[1]):
+            raise self.not_found(name)
+        return found
 
     def parts(self, name: TopicName) -> tuple[bool, Sequence[Topic]]:
         """Whether the topic is partitioned, and its concrete topics by index; empty for an unknown one."""

@@ -97,10 +97,7 @@ class TopicAccess:
     def topic(self, called: Called, action: Action, name: TopicName) -> Topic:
         """The topic of that name. Raises `PermissionDenied`, `TopicNotFound`."""
         self.check(called, action, name)
-        topic = self._registry.find(name)
-        if topic is None:
-            raise self._registry.not_found(name)
-        return topic
+        return self._registry.known(name)
 
     def elsewhere(self, name: TopicName) -> ClusterError | None:
         """The error for a topic that another broker has, or nobody yet; None of one that is here or nowhere."""

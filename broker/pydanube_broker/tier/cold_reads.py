@@ -175,7 +175,7 @@ class ColdReads:
                 said, blob = await self._child.call(
                     "read",
                     {
-                        **self._where(topic.topic_id, entry),
+                        **self.where(topic.topic_id, entry),
                         "offset": offset,
                         "max_bytes": CHUNK_BYTES,
                         "epoch": entry.epoch,
@@ -207,7 +207,8 @@ class ColdReads:
                     self._entries.popitem(last=False)
         return entry
 
-    def _where(self, topic_id: int, entry: CatalogEntry) -> dict[str, Any]:
+    def where(self, topic_id: int, entry: CatalogEntry) -> dict[str, Any]:
+        """Return what the child needs to open an object."""
         return {
             "key": f"{self._folders[topic_id]}/{entry.name}",
             "bytes": entry.bytes,
@@ -239,7 +240,7 @@ class ColdReads:
         offset = topic.state.tiered_offset
         if entry is not None:
             said, _ = await self._child.call(
-                "time", {**self._where(topic.topic_id, entry), "time_ms": time_ms}
+                "time", {**self.where(topic.topic_id, entry), "time_ms": time_ms}
             )
             offset = entry.end if said["offset"] is None else said["offset"]
         self._times[topic.topic_id, time_ms] = offset

@@ -60,7 +60,7 @@ async def export_range(
                 await child.call(
                     "export_add",
                     {
-                        **tier.where(topic.topic_id, entry),
+                        **tier.cold.where(topic.topic_id, entry),
                         "token": token,
                         "start": at,
                         "end": min(end, entry.end),

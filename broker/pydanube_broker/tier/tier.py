@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 from pydanube_core.errors import ClusterError, DiskFull, StoreUnavailable
 from pydanube_core.facts import Reason
 from pydanube_core.secrets import without_passwords
-from pydanube_storage.catalog import CatalogEntry, Moment, ObjectCatalog
+from pydanube_storage.catalog import Moment, ObjectCatalog
 from pydanube_storage.metadata import Absent, BootClock, GuardFailed, MetadataStore, Put
 from pydanube_storage.metadata.clock import boot_id
 
@@ -103,7 +103,7 @@ class Tier:
         self.cold = ColdReads(
             hub.journal, self.catalog, self.child, self.folders, start, missing=self.missing
         )
-        self.lag = ColdLag(self.catalog, self.child, self.where)
+        self.lag = ColdLag(self.catalog, self.child, self.cold.where)
         self.long_work = LongWork()
         self.flusher: Flusher
         self.collector: Collector
@@ -378,15 +378,6 @@ class Tier:
         self.object_bytes.pop(topic_id, None)
         self.tending.topic_deleted(topic_id)
         self.wake()
-
-    def where(self, topic_id: int, entry: CatalogEntry) -> dict[str, Any]:
-        """Return what the child needs to open an object."""
-        return {
-            "key": f"{self.folders[topic_id]}/{entry.name}",
-            "bytes": entry.bytes,
-            "footer_bytes": entry.footer_bytes,
-            "footer_crc": entry.footer_crc,
-        }
 
     async def tiered_up_to(self, topic: Topic, offset: int) -> None:
         """Return when everything below `offset`, which is committed, is in the cold tier.

@@ -16,6 +16,7 @@ from typing import Final, NoReturn
 
 from pydanube_core.errors import CorruptObject, ObjectMissing, StoreUnavailable
 
+from pydanube_storage.folders import sync_folder
 from pydanube_storage.objects.protocol import ObjectFact, check_key
 
 _SPOOL: Final = ".spool"
@@ -61,7 +62,7 @@ class LocalStore:
                 temporary.write_bytes(source.read_bytes())
             _sync_file(temporary)
             os.link(temporary, target)
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
         except OSError as error:
             self._fail(key, error)
         finally:
@@ -85,7 +86,7 @@ class LocalStore:
         for each in reversed(missing):
             with contextlib.suppress(FileExistsError):
                 each.mkdir()
-            _sync_folder(each.parent)
+            sync_folder(each.parent)
 
     def read(self, key: str, start: int, end: int) -> bytes:
         try:
@@ -145,7 +146,7 @@ class LocalStore:
         path = self._root / check_key(key)
         try:
             path.unlink()
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -190,14 +191,6 @@ def _pread(fd: int, start: int, end: int) -> bytes:
 
 def _sync_file(path: Path) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -8,7 +8,6 @@ no message is made from what was sent.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from pydanube_core.errors import ClusterError, CorruptObject, ObjectMissing, StoreUnavailable
 
+from pydanube_storage.folders import own_folder
 from pydanube_storage.objects.protocol import ObjectFact, check_key
 from pydanube_storage.objects.retrying import Retry
 
@@ -53,7 +53,7 @@ class FsspecStore:
         self._url = url.rstrip("/")
         self._retry = retry or Retry()
         self._timeout_s = timeout_s
-        self._spool = _new_spool()
+        self._spool = own_folder(_SPOOL_PREFIX, Path(tempfile.gettempdir()))
 
     @property
     def url(self) -> str:
@@ -205,25 +205,6 @@ class FsspecStore:
             cause=cause,
             remedy=remedy,
         ) from error
-
-
-def _new_spool() -> Path:
-    """A folder of this process; those of processes that are gone are removed: a killed one cannot do it itself."""
-    for old in Path(tempfile.gettempdir()).glob(f"{_SPOOL_PREFIX}*-*"):
-        pid = old.name.removeprefix(_SPOOL_PREFIX).partition("-")[0]
-        if pid.isdigit() and not _alive(int(pid)):
-            shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{_SPOOL_PREFIX}{os.getpid()}-"))
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _refused(error: Exception) -> bool:

@@ -1,0 +1,39 @@
+"""Folders of the local disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+
+def sync_folder(folder: Path) -> None:
+    """Make what was made or renamed in a folder durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def own_folder(prefix: str, root: Path) -> Path:
+    """Make a folder of this process below `root`.
+
+    Those of that prefix whose process is gone are removed: one that was killed cannot do it itself.
+    """
+    for old in root.glob(f"{prefix}*-*"):
+        pid = old.name.removeprefix(prefix).partition("-")[0]
+        if pid.isdigit() and not _alive(int(pid)):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=root))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
