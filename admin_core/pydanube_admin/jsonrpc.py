@@ -44,11 +44,7 @@ class Caller(Protocol):
     """How an operation is called; `OpsClient` is one."""
 
     async def call_json(
-        self,
-        operation: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        principal: str | None = None,
+        self, operation: str, arguments: Mapping[str, Any] | None = None, *, principal: str | None = None
     ) -> bytes: ...
 
 

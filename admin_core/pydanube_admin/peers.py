@@ -21,11 +21,7 @@ from pydanube.wire.endpoint import Tls
 from pydanube.wire.http2_transport import Http2Transport
 from pydanube.wire.ops_channel import OpsChannel
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import (
-    InvalidArgument,
-    InvalidName,
-    Unavailable,
-)
+from pydanube_core.errors import InvalidArgument, InvalidName, Unavailable
 from pydanube_core.facts import BrokerAddress
 from pydanube_core.names import TopicName
 from pydanube_core.ops_call import call_request

@@ -21,12 +21,7 @@ from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.rules import alerts_of_all, of_all_brokers, of_owners
-from pydanube_core.errors import (
-    ClusterError,
-    NotOwner,
-    SubscriptionNotFound,
-    Unavailable,
-)
+from pydanube_core.errors import ClusterError, NotOwner, SubscriptionNotFound, Unavailable
 from pydanube_core.facts import (
     BrokerAddress,
     BrokerFacts,

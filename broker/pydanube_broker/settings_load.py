@@ -18,14 +18,7 @@ from pydantic import ValidationError
 from pydanube_core.batch.layout import MAX_COPY_BYTES
 from pydanube_core.errors import InvalidArgument
 
-from pydanube_broker.settings import (
-    ENVIRONMENT_ONLY,
-    Journal,
-    Settings,
-    Source,
-    SourceKind,
-    sections,
-)
+from pydanube_broker.settings import ENVIRONMENT_ONLY, Journal, Settings, Source, SourceKind, sections
 from pydanube_broker.settings_values import MEMORY_DIR, SECURITY_FILE, Section
 
 # Flags that are not simply `--<key>` or exist at all; only for naming a source.
@@ -93,9 +86,7 @@ def _variable(name: str) -> str:
 
 
 def load_settings(
-    file: Path | None = None,
-    env: Mapping[str, str] | None = None,
-    overrides: Mapping[str, Any] | None = None,
+    file: Path | None = None, env: Mapping[str, str] | None = None, overrides: Mapping[str, Any] | None = None
 ) -> Settings:
     """Read the settings from the data directory (`danube security init`), a TOML file, the environment, then flags.
 

@@ -11,11 +11,7 @@ from collections.abc import Collection, Mapping
 
 
 def safe_position(
-    *,
-    safe: int,
-    local_durable: int,
-    replicas: Mapping[str, int] | None = None,
-    in_sync: Collection[str] = (),
+    *, safe: int, local_durable: int, replicas: Mapping[str, int] | None = None, in_sync: Collection[str] = ()
 ) -> int:
     """Return the position up to which a topic's records are safe. Positions are addresses in its owner's journal.
 

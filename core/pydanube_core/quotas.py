@@ -19,13 +19,7 @@ QUOTAS: Final = "security/quotas/"  # keys of the metadata store: one of ours fo
 
 Kind = Literal["namespace", "principal"]
 
-OF_BOTH: Final = (
-    "producers",
-    "messages_in_per_s",
-    "bytes_in_per_s",
-    "messages_out_per_s",
-    "bytes_out_per_s",
-)
+OF_BOTH: Final = ("producers", "messages_in_per_s", "bytes_in_per_s", "messages_out_per_s", "bytes_out_per_s")
 #: what each kind may be given: a topic has no owner but its namespace, a connection none but its principal
 QUOTA_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "namespace": ("topics", "subscriptions", "stored_bytes", *OF_BOTH),

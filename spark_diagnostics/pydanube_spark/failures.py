@@ -86,9 +86,7 @@ def start_failure(error: Exception, master: str | None) -> ClusterError:
     reason = reason_of(error).rstrip(".")
     if master is not None:
         return InvalidArgument(
-            f"Spark does not start with --master {master}: {reason}. {_HELP}",
-            field="master",
-            value=master,
+            f"Spark does not start with --master {master}: {reason}. {_HELP}", field="master", value=master
         )
     return Internal(f"Spark does not start: {reason}", type=type(error).__name__)
 

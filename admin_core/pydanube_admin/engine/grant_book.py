@@ -12,22 +12,10 @@ from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
-from pydanube_core.errors import (
-    ConditionNotMet,
-    GrantNotFound,
-    InvalidArgument,
-    PermissionDenied,
-)
+from pydanube_core.errors import ConditionNotMet, GrantNotFound, InvalidArgument, PermissionDenied
 from pydanube_core.refusals import changed_since
 from pydanube_core.security.identity import ANONYMOUS, Identity, current_identity
-from pydanube_core.security.permissions import (
-    BUILT_IN,
-    Binding,
-    Grants,
-    Principal,
-    Role,
-    Scope,
-)
+from pydanube_core.security.permissions import BUILT_IN, Binding, Grants, Principal, Role, Scope
 from pydanube_core.security.records import (
     BINDINGS,
     REVOCATIONS,

@@ -29,10 +29,7 @@ Undoer = Callable[[Any, Any, Done], Awaitable[Undo]]
 
 
 # Their names say it; each word more is read by a model with every turn.
-_PLAN_ARGUMENTS: Final = {
-    "plan_only": {"type": "boolean"},
-    "plan_token": {"type": "string"},
-}
+_PLAN_ARGUMENTS: Final = {"plan_only": {"type": "boolean"}, "plan_token": {"type": "string"}}
 _LONG_ARGUMENTS: Final = {"detach": {"type": "boolean"}}
 _OF_EVERY_CALL: Final = frozenset({*_PLAN_ARGUMENTS, *_LONG_ARGUMENTS})
 # They carry out what another operation is, which may be a long one.

@@ -48,10 +48,7 @@ class QueryAuditRequest(ListRequest):
     principal: Annotated[str | None, Field(max_length=256, description="Only of this principal")] = None
     operation: Annotated[str | None, Field(max_length=100, description="Only of this operation")] = None
     topic: OptionalTopic = None
-    since: Annotated[
-        str | None,
-        Field(max_length=64, description=SINCE_DESCRIPTION),
-    ] = None
+    since: Annotated[str | None, Field(max_length=64, description=SINCE_DESCRIPTION)] = None
     call_id: Annotated[str | None, Field(max_length=64, description="Only of this call")] = None
 
 
@@ -255,7 +252,7 @@ async def forecast_export_audit(context: Context, request: ExportAuditRequest) -
             entry(
                 str(request.to or request.into), None, {"from_seq": request.from_seq, "limit": request.limit}
             )
-        ],
+        ]
     )
 
 

@@ -6,20 +6,10 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
-from pydanube_core.errors import (
-    GrantNotFound,
-    InvalidArgument,
-)
+from pydanube_core.errors import GrantNotFound, InvalidArgument
 from pydanube_core.names import TopicName, check_namespace
-from pydanube_core.security.permissions import (
-    Binding,
-    Principal,
-    Scope,
-)
-from pydanube_core.security.records import (
-    binding_key,
-    encode_binding,
-)
+from pydanube_core.security.permissions import Binding, Principal, Scope
+from pydanube_core.security.records import binding_key, encode_binding
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect

@@ -221,8 +221,7 @@ async def describe_broker(context: Context, request: BrokerRequest) -> BrokerSta
 async def broker_config(context: Context, request: BrokerRequest) -> BrokerConfig:
     facts = await _this(context, request.broker_id)
     return BrokerConfig(
-        broker_id=facts.broker_id,
-        settings=[SettingItem.of(each) for each in await context.port.settings()],
+        broker_id=facts.broker_id, settings=[SettingItem.of(each) for each in await context.port.settings()]
     )
 
 

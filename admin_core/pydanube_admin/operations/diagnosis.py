@@ -27,8 +27,7 @@ from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import glob, page_of
 
 FailOn = Annotated[
-    Literal["info", "warning", "critical"] | None,
-    Field(description="passed is false (exit 6) from here on"),
+    Literal["info", "warning", "critical"] | None, Field(description="passed is false (exit 6) from here on")
 ]
 
 

@@ -28,8 +28,7 @@ class SetFailurePolicyRequest(SubscriptionRequest):
         int | None, Field(ge=0, description="Redeliveries before the poison policy applies")
     ] = None
     ack_timeout_ms: Annotated[
-        int | None,
-        Field(ge=0, description="An unacknowledged message returns after this; 0: never"),
+        int | None, Field(ge=0, description="An unacknowledged message returns after this; 0: never")
     ] = None
     base_redelivery_delay_ms: Annotated[
         int | None, Field(ge=0, description="Delay after the first failure")

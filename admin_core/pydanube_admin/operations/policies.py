@@ -54,9 +54,7 @@ def plain(policies: Policies | None) -> dict[str, int | None]:
 def check_some(policies: Policies) -> None:
     if not policies:
         raise InvalidArgument(
-            f"policies is empty; name at least one of {', '.join(POLICIES)}",
-            field="policies",
-            value={},
+            f"policies is empty; name at least one of {', '.join(POLICIES)}", field="policies", value={}
         )
 
 

@@ -13,12 +13,7 @@ from pydanube_core.units import format_time, parse_duration_s
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Forecast, entry
-from pydanube_admin.engine.grant_book import (
-    GrantBook,
-    check_room,
-    grant_book,
-    write_grant,
-)
+from pydanube_admin.engine.grant_book import GrantBook, check_room, grant_book, write_grant
 from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import glob, page_of
@@ -41,19 +36,10 @@ class CreateRevocationRequest(Request):
         Field(description="jti: a web token; subject: all that it was issued until now"),
     ]
     value: Annotated[
-        str,
-        Field(
-            min_length=1,
-            max_length=256,
-            description="The jti, a principal, or a serial number",
-        ),
+        str, Field(min_length=1, max_length=256, description="The jti, a principal, or a serial number")
     ]
     expires: Annotated[
-        str | None,
-        Field(
-            max_length=20,
-            description="30d …: how long such tokens live; without: kept",
-        ),
+        str | None, Field(max_length=20, description="30d …: how long such tokens live; without: kept")
     ] = None
     principal_type: Annotated[Literal["user", "service_account"], Field(description="Of a subject")] = "user"
 
@@ -101,7 +87,7 @@ async def forecast_create_revocation(context: Context, request: CreateRevocation
             entry(
                 f"revocations/{made.id}", None if before is None else _revocation(before), _revocation(made)
             )
-        ],
+        ]
     )
 
 

@@ -6,10 +6,7 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
-from pydanube_core.errors import (
-    AlreadyExists,
-    InvalidArgument,
-)
+from pydanube_core.errors import AlreadyExists, InvalidArgument
 from pydanube_core.security.permissions import (
     ACT_FOR,
     BUILT_IN,
@@ -22,10 +19,7 @@ from pydanube_core.security.permissions import (
     Role,
     Scope,
 )
-from pydanube_core.security.records import (
-    encode_role,
-    role_key,
-)
+from pydanube_core.security.records import encode_role, role_key
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect

@@ -5,27 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from pydantic import Field
-from pydanube_core.errors import (
-    InvalidArgument,
-)
+from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import TopicName, check_namespace
-from pydanube_core.security.permissions import (
-    CONSUME,
-    LOOK_UP,
-    PRODUCE,
-    Principal,
-    Resource,
-)
+from pydanube_core.security.permissions import CONSUME, LOOK_UP, PRODUCE, Principal, Resource
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.grant_book import (
-    PrincipalName,
-    PrincipalType,
-    calling_identity,
-    grant_book,
-)
+from pydanube_admin.engine.grant_book import PrincipalName, PrincipalType, calling_identity, grant_book
 from pydanube_admin.engine.models import Request, Result
 from pydanube_admin.engine.operation import DECLARED, Example, operation
 

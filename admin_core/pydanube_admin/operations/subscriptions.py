@@ -64,14 +64,7 @@ class SubscriptionItem(Result):
 
 
 LagStatusName = Literal[
-    "UNKNOWN",
-    "DATA_LOST",
-    "CAUGHT_UP",
-    "AT_RISK",
-    "STUCK",
-    "FALLING_BEHIND",
-    "SLOW",
-    "CATCHING_UP",
+    "UNKNOWN", "DATA_LOST", "CAUGHT_UP", "AT_RISK", "STUCK", "FALLING_BEHIND", "SLOW", "CATCHING_UP"
 ]
 
 
@@ -238,10 +231,7 @@ async def _not_found(context: Context, topic: str | None, subscription: str) -> 
     title="List subscriptions",
     summary="List subscriptions with type, consumers and lag.",
     default_profile=True,
-    examples=(
-        Example({}, "every subscription"),
-        Example({"topic": "orders"}, "of one topic"),
-    ),
+    examples=(Example({}, "every subscription"), Example({"topic": "orders"}, "of one topic")),
 )
 async def list_subscriptions(context: Context, request: ListSubscriptionsRequest) -> Page[SubscriptionItem]:
     topic = None if request.topic is None else (await find_topic(context, request.topic)).own.topic
@@ -253,10 +243,7 @@ async def list_subscriptions(context: Context, request: ListSubscriptionsRequest
         )
 
     async def changed(news: ListChanges) -> Sequence[tuple[str, str]]:
-        keys = await chosen(
-            news.subscriptions,
-            lambda key: _is_of(key, topic) and matches(key.subscription),
-        )
+        keys = await chosen(news.subscriptions, lambda key: _is_of(key, topic) and matches(key.subscription))
         return await together.of(keys, partly=True)
 
     async def made(some: Sequence[tuple[str, str]]) -> list[SubscriptionItem]:

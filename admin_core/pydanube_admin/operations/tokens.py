@@ -7,16 +7,9 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
-from pydanube_core.errors import (
-    AlreadyExists,
-    GrantNotFound,
-)
+from pydanube_core.errors import AlreadyExists, GrantNotFound
 from pydanube_core.security.api_tokens import DICE_BYTES, new_token, renewed
-from pydanube_core.security.permissions import (
-    Binding,
-    Principal,
-    Scope,
-)
+from pydanube_core.security.permissions import Binding, Principal, Scope
 from pydanube_core.security.records import (
     TokenRecord,
     binding_key,
@@ -169,10 +162,7 @@ async def rotate_token(context: Context, request: RotateTokenRequest) -> NewToke
     )
     ending = encode_token(renewed(former, now_ms=now, overlap_ms=overlap_ms))
     await write_grant(
-        context,
-        token_key(record.token_id),
-        encode_token(record),
-        **{token_key(former.token_id): ending},
+        context, token_key(record.token_id), encode_token(record), **{token_key(former.token_id): ending}
     )
     return NewToken(**_token(record), token=text)
 

@@ -159,10 +159,7 @@ async def undo_create(context: Context, request: CreateTopicRequest, done: Done)
     forecast=forecast_create,
     undo=undo_create,
     default_profile=True,
-    later_arguments={
-        "compaction": "tier",
-        "typed_columns": "tier",
-    },
+    later_arguments={"compaction": "tier", "typed_columns": "tier"},
     examples=(
         Example({"topic": "orders"}, "one reliable, fsynced topic"),
         Example({"topic": "orders", "partitions": 3}, "three partitions"),
@@ -181,11 +178,7 @@ async def create_topic(context: Context, request: CreateTopicRequest) -> Created
     except AlreadyExists as error:
         raise _taken(name) from error
     own = (await context.port.topic(name))[0]
-    return CreatedTopic.of(
-        own,
-        topic_id=str(own.topic_id),
-        created_at=format_time(own.created_at_ms),
-    )
+    return CreatedTopic.of(own, topic_id=str(own.topic_id), created_at=format_time(own.created_at_ms))
 
 
 async def _topic_to_delete(context: Context, request: TopicRequest) -> Topic:
@@ -229,13 +222,7 @@ async def forecast_delete(context: Context, request: TopicRequest) -> Forecast:
             bytes=topic.bytes,
         ),
         image={"call_id": context.call_id, "topic_id": str(own.topic_id)},
-        basis=[
-            str(own.topic_id),
-            own.partitions,
-            dict(own.policies),
-            own.schema,
-            topic.subscriptions,
-        ],
+        basis=[str(own.topic_id), own.partitions, dict(own.policies), own.schema, topic.subscriptions],
         counts=None if topic.producers else [log.next_offset for log in topic.logs],
     )
 
@@ -257,10 +244,7 @@ async def delete_topic(context: Context, request: TopicRequest) -> DeletedTopic:
     topic = await _topic_to_delete(context, request)
     await context.port.delete_topic(topic.own.topic, grace=context.grace)
     return DeletedTopic.of(
-        topic,
-        topic=topic.own.topic,
-        topic_id=str(topic.own.topic_id),
-        partitions=topic.own.partitions,
+        topic, topic=topic.own.topic, topic_id=str(topic.own.topic_id), partitions=topic.own.partitions
     )
 
 

@@ -28,11 +28,7 @@ class MoveTopicRequest(Request):
     topic: TopicArgument
     to_broker: Annotated[
         str | None,
-        Field(
-            min_length=1,
-            max_length=32,
-            description="Without it, the one with the fewest topics",
-        ),
+        Field(min_length=1, max_length=32, description="Without it, the one with the fewest topics"),
     ] = None
 
 

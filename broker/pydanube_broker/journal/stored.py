@@ -19,13 +19,7 @@ from pydanube_core.errors import ClusterError, CorruptJournal, InvalidArgument
 
 from pydanube_broker.journal.disk import Disk
 from pydanube_broker.journal.index import Entry, Run, SegmentIndex, load_sidecar, sidecar_path
-from pydanube_broker.journal.records import (
-    FILE_HEADER_BYTES,
-    HEADER_BYTES,
-    SECTOR,
-    Kind,
-    read_header,
-)
+from pydanube_broker.journal.records import FILE_HEADER_BYTES, HEADER_BYTES, SECTOR, Kind, read_header
 from pydanube_broker.journal.recovery import SegmentFile, unreadable
 from pydanube_broker.journal.scan import scan
 from pydanube_broker.journal.segments import SegmentFiles

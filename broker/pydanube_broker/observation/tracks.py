@@ -305,9 +305,7 @@ class Rises:
         if at < 0 and len(times) == MOST_ROWS:
             before = totals[0]  # older rises are forgotten: rather too few than too many
         return Count(
-            total=total,
-            in_window=max(0, total - before),
-            last_ms=now_ms if total > totals[-1] else times[-1],
+            total=total, in_window=max(0, total - before), last_ms=now_ms if total > totals[-1] else times[-1]
         )
 
     def forget(self, topic: str) -> None:

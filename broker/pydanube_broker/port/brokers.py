@@ -11,13 +11,7 @@ from dataclasses import asdict
 from typing import Final
 
 from pydanube_core.errors import Unavailable
-from pydanube_core.facts import (
-    BrokerAddress,
-    BrokerFacts,
-    PeerCertificates,
-    Reason,
-    RemovalFacts,
-)
+from pydanube_core.facts import BrokerAddress, BrokerFacts, PeerCertificates, Reason, RemovalFacts
 from pydanube_core.names import TopicName
 from pydanube_core.security.identity import current_identity
 

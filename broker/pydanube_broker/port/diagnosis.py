@@ -81,12 +81,7 @@ class DiagnosisPart(SubscriptionsPart):
             facts = self._subscription(topic, pump, await self._cold_part(topic, pump))
             track, cursor = self._tracks(topic, key.subscription, pump.subscription_id)
             judgement = self.observation.viewer.judgement(
-                topic,
-                pump,
-                track,
-                cursor,
-                facts.state,
-                oldest_unread_append_ms=facts.oldest_unread_append_ms,
+                topic, pump, track, cursor, facts.state, oldest_unread_append_ms=facts.oldest_unread_append_ms
             )
             status, since_ms = settled_status(self.observation.sampler, cursor, judgement)
             found.append(LagFacts(facts=facts, judgement=judgement, status=status, since_ms=since_ms))

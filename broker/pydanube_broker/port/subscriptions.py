@@ -6,12 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydanube_core.errors import SubscriptionNotFound
-from pydanube_core.facts import (
-    ConsumerFacts,
-    CursorDifference,
-    Grace,
-    SubscriptionFacts,
-)
+from pydanube_core.facts import ConsumerFacts, CursorDifference, Grace, SubscriptionFacts
 from pydanube_core.names import TopicName
 
 from pydanube_broker.delivery.any_pump import AnyPump

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydanube_core.facts import (
-    BrokerAddress,
-    Grace,
-    NamespaceFacts,
-    PolicyFacts,
-    RetentionFacts,
-    TopicFacts,
-)
+from pydanube_core.facts import BrokerAddress, Grace, NamespaceFacts, PolicyFacts, RetentionFacts, TopicFacts
 from pydanube_core.list_keys import TopicKey
 from pydanube_core.names import TopicName
 

@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument
-from pydanube_core.grpc_wire import (
-    HEAD,
-    OK_TRAILERS,
-    Status,
-    WireError,
-    frame,
-    too_large,
-    trailers,
-)
+from pydanube_core.grpc_wire import HEAD, OK_TRAILERS, Status, WireError, frame, too_large, trailers
 from pydanube_core.security.identity import current_identity
 
 from pydanube_broker.rpc.caller import Caller, current_caller

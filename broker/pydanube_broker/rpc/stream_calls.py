@@ -7,15 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pydanube_core.errors import ClusterError
-from pydanube_core.grpc_wire import (
-    HEAD,
-    MessageReader,
-    Status,
-    WireError,
-    encode_metadata,
-    frame,
-    frame_gzip,
-)
+from pydanube_core.grpc_wire import HEAD, MessageReader, Status, WireError, encode_metadata, frame, frame_gzip
 
 from pydanube_broker.rpc.calls import COLD_BYTES, Call, Metadata, OneRequest, unexpected
 

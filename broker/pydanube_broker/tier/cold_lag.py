@@ -39,10 +39,7 @@ class ColdLag:
     """The unread messages that lie in the cold tier. Single user: the loop."""
 
     def __init__(
-        self,
-        catalog: ObjectCatalog,
-        child: TierChild,
-        where: Callable[[int, CatalogEntry], dict[str, Any]],
+        self, catalog: ObjectCatalog, child: TierChild, where: Callable[[int, CatalogEntry], dict[str, Any]]
     ) -> None:
         self._catalog = catalog
         self._child = child

@@ -30,11 +30,7 @@ class FragmentWork:
         self._store = store
 
     def calls(self) -> Mapping[str, Callable[[dict[str, Any], bytes], Answer]]:
-        return {
-            "fragment_write": self.write,
-            "fragment_read": self.read,
-            "fragments_collect": self.collect,
-        }
+        return {"fragment_write": self.write, "fragment_read": self.read, "fragments_collect": self.collect}
 
     def write(self, arguments: dict[str, Any], blob: bytes) -> Answer:
         """Store a fragment as `key`, and read it back: it is promised by what the store has, not by what it was given.

@@ -58,11 +58,7 @@ def expired(
     newest = list(accumulate((min(e.max_append_time_ms, now) for e in reversed(page)), min))[::-1]
     for entry, newest_ms in zip(page, newest, strict=True):
         if not keep.may_go(
-            end=entry.end,
-            newest_ms=newest_ms,
-            bytes_left=total_bytes - entry.bytes,
-            now=now,
-            slowest=slowest,
+            end=entry.end, newest_ms=newest_ms, bytes_left=total_bytes - entry.bytes, now=now, slowest=slowest
         ):
             break
         total_bytes -= entry.bytes

@@ -19,12 +19,7 @@ from pydanube_broker.journal import Journal, Kind
 from pydanube_broker.subscription.holdings import Holdings
 from pydanube_broker.topics.fragment import Buffer, Section
 from pydanube_broker.topics.hub import Hub
-from pydanube_broker.topics.log_state import (
-    LogState,
-    encode_open_body,
-    encode_release_body,
-    encode_state,
-)
+from pydanube_broker.topics.log_state import LogState, encode_open_body, encode_release_body, encode_state
 
 
 def release(hub: Hub, topic_id: int) -> int:

@@ -52,12 +52,7 @@ class MemoryTopic(Topic):
     # -- write -----------------------------------------------------------------------------------------------
 
     def append(
-        self,
-        data: bytes | memoryview,
-        part: ProducerPart,
-        *,
-        limited: bool = True,
-        system: bool = False,
+        self, data: bytes | memoryview, part: ProducerPart, *, limited: bool = True, system: bool = False
     ) -> tuple[Appended, bool]:
         """Pass a validated batch on, or find the answer a retry was given before; as `Topic.append`."""
         if self.is_system and not system:

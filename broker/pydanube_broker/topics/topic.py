@@ -30,12 +30,7 @@ from pydanube_broker.schema.guard import SchemaGuard
 from pydanube_broker.topics.gate import TopicGate
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.list_changes import ListChanges
-from pydanube_broker.topics.log_state import (
-    LogState,
-    encode_open_body,
-    encode_session_body,
-    encode_trim_body,
-)
+from pydanube_broker.topics.log_state import LogState, encode_open_body, encode_session_body, encode_trim_body
 from pydanube_broker.topics.producers import Appended, Opening, ProducerSession
 from pydanube_broker.wall_clock import WallClock, append_time
 
@@ -197,12 +192,7 @@ class Topic:
     # -- write -----------------------------------------------------------------------------------------------
 
     def append(
-        self,
-        data: bytes | memoryview,
-        part: ProducerPart,
-        *,
-        limited: bool = True,
-        system: bool = False,
+        self, data: bytes | memoryview, part: ProducerPart, *, limited: bool = True, system: bool = False
     ) -> tuple[Appended, bool]:
         """Append a validated batch, or find the answer a retry was given before.
 

@@ -17,13 +17,7 @@ from pydanube_core.batch.layout import (
     Column,
 )
 from pydanube_core.batch.lone import LoneBatches
-from pydanube_core.batch.view import (
-    BatchView,
-    BrokerPart,
-    ProducerPart,
-    read_broker_part,
-    read_producer_part,
-)
+from pydanube_core.batch.view import BatchView, BrokerPart, ProducerPart, read_broker_part, read_producer_part
 
 __all__ = [
     "BATCH_TARGET_BYTES",

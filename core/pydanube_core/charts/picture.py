@@ -7,17 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydanube_core.charts.chart import (
-    HEIGHT,
-    MARGIN,
-    WIDTH,
-    Chart,
-    labels_shown,
-    runs,
-    short,
-    ticks,
-    top_of,
-)
+from pydanube_core.charts.chart import HEIGHT, MARGIN, WIDTH, Chart, labels_shown, runs, short, ticks, top_of
 
 _PAPER: Final = "#ffffff"
 _INK: Final = "#1c2127"

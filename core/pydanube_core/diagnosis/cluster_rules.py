@@ -83,10 +83,7 @@ def no_leader(view: BrokerView, cluster: ClusterView) -> Outcome:
         severity=Severity.WARNING,
         summary="no broker leads the cluster: moves stand still, and topics that nobody owns wait",
         evidence={"since_s": _since_s(view, cluster.leaderless_since_ms), "brokers": len(cluster.members)},
-        next=(
-            NextCall("brokers.leader", {}, "see whether one does by now"),
-            _BROKERS,
-        ),
+        next=(NextCall("brokers.leader", {}, "see whether one does by now"), _BROKERS),
     )
 
 
@@ -99,10 +96,7 @@ def metadata_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
     return Finding(
         severity=Severity.CRITICAL,
         summary="the metadata store does not answer: messages flow on, and nothing can be changed, moved or taken over",
-        evidence={
-            "error": cluster.metadata_error,
-            "since_s": _since_s(view, cluster.metadata_since_ms),
-        },
+        evidence={"error": cluster.metadata_error, "since_s": _since_s(view, cluster.metadata_since_ms)},
         next=(NextCall("brokers.status", {}, "see when it answers again"),),
     )
 
@@ -114,10 +108,7 @@ def metadata_full(view: BrokerView, cluster: ClusterView) -> Outcome:
     return Finding(
         severity=Severity.CRITICAL,
         summary="the metadata store is full and takes no change: `etcdctl defrag`, then `etcdctl alarm disarm`",
-        evidence={
-            "error": cluster.metadata_error,
-            "since_s": _since_s(view, cluster.metadata_since_ms),
-        },
+        evidence={"error": cluster.metadata_error, "since_s": _since_s(view, cluster.metadata_since_ms)},
         next=(NextCall("brokers.status", {}, "see when it takes changes again"),),
     )
 

@@ -56,10 +56,7 @@ def reconnect_storm(view: BrokerView, options: DiagnosisOptions) -> Outcome:
             "open_now": seen.open_now,
             "per_s": round(seen.opened / seen.window_s, 1) if seen.window_s else None,
         },
-        next=(
-            NextCall("brokers.logs", {"lines": 100}, "see what its connections ended with"),
-            _STATUS,
-        ),
+        next=(NextCall("brokers.logs", {"lines": 100}, "see what its connections ended with"), _STATUS),
     )
 
 

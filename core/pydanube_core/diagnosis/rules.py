@@ -17,15 +17,7 @@ from typing import Any, Final, TypeVar
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.broker_rules import BROKER_RULES
 from pydanube_core.diagnosis.cluster_rules import CLUSTER_RULES
-from pydanube_core.diagnosis.findings import (
-    Diagnosis,
-    Finding,
-    Rule,
-    RuledOut,
-    Severity,
-    Verdict,
-    verdict_of,
-)
+from pydanube_core.diagnosis.findings import Diagnosis, Finding, Rule, RuledOut, Severity, Verdict, verdict_of
 from pydanube_core.diagnosis.grouping import grouped, joined, that_fit
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.subscription_rules import SUBSCRIPTION_RULES
@@ -116,10 +108,7 @@ def of_all_brokers(answers: Mapping[str, Diagnosis], *, missing: Mapping[str, st
         answers: by broker.
         missing: broker → why it did not answer. Silence of the others is then not health.
     """
-    subject = {
-        "brokers": len(answers),
-        "topics": sum(each.subject["topics"] for each in answers.values()),
-    }
+    subject = {"brokers": len(answers), "topics": sum(each.subject["topics"] for each in answers.values())}
     named = [
         replace(each, unobservable=tuple(f"broker {broker}: {why}" for why in each.unobservable))
         for broker, each in answers.items()

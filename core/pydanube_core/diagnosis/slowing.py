@@ -43,11 +43,7 @@ def delivery_over_quota(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         confidence=0.9,
         summary=f"delivery of {view.log} was throttled by quota {', '.join(slowed)}; {view.subscription} has "
         f"{view.unread} unread",
-        evidence={
-            "quotas": sorted(slowed),
-            "last_s_ago": min(slowed.values()),
-            "lag_messages": view.unread,
-        },
+        evidence={"quotas": sorted(slowed), "last_s_ago": min(slowed.values()), "lag_messages": view.unread},
         next=(_NEXT,),
     )
 

@@ -41,10 +41,7 @@ TOPIC_BURST: Final = Rule(
     area=RuleArea.TOPIC,
     severity="info",
     holds=f"part of the window brought three times the typical number of messages or more, {LEAST_BURST} at least above it",
-    evidence={
-        "burst_messages": "above the typical",
-        "peak_rate, typical_rate": "messages a second",
-    },
+    evidence={"burst_messages": "above the typical", "peak_rate, typical_rate": "messages a second"},
     unobservable=("whether more of it comes",),
     helps="nothing, while its subscriptions keep pace; see who sends it",
     check=topic_burst,

@@ -27,13 +27,7 @@ from pydanube_core.http2.codes import (
     StreamFailure,
 )
 from pydanube_core.http2.control import LARGEST_ID
-from pydanube_core.http2.events import (
-    AnswerEvent,
-    GoingAway,
-    HeadReceived,
-    PingAcked,
-    StreamReset,
-)
+from pydanube_core.http2.events import AnswerEvent, GoingAway, HeadReceived, PingAcked, StreamReset
 from pydanube_core.http2.head import AnswerHead, MalformedHead
 from pydanube_core.http2.header_tables import HeaderReader
 from pydanube_core.http2.limits import Limits

@@ -26,13 +26,7 @@ from pydanube_core.http2.codes import (
     StreamFailure,
 )
 from pydanube_core.http2.control import LARGEST_ID
-from pydanube_core.http2.events import (
-    DataReceived,
-    Event,
-    PingAcked,
-    RequestReceived,
-    StreamReset,
-)
+from pydanube_core.http2.events import DataReceived, Event, PingAcked, RequestReceived, StreamReset
 from pydanube_core.http2.head import MalformedHead, RequestHead, check_trailers
 from pydanube_core.http2.header_tables import HeaderReader
 from pydanube_core.http2.limits import Limits

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from pydanube_core.charts.chart import (
-    HEIGHT,
-    MARGIN,
-    WIDTH,
-    Chart,
-    labels_shown,
-    runs,
-    short,
-    ticks,
-    top_of,
-)
+from pydanube_core.charts.chart import HEIGHT, MARGIN, WIDTH, Chart, labels_shown, runs, short, ticks, top_of
 
 from pydanube_spark.reports.markup import escaped
 

@@ -93,11 +93,7 @@ class LagWork:
         """
         span = question.span
         telemetry = find_telemetry(
-            question.store,
-            question.cluster,
-            "cursors",
-            start_ms=question.read_from_ms,
-            end_ms=span.until_ms,
+            question.store, question.cluster, "cursors", start_ms=question.read_from_ms, end_ms=span.until_ms
         )
         return cls(
             question=question,

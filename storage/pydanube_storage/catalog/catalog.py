@@ -84,11 +84,7 @@ class ObjectCatalog:
     """`wall_ms` gives milliseconds since 1970; `moment` the same with the machine's own time beside it."""
 
     def __init__(
-        self,
-        store: MetadataStore,
-        *,
-        wall_ms: Callable[[], int],
-        moment: Callable[[], Moment] | None = None,
+        self, store: MetadataStore, *, wall_ms: Callable[[], int], moment: Callable[[], Moment] | None = None
     ) -> None:
         self._store = store
         self.unreadable: dict[

@@ -163,8 +163,7 @@ class StoreShell(ABC):
         if after is not None:
             check_key(after, field="after")
         return await self._run(
-            lambda engine: engine.range(range_, limit=limit, after=after, descending=descending),
-            writes=False,
+            lambda engine: engine.range(range_, limit=limit, after=after, descending=descending), writes=False
         )
 
     async def transact(self, writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Revision:

@@ -105,9 +105,7 @@ def check_url(url: str) -> None:
     if scheme not in ("file", "memory", *CLOUDS):
         places = ", ".join(dict.fromkeys(cloud.place for cloud in CLOUDS.values()))
         raise InvalidArgument(
-            f"tier.url {url!r}: use a folder, {places} or memory://name",
-            field="tier.url",
-            value=url,
+            f"tier.url {url!r}: use a folder, {places} or memory://name", field="tier.url", value=url
         )
 
 

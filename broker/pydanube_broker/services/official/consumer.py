@@ -75,9 +75,7 @@ class ConsumerService:
         )
         seat_after_subscribing(known, pump, asyncio.get_running_loop().time())
         return pb.ConsumerResponse(
-            request_id=request.request_id,
-            consumer_id=known.consumer_id,
-            consumer_name=request.consumer_name,
+            request_id=request.request_id, consumer_id=known.consumer_id, consumer_name=request.consumer_name
         ).SerializeToString()
 
     async def _open(self, topic: Topic, name: str, type: str) -> AnyPump:

@@ -243,12 +243,7 @@ def encode_delivery(
     if offset:
         number = varint(offset)
         ident = b"".join((ident, b"\x28", number))
-    parts = [
-        b"\x08" + varint(request_id) if request_id else b"",
-        b"\x12",
-        varint(len(ident)),
-        ident,
-    ]
+    parts = [b"\x08" + varint(request_id) if request_id else b"", b"\x12", varint(len(ident)), ident]
     if payload:
         parts += (b"\x1a", varint(len(payload)), payload)
     if publish_time:
