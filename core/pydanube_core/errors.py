@@ -1,8 +1,8 @@
 """The one error tree: what every face shows and every client catches.
 
 A code decides everything else: its class, whether a retry may help, the gRPC status it travels as and the exit
-code of a command. `CODES` is that table, in one place (docs/interface.md#5-errors-and-exit-codes). Errors carry facts
-in `details` (`field` and `value` for bad input) and, in `next`, the calls that would help.
+code of a command. A class that gives a status and an exit code is a row of that table, `CODES`
+(docs/interface.md#5-errors-and-exit-codes), and its code is its name. Errors carry facts in `details` (`field` and `value` for bad input) and, in `next`, the calls that would help.
 
 On the wire between our own processes an error travels whole, as JSON (`to_json`, `from_json`); to foreign gRPC
 clients as status and `CODE: message`.
@@ -11,6 +11,7 @@ clients as status and `CODE: message`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -68,6 +69,16 @@ class ClusterError(Exception):
     """
 
     code: ClassVar[str] = "INTERNAL"
+
+    def __init_subclass__(
+        cls, *, grpc: GrpcStatus | None = None, exit: int = 1, code: str | None = None
+    ) -> None:
+        """Enter a class into the table; one without a status is a kind of the one that it derives from."""
+        if grpc is not None:
+            cls.code = code or re.sub("(?<=[a-z])(?=[A-Z])", "_", cls.__name__).upper()
+            assert cls.code not in CODES, "two classes share a code"
+            CODES[cls.code] = Code(name=cls.code, grpc=grpc, exit=exit, retryable=issubclass(cls, Retryable))
+            _CLASSES[cls.code] = cls
 
     def __init__(
         self,
@@ -202,496 +213,280 @@ def error_for(
     return cls(message, next=next, retry_after_ms=retry_after_ms, retryable=retryable, **facts)
 
 
-# Class, code, gRPC status and exit code: docs/interface.md#5-errors-and-exit-codes. CLOSED_RESOURCE and WINDOW_FULL
-# never leave the SDK; CONDITION_NOT_MET is a command's own.
+# ClosedResource and WindowFull never leave the SDK; ConditionNotMet is a command's own.
 
 
-class TopicNotFound(Fatal):
+class TopicNotFound(Fatal, grpc=GrpcStatus.NOT_FOUND, exit=1):
     """No topic of that name."""
 
-    code = "TOPIC_NOT_FOUND"
 
-
-class SubscriptionNotFound(Fatal):
+class SubscriptionNotFound(Fatal, grpc=GrpcStatus.NOT_FOUND, exit=1):
     """The topic has no subscription of that name."""
 
-    code = "SUBSCRIPTION_NOT_FOUND"
 
-
-class SchemaNotFound(Fatal):
+class SchemaNotFound(Fatal, grpc=GrpcStatus.NOT_FOUND, exit=1):
     """No schema of that subject, id or version."""
 
-    code = "SCHEMA_NOT_FOUND"
 
-
-class NamespaceNotFound(Fatal):
+class NamespaceNotFound(Fatal, grpc=GrpcStatus.NOT_FOUND, exit=1):
     """No namespace of that name."""
 
-    code = "NAMESPACE_NOT_FOUND"
 
-
-class GrantNotFound(Fatal):
+class GrantNotFound(Fatal, grpc=GrpcStatus.NOT_FOUND, exit=1):
     """No role, binding or token of that name."""
 
-    code = "GRANT_NOT_FOUND"
 
-
-class PlanNotFound(Fatal):
+class PlanNotFound(Fatal, grpc=GrpcStatus.NOT_FOUND, exit=1):
     """No plan of that id."""
 
-    code = "PLAN_NOT_FOUND"
 
-
-class AlreadyExists(Fatal):
+class AlreadyExists(Fatal, grpc=GrpcStatus.ALREADY_EXISTS, exit=1):
     """The name of what is to be made is taken."""
 
-    code = "ALREADY_EXISTS"
 
-
-class NamespaceNotEmpty(Fatal):
+class NamespaceNotEmpty(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
     """The namespace still holds topics."""
 
-    code = "NAMESPACE_NOT_EMPTY"
 
-
-class DispatchMismatch(Fatal):
+class DispatchMismatch(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
     """The topic has the other dispatch strategy."""
 
-    code = "DISPATCH_MISMATCH"
 
-
-class SchemaMismatch(Fatal):
+class SchemaMismatch(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
     """The topic is bound to another schema subject."""
 
-    code = "SCHEMA_MISMATCH"
 
-
-class SchemaIncompatible(Fatal):
+class SchemaIncompatible(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
     """The new version breaks the subject's compatibility mode."""
 
-    code = "SCHEMA_INCOMPATIBLE"
 
-
-class LastBroker(Fatal):
+class LastBroker(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
     """There is no other broker to take over."""
 
-    code = "LAST_BROKER"
 
-
-class NameReused(Fatal):
+class NameReused(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
     """The name has been taken again since."""
 
-    code = "NAME_REUSED"
 
-
-class ConsumerBusy(Fatal):
+class ConsumerBusy(Fatal, grpc=GrpcStatus.PERMISSION_DENIED, exit=1):
     """Another consumer holds the exclusive subscription."""
 
-    code = "CONSUMER_BUSY"
 
-
-class ProducerFenced(Fatal):
+class ProducerFenced(Fatal, grpc=GrpcStatus.PERMISSION_DENIED, exit=1):
     """A newer session of this producer exists."""
 
-    code = "PRODUCER_FENCED"
 
-
-class ProducerUnknown(Fatal):
+class ProducerUnknown(Fatal, grpc=GrpcStatus.PERMISSION_DENIED, exit=1):
     """The broker does not know this producer id."""
 
-    code = "PRODUCER_UNKNOWN"
 
-
-class OutOfSequence(Fatal):
+class OutOfSequence(Fatal, grpc=GrpcStatus.PERMISSION_DENIED, exit=1):
     """A batch before this one is missing."""
 
-    code = "OUT_OF_SEQUENCE"
 
-
-class PortInUse(Fatal):
+class PortInUse(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
     """Another process listens on the port."""
 
-    code = "PORT_IN_USE"
 
-
-class DataDirLocked(Fatal):
+class DataDirLocked(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
     """Another broker uses the data directory."""
 
-    code = "DATA_DIR_LOCKED"
 
-
-class DataDirForeign(Fatal):
+class DataDirForeign(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
     """The directory holds something that is not ours."""
 
-    code = "DATA_DIR_FOREIGN"
 
-
-class ClusterMismatch(Fatal):
-    """Data directory and metadata are not of one cluster, or not of one moment."""
-
-    code = "CLUSTER_MISMATCH"
-
-
-class Fenced(Fatal):
-    """Another broker has taken this one's place."""
-
-    code = "FENCED"
-
-
-class TierNotShared(Fatal):
-    """A broker on etcd has an object store that no other broker sees."""
-
-    code = "TIER_NOT_SHARED"
-
-
-class FormatTooNew(Fatal):
-    """The data was written by a newer version."""
-
-    code = "FORMAT_TOO_NEW"
-
-
-class InsecureBind(Fatal):
-    """A public address without TLS and authentication."""
-
-    code = "INSECURE_BIND"
-
-
-class UnsupportedPlatform(Fatal):
-    """The command does not run on this system."""
-
-    code = "UNSUPPORTED_PLATFORM"
-
-
-class MissingExtra(Fatal):
-    """An optional part is not installed."""
-
-    code = "MISSING_EXTRA"
-
-
-class NotImplementedYet(Fatal):
-    """The operation is not built yet."""
-
-    code = "NOT_IMPLEMENTED"
-
-
-class JournalReadOnly(Fatal):
-    """The journal met an I/O error and is read-only until restart."""
-
-    code = "JOURNAL_READ_ONLY"
-
-
-class Internal(Fatal):
-    """A defect on our side."""
-
-    code = "INTERNAL"
-
-
-class InvalidArgument(Misuse):
-    """An argument is outside its domain."""
-
-    code = "INVALID_ARGUMENT"
-
-
-class InvalidName(Misuse):
-    """A name breaks the naming rules."""
-
-    code = "INVALID_NAME"
-
-
-class MessageTooLarge(Misuse):
-    """A message exceeds the topic's limit."""
-
-    code = "MESSAGE_TOO_LARGE"
-
-
-class BatchTooLarge(Misuse):
-    """A batch exceeds the frame limit."""
-
-    code = "BATCH_TOO_LARGE"
-
-
-class ChecksumMismatch(Misuse):
-    """Bytes changed on their way."""
-
-    code = "CHECKSUM_MISMATCH"
-
-
-class SchemaInvalid(Misuse):
-    """The schema text does not parse."""
-
-    code = "SCHEMA_INVALID"
-
-
-class PayloadInvalid(Misuse):
-    """The payload does not conform to the schema."""
-
-    code = "PAYLOAD_INVALID"
-
-
-class NotDelivered(Misuse):
-    """An acknowledgement of what was never delivered."""
-
-    code = "NOT_DELIVERED"
-
-
-class PageInvalid(Misuse):
-    """A page token that this list did not give out."""
-
-    code = "PAGE_INVALID"
-
-
-class ClosedResource(Misuse):
-    """The object was used after it was closed."""
-
-    code = "CLOSED_RESOURCE"
-
-
-class WindowFull(Misuse):
-    """send_nowait was called while the producer's window is full."""
-
-    code = "WINDOW_FULL"
-
-
-class Unavailable(Retryable):
-    """The other side cannot be reached now."""
-
-    code = "UNAVAILABLE"
-
-
-class Draining(Retryable):
-    """The broker is shutting down."""
-
-    code = "DRAINING"
-
-
-class NotOwner(Retryable):
-    """Another broker owns the topic."""
-
-    code = "NOT_OWNER"
-
-
-class NoOwner(Retryable):
-    """No broker serves the topic now."""
-
-    code = "NO_OWNER"
-
-
-class StoreUnavailable(Retryable):
-    """The metadata or object store does not answer."""
-
-    code = "STORE_UNAVAILABLE"
-
-
-class MetadataUnavailable(StoreUnavailable):
-    """The cluster's metadata store (etcd) does not answer, or takes no writes."""
-
-    code = "METADATA_UNAVAILABLE"
-
-
-class StoreOwned(Fatal):
+class StoreOwned(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
     """The object store belongs to another broker, or to a later state of this one."""
 
-    code = "STORE_OWNED"
+
+class ClusterMismatch(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
+    """Data directory and metadata are not of one cluster, or not of one moment."""
 
 
-class Overloaded(Retryable):
+class Fenced(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
+    """Another broker has taken this one's place."""
+
+
+class TierNotShared(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
+    """A broker on etcd has an object store that no other broker sees."""
+
+
+class FormatTooNew(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
+    """The data was written by a newer version."""
+
+
+class InsecureBind(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
+    """A public address without TLS and authentication."""
+
+
+class UnsupportedPlatform(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
+    """The command does not run on this system."""
+
+
+class MissingExtra(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
+    """An optional part is not installed."""
+
+
+class NotImplementedYet(Fatal, grpc=GrpcStatus.UNIMPLEMENTED, exit=1, code="NOT_IMPLEMENTED"):
+    """The operation is not built yet."""
+
+
+class JournalReadOnly(Fatal, grpc=GrpcStatus.INTERNAL, exit=1):
+    """The journal met an I/O error and is read-only until restart."""
+
+
+class Internal(Fatal, grpc=GrpcStatus.INTERNAL, exit=1):
+    """A defect on our side."""
+
+
+class InvalidArgument(Misuse, grpc=GrpcStatus.INVALID_ARGUMENT, exit=2):
+    """An argument is outside its domain."""
+
+
+class InvalidName(Misuse, grpc=GrpcStatus.INVALID_ARGUMENT, exit=2):
+    """A name breaks the naming rules."""
+
+
+class MessageTooLarge(Misuse, grpc=GrpcStatus.INVALID_ARGUMENT, exit=2):
+    """A message exceeds the topic's limit."""
+
+
+class BatchTooLarge(Misuse, grpc=GrpcStatus.INVALID_ARGUMENT, exit=2):
+    """A batch exceeds the frame limit."""
+
+
+class ChecksumMismatch(Misuse, grpc=GrpcStatus.INVALID_ARGUMENT, exit=2):
+    """Bytes changed on their way."""
+
+
+class SchemaInvalid(Misuse, grpc=GrpcStatus.INVALID_ARGUMENT, exit=2):
+    """The schema text does not parse."""
+
+
+class PayloadInvalid(Misuse, grpc=GrpcStatus.INVALID_ARGUMENT, exit=2):
+    """The payload does not conform to the schema."""
+
+
+class NotDelivered(Misuse, grpc=GrpcStatus.INVALID_ARGUMENT, exit=2):
+    """An acknowledgement of what was never delivered."""
+
+
+class PageInvalid(Misuse, grpc=GrpcStatus.INVALID_ARGUMENT, exit=2):
+    """A page token that this list did not give out."""
+
+
+class ClosedResource(Misuse, grpc=GrpcStatus.FAILED_PRECONDITION, exit=2):
+    """The object was used after it was closed."""
+
+
+class WindowFull(Misuse, grpc=GrpcStatus.RESOURCE_EXHAUSTED, exit=2):
+    """send_nowait was called while the producer's window is full."""
+
+
+class Unavailable(Retryable, grpc=GrpcStatus.UNAVAILABLE, exit=3):
+    """The other side cannot be reached now."""
+
+
+class Draining(Retryable, grpc=GrpcStatus.UNAVAILABLE, exit=3):
+    """The broker is shutting down."""
+
+
+class NotOwner(Retryable, grpc=GrpcStatus.UNAVAILABLE, exit=3):
+    """Another broker owns the topic."""
+
+
+class NoOwner(Retryable, grpc=GrpcStatus.UNAVAILABLE, exit=3):
+    """No broker serves the topic now."""
+
+
+class StoreUnavailable(Retryable, grpc=GrpcStatus.UNAVAILABLE, exit=3):
+    """The metadata or object store does not answer."""
+
+
+class MetadataUnavailable(StoreUnavailable, grpc=GrpcStatus.UNAVAILABLE, exit=3):
+    """The cluster's metadata store (etcd) does not answer, or takes no writes."""
+
+
+class Overloaded(Retryable, grpc=GrpcStatus.RESOURCE_EXHAUSTED, exit=3):
     """Too much is waiting already; the call was not begun."""
 
-    code = "OVERLOADED"
 
-
-class RateLimited(Retryable):
+class RateLimited(Retryable, grpc=GrpcStatus.RESOURCE_EXHAUSTED, exit=3):
     """The topic's rate limit is reached."""
 
-    code = "RATE_LIMITED"
 
-
-class LimitReached(Retryable):
+class LimitReached(Retryable, grpc=GrpcStatus.RESOURCE_EXHAUSTED, exit=3):
     """A policy's count limit is reached."""
 
-    code = "LIMIT_REACHED"
 
-
-class QuotaExceeded(Retryable):
+class QuotaExceeded(Retryable, grpc=GrpcStatus.RESOURCE_EXHAUSTED, exit=3):
     """A namespace or a principal has taken all that its quota allows."""
 
-    code = "QUOTA_EXCEEDED"
 
-
-class DiskFull(Retryable):
+class DiskFull(Retryable, grpc=GrpcStatus.INTERNAL, exit=3):
     """The disk has no room; nothing was stored."""
 
-    code = "DISK_FULL"
 
-
-class DeadlineExceeded(Retryable):
+class DeadlineExceeded(Retryable, grpc=GrpcStatus.DEADLINE_EXCEEDED, exit=3):
     """No answer within the time given."""
 
-    code = "DEADLINE_EXCEEDED"
 
-
-class Conflict(Retryable):
+class Conflict(Retryable, grpc=GrpcStatus.ABORTED, exit=3):
     """Somebody else changed it first."""
 
-    code = "CONFLICT"
 
-
-class PlanRequired(Fatal):
+class PlanRequired(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=4):
     """A destructive call needs a plan that was shown."""
 
-    code = "PLAN_REQUIRED"
 
-
-class PlanExpired(Fatal):
+class PlanExpired(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=4):
     """The plan is too old."""
 
-    code = "PLAN_EXPIRED"
 
-
-class PlanUsed(Fatal):
+class PlanUsed(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=4):
     """The plan was applied already."""
 
-    code = "PLAN_USED"
 
-
-class PlanStale(Fatal):
+class PlanStale(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=4):
     """The cluster changed since the plan was made."""
 
-    code = "PLAN_STALE"
 
-
-class PlanMismatch(Fatal):
+class PlanMismatch(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=4):
     """The call differs from the plan."""
 
-    code = "PLAN_MISMATCH"
 
-
-class ReadOnly(Fatal):
+class ReadOnly(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=4):
     """This face may not change anything."""
 
-    code = "READ_ONLY"
 
-
-class AuditUnavailable(Fatal):
+class AuditUnavailable(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=4):
     """The audit record cannot be written."""
 
-    code = "AUDIT_UNAVAILABLE"
 
-
-class PermissionDenied(Fatal):
+class PermissionDenied(Fatal, grpc=GrpcStatus.PERMISSION_DENIED, exit=4):
     """The principal may not do that."""
 
-    code = "PERMISSION_DENIED"
 
-
-class Unauthenticated(Fatal):
+class Unauthenticated(Fatal, grpc=GrpcStatus.UNAUTHENTICATED, exit=4):
     """The call has no valid credentials."""
 
-    code = "UNAUTHENTICATED"
 
-
-class CorruptJournal(Fatal):
+class CorruptJournal(Fatal, grpc=GrpcStatus.DATA_LOSS, exit=5):
     """The journal is damaged, and nothing was changed in it."""
 
-    code = "CORRUPT_JOURNAL"
 
-
-class CorruptObject(Fatal):
+class CorruptObject(Fatal, grpc=GrpcStatus.DATA_LOSS, exit=5):
     """An object in the cold tier is damaged."""
 
-    code = "CORRUPT_OBJECT"
 
-
-class ObjectMissing(Fatal):
+class ObjectMissing(Fatal, grpc=GrpcStatus.DATA_LOSS, exit=5):
     """An object in the cold tier is gone."""
 
-    code = "OBJECT_MISSING"
 
-
-class AuditBroken(Fatal):
+class AuditBroken(Fatal, grpc=GrpcStatus.DATA_LOSS, exit=5):
     """The audit chain is broken."""
 
-    code = "AUDIT_BROKEN"
 
-
-class ConditionNotMet(Fatal):
+class ConditionNotMet(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=6):
     """A condition that the command was asked to check is not met."""
-
-    code = "CONDITION_NOT_MET"
-
-
-_TABLE: Final[tuple[tuple[type[ClusterError], GrpcStatus, int], ...]] = (
-    (TopicNotFound, GrpcStatus.NOT_FOUND, 1),
-    (SubscriptionNotFound, GrpcStatus.NOT_FOUND, 1),
-    (SchemaNotFound, GrpcStatus.NOT_FOUND, 1),
-    (NamespaceNotFound, GrpcStatus.NOT_FOUND, 1),
-    (GrantNotFound, GrpcStatus.NOT_FOUND, 1),
-    (PlanNotFound, GrpcStatus.NOT_FOUND, 1),
-    (AlreadyExists, GrpcStatus.ALREADY_EXISTS, 1),
-    (NamespaceNotEmpty, GrpcStatus.FAILED_PRECONDITION, 1),
-    (DispatchMismatch, GrpcStatus.FAILED_PRECONDITION, 1),
-    (SchemaMismatch, GrpcStatus.FAILED_PRECONDITION, 1),
-    (SchemaIncompatible, GrpcStatus.FAILED_PRECONDITION, 1),
-    (LastBroker, GrpcStatus.FAILED_PRECONDITION, 1),
-    (NameReused, GrpcStatus.FAILED_PRECONDITION, 1),
-    (ConsumerBusy, GrpcStatus.PERMISSION_DENIED, 1),
-    (ProducerFenced, GrpcStatus.PERMISSION_DENIED, 1),
-    (ProducerUnknown, GrpcStatus.PERMISSION_DENIED, 1),
-    (OutOfSequence, GrpcStatus.PERMISSION_DENIED, 1),
-    (PortInUse, GrpcStatus.FAILED_PRECONDITION, 1),
-    (DataDirLocked, GrpcStatus.FAILED_PRECONDITION, 1),
-    (DataDirForeign, GrpcStatus.FAILED_PRECONDITION, 1),
-    (StoreOwned, GrpcStatus.FAILED_PRECONDITION, 1),
-    (ClusterMismatch, GrpcStatus.FAILED_PRECONDITION, 1),
-    (Fenced, GrpcStatus.FAILED_PRECONDITION, 1),
-    (TierNotShared, GrpcStatus.FAILED_PRECONDITION, 1),
-    (FormatTooNew, GrpcStatus.FAILED_PRECONDITION, 1),
-    (InsecureBind, GrpcStatus.FAILED_PRECONDITION, 1),
-    (UnsupportedPlatform, GrpcStatus.FAILED_PRECONDITION, 1),
-    (MissingExtra, GrpcStatus.FAILED_PRECONDITION, 1),
-    (NotImplementedYet, GrpcStatus.UNIMPLEMENTED, 1),
-    (JournalReadOnly, GrpcStatus.INTERNAL, 1),
-    (Internal, GrpcStatus.INTERNAL, 1),
-    (InvalidArgument, GrpcStatus.INVALID_ARGUMENT, 2),
-    (InvalidName, GrpcStatus.INVALID_ARGUMENT, 2),
-    (MessageTooLarge, GrpcStatus.INVALID_ARGUMENT, 2),
-    (BatchTooLarge, GrpcStatus.INVALID_ARGUMENT, 2),
-    (ChecksumMismatch, GrpcStatus.INVALID_ARGUMENT, 2),
-    (SchemaInvalid, GrpcStatus.INVALID_ARGUMENT, 2),
-    (PayloadInvalid, GrpcStatus.INVALID_ARGUMENT, 2),
-    (NotDelivered, GrpcStatus.INVALID_ARGUMENT, 2),
-    (PageInvalid, GrpcStatus.INVALID_ARGUMENT, 2),
-    (ClosedResource, GrpcStatus.FAILED_PRECONDITION, 2),
-    (WindowFull, GrpcStatus.RESOURCE_EXHAUSTED, 2),
-    (Unavailable, GrpcStatus.UNAVAILABLE, 3),
-    (Draining, GrpcStatus.UNAVAILABLE, 3),
-    (NotOwner, GrpcStatus.UNAVAILABLE, 3),
-    (NoOwner, GrpcStatus.UNAVAILABLE, 3),
-    (StoreUnavailable, GrpcStatus.UNAVAILABLE, 3),
-    (MetadataUnavailable, GrpcStatus.UNAVAILABLE, 3),
-    (Overloaded, GrpcStatus.RESOURCE_EXHAUSTED, 3),
-    (RateLimited, GrpcStatus.RESOURCE_EXHAUSTED, 3),
-    (LimitReached, GrpcStatus.RESOURCE_EXHAUSTED, 3),
-    (QuotaExceeded, GrpcStatus.RESOURCE_EXHAUSTED, 3),
-    (DiskFull, GrpcStatus.INTERNAL, 3),
-    (DeadlineExceeded, GrpcStatus.DEADLINE_EXCEEDED, 3),
-    (Conflict, GrpcStatus.ABORTED, 3),
-    (PlanRequired, GrpcStatus.FAILED_PRECONDITION, 4),
-    (PlanExpired, GrpcStatus.FAILED_PRECONDITION, 4),
-    (PlanUsed, GrpcStatus.FAILED_PRECONDITION, 4),
-    (PlanStale, GrpcStatus.FAILED_PRECONDITION, 4),
-    (PlanMismatch, GrpcStatus.FAILED_PRECONDITION, 4),
-    (ReadOnly, GrpcStatus.FAILED_PRECONDITION, 4),
-    (AuditUnavailable, GrpcStatus.FAILED_PRECONDITION, 4),
-    (PermissionDenied, GrpcStatus.PERMISSION_DENIED, 4),
-    (Unauthenticated, GrpcStatus.UNAUTHENTICATED, 4),
-    (CorruptJournal, GrpcStatus.DATA_LOSS, 5),
-    (CorruptObject, GrpcStatus.DATA_LOSS, 5),
-    (ObjectMissing, GrpcStatus.DATA_LOSS, 5),
-    (AuditBroken, GrpcStatus.DATA_LOSS, 5),
-    (ConditionNotMet, GrpcStatus.FAILED_PRECONDITION, 6),
-)
-for _cls, _grpc, _exit in _TABLE:
-    CODES[_cls.code] = Code(name=_cls.code, grpc=_grpc, exit=_exit, retryable=issubclass(_cls, Retryable))
-    _CLASSES[_cls.code] = _cls
-assert len(CODES) == len(_TABLE), "two classes share a code"

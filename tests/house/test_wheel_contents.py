@@ -26,7 +26,7 @@ PACKAGES = (
 VAGUE = re.compile(r"(^|_)(utils?|helpers|common|manager|misc|stuff)(_|$)")
 LINES_MAX = 500
 # The warn list: modules past that, and how long they may be. Look for the second reason to change; raise no number
-# without having looked. errors.py is a table: one class and one row a code; cluster_port.py one too: a method and what it answers.
+# without having looked. cluster_port.py is a table: a method and what it answers.
 LONGER = {
     "pydanube/receiving/consume_lane.py": 606,
     "pydanube/producer.py": 626,
@@ -35,12 +35,11 @@ LONGER = {
     "pydanube_broker/journal/journal.py": 690,
     "pydanube_broker/cluster/tombstones.py": 530,
     "pydanube_broker/subscription/routes/key_slots.py": 520,
-    "pydanube_broker/subscription/subscription.py": 742,
+    "pydanube_broker/subscription/subscription.py": 660,
     "pydanube_broker/subscription/window.py": 690,
     "pydanube_broker/tier/tier.py": 530,
-    "pydanube_core/diagnosis/subscription_rules.py": 660,
+    "pydanube_core/diagnosis/subscription_rules.py": 603,
     "pydanube_core/cluster_port.py": 520,
-    "pydanube_core/errors.py": 720,
 }
 
 
