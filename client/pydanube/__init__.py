@@ -234,71 +234,22 @@ __all__ = [
 
 # Where each name lives; the errors are all in one module.
 _ERRORS = "pydanube_core.errors"
-_HOMES = {
-    **dict.fromkeys(
-        (
-            "Client",
-            "connect",
-        ),
-        "pydanube.client",
-    ),
-    **dict.fromkeys(
-        (
-            "Consumer",
-            "Reader",
-        ),
-        "pydanube.consumer",
-    ),
-    **dict.fromkeys(
-        (
-            "ClientEvent",
-            "ClientEventKind",
-            "ClientStatistics",
-            "ConsumerStatistics",
-            "HandlerStatistics",
-            "Health",
-            "OffsetRange",
-            "ProducerStatistics",
-            "Receipt",
-            "SchemaRef",
-            "SendSummary",
-        ),
-        "pydanube.facts",
-    ),
-    **dict.fromkeys(("Tls",), "pydanube.wire.endpoint"),
-    **dict.fromkeys(("HandlerOptions",), "pydanube.handler_loop"),
-    **dict.fromkeys(
-        (
-            "Batch",
-            "Message",
-        ),
-        "pydanube.message",
-    ),
-    **dict.fromkeys(
-        (
-            "AccessMode",
-            "Compression",
-            "ConsumerOptions",
-            "DispatchStrategy",
-            "ProducerOptions",
-            "ReaderOptions",
-            "RoutingMode",
-            "SubscriptionType",
-        ),
-        "pydanube.options",
-    ),
-    **dict.fromkeys(("PendingSend",), "pydanube.sending.outbound"),
-    **dict.fromkeys(("Producer",), "pydanube.producer"),
-    **dict.fromkeys(("Retry",), "pydanube.retry"),
-    **dict.fromkeys(
-        (
-            "Registered",
-            "Schema",
-            "Schemas",
-        ),
-        "pydanube.schemas",
-    ),
+_NAMES = {
+    "pydanube.client": "Client connect",
+    "pydanube.consumer": "Consumer Reader",
+    "pydanube.facts": "ClientEvent ClientEventKind ClientStatistics ConsumerStatistics HandlerStatistics Health "
+    "OffsetRange ProducerStatistics Receipt SchemaRef SendSummary",
+    "pydanube.handler_loop": "HandlerOptions",
+    "pydanube.message": "Batch Message",
+    "pydanube.options": "AccessMode Compression ConsumerOptions DispatchStrategy ProducerOptions ReaderOptions RoutingMode "
+    "SubscriptionType",
+    "pydanube.producer": "Producer",
+    "pydanube.retry": "Retry",
+    "pydanube.schemas": "Registered Schema Schemas",
+    "pydanube.sending.outbound": "PendingSend",
+    "pydanube.wire.endpoint": "Tls",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 _MODULES = ("admin", "sync", "testing")
 
 
