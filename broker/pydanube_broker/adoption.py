@@ -154,7 +154,7 @@ def checked_folder(settings: Settings) -> Path:
     folder = settings.data.dir.expanduser().absolute()
     if not folder.is_dir() or read_format(folder) is None:
         raise InvalidArgument(
-            f"{folder} is no data directory of a broker: name the one that it had",
+            f"{folder} is no data directory of a broker: name one that a broker has used",
             field="data.dir",
             value=str(folder),
         )
@@ -192,7 +192,8 @@ class _Move:
             what = "another cluster" if identity is not None else "something else"
             raise ClusterMismatch(
                 f"{self._url} holds {what} ({page.items[0].key}). Nothing was changed. A lone broker is moved to a prefix of its own, "
-                "which is empty: choose another --metadata; other brokers join it there afterwards",
+                "which is empty: choose another --metadata; other brokers join it there afterwards. Two clusters are not made one, as "
+                "both have given out the same ids: let its producers go to the other, and its consumers read here to the end",
                 field="metadata.url",
                 value=self._url,
             )

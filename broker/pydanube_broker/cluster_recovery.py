@@ -59,8 +59,12 @@ from pydanube_broker.metadata_home import (
     RESIDENTS,
     Home,
     Identity,
+    Resident,
+    broker_key,
     check_identity,
+    check_resident,
     options_of,
+    resident_of,
     waiting_of,
 )
 from pydanube_broker.settings import Settings
@@ -156,6 +160,7 @@ class _OneDirectory:
         say: Say,
     ) -> None:
         self._settings = settings
+        self._data_dir = data_dir
         self._folder = data_dir.path
         self._me = BrokerId(int(data_dir.broker_id))
         self._home = home
@@ -171,6 +176,7 @@ class _OneDirectory:
         await self._check_without(without)
         name = await self._etcd.get(CLUSTER_KEY)
         self._cluster = "" if name is None else name.value.decode()
+        resident = await self._resident()
         mark = await self._newest_mark(SCOPE)
         seen = max(self._home.revision, newest, 0 if mark is None else mark.incarnation)
         late = self._home.generation < identity.generation
@@ -185,11 +191,12 @@ class _OneDirectory:
             self._say("the journal is read")
             await self._hub.journal.begin()  # its last records were acknowledged, too
             self._hub.fold_replayed()
-            topics = 0 if late else await self._claim_topics()
+            topics = await self._claim_topics(late=late)
             objects = await self._take_in_objects()
             kept = await self._keep_the_rest(late=late)
-            await self._know_own_mark()
+            await self._know_own_life(resident)
             await raise_revision(self._etcd, Revision(seen + _MARGIN), Put(_RAISED, b""), self._say)
+            await self._etcd.transact([Delete(_RAISED)])
         generation = identity.generation + (not late)
         revision = self._etcd.statistics().revision
         replace(self._home, metadata=self._url, revision=revision, generation=generation).write(self._folder)
@@ -269,23 +276,26 @@ class _OneDirectory:
 
     # -- what the directory knows ----------------------------------------------------------------------------
 
-    async def _claim_topics(self) -> int:
-        """Topics that came here after the snapshot are this broker's; how many."""
+    async def _claim_topics(self, *, late: bool) -> int:
+        """Topics that came here after the snapshot are this broker's, but for a late one's; how many.
+
+        Its own ones are in the epoch that its journal has them in.
+        """
         came = 0
         for state in list(self._hub.states.values()):
             if state.opened and state.epoch:
-                came += await self._claim(state)
+                came += await self._claim(state, late=late)
         self._say(f"{came} topics had come to this broker")
         return came
 
-    async def _claim(self, state: LogState) -> bool:
+    async def _claim(self, state: LogState, *, late: bool) -> bool:
         key = keys.assignment_key(TopicId(state.topic_id))
         while True:
             item = await self._etcd.get(key)
             if item is None:
                 return False
             place = Assignment.of(key, item.value)
-            if state.epoch <= place.epoch:
+            if state.epoch <= place.epoch or (late and place.broker_id != self._me):
                 return False
             claimed = replace(
                 place,
@@ -349,8 +359,18 @@ class _OneDirectory:
         self._say(f"{count} objects of topics that etcd does not know are in {where}")
         return where
 
-    async def _know_own_mark(self) -> None:
-        """The store's mark of this directory's last life is known to etcd: its next life follows it."""
+    async def _resident(self) -> Resident:
+        """The entry of this directory's last life. Raises `ClusterMismatch`: it is a copy of the one that etcd names."""
+        own = resident_of(self._data_dir, self._home.life)
+        item = await self._etcd.get(broker_key(self._me))
+        if item is not None:
+            known = Resident(**json.loads(item.value))
+            check_resident(known, own, replace(self._home, life=known.life), self._url)
+        return own
+
+    async def _know_own_life(self, resident: Resident) -> None:
+        """This directory's last life is known to etcd, and the mark that it left in the store: its next life follows it."""
+        await self._etcd.transact([Put(broker_key(self._me), resident.to_json())])
         scope = str(self._me)
         mark, known = await self._newest_mark(scope), await read_known(self._etcd, scope)
         if mark is not None and (known is None or not known.took(mark)):
@@ -393,7 +413,7 @@ class _OneDirectory:
         if pending is not None:
             with suppress(GuardFailed):  # the same command ends it for another directory
                 await self._etcd.transact(
-                    [Put(IDENTITY, following.to_json()), Delete(RECOVERING), Delete(_RAISED)],
+                    [Put(IDENTITY, following.to_json()), Delete(RECOVERING)],
                     guards=[ModRevision(RECOVERING, pending.mod_revision)],
                 )
         log.info("cluster_recovered", extra={"generation": following.generation})

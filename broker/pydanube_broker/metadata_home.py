@@ -243,7 +243,8 @@ def _check_embedded(home: Home | None, folder: Path) -> None:
         )
     if home is not None:
         raise _mismatch(
-            f"{folder} belongs to the cluster on {home.metadata}: start with --metadata {home.metadata}",
+            f"{folder} belongs to the cluster on {home.metadata}, where its metadata is: start with --metadata {home.metadata}. There "
+            "is no way back to a broker without etcd; a cluster of one broker is as good as one",
             folder,
         )
 
@@ -375,11 +376,16 @@ def check_resident(resident: Resident, own: Resident, home: Home, url: str) -> N
     raise ClusterMismatch(
         f"{resident.named} is on {url}, and this data directory is a copy of that one, or was restored or moved. Nothing was "
         "changed. Give a new broker an empty --data-dir; if that directory is gone for good and this one is to go on in its "
-        f"place: etcdctl del PREFIX{broker_key(int(resident.broker_id))}",
+        f"place: etcdctl del {_prefix_of(url)}{broker_key(int(resident.broker_id))}",
         field="metadata.url",
         value=url,
         broker_id=resident.broker_id,
     )
+
+
+def _prefix_of(url: str) -> str:
+    """The prefix in a URL of etcd as `EtcdAddress` writes it, for people."""
+    return "/" + url.partition("://")[2].partition("/")[2]
 
 
 async def _found(store: EtcdStore, url: str, folder: Path) -> KeyValue:

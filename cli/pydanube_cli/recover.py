@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from dataclasses import asdict
@@ -49,6 +50,10 @@ def recover(
     settings = load_settings(
         config, os.environ, overrides={"data.dir": str(data_dir), "metadata.url": metadata}
     )
+
+    logging.getLogger("pydanube").addHandler(
+        logging.NullHandler()
+    )  # what it does is said in lines of its own
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

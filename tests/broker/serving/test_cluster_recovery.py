@@ -89,7 +89,14 @@ async def put_back(cluster: SeveralBrokers, etcd: EtcdMembers, folder: Path) -> 
     for topic in ("stays", "moves"):
         await create(one, topic)
         await send(one, topic, BEFORE)
+    await create(two, "own")
+    await send(two, "own", BEFORE)
     etcd.save(folder / "snapshot")
+    await cluster.stop(2)
+    await cluster.start(2)  # in a new epoch of all that it has
+    await cluster.all_know_all()
+    two = cluster.brokers[2]
+    await send(two, "own", TAIL)
     await send(one, "stays", TIERED)
     await one.port.flush_objects("stays")
     await send(one, "stays", TAIL)
@@ -115,6 +122,7 @@ async def assert_all_there(cluster: SeveralBrokers, newest: int) -> None:
     assert cluster.owner("moves") is two
     assert await read(one, "stays", 15) == BEFORE + TIERED + TAIL
     assert await read(two, "moves", 10) == BEFORE + TAIL
+    assert await read(two, "own", 10) == BEFORE + TAIL
     for owner, topic in ((one, "stays"), (two, "moves")):
         await send(owner, topic, [b"more"])
         await owner.port.flush_objects(topic)
@@ -226,7 +234,8 @@ async def test_a_directory_that_was_not_seen_does_not_start_before_it_is(
         await cluster.start(n)
     one = cluster.brokers[1]
     assert cluster.owner("moves") is one
-    assert (await read(one, "stays", 15)) == BEFORE + TIERED + TAIL
+    assert await read(one, "stays", 15) == BEFORE + TIERED + TAIL
+    assert await read(cluster.brokers[2], "own", 10) == BEFORE + TAIL
 
 
 async def test_nothing_is_changed_where_there_is_nothing_to_recover(

@@ -34,6 +34,7 @@ from pydanube_storage.metadata import (
 )
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 from pydanube_storage.metadata.etcd import link as etcd_link
+from pydanube_storage.metadata.etcd.refusals import plain
 
 from tests.storage.metadata.adapters import EVERYTHING, opened, options, revision
 from tests.support.etcd import EtcdMembers, free_ports
@@ -556,9 +557,30 @@ async def test_certificate_that_is_not_trusted_is_refused_with_the_setting(
     encrypted: tuple[EtcdMembers, Path, Path],
 ) -> None:
     etcd, _, other = encrypted
-    with pytest.raises(MetadataUnavailable, match=r"(?i)certificate.*metadata\] ca, cert, key"):
+    with pytest.raises(MetadataUnavailable, match=r"is not of the authority in `\[metadata\] ca`"):
         async with EtcdStore(at(*etcd.ports, ca=other, timeout_s=1.0)):
             pass
+
+
+@pytest.mark.parametrize(
+    ("said", "means"),
+    [
+        (
+            "SSL_ERROR_SSL: error:10000412:SSL routines:OPENSSL_internal:SSLV3_ALERT_BAD_CERTIFICATE",
+            "cert, key",
+        ),
+        ("Handshake read failed (Socket closed)", "use etcd://"),
+        (
+            "error:1000007d:SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED: certificate has expired",
+            "renew it",
+        ),
+        ("Hostname Verification Check failed.", "for another name"),
+    ],
+)
+def test_what_grpc_says_of_a_handshake_is_said_in_words(said: str, means: str) -> None:
+    assert means in plain(
+        f"failed to connect to all addresses; last error: UNAVAILABLE: ipv4:127.0.0.1:1: {said}"
+    )
 
 
 async def test_plain_connection_to_an_encrypted_member_ends_in_a_sentence(

@@ -63,6 +63,26 @@ _COMPACTED: Final = "required revision has been compacted"
 _TOO_LARGE: Final = "larger than max"  # of gRPC
 _CORRUPT: Final = "corrupt cluster"
 _LONGEST_REASON: Final = 300
+#: what gRPC says of a handshake that failed → what it means, and what helps
+_HANDSHAKES: Final = (
+    (("certificate has expired",), "etcd's certificate has expired: renew it"),
+    (
+        ("Hostname Verification",),
+        "etcd's certificate is for another name: use one that it is for in `[metadata] url`",
+    ),
+    (
+        ("CERTIFICATE_VERIFY_FAILED",),
+        "etcd's certificate is not of the authority in `[metadata] ca`: name the one that made it",
+    ),
+    (
+        ("BAD_CERTIFICATE", "CERTIFICATE_REQUIRED", "CERTIFICATE_UNKNOWN", "UNKNOWN_CA"),
+        "etcd refuses this broker's certificate, or asks for one: set `[metadata] cert, key`, made by an authority that etcd trusts",
+    ),
+    (
+        ("WRONG_VERSION_NUMBER", "Handshake read failed"),
+        "no TLS is spoken there: use etcd://, without `[metadata] ca, cert, key`",
+    ),
+)
 _GRPC_HEAD: Final = re.compile(
     r"^failed to connect to all addresses; last error: (?:[A-Z_]+: )?(?:ipv[46]:\S+: )?"
 )
@@ -91,10 +111,10 @@ def judge(error: BaseException) -> Exception:
     if (ours := _final(status, text)) is not None:
         return ours
     if any(each in text for each in (*_NOT_BEGUN, _NOT_CONNECTED)):
-        return Refused(_plain(text), seen=Seen.NO)
+        return Refused(plain(text), seen=Seen.NO)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return Refused("no answer in time", seen=Seen.MAYBE)
-    return Refused(_plain(text) or status.name, seen=Seen.MAYBE)
+    return Refused(plain(text) or status.name, seen=Seen.MAYBE)
 
 
 def _final(status: object, text: str) -> ClusterError | None:
@@ -142,6 +162,9 @@ def permission_denied() -> PermissionDenied:
     )
 
 
-def _plain(text: str) -> str:
-    """The reason without the words that gRPC and etcd put before every one."""
+def plain(text: str) -> str:
+    """The reason without the words that gRPC and etcd put before every one; of a handshake, what it means."""
+    for marks, words in _HANDSHAKES:
+        if any(mark in text for mark in marks):
+            return f"the TLS handshake failed: {words}"
     return _GRPC_HEAD.sub("", text.removeprefix("etcdserver: "))
