@@ -53,9 +53,8 @@ class Health:
         self.metadata_away: ClusterError | None = None  # messages flow on without it
         self.on_fenced: Callable[[Fenced | ClusterMismatch], None] = lambda _error: None
         self.journal_error: JournalReadOnly | None = None
-        self.journal_trouble: Callable[[], Reason | None] = lambda: (
-            None
-        )  # what else keeps it from taking records
+        # What else keeps it from taking records
+        self.journal_trouble: Callable[[], Reason | None] = lambda: None
         # what keeps changes from being made while messages may still flow: "AUDIT_UNWRITABLE", "METADATA_UNWRITABLE"
         self.changes_refused: dict[str, ClusterError] = {}
         self.disk: dict[str, Any] = {}

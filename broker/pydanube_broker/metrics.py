@@ -70,9 +70,8 @@ class BrokerMetrics:
     """Counters that live here, and everything else by a look at the broker."""
 
     def __init__(self, *, topic_series_limit: int) -> None:
-        self.rejected: Counter[tuple[str, str]] = (
-            Counter()
-        )  # (topic, code): batches, or calls of official clients
+        # (topic, code): batches, or calls of official clients
+        self.rejected: Counter[tuple[str, str]] = Counter()
         self.rejected_messages: Counter[tuple[str, str]] = Counter()  # (topic, code)
         self.grpc_calls: Counter[tuple[str, str, str]] = Counter()  # (service, method, code)
         self.security_refused: Counter[str] = Counter()  # no identity, a bad credential, or a permission

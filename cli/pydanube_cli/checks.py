@@ -336,9 +336,8 @@ def _ntp_state() -> int | None:
         return None
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        state = libc.adjtimex(
-            ctypes.create_string_buffer(512)
-        )  # modes = 0: read only; struct timex is 208 bytes
+        # Modes = 0: read only; struct timex is 208 bytes
+        state = libc.adjtimex(ctypes.create_string_buffer(512))
     except (OSError, AttributeError):
         return None
     return state if state >= 0 else None

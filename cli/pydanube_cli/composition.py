@@ -137,9 +137,8 @@ async def _serve(
             # stops every stream for 30-60 ms.
             gc.collect()
             gc.freeze()
-            gc.set_threshold(
-                50_000, 20, 20
-            )  # a frame of a key-shared consumer is a thousand short-lived tuples
+            # A frame of a key-shared consumer is a thousand short-lived tuples
+            gc.set_threshold(50_000, 20, 20)
             announce(info)
             broker.health.on_fenced = stop.end
             if broker.health.fenced is not None:

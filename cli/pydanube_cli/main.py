@@ -100,9 +100,8 @@ def run(argv: Sequence[str]) -> int:
         return 0
     from pydanube_cli.failures import guarded, wants_json
 
-    if (
-        signal.getsignal(signal.SIGINT) is signal.SIG_DFL
-    ):  # see the package: from here on an interrupt is answered
+    # See the package: from here on an interrupt is answered
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return guarded(lambda: _dispatch(list(argv)), as_json=wants_json(argv))
 

@@ -48,9 +48,8 @@ def init(
     """Make a certificate authority, and certificates of it for a broker and a client."""
     folder = CertificateFolder(path=dir.expanduser().absolute())
     name = principal or common.principal or default_principal()
-    if (
-        not name.isprintable() or not 1 <= len(name) <= 64
-    ):  # RFC 5280: a common name has 64 characters at most
+    # RFC 5280: a common name has 64 characters at most
+    if not name.isprintable() or not 1 <= len(name) <= 64:
         raise InvalidArgument(
             "--principal: use 1-64 printable characters", field="principal", value=name[:100]
         )

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def danube_cluster() -> Iterator[InMemoryCluster]:
     """A cluster of its own for this test, `pydanube.testing.InMemoryCluster`."""
-    from pydanube.testing import (
-        InMemoryCluster,  # here: pytest loads this module also for tests that want no broker
-    )
+    # Here: pytest loads this module also for tests that want no broker
+    from pydanube.testing import InMemoryCluster
 
     with InMemoryCluster() as cluster:
         yield cluster

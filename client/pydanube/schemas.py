@@ -57,9 +57,8 @@ class Schema:
     created_by: str
     created_at: datetime
     tags: tuple[str, ...]
-    _parsed: list[Any] = field(
-        default_factory=list, repr=False, compare=False
-    )  # fastavro's form, at first use
+    # Fastavro's form, at first use
+    _parsed: list[Any] = field(default_factory=list, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

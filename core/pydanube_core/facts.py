@@ -179,15 +179,13 @@ class SubscriptionFacts:
     type: str
     state: CursorState
     lag_bytes: int | None
-    oldest_unread_append_ms: (
-        int | None
-    )  # append time of the oldest unread message; None at lag 0 or if unknown
+    # Append time of the oldest unread message; None at lag 0 or if unknown
+    oldest_unread_append_ms: int | None
     consumers: tuple[ConsumerFacts, ...] = ()
     blocked_reason: str | None = None
     created_at_ms: int | None = None
-    last_consumed_ms: int | None = (
-        None  # when a consumer answered for messages last; None: not since the broker's start
-    )
+    # When a consumer answered for messages last; None: not since the broker's start
+    last_consumed_ms: int | None = None
     last_consumer: str | None = None  # which one
 
 
@@ -232,9 +230,8 @@ class PolicyFacts:
     """Policies of a topic or namespace."""
 
     own: Mapping[str, Any]  # set here
-    effective: Mapping[
-        str, int
-    ]  # what holds: from here, the namespace or the broker's settings; 0 is no limit
+    # What holds: from here, the namespace or the broker's settings; 0 is no limit
+    effective: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,9 +241,8 @@ class RetentionFacts:
     messages: int = 0  # that go at once
     bytes: int = 0
     later_messages: int = 0  # stored now, that may go after those
-    later_from_ms: int | None = (
-        None  # not before; None: there is no telling, a limit by size takes what is oldest
-    )
+    # Not before; None: there is no telling, a limit by size takes what is oldest
+    later_from_ms: int | None = None
     waits_for_cursors: bool = True  # none of them goes before every subscription has acknowledged it
 
     def __add__(self, other: RetentionFacts) -> RetentionFacts:

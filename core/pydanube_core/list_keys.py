@@ -29,7 +29,6 @@ class ListChanges:
 
     life: str  # the broker's, of whose start the marks are
     mark: int  # to ask with later
-    topics: (
-        Sequence[str] | None
-    )  # as people name them; None: there was no mark of this start, or it is too old
+    # As people name them; None: there was no mark of this start, or it is too old
+    topics: Sequence[str] | None
     subscriptions: Sequence[LagKey] = ()  # also every one of a topic that changed

@@ -67,9 +67,8 @@ class ConsumerSample(NamedTuple):
     in_flight: int
     delivered: int
     oldest_in_flight_age_ms: int | None
-    heard_at_ms: (
-        int | None
-    )  # when its client said anything last; None: it is not kept for this kind of client
+    # When its client said anything last; None: it is not kept for this kind of client
+    heard_at_ms: int | None
 
 
 class BrokerSample(NamedTuple):

@@ -30,9 +30,8 @@ def turned(text: str) -> str:
 
 def _turned(plan_id: str, secret: str) -> str:
     hidden = urlsafe_b64decode(secret)
-    mask = hmac.digest(
-        _KEY, plan_id.encode(), "sha256"
-    )  # of each plan another, and used for its one secret only
+    # Of each plan another, and used for its one secret only
+    mask = hmac.digest(_KEY, plan_id.encode(), "sha256")
     return urlsafe_b64encode(bytes(one ^ other for one, other in zip(hidden, mask, strict=False))).decode()
 
 

@@ -112,9 +112,8 @@ class DanubeServer(MCPServer[Any]):
         self.profile = profile
         self.confirm = confirm
         self.alerts = AlertWatch(clusters)
-        self.others: EventStore | None = (
-            None  # of the conformance suite, whose resources have schemes of their own
-        )
+        # Of the conformance suite, whose resources have schemes of their own
+        self.others: EventStore | None = None
         self._background: anyio.abc.TaskGroup | None = None
         self._drawing = anyio.CapacityLimiter(1)  # pictures take the processor that serves
         self.read_only = read_only

@@ -75,9 +75,8 @@ def _output_schema(operation: Operation, profile: Profile) -> dict[str, Any]:
     if profile is Profile.DEFAULT:
         return small_output(operation)
     schema = operation.output_schema
-    kinds = (
-        ["object", "null"] if "error" in schema["properties"] else "object"
-    )  # get_task tells of an error of its own
+    # Get_task tells of an error of its own
+    kinds = ["object", "null"] if "error" in schema["properties"] else "object"
     error = {"type": kinds, "description": "Instead of a result, where the call was refused"}
     properties = {**schema["properties"], "error": error}
     required = schema.get("required", [])

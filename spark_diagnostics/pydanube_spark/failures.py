@@ -28,9 +28,8 @@ def failure_of(error: Exception) -> ClusterError:
     text = _text(error)
     ours = [(code, message) for code, message in _OURS.findall(text) if code in CODES]
     if ours:
-        code, message = ours[
-            -1
-        ]  # the last in the chain: what all others came from is printed first, as its cause
+        # The last in the chain: what all others came from is printed first, as its cause
+        code, message = ours[-1]
         return error_for(code, message.strip())
     return Internal(f"Spark failed: {reason_of(error)}", type=type(error).__name__)
 

@@ -25,9 +25,8 @@ def principal_of(metadata: Iterable[tuple[str, str | bytes]], proven: Identity |
     """The name that the metadata claims, else `anonymous`; of a proven caller whom he acts for, else nobody."""
     texts = {key: value for key, value in metadata if isinstance(value, str)}
     if proven is not None and proven.method != "none":
-        broker = texts.get(
-            BROKER
-        )  # how brokers of the original know each other: here it is a claim like others
+        # How brokers of the original know each other: here it is a claim like others
+        broker = texts.get(BROKER)
         return texts.get(HEADER, "") if broker is None else f"broker_internal:{broker}"
     name = texts.get(HEADER) or _named_by(texts.get("authorization", ""))
     return name[:MAX_NAME_CHARS] if name and name.isprintable() else ANONYMOUS

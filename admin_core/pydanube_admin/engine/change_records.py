@@ -73,9 +73,8 @@ class Changes:
     def __init__(self, port: ClusterPort) -> None:
         self._port = port
         self._swept_ms = 0
-        self._kept: Counter[bool] = (
-            Counter()
-        )  # by whether they destroy; as of the last sweep, and what was added since
+        # By whether they destroy; as of the last sweep, and what was added since
+        self._kept: Counter[bool] = Counter()
         self._images_bytes = 0
 
     async def get(self, call_id: str) -> tuple[ChangeRecord, int] | None:

@@ -200,9 +200,8 @@ class Desk:
         if not call.operation.long_running:
             async with self.guards.held(await self._thing(call), context.call_id), self._one_at_a_time:
                 return await self._carry_out(await self._prepare(context, call, entry, one_step))
-        async with self.guards.held(
-            context.call_id, context.call_id
-        ):  # says that it is under way, as long as it is
+        # Says that it is under way, as long as it is
+        async with self.guards.held(context.call_id, context.call_id):
             async with self.guards.held(await self._thing(call), context.call_id), self._one_at_a_time:
                 prepared = await self._prepare(context, call, entry, one_step)
             return await self._carry_out(prepared)

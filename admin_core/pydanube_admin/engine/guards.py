@@ -50,9 +50,8 @@ class Guards:
 
     def __init__(self, port: ClusterPort) -> None:
         self._port = port
-        self._left: dict[
-            str, int
-        ] = {}  # key and revision of those that could not be let go: the next call does it
+        # Key and revision of those that could not be let go: the next call does it
+        self._left: dict[str, int] = {}
 
     @asynccontextmanager
     async def held(self, thing: str, call_id: str) -> AsyncIterator[None]:

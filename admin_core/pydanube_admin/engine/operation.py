@@ -51,9 +51,8 @@ class Argument:
     flag: str  # --dispatch-strategy
     type: ArgumentType
     required: bool
-    positional: (
-        bool  # required names and ids, in the order of `Operation.arguments`; other required ones are flags
-    )
+    # Required names and ids, in the order of `Operation.arguments`; other required ones are flags
+    positional: bool
     default: Any  # None: leave it out of the call
     choices: tuple[str, ...]
     minimum: int | None

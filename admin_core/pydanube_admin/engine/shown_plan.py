@@ -20,9 +20,8 @@ class ShownPlan(Result):
     effect: str
     reversible: bool
     diff: list[dict[str, Any]]  # {path, before, after}
-    blast_radius: dict[
-        str, int | None
-    ]  # topics, subscriptions, consumers; messages and bytes that go at once; null: unknown
+    # Topics, subscriptions, consumers; messages and bytes that go at once; null: unknown
+    blast_radius: dict[str, int | None]
     later: str | None = None  # what may go after that
     state: str
     created_at: str

@@ -19,9 +19,8 @@ HOOK: Final = "PYDANUBE_TEST_KILL_AT"
 class Step(StrEnum):
     CHECKED = "change-checked"  # the token and what it stands on are right, nothing is written
     RECORDED = "change-recorded"  # the audit's `call` is on stable storage
-    IMAGE_KEPT = (
-        "change-image-kept"  # what the undo needs is written down where it is large, and nothing refers to it
-    )
+    # What the undo needs is written down where it is large, and nothing refers to it
+    IMAGE_KEPT = "change-image-kept"
     BEGUN = "change-begun"  # what the undo needs is kept and the plan is used
     MADE = "change-made"  # the effect
     KEPT = "change-kept"  # its result

@@ -73,9 +73,8 @@ class AuditRecord(Result):
     after: dict[str, Any] | None
     prev_hash: str
     hash: str
-    mac: str | None = (
-        None  # of the hash, by the key of `key_id`; none of a record from before there were MACs
-    )
+    # Of the hash, by the key of `key_id`; none of a record from before there were MACs
+    mac: str | None = None
     key_id: str | None = None
 
 

@@ -85,9 +85,8 @@ class ReadResult(Result):
 async def find_operations(context: Context, request: FindRequest) -> FoundOperations:
     if not request.query.strip():
         return _found(every()[: request.limit])
-    meant = (await anyio.to_thread.run_sync(_ranking)).rank(
-        request.query
-    )  # made once, which takes tenths of a second
+    # Made once, which takes tenths of a second
+    meant = (await anyio.to_thread.run_sync(_ranking)).rank(request.query)
     nearest = meant.absent.nearest if meant.absent is not None else meant.operations
     if other_language(request.query):
         return _none("Operations are found by English words: ask in English.", nearest)

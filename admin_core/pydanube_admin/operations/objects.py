@@ -103,9 +103,8 @@ class ObjectItem(Result):
     max_append_time: str
     epoch: int
     committed: bool
-    footer_bytes: (
-        int  # the end of the file: a reader can see that it is whole before it believes what it says
-    )
+    # The end of the file: a reader can see that it is whole before it believes what it says
+    footer_bytes: int
     footer_crc: int  # their CRC-32
 
 

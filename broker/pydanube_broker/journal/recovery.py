@@ -377,9 +377,8 @@ def _replay(
             if isinstance(item, int):
                 return
             count = int(np.searchsorted(item.lsn, found.end))
-            proven = int(
-                np.searchsorted(item.lsn[:count], found.proven)
-            )  # the proven end is where a record ends
+            # The proven end is where a record ends
+            proven = int(np.searchsorted(item.lsn[:count], found.proven))
             if proven:
                 replay(item.head(proven), raw, segment)
             for i in range(proven, count):

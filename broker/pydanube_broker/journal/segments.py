@@ -48,9 +48,8 @@ class SegmentFiles:
         self.floor = 0  # no new segment begins below this address
         # Of the segments that are made now: less where a start finds no room for more
         self.size = segment_bytes
-        self.keep_free: Callable[[], int] = lambda: (
-            0
-        )  # bytes of the disk that segments for publishes leave alone
+        # Bytes of the disk that segments for publishes leave alone
+        self.keep_free: Callable[[], int] = lambda: 0
         self._made_since = 0.0
 
     def path(self, base: int) -> Path:

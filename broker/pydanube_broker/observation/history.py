@@ -22,9 +22,8 @@ async def history_of(
     """The history of a topic that is made of `logs`; O(logs x subscriptions shown x moments), in slices."""
     now = now_ms()
     rounds = sampler.rounds
-    times = rounds.within(
-        0, now - int(rounds.interval_s * 500)
-    )  # half an interval: a rate over less says nothing
+    # Half an interval: a rate over less says nothing
+    times = rounds.within(0, now - int(rounds.interval_s * 500))
     ends = [*(time - 1 for time in times[1:]), now][: len(times)]
     slices = Slices()
     published: list[Series] = []

@@ -29,6 +29,5 @@ class Observed:
     settings: Settings
     told: Told
     started_at: float  # monotonic seconds
-    append_time_ms: Callable[
-        [Topic, int], int | None
-    ]  # of the message at an offset, as far as it is in memory
+    # Of the message at an offset, as far as it is in memory
+    append_time_ms: Callable[[Topic, int], int | None]

@@ -57,9 +57,8 @@ class Sampler:
         self.refused = Rises()  # (topic, code): batches
         self.refused_messages = Rises()
         self.violations = Rises()  # (topic, reason): messages
-        self.refusing: dict[
-            str, int
-        ] = {}  # topic → when a publish to it was refused, or a message counted, last
+        # Topic → when a publish to it was refused, or a message counted, last
+        self.refusing: dict[str, int] = {}
         self.number = 0
         self.took_s = 0.0  # of the last round, without the turns it gave away
         self.longest_slice_s = 0.0

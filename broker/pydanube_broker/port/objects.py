@@ -118,9 +118,8 @@ class ObjectsPart:
         _, placed = await broker.access.parts_to_write(COLD_CALL, target, partitions=0, strategy="reliable")
         parts = broker.registry.parts(target)[1]
         if len(parts) < len(placed):
-            raise broker.registry.not_found(
-                target
-            )  # at another broker: what copies and what is copied to are one
+            # At another broker: what copies and what is copied to are one
+            raise broker.registry.not_found(target)
         for part in parts:
             if part.options.dispatch_strategy.value != "reliable":
                 raise DispatchMismatch(

@@ -108,9 +108,8 @@ class SubscriptionsPart:
         else:
             lag_bytes = self._lag_bytes(topic, floor)
             oldest_ms = self._broker.journal.time_at_offset(topic.topic_id, floor)
-        if (
-            state.acked_above
-        ):  # which of the bytes behind the cursor are acknowledged is not kept: their mean size
+        # Which of the bytes behind the cursor are acknowledged is not kept: their mean size
+        if state.acked_above:
             lag_bytes = lag_bytes * state.lag_messages // (state.lag_messages + state.acked_above)
         consumers = () if statistics is None else statistics.consumers
         answer = pump.last_answer

@@ -67,9 +67,8 @@ class OwnConnection(asyncio.Protocol):
         self._in_tls = 0  # bytes that TLS takes for it, while nobody has shown who he is
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting_bytes = 0  # in the transport, when last looked at
-        self._ended: Callable[[], None] | None = (
-            None  # of its principal's count; None: nobody has shown who he is
-        )
+        # Of its principal's count; None: nobody has shown who he is
+        self._ended: Callable[[], None] | None = None
 
     # -- of the transport --------------------------------------------------------------------------------------
 

@@ -90,9 +90,8 @@ class CallHead:
     def __init__(self, head: RequestHead, methods: Mapping[bytes, Method], nothing: Method) -> None:
         self._fields = head.fields
         self._metadata: tuple[tuple[str, str | bytes], ...] | None = None
-        self.identity: Identity | None = (
-            None  # as its connection and its fields prove; None until somebody asked
-        )
+        # As its connection and its fields prove; None until somebody asked
+        self.identity: Identity | None = None
         self.method = nothing
         self.refusal: Headers = ()
         self.body: bytes | None = None

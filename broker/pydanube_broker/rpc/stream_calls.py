@@ -78,9 +78,8 @@ class _Streaming(Call):
 
     def _close(self, status: int, message: str, metadata: Metadata) -> None:
         if not status and not self.stream.head_sent:
-            self.connection.http.out.head(
-                self.stream, HEAD
-            )  # OK is never trailers only: some clients miss it
+            # OK is never trailers only: some clients miss it
+            self.connection.http.out.head(self.stream, HEAD)
         super()._close(status, message, metadata)
 
     def expire(self) -> None:

@@ -57,9 +57,8 @@ class TakingAway:
         self._kept = kept
         self._cluster = cluster
         self._objects = ObjectCatalog(store, wall_ms=now_ms)
-        self._said: dict[
-            BrokerId, Mapping[int, LogState]
-        ] = {}  # of brokers whose topics are being taken away
+        # Of brokers whose topics are being taken away
+        self._said: dict[BrokerId, Mapping[int, LogState]] = {}
 
     async def look(self, office: JoinedBroker) -> None:
         """Take away some of what removed brokers still have. The next look goes on with what could not be done.

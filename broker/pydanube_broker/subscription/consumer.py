@@ -83,9 +83,8 @@ class Consumer:
         self.delivered = 0  # messages sent, redeliveries included
         self.refresh_at_ms = 0  # when an answer gives what is behind it a new deadline again
         self.reports = terms.reports
-        self.max_extend_ms = (
-            terms.max_extend_ms
-        )  # what was taken is kept so long while the consumer is heard of
+        # What was taken is kept so long while the consumer is heard of
+        self.max_extend_ms = terms.max_extend_ms
         self.untaken = Untaken()  # what waits in its buffer, if it reports
         self.took_at_ms = -1  # when it last said that its application takes messages
         self.keeps: Sequence[tuple[int, int, int | None]] = ()  # absent: what is kept for it, see `holdings`

@@ -164,9 +164,8 @@ class Failures:
         count = 0
         for chunk in self._window.chunks:
             for poison in chunk.poisons:
-                if (
-                    not poison.blocked
-                ):  # on its way to the dead letters, by the policy that holds when it is tried again
+                # On its way to the dead letters, by the policy that holds when it is tried again
+                if not poison.blocked:
                     count += poison.mask.bit_count() if policy.poison_policy is PoisonPolicy.DROP else 0
                     continue
                 for (_, failures), part in chunk.by_history(poison.mask):

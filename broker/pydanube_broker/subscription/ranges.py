@@ -28,9 +28,8 @@ def check_ranges(ranges: Sequence[Range], *, field: str = "ranges") -> None:
     Raises:
         InvalidArgument: names the field and the bad range.
     """
-    if (
-        len(ranges) > 8
-    ):  # hundreds come with one ack of a key-shared batch: three passes in C beat one loop here
+    # Hundreds come with one ack of a key-shared batch: three passes in C beat one loop here
+    if len(ranges) > 8:
         starts, ends = zip(*ranges, strict=True)
         if min(starts) >= 0 and all(map(lt, starts, ends)):
             return

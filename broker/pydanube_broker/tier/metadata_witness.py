@@ -110,17 +110,15 @@ class MetadataWitness:
         Raises:
             ClusterMismatch: it is not. What store and metadata raise.
         """
-        newest = (
-            await self._newest()
-        )  # before the metadata are read: a mark that is made now is noted by then
+        # Before the metadata are read: a mark that is made now is noted by then
+        newest = await self._newest()
         noted = await read_noted(self._metadata)
         check_known(newest, noted, self._url)
         if newest is not None and newest != self._seen and self._seen is not None:
             self._due_s = self._monotonic() + _EVERY_S  # another broker has just left one
         self._seen = newest
-        has_changed = (
-            newest is None or noted.read_at > newest.incarnation + 1
-        )  # more than what the mark itself changed
+        # More than what the mark itself changed
+        has_changed = newest is None or noted.read_at > newest.incarnation + 1
         if has_changed and self._monotonic() >= self._due_s:
             self._due_s = self._monotonic() + _EVERY_S
             await self._leave(noted)

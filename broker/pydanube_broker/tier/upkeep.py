@@ -171,9 +171,8 @@ class Upkeep:
             assert entry.messages == sum(each.messages for each in run), "a merge keeps every message"
             try:
                 await self._catalog.replace(topic.topic_id, run, entry, epoch=epoch)
-            except (
-                Conflict
-            ):  # retention took a source meanwhile, or the topic is gone: nobody will list this one
+            # Retention took a source meanwhile, or the topic is gone: nobody will list this one
+            except Conflict:
                 await self._child.call("delete", {"keys": [key]})
                 raise
         finally:

@@ -44,9 +44,8 @@ class Hub:
         self.trimmed_lsn = 0  # the newest record by which a topic gave up its oldest messages
         self.on_failure: Callable[[JournalReadOnly], None] = lambda error: None
         self.on_drop: Callable[[int], None] = lambda topic_id: None  # a topic was deleted
-        self._pending: deque[tuple[int, Topic]] = (
-            deque()
-        )  # (durable at lsn, topic), of every record under way
+        # (durable at lsn, topic), of every record under way
+        self._pending: deque[tuple[int, Topic]] = deque()
 
     # -- JournalOwner ----------------------------------------------------------------------------------------
 

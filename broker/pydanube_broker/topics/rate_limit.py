@@ -46,9 +46,8 @@ class TokenBucket:
     def available(self, now_ms: int) -> int:
         """How many may be taken now; 0 when there is none, or a debt."""
         self._refill(now_ms)
-        return max(
-            0, math.floor(self._tokens + 1e-9)
-        )  # sums of fractions may fall a hair short of a whole token
+        # Sums of fractions may fall a hair short of a whole token
+        return max(0, math.floor(self._tokens + 1e-9))
 
     def wait_ms(self, count: int, now_ms: int) -> int:
         """How long until `count` (at most the burst of them) may be taken; 0 is now."""

@@ -53,9 +53,8 @@ class Replay:
     target: Topic
     give_way: GiveWay
     copied: Copied = field(init=False)
-    next_offset: int = field(
-        init=False, default=0
-    )  # of the source: everything below is committed in the target
+    # Of the source: everything below is committed in the target
+    next_offset: int = field(init=False, default=0)
     _waiting: deque[asyncio.Future[int]] = field(init=False, default_factory=deque)
 
     def __post_init__(self) -> None:

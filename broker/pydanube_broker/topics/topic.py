@@ -167,9 +167,8 @@ class Topic:
         self.closed: ClusterError | None = None
         self.changes = hub.changes
         self._hub = hub
-        self._unsafe: deque[tuple[int, int]] = (
-            deque()
-        )  # batches above the commit offset: (position, end offset)
+        # Batches above the commit offset: (position, end offset)
+        self._unsafe: deque[tuple[int, int]] = deque()
         self._waiters: deque[tuple[int, Told]] = deque()  # by position
 
     @property

@@ -195,9 +195,8 @@ class ConsumeLane:
     def _arm(self) -> None:
         if self._timer is None:
             wait_s = ACK_FLUSH_S
-            if (
-                self._options.receiver.ack_timeout_ms
-            ):  # waiting for company must not be what makes an ack late
+            # Waiting for company must not be what makes an ack late
+            if self._options.receiver.ack_timeout_ms:
                 wait_s = min(wait_s, self._options.receiver.ack_timeout_ms / 10_000)
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._flush_by_timer)
 

@@ -23,9 +23,8 @@ class ConsumeOptions:
     partition: int | None
     concrete_topic: str
     receiver: ReceiverOptions
-    may_leave: tuple[
-        type[ClusterError], ...
-    ]  # the consumer goes on with its other topics after such an error
+    # The consumer goes on with its other topics after such an error
+    may_leave: tuple[type[ClusterError], ...]
     credit_messages: int
     credit_bytes: int
     retry: Retry

@@ -327,9 +327,8 @@ class Receiver:
         """
         self._check_usable()
         absolute = wire_position(position, "position")
-        where = (
-            position if isinstance(position, str) else absolute
-        )  # "15 minutes ago" is the broker's to reckon
+        # "15 minutes ago" is the broker's to reckon
+        where = position if isinstance(position, str) else absolute
         lanes = lanes_of(self._lanes, partition=partition, topic=topic)
         if len(lanes) > 1:
             await all_of(lane.seek(where, check=True) for lane in lanes)

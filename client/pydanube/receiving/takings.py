@@ -29,9 +29,8 @@ class Takings:
         self, ack_timeout_ms: int = 0, *, keeps: bool = False, before: Takings | None = None
     ) -> None:
         self.received = 0  # messages of the session
-        self.taken: int = (
-            0 if before is None else before.taken - before.received
-        )  # of these, but for what the current delivery has handed out
+        # Of these, but for what the current delivery has handed out
+        self.taken: int = 0 if before is None else before.taken - before.received
         self.heard_every_s = ack_timeout_ms / 1000 / HEARD_OF if ack_timeout_ms else float("inf")
         self._keeps = keeps
         self._reported = 0

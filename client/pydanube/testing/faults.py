@@ -101,9 +101,8 @@ class FaultyStream:
         self._loop = asyncio.get_running_loop()
         self._arrived: deque[bytes] = deque()
         self._take: Callable[[bytes], bool] | None = None
-        self._waiting: asyncio.Future[bool] | None = (
-            None  # of `read` and `listen`; True: `take` has said enough
-        )
+        # Of `read` and `listen`; True: `take` has said enough
+        self._waiting: asyncio.Future[bool] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._over = False
         self._error: ClusterError | None = None

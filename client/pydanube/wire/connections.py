@@ -31,9 +31,8 @@ class Connections:
 
     def __init__(self, urls: Sequence[str], make: TransportFactory, retry: Retry) -> None:
         self.url = urls[0]  # of the broker that is asked where topics are
-        self._known = dict.fromkeys(
-            urls
-        )  # and of those that can be asked instead, in the order they became known
+        # And of those that can be asked instead, in the order they became known
+        self._known = dict.fromkeys(urls)
         self._make = make
         self._retry = retry
         self._transports: dict[str, Transport] = {}

@@ -82,9 +82,8 @@ async def say_goodbye(stream: Stream, reader: asyncio.Task[None]) -> None:
 def copy_of(error: ClusterError, **details: object) -> ClusterError:
     """The same error again, for another waiter: one instance raised in many tasks would mix their tracebacks."""
     facts = ClusterError.from_dict(error.to_dict() | {"details": error.details | details})
-    facts.__cause__ = (
-        error.__cause__
-    )  # and nothing else: what a person is shown is one error, not how it travelled
+    # And nothing else: what a person is shown is one error, not how it travelled
+    facts.__cause__ = error.__cause__
     return facts
 
 

@@ -69,9 +69,8 @@ def _pack(code: str, values: Sequence[int], field: str) -> bytes:
 
 
 def _offsets(items: Sequence[bytes] | Sequence[str]) -> bytes:
-    return struct.pack(
-        f"<{len(items) + 1}i", 0, *accumulate(map(len, items))
-    )  # a third faster than array("i", …)
+    # A third faster than array("i", …)
+    return struct.pack(f"<{len(items) + 1}i", 0, *accumulate(map(len, items)))
 
 
 def _ragged(parts: list[Buffer], items: Sequence[bytes]) -> None:

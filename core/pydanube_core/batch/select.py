@@ -354,9 +354,8 @@ class Cutter:
             values_at = _ragged(parts, data, keys_at, total, entries)
             _ragged(parts, data, values_at, total, entries)
         if (at := view.column_start(Column.PUBLISH_TIME)) is not None:
-            columns |= (
-                Column.PUBLISH_TIME
-            )  # still counted from the header's time: counted anew a delta might not fit
+            # Still counted from the header's time: counted anew a delta might not fit
+            columns |= Column.PUBLISH_TIME
             append_padded(parts, pick.fixed(np.frombuffer(data, "<i4", n, at)).tobytes())
         if self._one_producer is not None:
             columns |= Column.PRODUCERS

@@ -196,9 +196,8 @@ class _Walk:
             entry = int(np.searchsorted(offsets, error.start, "right")) - 1
         else:
             starts = offsets[1:-1]
-            starts = starts[
-                : np.searchsorted(starts, length)
-            ]  # empty entries at the end start where nothing is
+            # Empty entries at the end start where nothing is
+            starts = starts[: np.searchsorted(starts, length)]
             torn = np.frombuffer(data, np.uint8)[starts] & 0xC0 == 0x80
             if np.count_nonzero(torn):
                 entry = int(torn.argmax())

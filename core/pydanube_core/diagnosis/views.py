@@ -230,17 +230,15 @@ class TopicView:
     producer_seen: bool = True  # since the broker started
     refused: Mapping[str, Count] = field(default_factory=dict)  # batches by code
     refused_messages: Mapping[str, Count] = field(default_factory=dict)
-    violations: Mapping[str, Count] = field(
-        default_factory=dict
-    )  # messages by reason, refused or only counted
+    # Messages by reason, refused or only counted
+    violations: Mapping[str, Count] = field(default_factory=dict)
     validation_policy: str | None = None
     schema_subject: str | None = None
     max_publish_rate: int = 0
     max_message_size: int = 0
     max_producers: int = 0
-    slowed: Mapping[str, float] = field(
-        default_factory=dict
-    )  # quotas that were waited for in the window → seconds ago
+    # Quotas that were waited for in the window → seconds ago
+    slowed: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def impact(self) -> int:
@@ -289,9 +287,8 @@ class ClusterView:
     members: tuple[MemberView, ...]
     leader: str | None
     leaderless_since_ms: int | None = None
-    absent: Mapping[str, int] = field(
-        default_factory=dict
-    )  # owners that are not registered → topics that wait
+    # Owners that are not registered → topics that wait
+    absent: Mapping[str, int] = field(default_factory=dict)
     silent: Mapping[str, str] = field(default_factory=dict)  # registered, and did not answer → why
     metadata_error: str | None = None
     metadata_full: bool = False
@@ -323,9 +320,8 @@ class BrokerView:
     tier_errors: Count
     tier_off: str | None  # why there is no cold tier
     set_aside: tuple[SetAside, ...] = ()
-    given_up: Mapping[str, int] = field(
-        default_factory=dict
-    )  # deletions: call id → until when they had an undo
+    # Deletions: call id → until when they had an undo
+    given_up: Mapping[str, int] = field(default_factory=dict)
     clock: str | None = None  # what is to be said of the machine's clock, while it stepped lately
     clock_step_s: float = 0.0  # forward or back, the last one
     clock_steps: int = 0  # since the start

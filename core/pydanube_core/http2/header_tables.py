@@ -201,9 +201,8 @@ class HeaderReader:
     def _decode(self, block: bytes) -> Headers:
         try:
             at = 0
-            while (
-                at < len(block) and block[at] & 0xE0 == 0x20
-            ):  # updates of the table's size stand at the front
+            # Updates of the table's size stand at the front
+            while at < len(block) and block[at] & 0xE0 == 0x20:
                 size, length = decode_integer(block[at:], 5)
                 if size > self._limit:
                     raise HPACKError(f"a table of {size} bytes, {self._limit} are allowed")

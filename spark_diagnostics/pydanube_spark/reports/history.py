@@ -104,9 +104,8 @@ class History:
         index = np.arange(count)
         moved = np.ones(count, bool)
         moved[1:] = self.cursor[1:] != self.cursor[:-1]
-        self._moved = np.maximum.accumulate(
-            np.where(moved, index, 0)
-        )  # last sample at which the cursor had moved
+        # Last sample at which the cursor had moved
+        self._moved = np.maximum.accumulate(np.where(moved, index, 0))
         self._read = np.maximum.accumulate(np.where(self.lag == 0, index, -1))  # last one with nothing unread
 
     @property

@@ -91,9 +91,8 @@ class LagRow:
     p95_age_s: float | None
     max_age_s: float | None
     minutes: str  # JSON
-    course: (
-        str | None
-    )  # JSON, of the whole time: [stretch, worst status, unread at its end, highest age] each
+    # JSON, of the whole time: [stretch, worst status, unread at its end, highest age] each
+    course: str | None
     samples: int
     expected_samples: int
 

@@ -38,9 +38,8 @@ class ReportRequest:
     out: Path | None = None
     master: str | None = None
     compare: str | None = None  # previous: with the time of the same length before
-    rules: DiagnosisOptions = field(
-        default_factory=DiagnosisOptions
-    )  # as the broker has them, for its statuses
+    # As the broker has them, for its statuses
+    rules: DiagnosisOptions = field(default_factory=DiagnosisOptions)
 
     def __post_init__(self) -> None:
         if self.compare not in (None, "previous"):

@@ -87,9 +87,8 @@ class ObjectCatalog:
         self, store: MetadataStore, *, wall_ms: Callable[[], int], moment: Callable[[], Moment] | None = None
     ) -> None:
         self._store = store
-        self.unreadable: dict[
-            int, ClusterError
-        ] = {}  # topic id → why its head, as `heads` met it, says nothing
+        # Topic id → why its head, as `heads` met it, says nothing
+        self.unreadable: dict[int, ClusterError] = {}
         self._moment = moment or (lambda: Moment(wall_ms=wall_ms(), boot="", boot_ms=0))
 
     # -- reading ---------------------------------------------------------------------------------------------

@@ -132,9 +132,8 @@ class EmbeddedStore(StoreShell):
         except DiskFull:
             if not self._make_room():
                 raise
-        return await self._try(
-            operation, writes=writes
-        )  # nothing of the group stands: it may be asked for again
+        # Nothing of the group stands: it may be asked for again
+        return await self._try(operation, writes=writes)
 
     async def _try(self, operation: Callable[[Engine], T], *, writes: bool) -> T:
         async with self._slots:

@@ -109,9 +109,8 @@ class SqliteRows:
 
     def _prepare(self) -> None:
         run = self._connection.execute
-        run(
-            "PRAGMA locking_mode = EXCLUSIVE"
-        )  # before the first access in WAL mode: then no shared memory file
+        # Before the first access in WAL mode: then no shared memory file
+        run("PRAGMA locking_mode = EXCLUSIVE")
         application_id = int(run("PRAGMA application_id").fetchone()[0])
         version = int(run("PRAGMA user_version").fetchone()[0])
         is_empty = run("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0

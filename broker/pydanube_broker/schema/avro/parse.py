@@ -45,13 +45,11 @@ class _Parser:
 
     def __init__(self) -> None:
         self._named: dict[str, Fixed | Enumeration | Record] = {}
-        self._open: set[str] = (
-            set()
-        )  # records whose fields are being read: their defaults cannot be checked yet
+        # Records whose fields are being read: their defaults cannot be checked yet
+        self._open: set[str] = set()
         self._heights: dict[str, int] = {}
-        self._fitting: dict[
-            tuple[int, int], bool
-        ] = {}  # (record, value) of the default that is being looked at
+        # (record, value) of the default that is being looked at
+        self._fitting: dict[tuple[int, int], bool] = {}
 
     def height(self, kind: AvroType, path: str) -> int:
         """How many types lie in one another, recursion counted once; names make towers that no JSON nesting shows.

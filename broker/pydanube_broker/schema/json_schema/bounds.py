@@ -33,9 +33,8 @@ def _strongest(parts: Iterable[Mapping[str, Any]], word: str, strict: str, sign:
     found: Bound | None = None
     for part in parts:
         limit, extra = part.get(word), part.get(strict)
-        if limit is not None and _is_number(
-            limit
-        ):  # in draft 4 the other keyword is true or false and belongs to it
+        # In draft 4 the other keyword is true or false and belongs to it
+        if limit is not None and _is_number(limit):
             found = _stronger(found, Bound(value=limit, exclusive=extra is True, sign=sign))
         if extra is not None and _is_number(extra):
             found = _stronger(found, Bound(value=extra, exclusive=True, sign=sign))

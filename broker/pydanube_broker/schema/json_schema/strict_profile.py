@@ -86,9 +86,8 @@ class _Prover:
         self._writer_judge = Judge(writer, self._budget)
         self.reader_judge = Judge(reader, self._budget)
         self._likeness = Likeness(writer, reader, self._budget)
-        self._open: dict[
-            tuple[frozenset[int], str, int], int
-        ] = {}  # pair being proved → level in the instance
+        # Pair being proved → level in the instance
+        self._open: dict[tuple[frozenset[int], str, int], int] = {}
         self._level = 0
         self._objects = ObjectRules(self)
 

@@ -445,9 +445,8 @@ class KeySlots:
 
     def queued(self, chunk: Chunk, mask: int, seat: int) -> None:
         self.queues.put(chunk, mask, seat)
-        self.recheck_held = (
-            True  # bytes of credit may be left, too few for the message but enough for one alone
-        )
+        # Bytes of credit may be left, too few for the message but enough for one alone
+        self.recheck_held = True
 
     def ready_added(self, chunk: Chunk, mask: int) -> None:
         self._dissolve()

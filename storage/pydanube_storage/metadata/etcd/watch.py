@@ -111,9 +111,8 @@ class EtcdWatch:
                 for each in answer.events:
                     revision = Revision(each.kv.mod_revision)
                     counted = Place(revision, counted.position + 1 if counted.revision == revision else 1)
-                    if (
-                        counted > self._place
-                    ):  # the stream begins early and may repeat what an earlier one brought
+                    # The stream begins early and may repeat what an earlier one brought
+                    if counted > self._place:
                         self._take(each, counted)
                 if not answer.events and not answer.created:  # progress: etcd has brought all up to here
                     self._place = max(self._place, Place(Revision(answer.header.revision + 1), 0))
