@@ -49,24 +49,15 @@ class Entry:
     body_bytes: int
 
 
+@dataclass(slots=True, eq=False)
 class Run:
     """The batches of one topic in one segment, ascending by offset."""
 
-    __slots__ = ("bases", "ends", "places", "segment", "times")
-
-    def __init__(
-        self,
-        segment: int,
-        bases: Sequence[int],
-        ends: Sequence[int],
-        times: Sequence[int],
-        places: Sequence[int],
-    ) -> None:
-        self.segment = segment
-        self.bases = bases
-        self.ends = ends
-        self.times = times
-        self.places = places
+    segment: int
+    bases: Sequence[int]
+    ends: Sequence[int]
+    times: Sequence[int]
+    places: Sequence[int]
 
     @classmethod
     def empty(cls, segment: int) -> Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, TypeAlias
 
 from pydanube_broker.subscription.consumer import Consumer
@@ -13,6 +14,7 @@ NOTHING_QUEUED: Final[dict[int, int]] = {}  # the same
 NOT_FIRST: Final[dict[int, int]] = {}  # the same
 
 
+@dataclass(slots=True, eq=False)
 class Flight:
     """Messages of one chunk that one consumer holds, sent together.
 
@@ -20,51 +22,37 @@ class Flight:
     says that they are, `sent_at_ms` is that moment.
     """
 
-    __slots__ = ("chunk", "consumer", "deadline_ms", "mask", "sent_at_ms", "taken")
-
-    def __init__(
-        self,
-        chunk: Chunk,
-        consumer: Consumer,
-        mask: int,
-        sent_at_ms: int,
-        deadline_ms: int | None,
-        *,
-        taken: bool,
-    ) -> None:
-        self.taken = taken
-        self.chunk = chunk
-        self.consumer = consumer
-        self.mask = mask
-        self.sent_at_ms = sent_at_ms
-        self.deadline_ms = deadline_ms
+    chunk: Chunk
+    consumer: Consumer
+    mask: int
+    sent_at_ms: int
+    deadline_ms: int | None
+    _: KW_ONLY
+    taken: bool
 
 
+@dataclass(slots=True, eq=False)
 class Wait:
     """Messages of one chunk that are sent again at `due_ms`."""
 
-    __slots__ = ("chunk", "due_ms", "mask", "reason")
-
-    def __init__(self, chunk: Chunk, mask: int, due_ms: int, reason: str) -> None:
-        self.chunk = chunk
-        self.mask = mask
-        self.due_ms = due_ms
-        self.reason = reason
+    chunk: Chunk
+    mask: int
+    due_ms: int
+    reason: str
 
 
+@dataclass(slots=True, eq=False)
 class Poison:
     """Exhausted messages of one chunk: blocked, or waiting for the dead-letter topic to have them."""
 
-    __slots__ = ("attempts", "blocked", "chunk", "deliveries", "mask", "reason", "terminated")
-
-    def __init__(self, chunk: Chunk, mask: int, reason: str, deliveries: int, *, blocked: bool) -> None:
-        self.chunk = chunk
-        self.mask = mask
-        self.reason = reason
-        self.deliveries = deliveries
-        self.blocked = blocked
-        self.attempts = 0  # failed attempts to publish the dead letter
-        self.terminated = False  # by the consumer: no retry however low the count
+    chunk: Chunk
+    mask: int
+    reason: str
+    deliveries: int
+    _: KW_ONLY
+    blocked: bool
+    attempts: int = field(default=0, init=False)  # failed attempts to publish the dead letter
+    terminated: bool = field(default=False, init=False)  # by the consumer: no retry however low the count
 
 
 Timer: TypeAlias = Flight | Wait | Poison

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Self
 
@@ -27,43 +27,26 @@ _ATTRIBUTE_BYTES: Final = 8  # two offsets an entry
 assert _ATTRIBUTE_BYTES == 2 * 4
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Session:
     """A producer session as the broker opened it: whose sequence numbers the batches carry."""
 
-    __slots__ = (
-        "_lone",
-        "durability",
-        "epoch",
-        "next_sequence",
-        "producer_id",
-        "producer_name",
-        "schema",
-        "token",
-        "topic_id",
-    )
+    producer_id: int
+    epoch: int
+    next_sequence: int
+    producer_name: str
+    durability: str
+    schema: tuple[int, int]
+    token: int  # with the id: whose session it is
+    topic_id: int  # a topic made anew under the same name knows none of it
+    _lone: LoneBatches = field(init=False)
 
-    def __init__(
-        self,
-        *,
-        producer_id: int,
-        epoch: int,
-        next_sequence: int,
-        producer_name: str,
-        durability: str,
-        schema: tuple[int, int],
-        token: int,
-        topic_id: int,
-    ) -> None:
-        self.producer_id = producer_id
-        self.epoch = epoch
-        self.next_sequence = next_sequence
-        self.producer_name = producer_name
-        self.durability = durability
-        self.schema = schema
-        self.token = token  # with the id: whose session it is
-        self.topic_id = topic_id  # a topic made anew under the same name knows none of it
+    def __post_init__(self) -> None:
         self._lone = LoneBatches(
-            producer_id=producer_id, producer_epoch=epoch, name=producer_name, schema=schema
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            name=self.producer_name,
+            schema=self.schema,
         )
 
     def lone(

@@ -10,6 +10,7 @@ the generated classes, which decide alone what is malformed, unknown or merged. 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -24,45 +25,20 @@ _LENGTH_SHIFT: Final = 21
 _REMEMBERED_BYTES: Final = 1024  # of a name that is worth remembering
 
 
+@dataclass(slots=True, eq=False)
 class SentMessage:
     """A message as a producer sends it (`StreamMessage`)."""
 
-    __slots__ = (
-        "attributes",
-        "payload",
-        "producer_id",
-        "producer_name",
-        "publish_time",
-        "request_id",
-        "routing_key",
-        "schema_id",
-        "schema_version",
-        "topic_name",
-    )
-
-    def __init__(
-        self,
-        request_id: int,
-        producer_id: int,
-        topic_name: str,
-        payload: bytes,
-        publish_time: int,
-        producer_name: str,
-        attributes: Mapping[str, str] | None = None,
-        schema_id: int = 0,
-        schema_version: int = 0,
-        routing_key: bytes | None = None,
-    ) -> None:
-        self.request_id = request_id
-        self.producer_id = producer_id
-        self.topic_name = topic_name
-        self.payload = payload
-        self.publish_time = publish_time
-        self.producer_name = producer_name
-        self.attributes = attributes
-        self.schema_id = schema_id
-        self.schema_version = schema_version
-        self.routing_key = routing_key
+    request_id: int
+    producer_id: int
+    topic_name: str
+    payload: bytes
+    publish_time: int
+    producer_name: str
+    attributes: Mapping[str, str] | None = None
+    schema_id: int = 0
+    schema_version: int = 0
+    routing_key: bytes | None = None
 
     @classmethod
     def of(cls, message: pb.StreamMessage) -> SentMessage:
@@ -146,16 +122,14 @@ def read_sent(data: bytes) -> SentMessage | None:
         return None
 
 
+@dataclass(slots=True, eq=False)
 class Answer:
     """The content of an `AckRequest`."""
 
-    __slots__ = ("offset", "request_id", "subscription_name", "topic_name")
-
-    def __init__(self, request_id: int, topic_name: str, offset: int, subscription_name: str) -> None:
-        self.request_id = request_id
-        self.topic_name = topic_name
-        self.offset = offset
-        self.subscription_name = subscription_name
+    request_id: int
+    topic_name: str
+    offset: int
+    subscription_name: str
 
 
 def read_answer(data: bytes) -> Answer | None:
