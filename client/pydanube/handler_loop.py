@@ -37,6 +37,7 @@ from pydanube.options import ConsumerArguments, ConsumerOptions
 from pydanube.tasks import TaskOwner
 
 MOST_WORKERS: Final = 1000
+MOST_BACKOFF_S: Final = 2_000_000
 _HELD_A_WORKER: Final = 16  # messages that wait for others of their key, and for their retry
 _KEPT_S: Final = 3600.0  # how long those are kept, whatever the ack timeout
 _REASON_CHARS: Final = 500
@@ -94,8 +95,15 @@ class HandlerOptions:
                 f"backoff_s is (first, most) in seconds, got {self.backoff_s!r:.100}",
                 field="backoff_s", value=repr(self.backoff_s)[:100],
             )  # fmt: skip
-        check_number("backoff_s", self.backoff_s[1], 0, 2_000_000)
-        check_number("backoff_s", self.backoff_s[0], 0, self.backoff_s[1])
+        first, most = self.backoff_s
+        check_number("backoff_s", first, 0, MOST_BACKOFF_S)
+        check_number("backoff_s", most, 0, MOST_BACKOFF_S)
+        if first > most:
+            raise InvalidArgument(
+                f"backoff_s is (first, most) in seconds, and the first wait of {first:g} s is longer than the longest of "
+                f"{most:g} s: give ({most:g}, {first:g})",
+                field="backoff_s", value=repr(self.backoff_s)[:100],
+            )  # fmt: skip
         if not isinstance(self.dead_letter, str):
             check_flag("dead_letter", self.dead_letter)
 

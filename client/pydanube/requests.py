@@ -17,7 +17,7 @@ from functools import partial
 from secrets import token_hex
 from typing import Any, Final
 
-from pydanube_core.errors import ClusterError, DeadlineExceeded
+from pydanube_core.errors import ClusterError, DeadlineExceeded, WindowFull
 from pydanube_core.names import TopicName
 
 from pydanube.arguments import check_number, with_timing
@@ -26,7 +26,6 @@ from pydanube.message import INBOX, REPLY_TO, REQUEST, Message
 from pydanube.options import ConsumerOptions, ProducerOptions
 from pydanube.producer import Producer
 from pydanube.sending.outbound import PendingSend
-from pydanube.serialising import payload_of
 from pydanube.tasks import TaskOwner
 from pydanube.wire.transport import copy_of
 
@@ -34,6 +33,7 @@ MOST_PRODUCERS: Final = (
     256  # services asked and inboxes answered; the one that was not needed for longest is closed
 )
 INBOX_TTL_S: Final = 60
+LATE_S: Final = 0.01  # by so much a request may end late, so that many do not cost a look each
 _INBOX: Final = ProducerOptions(dispatch_strategy="non_reliable", unused_ttl_s=INBOX_TTL_S)
 _SERVICE: Final = ProducerOptions(dispatch_strategy=None)
 
@@ -54,30 +54,40 @@ class Requests:
         self._inbox: asyncio.Task[str] | None = None
         # Of requests: the inbox is this client's alone, but others may see its name and let a service reply to it.
         self._numbers = map(f"{token_hex(8)}-{{}}".format, itertools.count(1))
-        self._waiting: dict[str, asyncio.Future[Message]] = {}
+        self._waiting: dict[str, tuple[asyncio.Future[Message], float]] = {}  # by number; and until when
+        self._timer: asyncio.TimerHandle | None = None
         self._tasks = TaskOwner()
 
     async def aclose(self) -> None:
         """Wait for nothing more; producers and consumers are the client's to close."""
+        if self._timer is not None:
+            self._timer.cancel()
         await self._tasks.aclose()
 
     async def request(self, service: str, payload: bytes, key: str | None, timeout_s: float) -> Message:
         """See `Client.request`."""
         check_number("timeout_s", timeout_s, 0.001, 86_400)
         name, number = str(TopicName.parse(service)), next(self._numbers)
-        reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = reply
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Message] = loop.create_future()
+        until_s = loop.time() + timeout_s
+        self._waiting[number] = reply, until_s
         try:
-            async with asyncio.timeout(timeout_s):
-                if self._inbox is None or _failed(self._inbox):
-                    self._inbox = self._tasks.start(self._open_inbox(), name="opening an inbox")
-                attributes = {REPLY_TO: await asyncio.shield(self._inbox), REQUEST: number}
-                timed = with_timing(attributes, None, math.ceil(timeout_s * 1000))
-                producer = await self._open(name, _SERVICE)
-                sent = await producer._send_in_turn(payload_of(payload, None), key, timed, None)
-                # The receipt wakes nobody: meanwhile the request is handled, perhaps in this very loop.
-                _when_failed(sent, partial(self._refused, name, reply))
-                return await reply
+            opened = self._opened(name)
+            if opened is None:
+                async with asyncio.timeout_at(until_s):
+                    opened = await self._inbox_opened(), await self._open(name, _SERVICE)
+            inbox, producer = opened
+            attributes = with_timing({REPLY_TO: inbox, REQUEST: number}, None, math.ceil(timeout_s * 1000))
+            try:
+                sent = producer.send_nowait(payload, key=key, attributes=attributes)
+            except WindowFull:
+                async with asyncio.timeout_at(until_s):
+                    sent = await producer._send_in_turn(payload, key, attributes, None)
+            # The receipt wakes nobody: meanwhile the request is handled, perhaps in this very loop.
+            _when_failed(sent, partial(self._refused, name, reply))
+            self._end_by(until_s)
+            return await reply
         except TimeoutError:
             raise DeadlineExceeded(
                 f"{name} did not reply within {timeout_s:g} s; whether it got the request is not known",
@@ -85,6 +95,40 @@ class Requests:
             ) from None  # fmt: skip
         finally:
             del self._waiting[number]
+
+    def _end_by(self, until_s: float) -> None:
+        """Look then whose time is over: one timer for all, since one for each costs as much as encoding the request."""
+        if self._timer is None or until_s < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_at(until_s, self._end_late)
+
+    def _end_late(self) -> None:
+        self._timer = None
+        now_s = asyncio.get_running_loop().time()
+        next_s = math.inf
+        for reply, until_s in self._waiting.values():
+            if until_s > now_s:
+                next_s = min(next_s, until_s)
+            elif not reply.done():
+                reply.set_exception(TimeoutError())
+        if next_s < math.inf:
+            self._end_by(max(next_s, now_s + LATE_S))
+
+    def _opened(self, service: str) -> tuple[str, Producer] | None:
+        """The inbox and the service's producer, where both are open."""
+        inbox, task = self._inbox, self._producers.get(service)
+        if (
+            inbox is None
+            or task is None
+            or not inbox.done()
+            or not task.done()
+            or _failed(inbox)
+            or _failed(task)
+        ):
+            return None
+        self._producers.move_to_end(service)
+        return None if task.result()._shut is not None else (inbox.result(), task.result())
 
     async def reply(self, inbox: str, request: str, payload: bytes) -> None:
         """See `Message.reply`."""
@@ -112,15 +156,15 @@ class Requests:
             self._close(task)
 
     def _close(self, task: asyncio.Task[Producer]) -> None:
-        if _opened(task):
+        if task.done() and not _failed(task):
             self._tasks.start(task.result().__aexit__(None, None, None), name="closing a producer")
 
     async def _open(self, topic: str, options: ProducerOptions) -> Producer:
         task = self._producers.get(topic)
-        if task is not None and _opened(task) and task.result()._shut is not None:
+        if task is not None and task.done() and (_failed(task) or task.result()._shut is not None):
             self._drop(topic)
             task = None
-        if task is None or _failed(task):
+        if task is None:
             opening = self._producer(topic, options).__aenter__()
             task = self._producers[topic] = self._tasks.start(opening, name=f"opening {topic}")
         self._producers.move_to_end(topic)
@@ -128,6 +172,11 @@ class Requests:
             _, oldest = self._producers.popitem(last=False)
             self._close(oldest)
         return await asyncio.shield(task)
+
+    async def _inbox_opened(self) -> str:
+        if self._inbox is None or _failed(self._inbox):
+            self._inbox = self._tasks.start(self._open_inbox(), name="opening an inbox")
+        return await asyncio.shield(self._inbox)
 
     async def _open_inbox(self) -> str:
         inbox = f"{INBOX}{token_hex(12)}"
@@ -140,8 +189,8 @@ class Requests:
 
     def _replied(self, message: Message) -> None:
         waiting = self._waiting.get(message.attributes.get(REQUEST, ""))
-        if waiting is not None and not waiting.done():  # else it comes too late
-            waiting.set_result(message)
+        if waiting is not None and not waiting[0].done():  # else it comes too late
+            waiting[0].set_result(message)
 
     async def _listen(self, consumer: Consumer) -> None:
         try:
@@ -163,10 +212,6 @@ def _when_failed(sent: PendingSend, told: Callable[[ClusterError], None]) -> Non
             told(batch.error)
 
     batch.waiter().add_done_callback(answered)
-
-
-def _opened(task: asyncio.Task[Any]) -> bool:
-    return task.done() and not _failed(task)
 
 
 def _failed(task: asyncio.Task[Any]) -> bool:

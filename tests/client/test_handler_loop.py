@@ -386,11 +386,17 @@ async def test_arguments_that_are_none(memory: InMemoryCluster) -> None:
             {"retries": -1},
             {"backoff_s": (2, 1)},
             {"backoff_s": 3},
+            {"backoff_s": (-1, 5)},
+            {"backoff_s": ("1", 5)},
             {"dead_letter": 1},
         ):
             with pytest.raises(InvalidArgument) as refused:
                 await client.run(print, "t", "s", **changes)  # type: ignore[arg-type]
             assert refused.value.details["field"] == next(iter(changes))
+        with pytest.raises(
+            InvalidArgument, match=r"first wait of 8 s is longer than the longest of 1 s: give \(1, 8\)"
+        ):
+            await client.run(print, "t", "s", backoff_s=(8, 1))
         with pytest.raises(InvalidArgument, match="handler"):
             await client.run("print", "t", "s")  # type: ignore[arg-type]
         with pytest.raises(InvalidArgument, match=r"handler is a function of \(message\), got <function"):

@@ -87,6 +87,17 @@ async def test_nobody_answers(memory: InMemoryCluster) -> None:
             assert (await client.request("service", b"two", timeout_s=60)).payload == b"TWO"
 
 
+async def test_each_request_has_its_own_time(memory: InMemoryCluster) -> None:
+    async with memory.connect() as client, asyncio.TaskGroup() as tasks:
+        patient = tasks.create_task(client.request("service", b"one", timeout_s=60))
+        for _ in range(2):
+            with pytest.raises(DeadlineExceeded, match=r"within 0\.05 s"):
+                await client.request("service", b"two", timeout_s=0.05)
+        assert not patient.done()
+        async with responder(client, upper):
+            assert (await patient).payload == b"ONE"
+
+
 async def test_a_message_that_asks_for_nothing_takes_no_reply(memory: InMemoryCluster) -> None:
     async with memory.connect() as client:
         async with client.producer("t") as producer:

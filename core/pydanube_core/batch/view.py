@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from io import BytesIO
+from io import BytesIO, StringIO
 from operator import sub
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -297,13 +297,22 @@ class BatchView:
         start = at + padded(4 * (n + 1))
         return _cut(bytes(self._data[start : start + max(offsets[-1], 0)]), offsets)
 
-    def _texts(self, at: int, n: int) -> list[str]:
+    def _texts(self, at: int, n: int) -> tuple[list[str], int]:
+        """A column of text, and where it ends."""
+        offsets = self.ints(at, n + 1)
+        start = at + padded(4 * (n + 1))
+        size = max(offsets[-1], 0)
         try:
-            return list(map(bytes.decode, self._slices(at, n)))
+            text = str(self._data[start : start + size], "utf-8")
+            if text.isascii():  # decoded all at once: a letter is a byte
+                texts = list(map(StringIO(text).read, map(sub, offsets[1:], offsets)))
+            else:
+                texts = list(map(bytes.decode, self._slices(at, n)))
         except UnicodeDecodeError as error:
             raise InvalidArgument(
                 f"text in a batch is not UTF-8: {error}", field="batch", value=at
             ) from error
+        return texts, start + padded(size)
 
     def payloads(self) -> list[bytes]:
         """The payloads, one bytes object a message."""
@@ -349,9 +358,12 @@ class BatchView:
             return None
         n = self.part.count
         entries = self.ints(at, n + 1)
-        at += padded(4 * (n + 1))
         total = entries[-1]
-        pairs = zip(self._texts(at, total), self._texts(self._ragged_end(at, total), total), strict=True)
+        names, at = self._texts(at + padded(4 * (n + 1)), total)
+        values, _ = self._texts(at, total)
+        if n == 1:
+            return [dict(zip(names, values, strict=True))]
+        pairs = zip(names, values, strict=True)
         try:  # one iterator through all pairs: a third of the cost of slicing them for each message
             return [dict(itertools.islice(pairs, count)) for count in map(sub, entries[1:], entries)]
         except ValueError:
@@ -370,7 +382,7 @@ class BatchView:
         if at is None:
             return []
         rows = self._int32(at)
-        return list(zip(self.ints(at + 8, rows, "Q"), self._texts(at + 8 + 8 * rows, rows), strict=True))
+        return list(zip(self.ints(at + 8, rows, "Q"), self._texts(at + 8 + 8 * rows, rows)[0], strict=True))
 
     def producer_index(self) -> tuple[int, ...] | None:
         """Index of each message into `producers()`; None where one producer wrote them all."""
