@@ -53,6 +53,7 @@ GOALS: Final[dict[str, float]] = {
     "growth_mib": 5.0,
 }
 TAIL_RATE: Final = 50_000
+TURNS: Final = 6  # of a broker that is asked and one that is left alone
 EMPTY: Final = (
     "from textual.app import App\nfrom textual.widgets import Static\n"
     "class Empty(App):\n    def compose(self):\n        yield Static('EMPTY')\n"
@@ -253,26 +254,41 @@ def keys(broker: BrokerProcess, topics: int, times: int) -> dict[str, float]:
 
 
 def idle(broker: BrokerProcess, seconds: float, minutes: float) -> dict[str, float]:
-    """Shares of a core while the view of all topics stands open; and, over minutes, what it grows."""
-    before = _processor_s(broker.pid)
-    time.sleep(seconds)
-    alone = (_processor_s(broker.pid) - before) / seconds
-    with terminal(*console(broker, "--view", "topics")) as it:
-        it.until("topic-00040")
-        it.drain(10.0)  # the whole list has come, and a round of its pages
-        ours, theirs = it.processor_s(), _processor_s(broker.pid)
-        it.drain(seconds)
-        found = {
-            "idle_share": round((it.processor_s() - ours) / seconds, 4),
-            "broker_share": round(max(0.0, (_processor_s(broker.pid) - theirs) / seconds - alone), 4),
-            "broker_alone_share": round(alone, 4),
-        }
-        if minutes:
-            it.drain(max(0.0, min(600.0, minutes * 10) - seconds - 10))
-            begun = it.rss_mib()
-            it.drain(minutes * 60 - min(600.0, minutes * 10))
-            found["growth_mib"] = round(it.rss_mib() - begun, 2)
+    """Shares of a core while a view stands open, all topics and the overview; and, over minutes, what the console grows."""
+    found: dict[str, float] = {}
+    for view, shown, names in (
+        ("topics", "topic-00040", ("idle_share", "broker_share", "broker_alone_share")),
+        ("overview", "behind", ("overview_share", "overview_broker_share", "overview_broker_alone_share")),
+    ):
+        with terminal(*console(broker, "--view", view)) as it:
+            it.until(shown)
+            it.drain(10.0)  # the whole list has come, and a round of its pages
+            found |= dict(zip(names, _shares(broker, it, seconds), strict=True))
+            if minutes and view == "topics":
+                it.drain(max(0.0, min(600.0, minutes * 10) - seconds * 2 - 10))
+                begun = it.rss_mib()
+                it.drain(minutes * 60 - min(600.0, minutes * 10))
+                found["growth_mib"] = round(it.rss_mib() - begun, 2)
     return found
+
+
+def _shares(broker: BrokerProcess, it: Terminal, seconds: float) -> tuple[float, float, float]:
+    """Of a core: the console; what the broker takes more while it is asked than while the console is paused; the broker then.
+
+    Asked and paused take turns: for minutes after its start a broker looks at everything it has, and that is not the
+    console's. In seconds of one and then of the other it was some percent of a core either way.
+    """
+    ours = 0.0
+    spent = {"asked": 0.0, "paused": 0.0}
+    for _ in range(TURNS):
+        for state in spent:
+            before, theirs = it.processor_s(), _processor_s(broker.pid)
+            it.drain(seconds / TURNS)
+            spent[state] += _processor_s(broker.pid) - theirs
+            ours += it.processor_s() - before if state == "asked" else 0.0
+            it.key("p")  # from the one to the other
+    more = max(0.0, spent["asked"] - spent["paused"])
+    return round(ours / seconds, 4), round(more / seconds, 4), round(spent["paused"] / seconds, 4)
 
 
 def _send(url: str, rate: int, begun: Any, stop: Any) -> None:

@@ -9,6 +9,7 @@ from pydanube_tui.dialogs import Form, Reading
 from pydanube_tui.snapshot import draw
 from pydanube_tui.tail import RING_MESSAGES, Tail, item_of, start_of
 from pydanube_tui.views import VIEWS
+from pydanube_tui.views.subscriptions import merged
 
 from tests.admin.real_broker import Administered
 from tests.support.filled_cluster import add_topic
@@ -184,3 +185,39 @@ async def test_a_runbook_runs_step_by_step(cluster: Administered) -> None:
         shown = screen(app)
         assert "diagnose.cluster" in shown
         assert "✓" in shown
+
+
+def test_partitions_of_a_subscription_are_one_item_with_sums_and_the_worst_of_them() -> None:
+    known = {
+        "topic": "/default/wide",
+        "subscription": "all",
+        "blocked_by": None,
+        "retention_headroom_s": None,
+    }
+    calm = {
+        **known,
+        "partition": 0,
+        "status": "SLOW",
+        "lag_messages": 2,
+        "oldest_unread_age_s": 9.0,
+        "eta_s": 4.0,
+    }
+    late = {
+        **known,
+        "partition": 1,
+        "status": "STUCK",
+        "lag_messages": 3,
+        "oldest_unread_age_s": 5.0,
+        "eta_s": None,
+    }
+    late |= {"next_offset": 7, "blocked_by": "offset 4"}
+    alone = {**calm, "subscription": "other", "partition": None}
+    whole, other = merged([calm, alone, late])
+    assert other is alone
+    assert (whole["status"], whole["lag_messages"], whole["oldest_unread_age_s"]) == ("STUCK", 5, 9.0)
+    assert (whole["eta_s"], whole["retention_headroom_s"], whole["blocked_by"]) == (None, None, "offset 4")
+    assert whole["parts"] == [calm, late]
+    assert whole.keys().isdisjoint({"partition", "next_offset"}), "they are of one partition"
+    settled = [{**each, "lag_messages": 0} for each in (calm, late)]
+    assert merged(settled)[0]["eta_s"] is None
+    assert merged([calm, {**late, "eta_s": 60.0}])[0]["eta_s"] == 60.0

@@ -325,13 +325,13 @@ class Console(Doing):
             name = columns[(at + 1) % len(columns)]
         column = next(each for each in self.page.columns if each.name == name)
         falling = not now[1] if now is not None and now[0] == name else bool(column.unit)
-        self.memory.keep_sort(self.target.view, (name, falling))
+        self.memory.keep(self.target.view, "sort", (name, falling))
         self.draw()
 
     def _reverse(self) -> None:
         now = self.sorted_by(self.page)
         if now is not None:
-            self.memory.keep_sort(self.target.view, (now[0], not now[1]))
+            self.memory.keep(self.target.view, "sort", (now[0], not now[1]))
             self.draw()
 
     async def _choose_columns(self) -> None:
@@ -348,7 +348,7 @@ class Console(Doing):
             if chosen is None:
                 return
             kept = [name for name in shown if name != chosen] if chosen in shown else [*shown, chosen]
-            self.memory.keep_columns(self.target.view, kept or shown)
+            self.memory.keep(self.target.view, "columns", kept or shown)
             self.draw()
 
     async def _export(self) -> None:

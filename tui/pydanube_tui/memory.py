@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydanube_tui.page import Column
 
@@ -37,16 +37,9 @@ class Memory:
                 return name, falling
         return None
 
-    def keep_columns(self, view: str, names: Sequence[str]) -> None:
-        """Remember the columns that were chosen for a view."""
-        self._keep(view, "columns", list(names))
-
-    def keep_sort(self, view: str, sort: tuple[str, bool]) -> None:
-        """Remember how a view was sorted."""
-        self._keep(view, "sort", list(sort))
-
-    def _keep(self, view: str, what: str, value: Any) -> None:
-        self._views.setdefault(view, {})[what] = value
+    def keep(self, view: str, what: Literal["columns", "sort"], value: Sequence[object]) -> None:
+        """Remember the columns that were chosen for a view, or how it was sorted."""
+        self._views.setdefault(view, {})[what] = list(value)
         if self._path is not None:
             with suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,8 @@ _SUMMED: Final = (
     *("consumers", "produce_rate", "consume_rate"),
 )
 
+_OF_A_PARTITION: Final = ("partition", "next_offset", "next_unacked")
+
 
 def merged(items: Iterable[Item]) -> list[Item]:
     """Items of `subscriptions.lag` in their order, the partitions of a subscription as one item."""
@@ -26,14 +28,13 @@ def merged(items: Iterable[Item]) -> list[Item]:
 
 
 def _together(parts: Sequence[Item]) -> Item:
-    """Partitions as one: sums, the worst status, the oldest message, the longest way; None where one is not known."""
+    """Partitions as one item: sums, and the worst status, the oldest message, the longest eta of them; None if one is unknown."""
     worst = max(parts, key=lambda part: (rank(part["status"]), part["lag_messages"]))
     columns = {name: [part.get(name) for part in parts] for name in _SUMMED}
     ways = [part["eta_s"] for part in parts if part["lag_messages"]]
     return {
-        **worst,
+        **{name: value for name, value in worst.items() if name not in _OF_A_PARTITION},
         **{name: None if None in values else sum(values) for name, values in columns.items()},
-        "partition": None,
         "oldest_unread_age_s": max(_known(parts, "oldest_unread_age_s"), default=None),
         "eta_s": None if None in ways else max(ways, default=None),
         "retention_headroom_s": min(_known(parts, "retention_headroom_s"), default=None),
