@@ -169,6 +169,13 @@ async def test_a_missing_topic_is_answered_with_names_spelled_alike_and_the_call
     ]
 
 
+async def test_a_missing_subscription_is_answered_with_one_spelled_alike(core: AdminCore) -> None:
+    for name in ("subscriptions.describe", "diagnose.subscription"):
+        error = await refusal(core, name, topic="orders", subscription="biling")
+        assert (error.code, error.details["did_you_mean"]) == ("SUBSCRIPTION_NOT_FOUND", ["billing"]), name
+        assert [step["operation"] for step in error.next] == ["subscriptions.lag", "subscriptions.list"]
+
+
 async def test_a_created_topic_is_there_and_its_name_is_taken(core: AdminCore) -> None:
     created = await result(core, "topics.create", topic="new", partitions=2)
     assert created["topic"] == "/default/new"

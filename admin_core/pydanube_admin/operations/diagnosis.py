@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis, Finding, NextCall, Severity, Verdict
+from pydanube_core.errors import SubscriptionNotFound
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
@@ -25,6 +26,7 @@ from pydanube_admin.engine.models import (
 from pydanube_admin.engine.next_calls import is_known, next_call
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import glob, page_of
+from pydanube_admin.operations.subscriptions import no_such_subscription
 
 FailOn = Annotated[
     Literal["info", "warning", "critical"] | None, Field(description="passed is false (exit 6) from here on")
@@ -160,7 +162,10 @@ async def diagnose_topic(context: Context, request: DiagnoseTopicRequest) -> Dia
 )
 async def diagnose_subscription(context: Context, request: DiagnoseSubscriptionRequest) -> DiagnosisResult:
     found = context.port.diagnose_subscription(request.topic, request.subscription)
-    return await _result(found, request.fail_on)
+    try:
+        return await _result(found, request.fail_on)
+    except SubscriptionNotFound:
+        raise await no_such_subscription(context, request.topic, request.subscription) from None
 
 
 @operation(

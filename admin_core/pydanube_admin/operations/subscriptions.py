@@ -175,7 +175,7 @@ async def subscription_facts(
         logs = [await _of_log(context, log.topic, subscription) for log in named.logs]
         found = list(chain.from_iterable(logs))
     if subscription is not None and not found:
-        raise await _not_found(context, topic, subscription)
+        raise await no_such_subscription(context, topic, subscription)
     return list({_key(facts): facts for facts in found}.values())
 
 
@@ -197,7 +197,9 @@ async def _index(
     return found if sight.everything else await chosen(found, lambda key: sight.topic(key.topic))
 
 
-async def _not_found(context: Context, topic: str | None, subscription: str) -> SubscriptionNotFound:
+async def no_such_subscription(
+    context: Context, topic: str | None, subscription: str
+) -> SubscriptionNotFound:
     everywhere = await _index(context, None, None)
     await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
     name = None if topic is None else str(TopicName.parse(topic))
@@ -353,7 +355,7 @@ async def consumer_lag(context: Context, request: LagRequest) -> Page[LagItem]:
             and request.subscription is not None
             and (status is None or not await _index(context, topic, request.subscription))
         ):
-            raise await _not_found(context, request.topic, request.subscription)
+            raise await no_such_subscription(context, request.topic, request.subscription)
         if request.filter is not None:
             keys = await chosen(keys, lambda key: matches(key.subscription))
         await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
