@@ -407,16 +407,10 @@ class Broker(BrokerParts):
     async def _maintain(self) -> None:
         """Retention, the journal's clean-up and open questions to the metadata, every few seconds, whatever fails."""
         steps: Sequence[Callable[[], Awaitable[None]]] = (
-            self._apply_retention,
-            self.registry.resolve_unknown,
-            self._expire_sessions,
-            self._keep_reserve,
-            self.port.look_whether_changes_are_possible_again,
-            self._forget_deleted,
-            self.unused.delete,
-            self._look_at_certificates,
-            self.look_at_quotas,
-        )
+            self._apply_retention, self.registry.resolve_unknown, self._expire_sessions, self._keep_reserve,
+            self.port.look_whether_changes_are_possible_again, self._forget_deleted, self.unused.delete,
+            self._look_at_certificates, self.look_at_quotas,
+        )  # fmt: skip
         failing: set[int] = set()
         while True:
             await asyncio.sleep(MAINTENANCE_S)

@@ -15,19 +15,9 @@ from pydanube_core.units import counted
 
 # The ready line of docs/interface.md#3-starting-and-stopping, in its order.
 READY_FIELDS: Final = (
-    "event",
-    "version",
-    "format_version",
-    "broker_id",
-    "pid",
-    "data_dir",
-    "grpc",
-    "admin",
-    "metrics",
-    "http",
-    "durability",
-    "recovered",
-)
+    "event", "version", "format_version", "broker_id", "pid", "data_dir", "grpc", "admin", "metrics", "http",
+    "durability", "recovered",
+)  # fmt: skip
 _DEFAULT_PORTS: Final = {"grpc": 6650, "admin": 50051}
 
 

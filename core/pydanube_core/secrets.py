@@ -16,17 +16,9 @@ REDACTED: Final = "redacted"
 MIN_KNOWN_CHARS: Final = 8  # a shorter value would be found in innocent texts
 
 _WORDS: Final = (
-    "secret",
-    "password",
-    "passwd",
-    "token",
-    "credential",
-    "access_key",
-    "accesskey",
-    "private_key",
-    "api_key",
-    "apikey",
-)
+    "secret", "password", "passwd", "token", "credential", "access_key", "accesskey", "private_key",
+    "api_key", "apikey",
+)  # fmt: skip
 # A password may have / and @ in it, as people write them; what looks like a port and a path is none.
 _IN_A_URL: Final = re.compile(r"(?<=://)[^\s/@\"':]{0,256}(?::(?!\d{1,5}(?:[/,;?)\]]|$))[^\s\"']{0,256})?@")
 # Every repetition below is bounded, or begins at a place that is rare: texts of others must not cost more than their length.

@@ -12,14 +12,10 @@ from pydanube_admin.compat.asking import Asking
 
 # In the original's order; every one is an unsigned 32-bit number there, 0 for no limit.
 POLICIES: Final = (
-    "max_producers_per_topic",
-    "max_subscriptions_per_topic",
-    "max_consumers_per_topic",
-    "max_consumers_per_subscription",
-    "max_publish_rate",
-    "max_subscription_dispatch_rate",
+    "max_producers_per_topic", "max_subscriptions_per_topic", "max_consumers_per_topic",
+    "max_consumers_per_subscription", "max_publish_rate", "max_subscription_dispatch_rate",
     "max_message_size",
-)
+)  # fmt: skip
 U32: Final = 2**32 - 1
 DELIVERY: Final = {"reliable": "Reliable", "non_reliable": "NonReliable"}
 STRATEGIES: Final = {

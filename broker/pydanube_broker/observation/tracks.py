@@ -90,21 +90,9 @@ class CursorTrack:
     """One subscription of one log."""
 
     __slots__ = (
-        "assessed_ms",
-        "cursor_moved_ms",
-        "emitted",
-        "first_ms",
-        "last",
-        "look_at_ms",
-        "rewound",
-        "ring",
-        "risen_ms",
-        "settled",
-        "stamp",
-        "subscription_id",
-        "told",
-        "unread_since_ms",
-    )
+        "assessed_ms", "cursor_moved_ms", "emitted", "first_ms", "last", "look_at_ms", "rewound", "ring",
+        "risen_ms", "settled", "stamp", "subscription_id", "told", "unread_since_ms",
+    )  # fmt: skip
 
     def __init__(self, subscription_id: int, now_ms: int) -> None:
         self.subscription_id = subscription_id
@@ -177,25 +165,10 @@ class LogTrack:
     """One log, and its subscriptions by name."""
 
     __slots__ = (
-        "burst_ms",
-        "bytes_in",
-        "cursors",
-        "emitted",
-        "first_ms",
-        "last_growth_ms",
-        "last_offset",
-        "last_start",
-        "limits",
-        "longest_gap_ms",
-        "look_at_ms",
-        "name",
-        "ring",
-        "round",
-        "stamp",
-        "steady_from_ms",
-        "steady_offset",
-        "usual",
-    )
+        "burst_ms", "bytes_in", "cursors", "emitted", "first_ms", "last_growth_ms", "last_offset",
+        "last_start", "limits", "longest_gap_ms", "look_at_ms", "name", "ring", "round", "stamp",
+        "steady_from_ms", "steady_offset", "usual",
+    )  # fmt: skip
 
     def __init__(self, name: str, next_offset: int, start_offset: int, now_ms: int) -> None:
         self.name = name

@@ -44,23 +44,9 @@ class PublishStream:
     """The life of one stream: open, then batches, each answered when it is committed."""
 
     __slots__ = (
-        "_checking",
-        "_deaf",
-        "_delayed",
-        "_gone",
-        "_goodbye",
-        "_half_closed",
-        "_held",
-        "_open",
-        "_pace",
-        "_plane",
-        "_reply",
-        "_session",
-        "_topic",
-        "_waiting",
-        "_waiting_bytes",
-        "closed",
-    )
+        "_checking", "_deaf", "_delayed", "_gone", "_goodbye", "_half_closed", "_held", "_open", "_pace",
+        "_plane", "_reply", "_session", "_topic", "_waiting", "_waiting_bytes", "closed",
+    )  # fmt: skip
 
     def __init__(self, reply: StreamReply, plane: DataPlane, gone: Callable[[PublishStream], None]) -> None:
         self._reply = reply

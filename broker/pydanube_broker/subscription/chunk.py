@@ -62,23 +62,9 @@ class Chunk:
     """A stretch of offsets with open messages; masks are relative to `start`."""
 
     __slots__ = (
-        "dirty",
-        "end",
-        "flights",
-        "history",
-        "history_dirty",
-        "keyed",
-        "keys",
-        "not_first",
-        "open",
-        "poisons",
-        "queued",
-        "ready",
-        "reasons",
-        "slots",
-        "start",
-        "waits",
-    )
+        "dirty", "end", "flights", "history", "history_dirty", "keyed", "keys", "not_first", "open",
+        "poisons", "queued", "ready", "reasons", "slots", "start", "waits",
+    )  # fmt: skip
 
     def __init__(self, start: int, end: int) -> None:
         self.start = start

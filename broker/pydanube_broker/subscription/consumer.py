@@ -29,35 +29,12 @@ class Consumer:
     """
 
     __slots__ = (
-        "ack_timeout_ms",
-        "answered_at_ms",
-        "consumer_id",
-        "credit_bytes",
-        "credit_messages",
-        "credit_returns",
-        "delivered",
-        "expired",
-        "has_answered",
-        "in_flight",
-        "keeps",
-        "key_filters",
-        "max_extend_ms",
-        "name",
-        "paused",
-        "recall_at_ms",
-        "refresh_at_ms",
-        "reports",
-        "resumed",
-        "session",
-        "single",
-        "slot_index",
-        "standing",
-        "standing_since_ms",
-        "took_at_ms",
-        "trial_at_ms",
-        "trials",
+        "ack_timeout_ms", "answered_at_ms", "consumer_id", "credit_bytes", "credit_messages",
+        "credit_returns", "delivered", "expired", "has_answered", "in_flight", "keeps", "key_filters",
+        "max_extend_ms", "name", "paused", "recall_at_ms", "refresh_at_ms", "reports", "resumed", "session",
+        "single", "slot_index", "standing", "standing_since_ms", "took_at_ms", "trial_at_ms", "trials",
         "untaken",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,

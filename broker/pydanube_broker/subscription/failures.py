@@ -21,16 +21,9 @@ class Failures:
     """Applies one policy to one window. What is poisoned in a call is collected and reported at its end."""
 
     __slots__ = (
-        "_aside",
-        "_poisoned",
-        "_window",
-        "dead_lettered_messages",
-        "dropped",
-        "expired",
-        "failed",
-        "policy",
+        "_aside", "_poisoned", "_window", "dead_lettered_messages", "dropped", "expired", "failed", "policy",
         "random",
-    )
+    )  # fmt: skip
 
     def __init__(
         self, window: Window, policy: FailurePolicy, random: Callable[[], float], aside: SettingAside

@@ -51,16 +51,8 @@ class Sending:
     """The part of a `Subscription` that moves messages from unseen and ready to in flight: plans and their answers."""
 
     __slots__ = (
-        "_members",
-        "_ordered_retry",
-        "_span",
-        "_turn",
-        "_type",
-        "_window",
-        "end",
-        "redelivered",
-        "unrouted",
-    )
+        "_members", "_ordered_retry", "_span", "_turn", "_type", "_window", "end", "redelivered", "unrouted",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -87,12 +87,8 @@ class Subscription(Sending):
     """One subscription of one topic; see the module's text for the contract."""
 
     __slots__ = (
-        "_acknowledged",
-        "_aside",
-        "_failures",
-        "_stale",
-        "places",
-    )
+        "_acknowledged", "_aside", "_failures", "_stale", "places",
+    )  # fmt: skip
 
     def __init__(
         self,

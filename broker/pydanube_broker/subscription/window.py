@@ -61,26 +61,10 @@ class Window:
     """
 
     __slots__ = (
-        "_ahead",
-        "_ahead_attempts",
-        "_dirty",
-        "_dirty_floor",
-        "_dirty_ranges",
-        "_durable",
-        "_starts",
-        "_timers",
-        "blocked",
-        "chunks",
-        "floor",
-        "gaps",
-        "generation",
-        "in_flight",
-        "listener",
-        "next",
-        "ready",
-        "version",
-        "waiting",
-    )
+        "_ahead", "_ahead_attempts", "_dirty", "_dirty_floor", "_dirty_ranges", "_durable", "_starts",
+        "_timers", "blocked", "chunks", "floor", "gaps", "generation", "in_flight", "listener", "next",
+        "ready", "version", "waiting",
+    )  # fmt: skip
 
     def __init__(self, snapshot: CursorSnapshot, *, durable: bool) -> None:
         self.generation = snapshot.generation

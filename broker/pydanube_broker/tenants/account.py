@@ -32,17 +32,8 @@ class Account:
     """See the module. Changes of its quota count from the next call."""
 
     __slots__ = (
-        "__weakref__",
-        "_hard",
-        "_soft",
-        "counts",
-        "kind",
-        "name",
-        "quota",
-        "refused",
-        "slowed",
-        "warned",
-    )
+        "__weakref__", "_hard", "_soft", "counts", "kind", "name", "quota", "refused", "slowed", "warned",
+    )  # fmt: skip
 
     def __init__(self, kind: Kind, name: str) -> None:
         self.kind: Kind = kind

@@ -58,15 +58,8 @@ class TopicGate:
     """See the module. Single user: the loop."""
 
     __slots__ = (
-        "_attached",
-        "_bucket",
-        "_clock",
-        "_connections",
-        "_exclusive",
-        "_numbers",
-        "limits",
-        "topic",
-    )
+        "_attached", "_bucket", "_clock", "_connections", "_exclusive", "_numbers", "limits", "topic",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -14,14 +14,10 @@ from pydanube_core.errors import InvalidArgument, LimitReached
 
 #: The original's seven.
 LIMIT_KEYS: Final = (
-    "max_producers_per_topic",
-    "max_subscriptions_per_topic",
-    "max_consumers_per_topic",
-    "max_consumers_per_subscription",
-    "max_publish_rate",
-    "max_subscription_dispatch_rate",
+    "max_producers_per_topic", "max_subscriptions_per_topic", "max_consumers_per_topic",
+    "max_consumers_per_subscription", "max_publish_rate", "max_subscription_dispatch_rate",
     "max_message_size",
-)
+)  # fmt: skip
 #: How much of a topic stays. `retention_offset`: what is below may go; `drop_unread`: 1, even if a cursor has not passed it.
 RETENTION_KEYS: Final = ("retention_bytes", "retention_age_s", "retention_offset", "drop_unread")
 #: What an operator is alerted of, of each subscription (`pydanube_core.diagnosis.exceeding`).

@@ -101,34 +101,11 @@ class Topic:
     stores: ClassVar[bool] = True  # what is published can be read afterwards
 
     __slots__ = (
-        "_hub",
-        "_unsafe",
-        "_waiters",
-        "assigned_epoch",
-        "bytes_in",
-        "bytes_out",
-        "changes",
-        "closed",
-        "commit",
-        "durability",
-        "gate",
-        "is_system",
-        "listeners",
-        "messages_in",
-        "messages_out",
-        "name",
-        "options",
-        "position",
-        "producer_left",
-        "producer_seen",
-        "producers_connected",
-        "readers",
-        "safe",
-        "schema",
-        "sessions",
-        "state",
-        "subscriptions",
-    )
+        "_hub", "_unsafe", "_waiters", "assigned_epoch", "bytes_in", "bytes_out", "changes", "closed",
+        "commit", "durability", "gate", "is_system", "listeners", "messages_in", "messages_out", "name",
+        "options", "position", "producer_left", "producer_seen", "producers_connected", "readers", "safe",
+        "schema", "sessions", "state", "subscriptions",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -12,14 +12,8 @@ class CreditAccount:
     """
 
     __slots__ = (
-        "_share_bytes",
-        "_share_messages",
-        "_taken_bytes",
-        "_taken_messages",
-        "bytes",
-        "held",
-        "messages",
-    )
+        "_share_bytes", "_share_messages", "_taken_bytes", "_taken_messages", "bytes", "held", "messages",
+    )  # fmt: skip
 
     def __init__(self, messages: int, size_bytes: int) -> None:
         self._share_messages = messages

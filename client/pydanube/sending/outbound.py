@@ -85,25 +85,9 @@ class OutBatch:
     """
 
     __slots__ = (
-        "_waiters",
-        "append_time",
-        "attributes",
-        "base_offset",
-        "bytes",
-        "count",
-        "duplicate",
-        "durability",
-        "error",
-        "error_seen",
-        "first_sequence",
-        "keys",
-        "packed",
-        "partition",
-        "payloads",
-        "publish_time_ms",
-        "topic",
-        "wire",
-        "writes",
+        "_waiters", "append_time", "attributes", "base_offset", "bytes", "count", "duplicate", "durability",
+        "error", "error_seen", "first_sequence", "keys", "packed", "partition", "payloads",
+        "publish_time_ms", "topic", "wire", "writes",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int | None) -> None:

@@ -54,18 +54,9 @@ class Call:
     """See the module. One task writes, one reads."""
 
     __slots__ = (
-        "_failure",
-        "_held",
-        "_link",
-        "_messages",
-        "_over",
-        "_raised",
-        "_reader",
-        "_room",
-        "_stream",
-        "_take",
-        "_waiter",
-    )
+        "_failure", "_held", "_link", "_messages", "_over", "_raised", "_reader", "_room", "_stream",
+        "_take", "_waiter",
+    )  # fmt: skip
 
     def __init__(self, link: CallLink, stream: Stream) -> None:
         self._link = link

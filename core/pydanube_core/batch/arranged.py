@@ -22,18 +22,9 @@ class Arranged:
     """
 
     __slots__ = (
-        "_bits",
-        "_deltas",
-        "_key_offsets",
-        "_keys",
-        "_length",
-        "_offsets",
-        "_payload",
-        "_place",
-        "_sequences",
-        "_times",
-        "rows",
-    )
+        "_bits", "_deltas", "_key_offsets", "_keys", "_length", "_offsets", "_payload", "_place",
+        "_sequences", "_times", "rows",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -71,23 +71,9 @@ class Stream:
     """One stream of a connection; its fields belong to the connection, `user` to whoever uses that."""
 
     __slots__ = (
-        "cut",
-        "ending",
-        "expected",
-        "full",
-        "head_bytes",
-        "head_received",
-        "head_sent",
-        "id",
-        "paused",
-        "queue",
-        "queued_bytes",
-        "ready",
-        "receive",
-        "send_window",
-        "state",
-        "user",
-    )
+        "cut", "ending", "expected", "full", "head_bytes", "head_received", "head_sent", "id", "paused",
+        "queue", "queued_bytes", "ready", "receive", "send_window", "state", "user",
+    )  # fmt: skip
 
     def __init__(self, stream_id: int, state: StreamState, send_window: int) -> None:
         self.id = stream_id

@@ -29,15 +29,9 @@ from pydanube_spark.reports.history import Grid, History
 _LONGEST: Final = (1 << 63) - 1  # what the column holds: a product of two counters may be anything
 #: worst first: what a report begins with
 SEVERITY: Final = (
-    LagStatus.DATA_LOST,
-    LagStatus.AT_RISK,
-    LagStatus.STUCK,
-    LagStatus.FALLING_BEHIND,
-    LagStatus.SLOW,
-    LagStatus.UNKNOWN,
-    LagStatus.CATCHING_UP,
-    LagStatus.CAUGHT_UP,
-)
+    LagStatus.DATA_LOST, LagStatus.AT_RISK, LagStatus.STUCK, LagStatus.FALLING_BEHIND, LagStatus.SLOW,
+    LagStatus.UNKNOWN, LagStatus.CATCHING_UP, LagStatus.CAUGHT_UP,
+)  # fmt: skip
 STRETCHES: Final = 48  # of the whole time, for pictures of it
 #: offset of the oldest unread message → its append time, by the Parquet statistics of the cold tier; None: not there
 AppendTime = Callable[[int], int | None]

@@ -31,6 +31,7 @@ METADATA_FORMAT_VERSION: Final = 1
 _APPLICATION_ID: Final = 0x44614E62  # "DaNb"
 
 _SCHEMA: Final = (
+
     """CREATE TABLE kv (
         key TEXT PRIMARY KEY, value BLOB NOT NULL,
         create_revision INTEGER NOT NULL, mod_revision INTEGER NOT NULL, lease_id INTEGER
@@ -47,7 +48,7 @@ _SCHEMA: Final = (
         revision INTEGER NOT NULL, compacted INTEGER NOT NULL, last_lease INTEGER NOT NULL
     )""",
     "INSERT INTO counters VALUES (1, 0, 0, 0)",
-)
+)  # fmt: skip
 _KV_COLUMNS: Final = "key, value, create_revision, mod_revision, lease_id"
 
 

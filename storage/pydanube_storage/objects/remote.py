@@ -29,17 +29,9 @@ _SPOOL_PREFIX: Final = "danube-spool-"
 #: where a file system says when an object was last written
 _MODIFIED: Final = ("LastModified", "last_modified", "mtime", "created")
 _REFUSED: Final = (
-    "AccessDenied",
-    "Forbidden",
-    "403",
-    "InvalidAccessKeyId",
-    "SignatureDoesNotMatch",
-    "ExpiredToken",
-    "Unable to locate credentials",
-    "AuthenticationFailed",
-    "AuthorizationFailure",
-    "Anonymous caller",
-)
+    "AccessDenied", "Forbidden", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken",
+    "Unable to locate credentials", "AuthenticationFailed", "AuthorizationFailure", "Anonymous caller",
+)  # fmt: skip
 
 
 class FsspecStore:

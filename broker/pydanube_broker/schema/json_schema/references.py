@@ -15,28 +15,13 @@ Schema: TypeAlias = Mapping[str, Any] | bool
 
 DYNAMIC: Final = frozenset({"$dynamicRef", "$recursiveRef", "$recursiveAnchor", "$dynamicAnchor"})
 _ONE: Final = (
-    "not",
-    "if",
-    "then",
-    "else",
-    "items",
-    "additionalItems",
-    "unevaluatedItems",
-    "contains",
-    "additionalProperties",
-    "unevaluatedProperties",
-    "propertyNames",
-    "contentSchema",
-)
+    "not", "if", "then", "else", "items", "additionalItems", "unevaluatedItems", "contains",
+    "additionalProperties", "unevaluatedProperties", "propertyNames", "contentSchema",
+)  # fmt: skip
 _LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _MAPS: Final = (
-    "properties",
-    "patternProperties",
-    "dependentSchemas",
-    "dependencies",
-    "$defs",
-    "definitions",
-)
+    "properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions",
+)  # fmt: skip
 
 
 def inner_schemas(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, Any]]]:
@@ -65,16 +50,9 @@ class References:
     """
 
     __slots__ = (
-        "_homes",
-        "_named",
-        "_resources",
-        "_root_uri",
-        "dynamic_anchors",
-        "is_dynamic",
-        "paths",
-        "root",
+        "_homes", "_named", "_resources", "_root_uri", "dynamic_anchors", "is_dynamic", "paths", "root",
         "schemas",
-    )
+    )  # fmt: skip
 
     def __init__(self, root: Schema, *, id_word: str = "$id", ref_alone: bool = False) -> None:
         self.root = root

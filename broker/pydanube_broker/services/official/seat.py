@@ -38,16 +38,9 @@ class Seat:
     """A `ConsumerLink` that takes nothing."""
 
     __slots__ = (
-        "_known",
-        "_pump",
-        "answered_at_ms",
-        "connected_at_ms",
-        "consumer_id",
-        "heard_at_ms",
-        "name",
-        "said_goodbye",
-        "until_s",
-    )
+        "_known", "_pump", "answered_at_ms", "connected_at_ms", "consumer_id", "heard_at_ms", "name",
+        "said_goodbye", "until_s",
+    )  # fmt: skip
 
     def __init__(self, known: KnownConsumer, pump: AnyPump, until_s: float | None) -> None:
         """Join the subscription; a predecessor of the same name is taken over.

@@ -32,19 +32,9 @@ class DecodedBatch:
     """The columns of a batch, decoded once."""
 
     __slots__ = (
-        "attributes",
-        "cost_bytes",
-        "count",
-        "keys",
-        "offsets",
-        "payloads",
-        "producers",
-        "publish_times_ms",
-        "schemas",
-        "sequences",
-        "which_producer",
-        "which_schema",
-    )
+        "attributes", "cost_bytes", "count", "keys", "offsets", "payloads", "producers", "publish_times_ms",
+        "schemas", "sequences", "which_producer", "which_schema",
+    )  # fmt: skip
 
     def __init__(self, batch: CachedBatch) -> None:
         view = view_of(batch)

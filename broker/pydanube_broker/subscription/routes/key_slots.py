@@ -68,20 +68,9 @@ class KeySlots:
     """The slots of one key-shared subscription; hears from its window what becomes of messages."""
 
     __slots__ = (
-        "_accept",
-        "_aside",
-        "_draining",
-        "_held",
-        "_members",
-        "_owned",
-        "_owner",
-        "_patterns",
-        "_route",
-        "_stops",
-        "_stops_by_retry",
-        "queues",
-        "recheck_held",
-    )
+        "_accept", "_aside", "_draining", "_held", "_members", "_owned", "_owner", "_patterns", "_route",
+        "_stops", "_stops_by_retry", "queues", "recheck_held",
+    )  # fmt: skip
 
     def __init__(self, *, ordered_retry: bool) -> None:
         self._members: list[Consumer | None] = []  # by slot index
