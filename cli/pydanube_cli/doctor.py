@@ -102,11 +102,7 @@ def _print(findings: Sequence[Finding]) -> None:
 
 
 def _pack(
-    bundle: Path,
-    findings: Sequence[Finding],
-    load: Callable[[], Settings],
-    log: Path | None,
-    common: Common,
+    bundle: Path, findings: Sequence[Finding], load: Callable[[], Settings], log: Path | None, common: Common
 ) -> None:
     """Write the bundle: text files, each of which can be read before it is sent."""
     files: dict[str, bytes] = {

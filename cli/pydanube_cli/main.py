@@ -47,9 +47,7 @@ GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
         "adopt": ("adopt", "adopt", "move a lone broker to etcd, as the first of several"),
         "recover": ("recover", "recover", "go on with an etcd that was restored from an older snapshot"),
     },
-    "tls": {
-        "init": ("tls", "init", "make an authority and certificates for a broker and its clients"),
-    },
+    "tls": {"init": ("tls", "init", "make an authority and certificates for a broker and its clients")},
     "report": {
         "lag": ("report", "lag", "how far subscriptions were behind, hour by hour"),
         "balance": ("report", "balance", "how evenly brokers are loaded, and what would help"),

@@ -20,13 +20,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 from pydanube_admin.engine.operation import Argument, ArgumentType, Operation
 from pydanube_admin.registry import OPERATIONS
-from pydanube_core.errors import (
-    CODES,
-    ConditionNotMet,
-    CorruptObject,
-    InvalidArgument,
-    PlanRequired,
-)
+from pydanube_core.errors import CODES, ConditionNotMet, CorruptObject, InvalidArgument, PlanRequired
 
 from pydanube_cli.answers.findings import print_diagnosis
 from pydanube_cli.answers.object_paths import all_paths, lines_of

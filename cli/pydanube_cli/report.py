@@ -57,8 +57,7 @@ class ReportOptions:
         ),
     ] = None
     fail_on: Annotated[
-        str | None,
-        typer.Option("--fail-on", metavar="warning", help="Exit 6 if anything is in trouble."),
+        str | None, typer.Option("--fail-on", metavar="warning", help="Exit 6 if anything is in trouble.")
     ] = None
 
     def __post_init__(self) -> None:

@@ -64,6 +64,5 @@ def require(*extras: str, what: str) -> None:
     if missing:
         wanted = ",".join(extras)
         raise MissingExtra(
-            f"{what} needs more than the base install: {install_command(wanted)}",
-            extras=missing,
+            f"{what} needs more than the base install: {install_command(wanted)}", extras=missing
         )

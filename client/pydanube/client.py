@@ -20,14 +20,7 @@ from pydanube.addresses import DEFAULT_BROKER_URL
 from pydanube.client_metrics import ClosedCounts, Labels, Statistics, exposition
 from pydanube.consumer import Consumer, Reader
 from pydanube.events import EventHub
-from pydanube.facts import (
-    ClientEvent,
-    ClientEventKind,
-    ClientStatistics,
-    Health,
-    SchemaRef,
-    from_ms,
-)
+from pydanube.facts import ClientEvent, ClientEventKind, ClientStatistics, Health, SchemaRef, from_ms
 from pydanube.failure_policy import FailurePolicy
 from pydanube.handler_loop import Handler, HandlerArguments, HandlerLoop, HandlerOptions, run_all
 from pydanube.message import Message

@@ -243,13 +243,15 @@ def operation(
     forecast: Forecaster | None = None,
     undo: Undoer | None = None,
     tool: str | None = None,
+    title: str | None = None,
     permission: str | None = None,
     **facts: Any,
 ) -> Callable[[H], H]:
     """Declare the operation that the decorated function carries out.
 
-    Request and result are those of the function, the tool has its name, and the permission follows from the name and
-    the effect, where nothing else is said. A change brings its `forecast`; it is reversible where it brings an `undo`.
+    Request and result are those of the function, the tool has its name, which as words is the title, and the permission
+    follows from the name and the effect, where nothing else is said. A change brings its `forecast`; it is reversible
+    where it brings an `undo`.
 
     Args:
         facts: the other fields of `Operation`.
@@ -258,9 +260,11 @@ def operation(
 
     def declare(handler: H) -> H:
         hints = get_type_hints(handler)
+        called = tool or handler.__name__
         declared = Operation(
             name=name,
-            tool=tool or handler.__name__,
+            tool=called,
+            title=title or called.replace("_", " ").capitalize(),
             effect=effect,
             permission=permission or f"{group}:{'read' if effect is Effect.READ else verb}",
             request=hints["request"],

@@ -78,7 +78,6 @@ class DeletedBinding(Change):
 @operation(
     "bindings.list",
     effect=Effect.READ,
-    title="List bindings",
     summary="List bindings: which principal has which roles on what. The filter is over principals.",
     examples=(Example({"filter": "ann"}, "what ann has"),),
 )

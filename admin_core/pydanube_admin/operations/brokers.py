@@ -167,7 +167,6 @@ async def _this(context: Context, broker_id: str | None) -> BrokerFacts:
 @operation(
     "brokers.list",
     effect=Effect.READ,
-    title="List brokers",
     summary="List brokers with state, version, topics and addresses.",
     default_profile=True,
     examples=(Example({}, "those that are registered"),),

@@ -256,7 +256,6 @@ async def forecast_skip(context: Context, request: SkipMessagesRequest) -> Forec
 @operation(
     "subscriptions.skip",
     effect=Effect.DESTROY,
-    title="Skip messages",
     summary="Acknowledge the oldest unacknowledged messages of a subscription, unread.",
     forecast=forecast_skip,
     undo=undo_move,

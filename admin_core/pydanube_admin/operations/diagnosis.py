@@ -118,7 +118,6 @@ class AlertItem(Result):
     "diagnose.cluster",
     effect=Effect.READ,
     tool="health_check",
-    title="Health check",
     permission="cluster:read",
     summary="Check everything: findings worst first, with evidence and the next call.",
     default_profile=True,
@@ -147,7 +146,6 @@ async def diagnose_topic(context: Context, request: DiagnoseTopicRequest) -> Dia
     "diagnose.subscription",
     effect=Effect.READ,
     tool="analyze_consumer_lag",
-    title="Analyze consumer lag",
     permission="topics:read",
     summary="Say why a subscription is behind, or that it is not: findings, causes ruled out, the next call.",
     default_profile=True,
@@ -185,7 +183,6 @@ async def diagnose_producer(context: Context, request: DiagnoseProducerRequest) 
 @operation(
     "alerts.list",
     effect=Effect.READ,
-    title="List alerts",
     permission="cluster:read",
     summary="List alerts: findings that lasted, worst first, with when they opened.",
     default_profile=True,

@@ -77,7 +77,6 @@ class ReadResult(Result):
 @operation(
     "operations.find",
     effect=Effect.READ,
-    title="Find operations",
     summary="Find operations by words, with their effects and argument schemas.",
     default_profile=True,
     examples=(Example({"query": "move cursor back"}, "by what is to be done"),),

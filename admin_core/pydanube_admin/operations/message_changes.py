@@ -173,7 +173,6 @@ async def _dead_letters(
 @operation(
     "dead_letters.list",
     effect=Effect.READ,
-    title="List dead letters",
     summary="List messages of a subscription that failed too often, with why.",
     examples=(Example({"topic": "orders", "subscription": "billing"}, "all of them"),),
 )
@@ -270,7 +269,6 @@ async def forecast_replay_dead_letters(context: Context, request: ReplayDeadLett
 @operation(
     "dead_letters.replay",
     effect=Effect.CHANGE,
-    title="Replay dead letters",
     summary="Copy dead letters back to the topic they came from, with the attribute x-replayed-from.",
     idempotent=False,
     forecast=forecast_replay_dead_letters,

@@ -169,7 +169,6 @@ async def peek_messages(context: Context, request: PeekRequest) -> PeekedMessage
 @operation(
     "messages.search",
     effect=Effect.READ,
-    title="Search messages",
     summary="Find messages by key, attribute or text in a range of a topic; pages go on where the last ended.",
     examples=(Example({"topic": "orders", "contains": "refund", "from": "time:-1h"}, "by text"),),
 )

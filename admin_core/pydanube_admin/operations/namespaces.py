@@ -74,7 +74,6 @@ class DeletedNamespace(Change):
 @operation(
     "namespaces.list",
     effect=Effect.READ,
-    title="List namespaces",
     summary="List namespaces with their topics and policies.",
     examples=(Example({}, "every namespace"),),
 )

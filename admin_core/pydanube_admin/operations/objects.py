@@ -208,7 +208,6 @@ async def _objects(context: Context, request: ListObjectsRequest) -> list[Object
 @operation(
     "objects.list",
     effect=Effect.READ,
-    title="List objects",
     permission="objects:list",
     summary="List the Parquet objects that hold the cold part of a topic.",
     examples=(Example({"topic": "orders"}, "every object"),),
@@ -230,7 +229,6 @@ async def list_objects(context: Context, request: ListObjectsRequest) -> Page[Ob
 @operation(
     "objects.verify",
     effect=Effect.READ,
-    title="Verify objects",
     permission="objects:verify",
     summary="Read the objects of a topic back and compare them with the catalog: damaged, missing, gaps, duplicates.",
     damage=("damaged", "missing", "gaps", "duplicates"),
@@ -263,7 +261,6 @@ async def forecast_compact(context: Context, request: TopicRequest) -> Forecast:
 @operation(
     "objects.compact",
     effect=Effect.CHANGE,
-    title="Compact objects",
     summary="Merge small neighbouring objects of a topic into large ones.",
     forecast=forecast_compact,
     long_running=True,
@@ -307,7 +304,6 @@ async def forecast_collect(context: Context, request: TopicRequest) -> Forecast:
 @operation(
     "objects.collect",
     effect=Effect.DESTROY,
-    title="Collect objects",
     summary="Delete objects in the folder of a topic that the catalog does not list.",
     forecast=forecast_collect,
     long_running=True,
@@ -350,7 +346,6 @@ async def forecast_export(context: Context, request: ExportObjectsRequest) -> Fo
 @operation(
     "objects.export",
     effect=Effect.CREATE,
-    title="Export objects",
     summary="Write a range of a topic to one file on the broker's machine, as Parquet or JSON lines; what is not tiered "
     "yet is tiered first.",
     forecast=forecast_export,

@@ -128,7 +128,6 @@ def _plannable(context: Context, operation: str, arguments: Mapping[str, Any]) -
 @operation(
     "plans.list",
     effect=Effect.READ,
-    title="List plans",
     summary="List plans, the oldest first, with what became of them.",
     examples=(Example({}, "every plan that is kept"),),
 )

@@ -87,7 +87,6 @@ class ChangedQuota(QuotaItem, Change):
 @operation(
     "quotas.list",
     effect=Effect.READ,
-    title="List quotas",
     summary="List quotas of namespaces and principals, with what is used of them and how often they were felt.",
     examples=(Example({}, "every quota"),),
 )

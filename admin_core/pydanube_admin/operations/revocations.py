@@ -59,7 +59,6 @@ class DeletedRevocation(Change):
 @operation(
     "revocations.list",
     effect=Effect.READ,
-    title="List revocations",
     summary="List web tokens and certificates that were revoked.",
     examples=(Example({"filter": "subject:*"}, "whose tokens"),),
 )

@@ -76,7 +76,6 @@ class DeletedRole(Change):
 @operation(
     "roles.list",
     effect=Effect.READ,
-    title="List roles",
     summary="List roles with their permissions.",
     examples=(Example({}, "every role"),),
 )

@@ -154,10 +154,7 @@ async def register_schema(context: Context, request: RegisterSchemaRequest) -> R
         tags=[tag.strip() for tag in request.tags.split(",") if tag.strip()],
         json_profile=request.json_profile,
     )
-    return Registration.of(
-        facts,
-        schema_id=str(facts.schema_id),
-    )
+    return Registration.of(facts, schema_id=str(facts.schema_id))
 
 
 async def forecast_set_compatibility(context: Context, request: SetCompatibilityRequest) -> Forecast:
@@ -166,11 +163,7 @@ async def forecast_set_compatibility(context: Context, request: SetCompatibility
     if request.json_profile is not None:
         given["json_profile"] = request.json_profile
     image = before.model_dump()
-    return Forecast(
-        diff=changes(f"schemas/{request.subject}", image, given),
-        image=image,
-        basis=image,
-    )
+    return Forecast(diff=changes(f"schemas/{request.subject}", image, given), image=image, basis=image)
 
 
 async def undo_set_compatibility(context: Context, request: SetCompatibilityRequest, done: Done) -> Undo:
@@ -205,10 +198,7 @@ async def undo_set_compatibility(context: Context, request: SetCompatibilityRequ
 )
 async def set_compatibility(context: Context, request: SetCompatibilityRequest) -> ChangedCompatibility:
     await context.port.schemas.set_compatibility(
-        request.subject,
-        mode=request.mode,
-        transitive=request.transitive,
-        json_profile=request.json_profile,
+        request.subject, mode=request.mode, transitive=request.transitive, json_profile=request.json_profile
     )
     found = await get_compatibility(context, CompatibilityRequest(subject=request.subject))
     return ChangedCompatibility(**found.model_dump())

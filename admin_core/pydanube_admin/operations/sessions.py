@@ -70,7 +70,6 @@ async def _of_topic(
 @operation(
     "producers.list",
     effect=Effect.READ,
-    title="List producers",
     summary="List connected producers.",
     examples=(Example({"topic": "orders"}, "of one topic"),),
 )
@@ -92,7 +91,6 @@ async def list_producers(context: Context, request: ListSessionsRequest) -> Page
 @operation(
     "consumers.list",
     effect=Effect.READ,
-    title="List consumers",
     summary="List connected consumers of subscriptions with what they hold.",
     examples=(Example({"topic": "orders"}, "of one topic"),),
 )

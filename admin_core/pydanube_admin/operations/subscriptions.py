@@ -230,7 +230,6 @@ async def no_such_subscription(
 @operation(
     "subscriptions.list",
     effect=Effect.READ,
-    title="List subscriptions",
     summary="List subscriptions with type, consumers and lag.",
     default_profile=True,
     examples=(Example({}, "every subscription"), Example({"topic": "orders"}, "of one topic")),

@@ -34,7 +34,6 @@ class CancelledTask(Change):
 @operation(
     "tasks.list",
     effect=Effect.READ,
-    title="List tasks",
     summary="List calls of long operations: those that run, and those of the last day.",
     examples=(Example({}, "with what became of them"),),
 )

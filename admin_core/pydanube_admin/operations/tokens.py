@@ -82,7 +82,6 @@ class RevokedToken(Change):
 @operation(
     "tokens.list",
     effect=Effect.READ,
-    title="List tokens",
     summary="List API tokens by name: whose they are, until when, when last used; never the tokens themselves.",
     examples=(Example({}, "every token"),),
 )

@@ -161,7 +161,6 @@ async def _drop(context: Context, parts: list[str]) -> None:
 @operation(
     "topics.add_partitions",
     effect=Effect.CHANGE,
-    title="Add partitions",
     permission="topics:change",
     summary="Give a partitioned topic more partitions; the plan says which share of keys moves.",
     forecast=forecast_add,

@@ -206,7 +206,6 @@ def _partition(facts: TopicFacts) -> int:
 @operation(
     "topics.list",
     effect=Effect.READ,
-    title="List topics",
     summary="List topics: messages, bytes, sessions, owner.",
     default_profile=True,
     examples=(

@@ -56,13 +56,7 @@ CONSUMER_GONE: Final = "consumer_gone"
 class LiveConsumer:
     """One attached consumer: its queue, its credit, and what it lost."""
 
-    def __init__(
-        self,
-        link: ConsumerLink,
-        name: str,
-        session: int,
-        terms: ConsumerTerms,
-    ) -> None:
+    def __init__(self, link: ConsumerLink, name: str, session: int, terms: ConsumerTerms) -> None:
         self.link = link
         self.name = name
         self.session = session

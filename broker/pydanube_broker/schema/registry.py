@@ -18,14 +18,7 @@ from typing import Final, TypeVar
 
 import anyio
 from pydanube_core.errors import Conflict, SchemaInvalid
-from pydanube_storage.metadata import (
-    MAX_VALUE_BYTES,
-    GuardFailed,
-    MetadataStore,
-    ModRevision,
-    Put,
-    Write,
-)
+from pydanube_storage.metadata import MAX_VALUE_BYTES, GuardFailed, MetadataStore, ModRevision, Put, Write
 
 from pydanube_broker.cluster.set_aside import Aside
 from pydanube_broker.schema import keys

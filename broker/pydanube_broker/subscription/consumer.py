@@ -37,13 +37,7 @@ class Consumer:
     )  # fmt: skip
 
     def __init__(
-        self,
-        *,
-        consumer_id: int,
-        name: str,
-        session: int,
-        ack_timeout_ms: int,
-        terms: ConsumerTerms,
+        self, *, consumer_id: int, name: str, session: int, ack_timeout_ms: int, terms: ConsumerTerms
     ) -> None:
         window = terms.window_messages
         self.consumer_id = consumer_id

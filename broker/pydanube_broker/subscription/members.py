@@ -50,13 +50,7 @@ class Members:
         return None
 
     def join(
-        self,
-        consumer_id: int,
-        name: str,
-        terms: ConsumerTerms,
-        *,
-        ack_timeout_ms: int,
-        now_ms: int,
+        self, consumer_id: int, name: str, terms: ConsumerTerms, *, ack_timeout_ms: int, now_ms: int
     ) -> list[Effect]:
         """See `Subscription.join`; `ack_timeout_ms` is decided, 0 for none."""
         check_key_filters(self._type.value, terms.key_filters)

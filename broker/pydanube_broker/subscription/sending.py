@@ -101,10 +101,7 @@ class Sending:
         if window.ready:
             others_first = again is not None and not _came_back_from(consumer, *again)
             found = next_ready(
-                window,
-                limit=limit,
-                barrier=stop,
-                consumer_id=consumer.consumer_id if others_first else None,
+                window, limit=limit, barrier=stop, consumer_id=consumer.consumer_id if others_first else None
             )
             if found is not None:
                 return self._plan(consumer, tuple(found[0]), limit, found[1] + 1, fresh=False)

@@ -70,11 +70,7 @@ from pydanube_broker.subscription.routes.key_slots import KeySlots
 from pydanube_broker.subscription.sending import Sending
 from pydanube_broker.subscription.set_aside import SettingAside
 from pydanube_broker.subscription.sharing import Recall, next_recall
-from pydanube_broker.subscription.statistics import (
-    BlockedBy,
-    Marks,
-    SubscriptionStatistics,
-)
+from pydanube_broker.subscription.statistics import BlockedBy, Marks, SubscriptionStatistics
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.subscription.window import Window
 
@@ -196,13 +192,7 @@ class Subscription(Sending):
 
     # -- consumers -------------------------------------------------------------------------------------------
 
-    def join(
-        self,
-        consumer_id: int,
-        name: str,
-        now_ms: int,
-        terms: ConsumerTerms,
-    ) -> list[Effect]:
+    def join(self, consumer_id: int, name: str, now_ms: int, terms: ConsumerTerms) -> list[Effect]:
         """Attach a consumer.
 
         Args:
@@ -519,9 +509,7 @@ class Subscription(Sending):
         """
         if not 0 <= offset <= self.end:
             raise InvalidArgument(
-                f"offset: {offset} is not in the topic; give 0 to {self.end}",
-                field="offset",
-                value=offset,
+                f"offset: {offset} is not in the topic; give 0 to {self.end}", field="offset", value=offset
             )
         self._window.reset(offset)
         if self._members.slots is not None:

@@ -16,10 +16,7 @@ from pydanube_cli.completion.scripts import SCRIPTS, install
 
 
 @command(
-    examples=[
-        "danube completion bash",
-        "danube completion fish > ~/.config/fish/completions/danube.fish",
-    ]
+    examples=["danube completion bash", "danube completion fish > ~/.config/fish/completions/danube.fish"]
 )
 def completion(
     *,

@@ -99,12 +99,7 @@ def call(
     body = (
         b"".join(
             _field(number, text.encode())
-            for number, text in (
-                (1, operation),
-                (2, json.dumps(dict(arguments))),
-                (4, principal),
-                (5, "cli"),
-            )
+            for number, text in ((1, operation), (2, json.dumps(dict(arguments))), (4, principal), (5, "cli"))
         )
         + b"\x30\x01"
     )  # read_only

@@ -26,12 +26,7 @@ class Caller:
         self._timeout_s = timeout_s
 
     async def call(
-        self,
-        operation: str,
-        arguments: Mapping[str, Any],
-        kind: type[ResultT],
-        *,
-        long_running: bool = False,
+        self, operation: str, arguments: Mapping[str, Any], kind: type[ResultT], *, long_running: bool = False
     ) -> ResultT:
         """One operation. Cancelled, a change may have been made or not. Raises any `ClusterError`.
 

@@ -28,10 +28,7 @@ def not_reached(url: str, why: str, *, tls: bool = False) -> Unavailable:
     """`tls`: it was reached, and both sides did not come to speak; `why` says what to do."""
     if tls:
         return Unavailable(f"no TLS with the broker at {url}: {why}", broker=url, tls=why)
-    return Unavailable(
-        f"the broker at {url} cannot be reached ({why}); is `danube up` running?",
-        broker=url,
-    )
+    return Unavailable(f"the broker at {url} cannot be reached ({why}); is `danube up` running?", broker=url)
 
 
 def error_of(

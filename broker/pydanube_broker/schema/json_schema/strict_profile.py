@@ -183,12 +183,7 @@ class _Prover:
         return trial.ok
 
     def _keywords(
-        self,
-        alternative: Alternative,
-        kind: str,
-        reader: Mapping[str, Any],
-        path: str,
-        findings: Findings,
+        self, alternative: Alternative, kind: str, reader: Mapping[str, Any], path: str, findings: Findings
     ) -> None:
         reference = reader.get("$ref")
         if isinstance(reference, str):
