@@ -18,7 +18,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from pydanube_broker.journal import Disk, InlinePreparer, InlineSyncer, Journal, JournalOptions, Kind
+from pydanube_broker.journal import Disk, Journal, JournalOptions, Kind
+from pydanube_broker.journal.helper import InlinePreparer, InlineSyncer
 from pydanube_broker.subscription.cursor import Attempts, CursorDelta
 from pydanube_broker.subscription.cursor_codec import encode_delta
 from pydanube_broker.topics.hub import Hub

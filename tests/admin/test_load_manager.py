@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydanube_admin.engine.balancer import SETTLING, BalanceOptions, Rhythm, snapshot_of
-from pydanube_core.balance import BrokerLoad, LoadReport, Rejection, Resource, TopicLoad, Verdict, assess
+from pydanube_core.balance import BrokerLoad, LoadReport, Resource, TopicLoad, Verdict, assess
+from pydanube_core.balance.plan import Rejection
 from pydanube_core.facts import MoveFacts
 
 OPTIONS = BalanceOptions(interval_s=60, cooldown_s=600, max_moves=100)

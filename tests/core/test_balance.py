@@ -12,16 +12,15 @@ from pydanube_core.balance import (
     BrokerLoad,
     Move,
     Policy,
-    Rejection,
     Resource,
     Snapshot,
     TopicLoad,
     Verdict,
     assess,
-    gini,
-    robust_z,
     spread_of,
 )
+from pydanube_core.balance.measures import gini, robust_z
+from pydanube_core.balance.plan import Rejection
 
 IN = Resource.NETWORK_IN
 NO_FLOOR = Policy(floors={})

@@ -14,7 +14,6 @@ from pydanube_core.http2.events import (
     Event,
     GoingAway,
     HeadReceived,
-    PingAcked,
     RequestReceived,
     StreamReset,
 )
@@ -30,7 +29,6 @@ __all__ = [
     "GoingAway",
     "HeadReceived",
     "Limits",
-    "PingAcked",
     "RequestReceived",
     "ServerConnection",
     "Stream",

@@ -5,7 +5,6 @@ from pydanube_storage.metadata.embedded import EmbeddedStore
 from pydanube_storage.metadata.errors import Compacted, CorruptMetadata, GuardFailed, LeaseLost
 from pydanube_storage.metadata.model import (
     MAX_OPERATIONS,
-    MAX_PAGE_ITEMS,
     MAX_TRANSACTION_BYTES,
     MAX_VALUE_BYTES,
     Absent,
@@ -23,11 +22,10 @@ from pydanube_storage.metadata.model import (
     Revision,
     Write,
 )
-from pydanube_storage.metadata.protocol import MetadataStore, StoreStatistics, read_all
+from pydanube_storage.metadata.protocol import MetadataStore, read_all
 
 __all__ = [
     "MAX_OPERATIONS",
-    "MAX_PAGE_ITEMS",
     "MAX_TRANSACTION_BYTES",
     "MAX_VALUE_BYTES",
     "Absent",
@@ -51,7 +49,6 @@ __all__ = [
     "Page",
     "Put",
     "Revision",
-    "StoreStatistics",
     "Write",
     "read_all",
 ]

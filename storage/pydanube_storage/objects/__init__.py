@@ -5,18 +5,14 @@ from pydanube_storage.objects.names import ObjectName, topic_folder
 from pydanube_storage.objects.opening import CLOUDS, StoreOptions, check_url, open_store
 from pydanube_storage.objects.owner import OwnerMark, make_mark, newest_mark, store_identity
 from pydanube_storage.objects.protocol import ObjectFact, ObjectStore
-from pydanube_storage.objects.remote import FsspecStore
-from pydanube_storage.objects.retrying import Retry
 
 __all__ = [
     "CLOUDS",
-    "FsspecStore",
     "LocalStore",
     "ObjectFact",
     "ObjectName",
     "ObjectStore",
     "OwnerMark",
-    "Retry",
     "StoreOptions",
     "check_url",
     "make_mark",

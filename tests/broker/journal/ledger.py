@@ -12,16 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydanube_broker.journal import (
-    Disk,
-    InlinePreparer,
-    InlineSyncer,
-    Journal,
-    JournalOptions,
-    Kind,
-    RecordHeader,
-)
-from pydanube_broker.journal.helper import Preparer, Syncer
+from pydanube_broker.journal import Disk, Journal, JournalOptions, Kind, RecordHeader
+from pydanube_broker.journal.helper import InlinePreparer, InlineSyncer, Preparer, Syncer
 from pydanube_broker.journal.segments import READY_TARGET
 from pydanube_core.batch import BROKER_PART_BYTES, broker_part, encode_batch, read_broker_part
 from pydanube_core.errors import JournalReadOnly

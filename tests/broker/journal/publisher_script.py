@@ -13,7 +13,8 @@ import sys
 from collections import deque
 from pathlib import Path
 
-from pydanube_broker.journal import Disk, HelperPreparer, HelperSyncer, Journal, JournalOptions
+from pydanube_broker.journal import Disk, HelperPreparer, Journal, JournalOptions
+from pydanube_broker.journal.helper import HelperSyncer
 from pydanube_core.batch import broker_part
 from pydanube_core.errors import Overloaded
 

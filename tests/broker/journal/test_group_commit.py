@@ -9,10 +9,11 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from pydanube_broker.journal import InlineSyncer, Kind
+from pydanube_broker.journal import Kind
 from pydanube_broker.journal import journal as journal_module
 from pydanube_broker.journal.disk import Buffer
 from pydanube_broker.journal.group_commit import GROUP_BYTES, IOV_MAX, SLICE_BYTES
+from pydanube_broker.journal.helper import InlineSyncer
 from pydanube_core.errors import Overloaded
 
 from tests.broker.journal.faulty import FaultyDisk

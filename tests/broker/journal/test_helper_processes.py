@@ -15,8 +15,8 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from pydanube_broker.journal import Disk, HelperPreparer, HelperSyncer, InlinePreparer, InlineSyncer, segments
-from pydanube_broker.journal.helper import Preparer, Syncer
+from pydanube_broker.journal import Disk, HelperPreparer, segments
+from pydanube_broker.journal.helper import HelperSyncer, InlinePreparer, InlineSyncer, Preparer, Syncer
 from pydanube_broker.journal.records import FILE_HEADER_BYTES, read_file_header
 from pydanube_broker.journal.sync_program import MESSAGE, prepare, rename_new
 from pydanube_core.errors import JournalReadOnly, Overloaded

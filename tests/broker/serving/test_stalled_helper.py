@@ -8,7 +8,8 @@ import signal
 import pytest
 from pydanube import Client, connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.journal import HelperSyncer, journal
+from pydanube_broker.journal import journal
+from pydanube_broker.journal.helper import HelperSyncer
 
 from tests.broker.delivery.conftest import Opener
 from tests.support.waiting import until

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pydanube_broker.tier import cold_lag
 from pydanube_broker.tier.cold_lag import ColdLag, ColdPart
-from pydanube_storage.catalog import CatalogEntry, Committed, ObjectCatalog
+from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
+from pydanube_storage.catalog.catalog import Committed
 
 from tests.support.memory_store import MemoryStore
 

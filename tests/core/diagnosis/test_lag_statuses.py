@@ -19,10 +19,10 @@ from pydanube_core.diagnosis import (
     Retention,
     StuckReason,
     eta_of_partitions,
-    hot_parts,
     judge_lag,
     theil_sen,
 )
+from pydanube_core.diagnosis.skew import hot_parts
 
 OPTIONS = DiagnosisOptions()
 

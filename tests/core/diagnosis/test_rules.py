@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from pydanube_core.cursor_state import CursorState
-from pydanube_core.diagnosis import DiagnosisOptions, LagStatus, LagWindow, Rewind, judge_lag
+from pydanube_core.diagnosis import DiagnosisOptions, LagStatus, LagWindow, judge_lag
 from pydanube_core.diagnosis.filling import Filling
 from pydanube_core.diagnosis.findings import Finding, Severity, Verdict
+from pydanube_core.diagnosis.lag_status import Rewind
 from pydanube_core.diagnosis.rules import RULES, check_view, diagnose, ranked
 from pydanube_core.diagnosis.views import (
     BrokerView,

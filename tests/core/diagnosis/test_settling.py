@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_core.diagnosis import Settling
+from pydanube_core.diagnosis.settling import Settling
 
 
 def settled(values: str, enter_after: int = 2, leave_after: int = 3) -> str:

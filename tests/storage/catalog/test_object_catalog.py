@@ -12,8 +12,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 from pydanube_core.errors import Conflict, StoreUnavailable
-from pydanube_storage.catalog import CatalogEntry, CatalogFenced, ObjectCatalog, Retired
+from pydanube_storage.catalog import CatalogEntry, CatalogFenced, ObjectCatalog
 from pydanube_storage.catalog.catalog import MAX_CHANGED, entry_key, head_key
+from pydanube_storage.catalog.records import Retired
 from pydanube_storage.metadata import MetadataStore, Put
 
 from tests.support.memory_store import MemoryStore

@@ -14,15 +14,9 @@ from typing import Any
 
 import pytest
 from pydanube_core.errors import CorruptObject, InvalidArgument, StoreUnavailable
-from pydanube_storage.objects import (
-    FsspecStore,
-    LocalStore,
-    ObjectName,
-    Retry,
-    StoreOptions,
-    open_store,
-    remote,
-)
+from pydanube_storage.objects import LocalStore, ObjectName, StoreOptions, open_store, remote
+from pydanube_storage.objects.remote import FsspecStore
+from pydanube_storage.objects.retrying import Retry
 
 from tests.support.broker_process import free_ports
 from tests.support.s3_server import S3Server

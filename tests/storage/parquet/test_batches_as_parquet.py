@@ -21,7 +21,9 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 from pydanube_storage.objects import LocalStore  # noqa: E402
-from pydanube_storage.parquet import SCHEMA, Meta, ObjectReader, ObjectWriter, RowGroup, batches_of  # noqa: E402
+from pydanube_storage.parquet import Meta, ObjectReader, ObjectWriter, batches_of  # noqa: E402
+from pydanube_storage.parquet.columns import SCHEMA  # noqa: E402
+from pydanube_storage.parquet.encode import RowGroup  # noqa: E402
 from pydanube_storage.parquet.read import Expected, digest_of  # noqa: E402
 
 TIME_MS = 1_767_225_600_000
