@@ -39,8 +39,12 @@ class Noted:
     written_at: Revision | None  # None: there is no such key yet
 
     def knows(self, mark: OwnerMark) -> bool:
-        """Whether it was made from these metadata."""
-        return (mark.incarnation, mark.life) in self.marks
+        """Whether it was made from these metadata.
+
+        One that is older than all that they remember is: the store takes no new ones, or was put back itself.
+        """
+        older = bool(self.marks) and mark.incarnation < self.marks[0][0]
+        return older or (mark.incarnation, mark.life) in self.marks
 
 
 async def read_noted(metadata: MetadataStore) -> Noted:

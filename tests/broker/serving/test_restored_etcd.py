@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -13,9 +15,12 @@ from pydanube_broker.broker import Broker
 from pydanube_broker.metadata_home import Home
 from pydanube_broker.settings import Metadata
 from pydanube_broker.tier import holding, metadata_witness
-from pydanube_core.errors import ClusterMismatch
+from pydanube_core.errors import ClusterMismatch, StoreUnavailable
+from pydanube_storage.metadata import Put
+from pydanube_storage.objects import OwnerMark
 
 from tests.support.etcd import EtcdMembers
+from tests.support.memory_store import MemoryStore
 from tests.support.several_brokers import SeveralBrokers
 from tests.support.waiting import until
 
@@ -115,6 +120,41 @@ async def test_a_second_etcd_made_of_a_snapshot_is_noticed_in_the_store(
             assert first.tier.hold.code == "CLUSTER_MISMATCH"
             assert "another etcd, made of a snapshot" in str(first.tier.hold.reason)
             assert second.tier.hold.held, "one of the two may go on"
+
+
+async def test_a_store_that_takes_no_marks_for_long_is_not_taken_for_anothers() -> None:
+    async with MemoryStore() as metadata:
+        made: list[OwnerMark] = []
+        full = False
+
+        async def newest() -> OwnerMark | None:
+            return made[-1] if made else None
+
+        async def make(mark: OwnerMark) -> None:
+            if full:
+                raise StoreUnavailable("it is full")
+            made.append(mark)
+
+        now_s = 0.0
+        witness = metadata_witness.MetadataWitness(
+            metadata, "s3://b", newest=newest, make=make, me=("1", "/d"), monotonic=lambda: now_s
+        )
+        await witness.look()
+        assert len(made) == 1
+        full = True
+        for n in range(200):
+            now_s += 61.0
+            await metadata.transact([Put(f"/{n}", b"x"), Put(f"/{n}/more", b"x")])
+            with suppress(StoreUnavailable):
+                await witness.look()
+        full = False
+        now_s += 61.0
+        await metadata.transact([Put("/last", b"x")])
+        await witness.look()
+        assert len(made) == 2
+        made.append(replace(made[-1], incarnation=made[-1].incarnation + 1000, life="another"))
+        with pytest.raises(ClusterMismatch, match="knows nothing of"):
+            await witness.look()
 
 
 async def test_marks_of_brokers_that_share_an_etcd_are_known_to_all(
