@@ -61,7 +61,7 @@ class _Registered(NamedTuple):
     """A handler that `serve` runs."""
 
     handler: Handler
-    topics: str | Sequence[str]
+    topics: str | Sequence[str] | None
     subscription: str
     changes: Mapping[str, Any]
 
@@ -292,7 +292,7 @@ class Client:
     async def run(
         self,
         handler: Handler,
-        topics: str | Sequence[str],
+        topics: str | Sequence[str] | None,
         subscription: str,
         *,
         stop: asyncio.Event | None = None,
@@ -305,7 +305,7 @@ class Client:
 
         Args:
             handler: called with the message, in a thread unless it is `async`.
-            topics: one, or several in a list.
+            topics: one, or several in a list; None with `pattern=`, as of a consumer.
             subscription: its name; it is shared unless `type` says otherwise.
             stop: ends it instead of signals, which are then left alone.
             changes: fields of `HandlerOptions` and of `ConsumerOptions` by name.
@@ -316,7 +316,7 @@ class Client:
         await run_all([self._loop(_Registered(handler, topics, subscription, changes))], stop)
 
     def handler(
-        self, topics: str | Sequence[str], subscription: str, **changes: Unpack[HandlerArguments]
+        self, topics: str | Sequence[str] | None, subscription: str, **changes: Unpack[HandlerArguments]
     ) -> Callable[[HandlerT], HandlerT]:
         """Keep the function that stands under it for `serve`; the arguments are those of `run`."""
 
@@ -385,15 +385,18 @@ class Client:
 
     def _loop(self, asked: _Registered) -> HandlerLoop:
         handler, topics, subscription, changes = asked
-        own = {
-            name: value for name, value in changes.items() if name not in ConsumerArguments.__annotations__
-        }
+        names = {*ConsumerArguments.__annotations__, "pattern"}
+        of_consumer = {name: value for name, value in changes.items() if name in names}
+        own = {name: value for name, value in changes.items() if name not in of_consumer}
         options = changed(HandlerOptions(), own, "run")
         options.check_handler(handler)
-        of_consumer = {name: value for name, value in changes.items() if name not in own}
         policy: FailurePolicy = {**options.policy(), **(of_consumer.pop("failure_policy", None) or {})}
         consumer = self.consumer(
-            topics, subscription, options.consumer(), **of_consumer, failure_policy=policy
+            topics,
+            subscription,
+            options.consumer(create=topics is not None),
+            **of_consumer,
+            failure_policy=policy,
         )
 
         def ended(loop: HandlerLoop, error: BaseException | None) -> None:

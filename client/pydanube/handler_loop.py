@@ -51,6 +51,7 @@ log = logging.getLogger("pydanube")
 class HandlerArguments(ConsumerArguments, total=False):
     """The keywords of `client.run(…)` and `client.handler(…)`: those of a consumer, and the fields of `HandlerOptions`."""
 
+    pattern: str
     workers: int
     retries: int
     backoff_s: tuple[float, float]
@@ -139,11 +140,11 @@ class HandlerOptions:
             policy["dead_letter_topic"] = self.dead_letter
         return policy
 
-    def consumer(self) -> ConsumerOptions:
-        """How its consumer takes part, where nothing else is said."""
+    def consumer(self, *, create: bool) -> ConsumerOptions:
+        """How its consumer takes part, where nothing else is said; `create`: its topics are known by name."""
         if self.ordered_by_key:
-            return ConsumerOptions(type="key-shared", create=True, max_extend_s=_KEPT_S)
-        return ConsumerOptions(type="shared", create=True)
+            return ConsumerOptions(type="key-shared", create=create, max_extend_s=_KEPT_S)
+        return ConsumerOptions(type="shared", create=create)
 
 
 class HandlerLoop:

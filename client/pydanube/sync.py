@@ -198,7 +198,7 @@ class Client:
     def run(
         self,
         handler: Handler,
-        topics: str | Sequence[str],
+        topics: str | Sequence[str] | None,
         subscription: str,
         *,
         stop: threading.Event | None = None,

@@ -379,6 +379,24 @@ async def test_a_policy_that_holds_is_not_written_again(memory: InMemoryCluster)
     assert written[0] == written[1] > 0
 
 
+async def test_the_topics_of_a_pattern(memory: InMemoryCluster) -> None:
+    stop, seen = asyncio.Event(), []
+
+    async def handler(message: Message) -> None:
+        seen.append((message.topic, message.payload))
+        if len(seen) == 2:
+            stop.set()
+
+    async with memory.connect() as client:
+        for name in ("pay-a", "pay-b", "other"):
+            async with client.producer(name) as producer:
+                await producer.send(name.encode())
+        await client.run(handler, None, "s", pattern="pay*", stop=stop)
+        assert sorted(seen) == [("/default/pay-a", b"pay-a"), ("/default/pay-b", b"pay-b")]
+        with pytest.raises(InvalidArgument, match="topics or a pattern"):
+            await client.run(handler, ["pay-a"], "s", pattern="pay*")
+
+
 async def test_arguments_that_are_none(memory: InMemoryCluster) -> None:
     async with memory.connect() as client:
         for changes in (
@@ -391,7 +409,7 @@ async def test_arguments_that_are_none(memory: InMemoryCluster) -> None:
             {"dead_letter": 1},
         ):
             with pytest.raises(InvalidArgument) as refused:
-                await client.run(print, "t", "s", **changes)  # type: ignore[arg-type]
+                await client.run(print, "t", "s", **changes)
             assert refused.value.details["field"] == next(iter(changes))
         with pytest.raises(
             InvalidArgument, match=r"first wait of 8 s is longer than the longest of 1 s: give \(1, 8\)"
