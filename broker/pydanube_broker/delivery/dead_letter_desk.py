@@ -2,7 +2,8 @@
 
 One worker for the broker takes the orders in turn; it waits only for reads and for a topic to be made, never for the
 journal: commits are reported as they come. An order that fails goes back to the subscription, which asks again after
-its policy's delay. A crash between the copy and the cursor makes a second copy, never none.
+its policy's delay. The topic that takes copies keeps which originals they are of, in the journal beside them: what is
+asked for again, after whose crash ever, is not copied again.
 """
 
 from __future__ import annotations
@@ -10,25 +11,33 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from hashlib import blake2b
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from itertools import groupby
+from typing import Any, Final, NamedTuple, Protocol
 
 from pydanube_core.batch import read_producer_part
+from pydanube_core.batch.select import Cutter
 from pydanube_core.errors import ClusterError, DispatchMismatch
 from pydanube_core.names import TopicName
 
 from pydanube_broker.give_way import GiveWay
+from pydanube_broker.journal.records import Kind
+from pydanube_broker.journal.tail_cache import CachedBatch
+from pydanube_broker.subscription.cursor import CursorDelta
+from pydanube_broker.subscription.cursor_codec import encode_delta
 from pydanube_broker.subscription.dead_letters import Wanted, dead_letter_batches, reason_of
 from pydanube_broker.subscription.effects import DeadLetter
-from pydanube_broker.subscription.ranges import Range
+from pydanube_broker.subscription.ranges import Range, subtract
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
+from pydanube_broker.topics.log_state import ORIGIN, encode_cursor_body
 from pydanube_broker.topics.reading import read_once
 from pydanube_broker.topics.topic import Topic
 
 log = logging.getLogger("pydanube.delivery")
 
 READ_BYTES: Final = 1 << 20
+# Offsets whose copies go to the same one of several partitions, however they are put together when they are asked for again
+_BLOCK: Final = 256
 MAX_TOGETHER: Final = 4096  # orders of one subscription that are carried out at once
 
 
@@ -36,6 +45,7 @@ class Origin(Protocol):
     """The subscription whose messages are dead letters."""
 
     name: str
+    subscription_id: int
     topic: Topic
     closed: ClusterError | None
     policy: SubscriptionPolicy
@@ -55,17 +65,25 @@ class Origin(Protocol):
 Done = Callable[[ClusterError | None], None]
 
 
+class Originals(NamedTuple):
+    """Messages of one subscription, of which a batch has the copies, in their order.
+
+    A subscription's id is never given out twice; with another generation it has begun elsewhere, and may fail anew.
+    """
+
+    subscription_id: int
+    generation: int
+    ranges: Sequence[Range]
+
+
 class Target(Protocol):
     """A concrete topic that takes copies, at whichever broker."""
 
     name: str
     stores: bool
 
-    def take(self, data: bytes, origin: str, done: Done) -> None:
-        """Append a batch; `done` is called once, later.
-
-        Args:
-            origin: which originals these are copies of, the same for every try.
+    def take(self, data: bytes, originals: Originals, done: Done) -> None:
+        """Append a batch, but for copies that the topic has already; `done` is called once, later.
 
         Raises:
             ClusterError: it is not taken, and `done` is not called.
@@ -80,10 +98,32 @@ class LocalTarget:
         self.name = topic.name
         self.stores = topic.stores
 
-    def take(self, data: bytes, origin: str, done: Done) -> None:
-        appended, _ = self._topic.append(data, read_producer_part(data, verify=False), limited=False)
-        assert appended.base_offset is not None
-        self._topic.when_committed(appended.base_offset + appended.count, done)
+    def take(self, data: bytes, originals: Originals, done: Done) -> None:
+        topic, (number, generation, ranges) = self._topic, originals
+        missing = subtract(ranges, topic.state.copies(number, generation))
+        for some, batch in _parts(data, ranges, missing):
+            topic.append(batch, read_producer_part(batch, verify=False), limited=False)
+            delta = CursorDelta(generation=generation, floor=0, acknowledged=tuple(some))
+            topic.state.note_copied(number, delta)
+            topic.append_record(Kind.CURSOR, encode_cursor_body(number | ORIGIN, encode_delta(delta)))
+        topic.when_safe(topic.position, done)
+
+
+def _parts(
+    data: bytes, ranges: Sequence[Range], missing: Sequence[Range]
+) -> Iterator[tuple[Sequence[Range], bytes]]:
+    """Cut what is missing out of a batch that has the messages of `ranges`: seldom anything but all of it, or nothing."""
+    if missing == ranges:
+        yield ranges, data
+        return
+    cutter = Cutter(data)
+    begin = 0  # index of the first message of a range
+    for start, end in ranges:
+        for low, high in missing:
+            if start <= low < end:
+                at = begin + low - start
+                yield [(low, high)], cutter.slice(at, at + high - low).batch
+        begin += end - start
 
 
 class DeadLetterDesk:
@@ -173,13 +213,13 @@ class DeadLetterDesk:
             del left[0]
         for batch in batches:
             done = 0
-            for ranges, data in dead_letter_batches(batch, left):
-                # which of them gets it is decided by the original, so that a retry takes the same road
-                topic = topics[ranges[0][0] % len(topics)]
-                # offsets without a message belong to the message behind them
-                end = ranges[-1][1]
-                await self._append(origin, generation, topic, data, ranges, _between(left, done, end))
-                done = end
+            for some in [left] if len(topics) == 1 else _blocks(left, batch):
+                for ranges, data in dead_letter_batches(batch, some):
+                    topic = topics[ranges[0][0] // _BLOCK % len(topics)]
+                    # offsets without a message belong to the message behind them
+                    end = ranges[-1][1]
+                    await self._append(origin, generation, topic, data, ranges, _between(left, done, end))
+                    done = end
             origin.dead_lettered(generation, _between(left, done, batch.end))
             left[:] = [one._replace(start=max(one.start, batch.end)) for one in left if one.end > batch.end]
 
@@ -199,8 +239,7 @@ class DeadLetterDesk:
             else:
                 self._failed(origin, generation, covered, topic.name, error)
 
-        key = f"{origin.topic.topic_id}/{origin.name}/{generation}/{ranges}"
-        topic.take(data, blake2b(key.encode(), digest_size=16).hexdigest(), done)
+        topic.take(data, Originals(origin.subscription_id, generation, ranges), done)
         await asyncio.sleep(0)  # a long order lets others in between
 
     def _origin(self, origin: Origin, effect: DeadLetter) -> dict[str, str]:
@@ -230,6 +269,19 @@ class DeadLetterDesk:
                 "error": str(error),
             },
         )
+
+
+def _blocks(wanted: Sequence[Wanted], batch: CachedBatch) -> Iterator[list[Wanted]]:
+    """What is wanted of a batch, by blocks of offsets."""
+    pieces: list[Wanted] = []
+    for one in wanted:
+        at, end = max(one.start, batch.base), min(one.end, batch.end)
+        while at < end:
+            upto = min(end, (at // _BLOCK + 1) * _BLOCK)
+            pieces.append(one._replace(start=at, end=upto))
+            at = upto
+    for _, block in groupby(pieces, key=lambda one: one.start // _BLOCK):
+        yield list(block)
 
 
 def _between(wanted: Sequence[Wanted], low: int, high: int) -> list[Range]:

@@ -1,16 +1,14 @@
 """Copies of messages for topics that other brokers own: dead letters travel to the owner, and are done when it has them.
 
-`danube.relay.Letters/Append`, from broker to broker. The request is a JSON object in UTF-8 (`topic`; `origin`: which
-originals these are copies of) behind its length in four bytes, big-endian, and the batch, as producers send it; the answer
-is empty, and comes once the batch is on stable storage. A copy whose answer was lost comes again with the same `origin`,
-and is stored once as long as its owner remembers: the last `_REMEMBERED` of its life.
+`danube.relay.Letters/Append`, from broker to broker. The request is a JSON object in UTF-8 (`topic`; `subscription_id`,
+`generation`, `ranges`: which originals these are copies of) behind its length in four bytes, big-endian, and the batch, as
+producers send it; the answer is empty, and comes once the batch is on stable storage. A copy whose answer was lost comes
+again, and is not stored again (`LocalTarget.take`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -20,13 +18,14 @@ from pydanube_core.grpc_wire import decode_metadata, frame
 from pydanube_core.names import TopicName
 
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
-from pydanube_broker.delivery.dead_letter_desk import Done, LocalTarget, Target
+from pydanube_broker.delivery.dead_letter_desk import Done, LocalTarget, Originals, Target
+from pydanube_broker.outcome import outcome_of
 from pydanube_broker.relay.journey import error_in
 from pydanube_broker.relay.link import Link
 from pydanube_broker.relay.membership import RELAYED, not_a_member
 from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.serving.registry import Registry
-from pydanube_broker.topics.topic import Topic
+from pydanube_broker.subscription.ranges import check_ranges, normalise, total
 
 if TYPE_CHECKING:
     from pydanube_core.http2.head import AnswerHead
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 APPEND: Final = "/danube.relay.Letters/Append"
 _LENGTH: Final = 4
-_REMEMBERED: Final = 16_384  # origins of copies that were appended here
 
 
 class Letters:
@@ -48,7 +46,6 @@ class Letters:
     def __init__(self, registry: Registry, relay: Relay | None) -> None:
         self._registry = registry
         self._relay = relay
-        self._known: OrderedDict[tuple[int, str], int] = OrderedDict()  # (topic id, origin) → end offset
 
     async def targets(self, name: TopicName) -> Sequence[Target]:
         """The concrete topics of a name, in order; made here where there is none, whatever `topics.auto_create` says.
@@ -92,35 +89,20 @@ class Letters:
         end = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
         try:
             said = json.loads(data[_LENGTH:end])
-            name, origin = TopicName.parse(said["topic"]), str(said["origin"])
+            name = TopicName.parse(said["topic"])
+            ranges = [(int(start), int(end)) for start, end in said["ranges"]]
+            originals = Originals(int(said["subscription_id"]), int(said["generation"]), ranges)
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidArgument("the bytes are no copies for a topic", method=APPEND) from error
-        await self._append(self._registry.known(name), origin, data[end:])
+        topic = self._registry.known(name)
+        check_ranges(ranges)
+        batch = data[end:]
+        if normalise(ranges) != ranges or read_producer_part(batch).count != total(ranges):
+            raise InvalidArgument(
+                "these are not the originals of the copies", field="ranges", value=ranges[:8]
+            )
+        await outcome_of(lambda told: LocalTarget(topic).take(batch, originals, told))
         return b""
-
-    async def _append(self, topic: Topic, origin: str, batch: bytes) -> None:
-        key = topic.topic_id, origin
-        end = self._known.get(key)
-        if end is None:
-            appended, _ = topic.append(batch, read_producer_part(batch), limited=False)
-            assert appended.base_offset is not None, "only retries of sessions have no offset"
-            end = self._known[key] = appended.base_offset + appended.count
-            if len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
-        committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: ClusterError | None) -> None:
-            if error is not None:
-                self._known.pop(key, None)
-            if committed.done():
-                return
-            if error is None:
-                committed.set_result(None)
-            else:
-                committed.set_exception(error)
-
-        topic.when_committed(end, done)
-        await committed
 
 
 class _RemoteTarget:
@@ -133,11 +115,11 @@ class _RemoteTarget:
         self.name = record.name
         self.stores = record.dispatch_strategy is not DispatchStrategy.NON_RELIABLE
 
-    def take(self, data: bytes, origin: str, done: Done) -> None:
+    def take(self, data: bytes, originals: Originals, done: Done) -> None:
         owner = self._registry.ownership.owner(self._record.topic_id)
         if owner is None or not owner.broker_url:
             raise self._registry.ownership.elsewhere(self._record)
-        said = json.dumps({"topic": self.name, "origin": origin}).encode()
+        said = json.dumps({"topic": self.name, **originals._asdict()}).encode()
         request = frame(len(said).to_bytes(_LENGTH, "big") + said + data)
         headers = self._relay.make_head(owner.broker_url, APPEND)
         url = owner.broker_url

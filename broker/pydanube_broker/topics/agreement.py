@@ -27,7 +27,7 @@ from typing import Final
 from pydanube_core.errors import CorruptJournal
 from pydanube_storage.metadata import CorruptMetadata
 
-from pydanube_broker.topics.log_state import LogState
+from pydanube_broker.topics.log_state import ORIGIN, LogState
 
 log = logging.getLogger("pydanube.topics")
 
@@ -63,7 +63,7 @@ def newest_id(states: Iterable[LogState], tail_topics: Iterable[int]) -> int:
     for state in states:
         known.append(state.topic_id)
         known += state.cursors
-        known += state.deltas
+        known += (number for number in state.deltas if not number & ORIGIN)
     return max(known)
 
 

@@ -30,7 +30,8 @@ def left_behind(said: LogState, *, begin: int, starts: Mapping[int, int]) -> Log
         number: _passed_over(said.cursors.get(number) or CursorSnapshot(floor=start), begin, end)
         for number, start in starts.items()
     }
-    return replace(said, next_offset=end, opened=True, since_lsn=0, cursors=cursors, deltas={})
+    # Of dead letters nobody knows which were behind what is there: whoever is not sure of one copies it again.
+    return replace(said, next_offset=end, opened=True, since_lsn=0, cursors=cursors, copied={}, deltas={})
 
 
 def _passed_over(cursor: CursorSnapshot, begin: int, end: int) -> CursorSnapshot:

@@ -12,6 +12,10 @@ A topic that is handed over arrives as TOPIC_OPEN in epoch 0, its batches, and A
 which it is taken over: a state of epoch 0 is a copy that was not finished. RELEASE says that it went: to another broker,
 or, where the copy was not finished, nowhere.
 
+A subscription id with its highest bit set (`ORIGIN`) is that of another topic's subscription, whose dead letters are here: which
+of its messages have their copies in this topic. The record stands right behind the batch of the copies, so that of both the
+journal has both, or the batch alone, which is copied again.
+
 PRODUCER is a SESSION of before there were tokens, and heads of format 1 have none either: both are read, not written.
 Heads of format 3 say in a u64 behind each entry from which address on the batches of a topic are its own.
 """
@@ -20,7 +24,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
@@ -32,6 +36,7 @@ from pydanube_broker.journal.records import Kind, RecordHeader
 from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot, apply_deltas
 from pydanube_broker.subscription.cursor_codec import decode_delta, decode_snapshot, encode_snapshot
 from pydanube_broker.subscription.holdings import Holdings
+from pydanube_broker.subscription.ranges import Range, normalise
 from pydanube_broker.topics.producers import Appended, Opening, Producers
 
 _COUNT: Final = struct.Struct("<II")  # topics, format of the entries
@@ -50,6 +55,11 @@ _WITH_SINCE: Final = (
 )
 _DELTAS: Final = 4096  # of a subscription are replayed before they are folded into its cursor: bounds memory
 _UNKNOWN_OFFSET: Final = (1 << 64) - 1
+ORIGIN: Final = 1 << 63
+# Remembered of one topic: subscriptions whose dead letters it has, and ranges of each; the oldest go first, and would be
+# copied again if they were asked for again.
+_ORIGINS: Final = 256
+_COPIED_RANGES: Final = 1024
 
 
 @dataclass(slots=True)
@@ -68,6 +78,8 @@ class LogState:
     since_lsn: int = 0  # batches below it are of an earlier time of the topic here, and count no more
     producers: Producers = field(default_factory=Producers)
     cursors: dict[int, CursorSnapshot] = field(default_factory=dict)
+    #: of dead letters that are here, by subscription they come from: everything that counts as acknowledged was copied
+    copied: dict[int, CursorSnapshot] = field(default_factory=dict)
     deltas: dict[int, list[CursorDelta]] = field(default_factory=dict)  # replayed and not in `cursors` yet
     #: while the topic goes to another broker, by subscription: in memory only, after a crash all that is held comes again
     holdings: dict[int, Holdings] = field(default_factory=dict, repr=False, compare=False)
@@ -123,8 +135,26 @@ class LogState:
             self._fold(subscription_id)
 
     def _fold(self, subscription_id: int) -> None:
-        old = self.cursors.get(subscription_id, CursorSnapshot(floor=0))
-        self.cursors[subscription_id] = apply_deltas(old, self.deltas.pop(subscription_id))
+        deltas = self.deltas.pop(subscription_id)
+        if subscription_id & ORIGIN:
+            self.note_copied(subscription_id ^ ORIGIN, *deltas)
+        else:
+            old = self.cursors.get(subscription_id, CursorSnapshot(floor=0))
+            self.cursors[subscription_id] = apply_deltas(old, deltas)
+
+    def note_copied(self, subscription_id: int, *deltas: CursorDelta) -> None:
+        """Messages of another topic's subscription have their copies here."""
+        known = apply_deltas(self.copied.pop(subscription_id, CursorSnapshot(floor=0)), deltas)
+        self.copied[subscription_id] = replace(known, acknowledged=known.acknowledged[-_COPIED_RANGES:])
+        if len(self.copied) > _ORIGINS:
+            del self.copied[next(iter(self.copied))]
+
+    def copies(self, subscription_id: int, generation: int) -> list[Range]:
+        """Which messages of another topic's subscription have their copies here; those of other generations do not count."""
+        known = self.copied.get(subscription_id)
+        if known is None or known.generation != generation:
+            return []
+        return normalise([(0, known.floor), *known.acknowledged])
 
     def appended(self, base: int, end: int, count: int, time_ms: int, stored_bytes: int) -> None:
         """Note a batch [base, end)."""
@@ -153,6 +183,8 @@ class LogState:
             self.producers.changes,
             *self.cursors,
             *self.cursors.values(),  # frozen: the same object says the same, so that comparing them is cheap
+            *self.copied,
+            *self.copied.values(),
         )
         if self._encoded is None or self._encoded[0] != made_from:
             self._encoded = (made_from, self._encode())
@@ -172,7 +204,7 @@ class LogState:
                 self.stored_bytes,
                 self.producers.next_id,
                 len(sessions),
-                len(self.cursors),
+                len(self.cursors) + len(self.copied),
             )
         ]
         for session in sessions:
@@ -193,7 +225,8 @@ class LogState:
             for batch in session.recent:
                 base = _UNKNOWN_OFFSET if batch.base_offset is None else batch.base_offset
                 pieces.append(_RECENT.pack(batch.first_sequence, batch.count, 0, base, batch.append_time_ms))
-        for subscription_id, snapshot in self.cursors.items():
+        origins = ((number | ORIGIN, snapshot) for number, snapshot in self.copied.items())
+        for subscription_id, snapshot in chain(self.cursors.items(), origins):
             data = encode_snapshot(snapshot)
             pieces += (_CURSOR.pack(subscription_id, len(data)), data)
         return b"".join(pieces)
@@ -253,7 +286,8 @@ def decode_head(head: memoryview) -> dict[int, LogState]:
         for _ in range(cursors):
             subscription_id, length = _CURSOR.unpack_from(head, at)
             at += _CURSOR.size
-            state.cursors[subscription_id] = decode_snapshot(bytes(head[at : at + length]))
+            into = state.copied if subscription_id & ORIGIN else state.cursors
+            into[subscription_id & ~ORIGIN] = decode_snapshot(bytes(head[at : at + length]))
             at += length
         if version == _WITH_SINCE:
             (state.since_lsn,) = _ONE.unpack_from(head, at)

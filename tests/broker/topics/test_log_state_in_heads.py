@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydanube_broker.subscription.cursor import CursorSnapshot
+from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot
 from pydanube_broker.topics.log_state import LogState, decode_head, encode_head
 from pydanube_broker.topics.producers import MAX_PRODUCERS
 
@@ -14,6 +14,7 @@ steady = settings(derandomize=True, deadline=None, max_examples=100)
 
 CHANGES = (
     "batch", "same batch again", "producer", "exclusive again", "exclusive opened", "exclusive given up", "resume", "cursor", "equal cursor", "cursor gone",
+    "copies",
     "epoch", "trim", "tiered",
 )  # fmt: skip
 
@@ -42,6 +43,8 @@ def change(state: LogState, what: str, number: int) -> None:
         case "equal cursor":
             for subscription_id, snapshot in state.cursors.items():
                 state.cursors[subscription_id] = replace(snapshot)
+        case "copies":
+            state.note_copied(number, CursorDelta(generation=1, floor=0, acknowledged=((5, 5 + number),)))
         case "cursor gone":
             state.cursors.pop(number, None)
         case "epoch":
