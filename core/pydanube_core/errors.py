@@ -19,8 +19,11 @@ from typing import Any, ClassVar, Final, Self
 
 
 class GrpcStatus(IntEnum):
-    """The gRPC status numbers we use; kept here because core does not import grpc."""
+    """gRPC's status codes, all of them; kept here because core does not import grpc."""
 
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
     INVALID_ARGUMENT = 3
     DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
@@ -29,6 +32,7 @@ class GrpcStatus(IntEnum):
     RESOURCE_EXHAUSTED = 8
     FAILED_PRECONDITION = 9
     ABORTED = 10
+    OUT_OF_RANGE = 11
     UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14

@@ -10,10 +10,11 @@ import base64
 import binascii
 import zlib
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
+
+from pydanube_core.errors import GrpcStatus
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -38,32 +39,10 @@ _UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"
 _LONGEST_S: Final = 10 * 365 * 86400.0
 
 
-class Status(IntEnum):
-    """gRPC's status codes, all of them."""
-
-    OK = 0
-    CANCELLED = 1
-    UNKNOWN = 2
-    INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
-    NOT_FOUND = 5
-    ALREADY_EXISTS = 6
-    PERMISSION_DENIED = 7
-    RESOURCE_EXHAUSTED = 8
-    FAILED_PRECONDITION = 9
-    ABORTED = 10
-    OUT_OF_RANGE = 11
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-    UNAVAILABLE = 14
-    DATA_LOSS = 15
-    UNAUTHENTICATED = 16
-
-
 class WireError(Exception):
     """Bytes that are no gRPC; the call ends with this status."""
 
-    def __init__(self, status: Status, why: str) -> None:
+    def __init__(self, status: GrpcStatus, why: str) -> None:
         super().__init__(why)
         self.status = status
         self.why = why
@@ -95,11 +74,11 @@ def unpack(packed: bytes, limit: int) -> bytes:
     try:
         message = unpacker.decompress(packed, limit + 1)
     except zlib.error as error:
-        raise WireError(Status.INTERNAL, f"a message is not what its encoding says: {error}") from error
+        raise WireError(GrpcStatus.INTERNAL, f"a message is not what its encoding says: {error}") from error
     if len(message) > limit:
         raise too_large(len(message), limit)
     if not unpacker.eof or unpacker.unused_data:
-        raise WireError(Status.INTERNAL, "a message is not what its encoding says: it is cut")
+        raise WireError(GrpcStatus.INTERNAL, "a message is not what its encoding says: it is cut")
     return message
 
 
@@ -129,7 +108,7 @@ class Unpacker:
         self._since = now
         if self._left <= 0:
             raise WireError(
-                Status.RESOURCE_EXHAUSTED, "too many messages that unpack to many times their size"
+                GrpcStatus.RESOURCE_EXHAUSTED, "too many messages that unpack to many times their size"
             )
         try:
             message = unpack(packed, self._limit)
@@ -142,7 +121,7 @@ class Unpacker:
 
 def too_large(size: int, limit: int) -> WireError:
     return WireError(
-        Status.RESOURCE_EXHAUSTED, f"a message of {size} bytes or more; at most {limit} bytes are taken"
+        GrpcStatus.RESOURCE_EXHAUSTED, f"a message of {size} bytes or more; at most {limit} bytes are taken"
     )
 
 
@@ -198,7 +177,7 @@ class MessageReader:
             message = data[start + PREFIX_BYTES : stop]
             if flag := data[start]:
                 if flag != 1 or self._unpacker is None:
-                    raise WireError(Status.INTERNAL, "a packed message without grpc-encoding")
+                    raise WireError(GrpcStatus.INTERNAL, "a packed message without grpc-encoding")
                 message = self._unpacker(message)
             messages.append(message)
             start = stop
@@ -270,5 +249,5 @@ def timeout_s(value: bytes) -> float:
     """
     number, unit = value[:-1], _UNITS.get(value[-1:])
     if unit is None or not number.isdigit() or len(number) > 8:
-        raise WireError(Status.INTERNAL, f"grpc-timeout {ascii(value[:20])[1:]} is none")
+        raise WireError(GrpcStatus.INTERNAL, f"grpc-timeout {ascii(value[:20])[1:]} is none")
     return min(int(number) * unit, _LONGEST_S)

@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn
 import grpc
 from pydanube_broker.rpc.hot import StreamOpener
 from pydanube_broker.rpc.stream_calls import StreamCall
-from pydanube_core.grpc_wire import Status
+from pydanube_core.errors import GrpcStatus
 
 log = logging.getLogger("pydanube.rpc")
 
@@ -65,7 +65,7 @@ class ServicerContext:
     def __init__(self, stream: _ServicerStream, reply: StreamCall) -> None:
         self._stream = stream
         self._reply = reply
-        self._code: int = Status.OK
+        self._code: int = GrpcStatus.OK
         self._details = ""
         self._trailing: Metadata = ()
 
@@ -180,7 +180,7 @@ class _ServicerStream:
             pass
         except Exception:
             log.exception("call_failed", extra={"event": "call_failed", "method": self._reply.method.path})
-            self._reply.finish(Status.UNKNOWN, "the servicer failed; see the broker's log")
+            self._reply.finish(GrpcStatus.UNKNOWN, "the servicer failed; see the broker's log")
         self.context.finish()
 
     async def _serve(self) -> None:
@@ -190,7 +190,7 @@ class _ServicerStream:
         else:
             request = await self.read()
             if request is grpc.aio.EOF:
-                await context.abort(Status.INTERNAL, "the request has no message")
+                await context.abort(GrpcStatus.INTERNAL, "the request has no message")
         method = (
             (handler.stream_stream if handler.response_streaming else handler.stream_unary)
             if handler.request_streaming
@@ -202,5 +202,5 @@ class _ServicerStream:
                 await self.write(message)
             return
         message = await answer
-        if not handler.response_streaming and context._code == Status.OK:
+        if not handler.response_streaming and context._code == GrpcStatus.OK:
             await self.write(message)

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from pydanube_core.errors import ClusterError, NoOwner, NotOwner, Unavailable
+from pydanube_core.errors import ClusterError, GrpcStatus, NoOwner, NotOwner, Unavailable
 from pydanube_core.grpc_wire import (
     Headers,
     MessageReader,
-    Status,
     WireError,
     decode_metadata,
     frame,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from pydanube_core.http2.head import AnswerHead
 
 ERROR: Final = "danube-error-bin"
-_STATUSES: Final = {b"%d" % status: status for status in Status}
+_STATUSES: Final = {b"%d" % status: status for status in GrpcStatus}
 #: what a call that is held takes beside its request
 HELD_BYTES: Final = 1024
 
@@ -123,8 +122,8 @@ class Journey:
 
     def _ended(self, all_fields: Headers, fields: dict[bytes, bytes]) -> None:
         text = fields.get(b"grpc-status", b"")
-        status = _STATUSES.get(text, Status.UNKNOWN)
-        if status == Status.OK:
+        status = _STATUSES.get(text, GrpcStatus.UNKNOWN)
+        if status == GrpcStatus.OK:
             self._leave()
             self._succeeded()
             return
@@ -194,7 +193,7 @@ class OneAnswer(Journey):
     def _succeeded(self) -> None:
         assert isinstance(self.call, OneRequest)
         if self._message is None:
-            self.call.finish(Status.INTERNAL, "the answer of the other broker has no message")
+            self.call.finish(GrpcStatus.INTERNAL, "the answer of the other broker has no message")
         else:
             self.call.send(self._message)
 

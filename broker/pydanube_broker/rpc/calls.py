@@ -14,8 +14,8 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
-from pydanube_core.errors import ClusterError, Internal, InvalidArgument
-from pydanube_core.grpc_wire import HEAD, OK_TRAILERS, Status, WireError, frame, too_large, trailers
+from pydanube_core.errors import ClusterError, GrpcStatus, Internal, InvalidArgument
+from pydanube_core.grpc_wire import HEAD, OK_TRAILERS, WireError, frame, too_large, trailers
 from pydanube_core.security.identity import current_identity
 
 from pydanube_broker.rpc.caller import Caller, current_caller
@@ -88,7 +88,7 @@ class Call:
 
     def expire(self) -> None:
         """The time the caller gave is up."""
-        self.finish(Status.DEADLINE_EXCEEDED, "the deadline of the call has passed")
+        self.finish(GrpcStatus.DEADLINE_EXCEEDED, "the deadline of the call has passed")
 
     def goes_elsewhere(self, error: ClusterError) -> bool:
         """Whether another broker has the call from here on, instead of its ending with the error."""
@@ -141,7 +141,7 @@ class RefusedCall(Call):
         self.since = self.connection.now
         if not ended or self.over:
             return
-        self._end(Status.UNIMPLEMENTED)
+        self._end(GrpcStatus.UNIMPLEMENTED)
         out, stream, head = self.connection.http.out, self.stream, self.head
         if head.body is None:
             out.finish(stream, head.refusal, repeats=False)
@@ -152,7 +152,7 @@ class RefusedCall(Call):
 
     def gone(self) -> None:
         if not self.over:
-            self._end(Status.CANCELLED)
+            self._end(GrpcStatus.CANCELLED)
 
 
 class UnidentifiedCall(Call):
@@ -188,7 +188,7 @@ class UnidentifiedCall(Call):
 
     def gone(self) -> None:
         if not self.over:
-            self._end(Status.CANCELLED)
+            self._end(GrpcStatus.CANCELLED)
 
 
 class OneRequest(Call):
@@ -245,12 +245,12 @@ class OneRequest(Call):
                 if size > limit:
                     raise too_large(size, limit)
                 if self._held > size + 5:
-                    raise WireError(Status.INTERNAL, "a second message where one is due")
+                    raise WireError(GrpcStatus.INTERNAL, "a second message where one is due")
                 if ended and self._held == size + 5:
                     self._whole(pieces[0], bytes(memoryview(pieces)[5:]), limit)
                     return
             if ended:
-                raise WireError(Status.INTERNAL, "the request ended before its message did")
+                raise WireError(GrpcStatus.INTERNAL, "the request ended before its message did")
         except WireError as error:
             self._release()
             self.refuse(error)
@@ -258,7 +258,7 @@ class OneRequest(Call):
     def _whole(self, packed: int, message: bytes, limit: int) -> None:
         if packed:
             if packed != 1 or not self.head.gzip:
-                raise WireError(Status.INTERNAL, "a packed message without grpc-encoding")
+                raise WireError(GrpcStatus.INTERNAL, "a packed message without grpc-encoding")
             message = self.connection.unpack(message)
             if len(message) > limit:
                 raise too_large(len(message), limit)
@@ -287,7 +287,7 @@ class OneRequest(Call):
 
     def gone(self) -> None:
         if not self.over:
-            self._end(Status.CANCELLED)
+            self._end(GrpcStatus.CANCELLED)
 
     def send(self, message: bytes) -> None:
         """Answer with one message and OK; after an end nothing happens any more."""
@@ -296,7 +296,7 @@ class OneRequest(Call):
         connection = self.connection
         out = connection.http.out
         if out.overdue:
-            self.finish(Status.RESOURCE_EXHAUSTED, "this connection does not read its answers")
+            self.finish(GrpcStatus.RESOURCE_EXHAUSTED, "this connection does not read its answers")
             return
         # As `_end`, step by step: every call comes by here.
         self.over = True

@@ -16,8 +16,8 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pydanube_core.errors import ClusterError, QuotaExceeded
-from pydanube_core.grpc_wire import Status, Unpacker, WireError, timeout_s
+from pydanube_core.errors import ClusterError, GrpcStatus, QuotaExceeded
+from pydanube_core.grpc_wire import Unpacker, WireError, timeout_s
 from pydanube_core.http2 import ConnectionEnded, DataReceived, RequestReceived, ServerConnection, StreamReset
 from pydanube_core.http2.codes import ErrorCode
 
@@ -302,7 +302,7 @@ class OwnConnection(asyncio.Protocol):
         self._held += count
         if count > 0 and self._held > self.server.times.held_bytes:
             raise WireError(
-                Status.RESOURCE_EXHAUSTED,
+                GrpcStatus.RESOURCE_EXHAUSTED,
                 f"this connection has {self._held} bytes under way that are no whole messages yet",
             )
 
@@ -353,7 +353,7 @@ class OwnConnection(asyncio.Protocol):
         for stream in tuple(self.http.streams.values()):
             call: Call | None = stream.user
             if call is not None and call.since and now - call.since > patience:
-                call.finish(Status.DEADLINE_EXCEEDED, f"the request did not arrive within {patience:g} s")
+                call.finish(GrpcStatus.DEADLINE_EXCEEDED, f"the request did not arrive within {patience:g} s")
 
     def _look_at_stuck(self, now: float) -> None:
         """Streams whose client takes none of what waits in them give way to those that wait for their room."""
@@ -413,7 +413,7 @@ class OwnConnection(asyncio.Protocol):
         self.http.stop_taking()
         for stream in tuple(self.http.streams.values()):
             if stream.user is not None:
-                stream.user.finish(Status.UNAVAILABLE, "the broker is shutting down")
+                stream.user.finish(GrpcStatus.UNAVAILABLE, "the broker is shutting down")
         self.corked = False
         self.flush()
 

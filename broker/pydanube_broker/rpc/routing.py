@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from pydanube_core.errors import Unauthenticated
-from pydanube_core.grpc_wire import Headers, Status, WireError, decode_metadata, timeout_s, trailers
+from pydanube_core.errors import GrpcStatus, Unauthenticated
+from pydanube_core.grpc_wire import Headers, WireError, decode_metadata, timeout_s, trailers
 from pydanube_core.http2.head import RequestHead
 from pydanube_core.security.identity import Identity
 
@@ -42,7 +42,7 @@ class Method:
         self.handler = handler
         self._calls = calls
         service, _, name = path.strip("/").partition("/")
-        self._keys = tuple((service, name, status.name) for status in Status)
+        self._keys = tuple((service, name, status.name) for status in GrpcStatus)
 
     def ended(self, status: int) -> None:
         self._calls[self._keys[status]] += 1
@@ -109,7 +109,7 @@ class CallHead:
         self.gzip = encoding == b"gzip"
         if encoding not in (b"identity", b"gzip"):
             self._refuse(
-                Status.UNIMPLEMENTED, f"grpc-encoding {ascii(encoding)[1:]}: identity, gzip are known"
+                GrpcStatus.UNIMPLEMENTED, f"grpc-encoding {ascii(encoding)[1:]}: identity, gzip are known"
             )
             return
         try:
@@ -121,7 +121,7 @@ class CallHead:
         method = methods.get(head.path)
         if method is None:
             path = head.path[:200].decode("ascii", "replace")
-            self._refuse(Status.UNIMPLEMENTED, f"{path} is not served here")
+            self._refuse(GrpcStatus.UNIMPLEMENTED, f"{path} is not served here")
         else:
             self.method = method
 

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pydanube_core.errors import ClusterError
-from pydanube_core.grpc_wire import HEAD, MessageReader, Status, WireError, encode_metadata, frame, frame_gzip
+from pydanube_core.errors import ClusterError, GrpcStatus
+from pydanube_core.grpc_wire import HEAD, MessageReader, WireError, encode_metadata, frame, frame_gzip
 
 from pydanube_broker.rpc.calls import COLD_BYTES, Call, Metadata, OneRequest, unexpected
 
@@ -92,7 +92,7 @@ class _Streaming(Call):
 
     def gone(self) -> None:
         if not self.over:
-            self._end(Status.CANCELLED)
+            self._end(GrpcStatus.CANCELLED)
         self._tell_closed()
 
     def left(self) -> None:
@@ -155,7 +155,7 @@ class StreamCall(_Streaming):
             messages = self._reader.feed(data, start, end)
             self.connection.hold(self._reader.held - held)
             if ended and self._reader.held:
-                raise WireError(Status.INTERNAL, "the stream ended inside of a message")
+                raise WireError(GrpcStatus.INTERNAL, "the stream ended inside of a message")
         except WireError as error:
             self.refuse(error)
             return

@@ -7,10 +7,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from pydanube_core.errors import ClusterError, Unavailable
+from pydanube_core.errors import ClusterError, GrpcStatus, Unavailable
 from pydanube_core.grpc_wire import (
     MessageReader,
-    Status,
     Unpacker,
     WireError,
     decode_metadata,
@@ -31,7 +30,7 @@ MESSAGE_BYTES: Final = 16 << 20
 #: unread messages of a stream, before the broker is held back; besides them there is what its window lets through
 HIGH_WATER_BYTES: Final = 1 << 20
 _CODES: Final = {int(code): code.name for code in ErrorCode}
-_STATUSES: Final = {b"%d" % status: status.name for status in Status}
+_STATUSES: Final = {b"%d" % status: status.name for status in GrpcStatus}
 _STATUS_OF_HTTP: Final = {
     b"401": "UNAUTHENTICATED", b"403": "PERMISSION_DENIED", b"404": "UNIMPLEMENTED",
     b"429": "UNAVAILABLE", b"502": "UNAVAILABLE", b"503": "UNAVAILABLE", b"504": "UNAVAILABLE",

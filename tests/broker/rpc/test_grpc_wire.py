@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydanube_core.errors import GrpcStatus
 from pydanube_core.grpc_wire import (
     MessageReader,
-    Status,
     Unpacker,
     WireError,
     decode_metadata,
@@ -44,7 +44,7 @@ def test_a_message_beyond_the_limit_is_refused_by_its_first_five_bytes() -> None
     reader = MessageReader(limit=10, unpacker=None)
     with pytest.raises(WireError) as caught:
         reader.feed(frame(bytes(11))[:5], 0, 5)
-    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+    assert caught.value.status is GrpcStatus.RESOURCE_EXHAUSTED
 
 
 def test_a_packed_message_that_was_not_announced_is_refused() -> None:
@@ -58,14 +58,14 @@ def test_a_small_packed_message_is_not_unpacked_beyond_the_limit() -> None:
     assert len(bomb) < 20_000
     with pytest.raises(WireError) as caught:
         MessageReader(limit=20_000, unpacker=Unpacker(20_000, lambda: 0.0)).feed(bomb, 0, len(bomb))
-    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+    assert caught.value.status is GrpcStatus.RESOURCE_EXHAUSTED
 
 
 @pytest.mark.parametrize("damage", [b"no gzip", frame_gzip(b"whole")[5:-3], frame_gzip(b"a")[5:] + b"more"])
 def test_what_is_not_gzip_is_refused(damage: bytes) -> None:
     with pytest.raises(WireError) as caught:
         unpack(damage, 100)
-    assert caught.value.status is Status.INTERNAL
+    assert caught.value.status is GrpcStatus.INTERNAL
 
 
 @given(st.text())
@@ -132,7 +132,7 @@ def test_what_unpacks_to_more_than_anything_real_has_a_budget() -> None:
         assert len(unpacker(bomb)) == 12 << 20
     with pytest.raises(WireError, match="many times their size") as caught:
         unpacker(bomb)
-    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+    assert caught.value.status is GrpcStatus.RESOURCE_EXHAUSTED
     now = 60.0
     assert len(unpacker(bomb)) == 12 << 20
 
@@ -149,4 +149,4 @@ def test_a_message_that_unpacks_beyond_16_mib_is_no_larger_than_20_times() -> No
     bomb = frame_gzip(bytes(17 << 20))[5:]
     with pytest.raises(WireError) as caught:
         unpack(bomb, 64 << 20)
-    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+    assert caught.value.status is GrpcStatus.RESOURCE_EXHAUSTED
