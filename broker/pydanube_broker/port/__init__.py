@@ -17,6 +17,7 @@ from pydanube_broker.port.messages import MessagesPart
 from pydanube_broker.port.objects import ObjectsPart
 from pydanube_broker.port.sessions import SessionsPart
 from pydanube_broker.port.topics import TopicsPart
+from pydanube_broker.serving.registry import Registry
 
 __all__ = ["BrokerPort"]
 
@@ -37,6 +38,10 @@ class BrokerPort(
         self._broker = broker
         self._loading_key = anyio.Lock()
         self.version = software.version()
+
+    @property
+    def _registry(self) -> Registry:
+        return self._broker.registry
 
     @property
     def this(self) -> BrokerPort:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from pydanube_core.errors import SubscriptionNotFound
-from pydanube_core.facts import ConsumerFacts, CursorDifference, Grace, SubscriptionFacts
+from pydanube_core.facts import ConsumerFacts, SubscriptionFacts
 from pydanube_core.names import TopicName
 
 from pydanube_broker.delivery.any_pump import AnyPump
@@ -17,7 +16,7 @@ from pydanube_broker.tier.cold_lag import ColdPart
 from pydanube_broker.topics.topic import Topic, now_ms
 
 
-class SubscriptionsPart:
+class SubscriptionsPart(Administration):
     """The part of `BrokerPort` about subscriptions."""
 
     _broker: BrokerParts
@@ -42,53 +41,6 @@ class SubscriptionsPart:
                 existing=sorted({pump for one in topics for pump in one.subscriptions})[:20],
             )
         return found
-
-    @property
-    def _administration(self) -> Administration:
-        return Administration(self._broker.registry)
-
-    async def create_subscription(self, topic: str, subscription: str, *, type: str, start: str) -> None:
-        await self._administration.create_subscription(topic, subscription, type=type, start=start)
-
-    async def resolve_position(self, topic: str, position: str) -> Mapping[str, int]:
-        return await self._administration.resolve(topic, position)
-
-    async def seek_subscription(self, topic: str, subscription: str, position: str) -> None:
-        await self._administration.seek(topic, subscription, position)
-
-    async def skip_messages(self, topic: str, subscription: str, count: int) -> int:
-        return await self._administration.skip(topic, subscription, count)
-
-    async def purge_subscription(self, topic: str, subscription: str) -> None:
-        await self._administration.purge(topic, subscription)
-
-    async def delete_subscription(self, topic: str, subscription: str, *, grace: Grace | None = None) -> None:
-        await self._administration.delete_subscription(topic, subscription, grace=grace)
-
-    async def restore_subscription(self, call_id: str) -> None:
-        await self._administration.restore_subscription(call_id)
-
-    async def cursors(self, topic: str, subscription: str) -> Mapping[str, bytes]:
-        return self._administration.cursors(topic, subscription)
-
-    async def place_cursors(self, topic: str, subscription: str, images: Mapping[str, bytes]) -> None:
-        await self._administration.place_cursors(topic, subscription, images)
-
-    async def compare_cursors(
-        self, topic: str, subscription: str, images: Mapping[str, bytes], starts: Mapping[str, int]
-    ) -> CursorDifference:
-        return self._administration.compare_cursors(topic, subscription, images, starts)
-
-    async def forecast_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> int:
-        return self._administration.forecast_failure_policy(topic, subscription, changes)
-
-    async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
-        return self._administration.failure_policy(topic, subscription)
-
-    async def set_failure_policy(
-        self, topic: str, subscription: str, changes: Mapping[str, Any], *, keep: bool = False
-    ) -> None:
-        await self._administration.set_failure_policy(topic, subscription, changes, keep=keep)
 
     async def _cold_part(self, topic: Topic, pump: AnyPump) -> ColdPart | None:
         """Return the part of its unread messages that is not in the journal any more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydanube_core.facts import BrokerAddress, Grace, NamespaceFacts, PolicyFacts, RetentionFacts, TopicFacts
+from pydanube_core.facts import BrokerAddress, Grace, RetentionFacts, TopicFacts
 from pydanube_core.list_keys import TopicKey
 from pydanube_core.names import TopicName
 
@@ -19,7 +19,7 @@ from pydanube_broker.topics.retention import Keep
 from pydanube_broker.topics.topic import Topic
 
 
-class TopicsPart:
+class TopicsPart(Administration):
     """The part of `BrokerPort` about topics."""
 
     _broker: BrokerParts
@@ -136,12 +136,6 @@ class TopicsPart:
         for part in parts:
             await part.settled()
 
-    async def topic_policies(self, topic: str) -> PolicyFacts:
-        return self._administration.topic_policies(topic)
-
-    async def set_topic_policies(self, topic: str, changes: Mapping[str, int | None]) -> None:
-        await self._administration.set_topic_policies(topic, changes)
-
     async def forecast_retention(self, policies: Mapping[str, Mapping[str, int]]) -> RetentionFacts:
         slices, found = Slices(), RetentionFacts()
         for name, limits in policies.items():
@@ -171,26 +165,8 @@ class TopicsPart:
             waits_for_cursors=not keep.drop_unread,
         )
 
-    async def namespaces(self) -> Sequence[NamespaceFacts]:
-        return self._administration.namespaces()
-
-    async def create_namespace(
-        self, namespace: str, policies: Mapping[str, int | None], *, created_at_ms: int | None = None
-    ) -> None:
-        await self._administration.create_namespace(namespace, policies, created_at_ms=created_at_ms)
-
     async def delete_namespace(self, namespace: str) -> None:
         await self._broker.registry.catalog.delete_namespace(namespace)
-
-    async def namespace_policies(self, namespace: str) -> PolicyFacts:
-        return self._administration.namespace_policies(namespace)
-
-    async def set_namespace_policies(self, namespace: str, changes: Mapping[str, int | None]) -> None:
-        await self._administration.set_namespace_policies(namespace, changes)
-
-    @property
-    def _administration(self) -> Administration:
-        return Administration(self._broker.registry)
 
     def _topic(self, topic: Topic) -> TopicFacts:
         record, state = topic.options, topic.state
@@ -219,7 +195,7 @@ class TopicsPart:
             consumers=sum(len(pump.links) for pump in topic.subscriptions.values()) + topic.readers,
             subscriptions=tuple(sorted(topic.subscriptions)),
             last_published_ms=state.append_time_ms or None,
-            kept_failure_policies=self._administration.kept_failure_policies(topic.name),
+            kept_failure_policies=self.kept_failure_policies(topic.name),
             policies=dict(record.settings.policies),
             schema=record.settings.schema,
         )

@@ -7,6 +7,7 @@ next call on, cursors move under their consumers. A method that moves a cursor r
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -30,19 +31,18 @@ from pydanube_broker.topics.topic import Topic, now_ms
 MOST_KEPT: Final = 64  # failure policies of subscriptions that a topic does not have
 
 
-class Administration:
-    """The administrator's changes, as the module describes them."""
+class Administration(ABC):
+    """The part of the port that needs the registry alone: the administrator's changes, as the module describes them."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    @property
+    @abstractmethod
+    def _registry(self) -> Registry:
+        """The topics that this broker serves."""
 
     def _parts(self, topic: str) -> tuple[TopicName, Sequence[Topic]]:
         """The concrete topics behind a name. Raises `TopicNotFound`."""
         name = TopicName.parse(topic)
-        _, parts = self._registry.parts(name)
-        if not parts:
-            raise self._registry.not_found(name)
-        return name, parts
+        return name, self._registry.known_parts(name)
 
     def _pumps(self, topic: str, subscription: str) -> list[tuple[Topic, AnyPump]]:
         """The subscription on each concrete topic that has it. Raises `TopicNotFound`, `SubscriptionNotFound`."""
@@ -61,7 +61,7 @@ class Administration:
 
     # -- policies --------------------------------------------------------------------------------------------
 
-    def topic_policies(self, topic: str) -> PolicyFacts:
+    async def topic_policies(self, topic: str) -> PolicyFacts:
         """Return the policies set on the topic, and those in force for it."""
         name, parts = self._parts(topic)
         index = self._registry.catalog.index
@@ -74,12 +74,12 @@ class Administration:
         name, parts = self._parts(topic)
         if parts[0].options.parent is not None and name == parts[0].options.topic:
             raise policies_of_a_partition(str(name))
-        policies = _changed(self.topic_policies(topic).own, changes)
+        policies = _changed((await self.topic_policies(topic)).own, changes)
         await self._registry.catalog.update_topic(name, policies=policies)
         for part in parts:
             self._registry.policies.apply(part)
 
-    def namespaces(self) -> Sequence[NamespaceFacts]:
+    async def namespaces(self) -> Sequence[NamespaceFacts]:
         index = self._registry.catalog.index
         several = self._registry.ownership.several
         topics = index.topics() if several else [topic.options for topic in self._registry.topics]
@@ -102,7 +102,7 @@ class Administration:
             namespace, policies=_changed({}, policies), created_at_ms=created_at_ms
         )
 
-    def namespace_policies(self, namespace: str) -> PolicyFacts:
+    async def namespace_policies(self, namespace: str) -> PolicyFacts:
         """Return the policies set on the namespace, and those in force for a topic in it that sets nothing."""
         name = check_namespace(namespace)
         own = self._registry.catalog.index.namespace(name).spec.policies
@@ -113,7 +113,7 @@ class Administration:
     async def set_namespace_policies(self, namespace: str, changes: Mapping[str, Any]) -> None:
         """As `set_topic_policies`, for every topic in the namespace that does not set its own."""
         name = check_namespace(namespace)
-        policies = _changed(self.namespace_policies(name).own, changes)
+        policies = _changed((await self.namespace_policies(name)).own, changes)
         await self._registry.catalog.set_namespace_policies(name, policies)
         for topic in self._registry.topics:
             if topic.options.topic.namespace == name:
@@ -142,26 +142,26 @@ class Administration:
                     part, subscription, type=type, start=position, start_given=False
                 )
 
-    async def resolve(self, topic: str, to: str) -> Mapping[str, int]:
+    async def resolve_position(self, topic: str, position: str) -> Mapping[str, int]:
         """Concrete topic → the offset of a position in it."""
         _, parts = self._parts(topic)
-        position = Position.parse(to, now_ms=now_ms(), field="to")
+        place = Position.parse(position, now_ms=now_ms(), field="to")
         for part in parts:
-            await part.prepare(position)
-        return {part.name: part.resolve(position) for part in parts}
+            await part.prepare(place)
+        return {part.name: part.resolve(place) for part in parts}
 
-    async def seek(self, topic: str, subscription: str, to: str) -> None:
+    async def seek_subscription(self, topic: str, subscription: str, position: str) -> None:
         """Move the cursor, under its consumers; on every partition."""
         pumps = self._pumps(topic, subscription)
-        position = Position.parse(to, now_ms=now_ms(), field="to")
+        place = Position.parse(position, now_ms=now_ms(), field="to")
         for part, _ in pumps:
-            await part.prepare(position)
-        targets = [(pump, part.resolve(position)) for part, pump in pumps]
+            await part.prepare(place)
+        targets = [(pump, part.resolve(place)) for part, pump in pumps]
         for pump, offset in targets:
             pump.seek(offset)
         await _durable([pump for pump, _ in targets])
 
-    async def skip(self, topic: str, subscription: str, count: int) -> int:
+    async def skip_messages(self, topic: str, subscription: str, count: int) -> int:
         """Acknowledge the first `count` messages that are not; how many were."""
         pumps = self._pumps(topic, subscription)
         if len(pumps) > 1:
@@ -172,14 +172,14 @@ class Administration:
         await _durable([pump])
         return before - pump.cursor_state(now_ms()).lag_messages
 
-    async def purge(self, topic: str, subscription: str) -> None:
+    async def purge_subscription(self, topic: str, subscription: str) -> None:
         """Acknowledge everything published so far, on every partition."""
         pumps = [pump for _, pump in self._pumps(topic, subscription)]
         for pump in pumps:
             pump.purge()
         await _durable(pumps)
 
-    def cursors(self, topic: str, subscription: str) -> Mapping[str, bytes]:
+    async def cursors(self, topic: str, subscription: str) -> Mapping[str, bytes]:
         """Concrete topic → where the cursor stands, for `place_cursors`."""
         return {part.name: encode_snapshot(pump.cursor) for part, pump in self._pumps(topic, subscription)}
 
@@ -190,7 +190,7 @@ class Administration:
             pump.place(decode_snapshot(images[part.name]))
         await _durable([pump for _, pump in pumps])
 
-    def compare_cursors(
+    async def compare_cursors(
         self, topic: str, subscription: str, images: Mapping[str, bytes], starts: Mapping[str, int]
     ) -> CursorDifference:
         """Return the result that `place_cursors` would have; `starts`: where the topics began when the images were made."""
@@ -241,7 +241,7 @@ class Administration:
                     if catalog.index.find_subscription(topic_id, subscription) is None:
                         self._registry.ownership.subscription_deleted(part, pump)
 
-    def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
+    async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
         """The seven fields as they hold, or as they are kept for when the subscription is made."""
         kept = self.kept_failure_policies(topic).get(subscription)
         if kept is not None and not self._has(topic, subscription):
@@ -269,7 +269,7 @@ class Administration:
             )
             pump.set_policy(policy)
 
-    def forecast_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> int:
+    async def forecast_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> int:
         """How many messages `set_failure_policy` would drop or dead-letter at once. Raises as it does."""
         found = self._with_policy(topic, subscription, changes)
         return sum(pump.leaving(policy) for _, pump, _, policy in found)
