@@ -111,7 +111,7 @@ class Schemas:
         created_by: str = "",
         tags: tuple[str, ...] = (),
     ) -> Registered:
-        """Register a schema; the same one again gives its version.
+        """Register a schema; the same one again gives its version. JSON Schemas of a new subject are compared strictly.
 
         Raises:
             SchemaInvalid: it does not parse; `details["path"]` is the place.

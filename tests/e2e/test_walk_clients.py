@@ -123,7 +123,7 @@ def test_an_incompatible_schema_is_6_with_every_difference_and_is_not_registered
     assert (done.returncode, done.stderr) == (6, b"")
     assert verdict["is_compatible"] is False
     assert verdict["differences"] == [
-        {"path": "/properties/id/type", "rule": "type_changed", "before": "string", "after": "integer"}
+        {"path": "/properties/id/type", "rule": "type_narrowed", "before": "string", "after": "integer"}
     ]
     error = refused(broker.command("schemas", "register", *words, check=False), 1, "SCHEMA_INCOMPATIBLE")
     assert error["details"]["differences"] == verdict["differences"]
