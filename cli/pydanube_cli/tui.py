@@ -130,7 +130,6 @@ def _console(common: Common, given: TuiOptions) -> Console:
         refresh_s=parse_duration_s(given.refresh, field="refresh"),
         allow_writes=given.allow_writes,
         ascii_only=given.ascii_only,
-        mouse=not given.no_mouse,
         idle_s=None if given.idle is None else parse_duration_s(given.idle, field="idle"),
         theme=given.theme,
         no_colour="NO_COLOR" in os.environ,

@@ -40,7 +40,7 @@ from pydanube_tui.tail import Tail
 from pydanube_tui.text import clean, count
 from pydanube_tui.themes import LOOKS, Look
 from pydanube_tui.view import Situation, View
-from pydanube_tui.views import VIEWS
+from pydanube_tui.views import VIEWS, unknown
 from pydanube_tui.views.messages import FORMS
 
 HISTORY: Final = 100
@@ -438,11 +438,7 @@ class Board(App[None]):
     def switch(self, name: str) -> None:
         """Leave this cluster for another: nothing of its data stays on the screen."""
         if name not in self.clusters:
-            raise InvalidArgument(
-                f"there is no cluster {name}; there are {', '.join(self.clusters)}",
-                field="cluster",
-                value=name,
-            )
+            raise unknown("cluster", name, self.clusters)
         client, self._client = self._client, None
         if client is not None:
             self.run_worker(client.aclose())

@@ -41,7 +41,6 @@ class Options:
     allow_writes: bool = False
     theme: str = "dark"
     ascii_only: bool = False
-    mouse: bool = True
     no_colour: bool = False
     principal: str | None = None
     timeout_s: float = 10.0

@@ -26,7 +26,7 @@ from pydanube_tui.payloads import json_text
 from pydanube_tui.pictures import picture
 from pydanube_tui.tail import Tail
 from pydanube_tui.themes import LOOKS
-from pydanube_tui.views import place
+from pydanube_tui.views import place, unknown
 from pydanube_tui.views.messages import FORMS, message_lines
 from pydanube_tui.views.subscriptions import place_of_subscription
 
@@ -417,9 +417,7 @@ class Console(Doing):
 
     def _dress(self, name: str) -> None:
         if name not in LOOKS:
-            raise InvalidArgument(
-                f"there is no theme {name}; there are {', '.join(LOOKS)}", field="theme", value=name
-            )
+            raise unknown("theme", name, LOOKS)
         self.look = self.grid.look = self.dressed(name)
         self.theme = name
         self.draw()

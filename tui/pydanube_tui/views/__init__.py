@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from difflib import get_close_matches
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.spelling import close_names
 
 from pydanube_tui.page import Target
 from pydanube_tui.view import View
@@ -50,6 +50,14 @@ VIEWS: Final[dict[str, View]] = {
 }
 
 
+def unknown(kind: str, name: str, known: Iterable[str]) -> InvalidArgument:
+    """The error for a name that is typed for a view, a cluster or a theme and that there is not."""
+    names = list(known)
+    close = close_names(name.casefold(), names, at_most=1)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+    return InvalidArgument(f"there is no {kind} {name}; {hint}", field=kind, value=name)
+
+
 def place(words: Sequence[str]) -> Target:
     """The place that words name: a view or one of its aliases, and its arguments.
 
@@ -60,17 +68,12 @@ def place(words: Sequence[str]) -> Target:
     folded = name.casefold().replace("_", "-")
     view = VIEWS.get(folded) or next((each for each in VIEWS.values() if folded in each.aliases), None)
     if view is None:
-        close = get_close_matches(folded, VIEWS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(VIEWS)}"
-        raise InvalidArgument(f"there is no view {name}; {hint}", field="view", value=name)
+        raise unknown("view", name, VIEWS)
     if len(given) < len(view.takes):
         example = " ".join([view.name, *(word.upper() for word in view.takes)])
         raise InvalidArgument(f"{view.name}: write {example}", field="view", value=name)
     named = [*view.takes, *view.may]
     if len(given) > len(named):
-        raise InvalidArgument(
-            f"{view.name} takes {' '.join(named) or 'nothing'}, not {given[len(named)]!r}",
-            field="view",
-            value=name,
-        )
+        told = f"{view.name} takes {' '.join(named) or 'nothing'}, not {given[len(named)]!r}"
+        raise InvalidArgument(told, field="view", value=name)
     return Target(view=view.name, arguments=dict(zip(named, given, strict=False)))
