@@ -19,6 +19,7 @@ from pydanube.wire.endpoint import SCHEMES, UNIX
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.units import parse_duration_s
 
+from pydanube_cli.option import option
 from pydanube_cli.overview import with_help
 
 TIMEOUT: Final = "10s"
@@ -61,20 +62,18 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "common_timeout": (
         Annotated[
             str | None,
-            typer.Option(
-                "--timeout", metavar="DURATION", help=f"How long to wait for an answer [default: {TIMEOUT}]"
-            ),
+            option("--timeout", "DURATION", f"How long to wait for an answer [default: {TIMEOUT}]"),
         ],
         None,
     ),
     "common_broker": (
         Annotated[
             str | None,
-            typer.Option(
+            option(
                 "--broker",
                 "--service-addr",
-                metavar="URL",
-                help=f"Where the broker answers (DANUBE_BROKER_URL) [default: {DEFAULT_BROKER_URL}]",
+                "URL",
+                f"Where the broker answers (DANUBE_BROKER_URL) [default: {DEFAULT_BROKER_URL}]",
             ),
         ],
         None,
@@ -82,61 +81,46 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "common_admin": (
         Annotated[
             str | None,
-            typer.Option(
+            option(
                 "--admin",
-                metavar="URL",
-                help="Where its administration answers (DANUBE_ADMIN_ENDPOINT), if --broker does not [default: "
+                "URL",
+                "Where its administration answers (DANUBE_ADMIN_ENDPOINT), if --broker does not [default: "
                 f"the broker that is named, else {DEFAULT_ADMIN_URL}]",
             ),
         ],
         None,
     ),
     "common_cluster": (
-        Annotated[
-            str | None,
-            typer.Option("--cluster", metavar="NAME", help="A cluster of ~/.config/danube/clusters.toml."),
-        ],
+        Annotated[str | None, option("--cluster", "NAME", "A cluster of ~/.config/danube/clusters.toml.")],
         None,
     ),
     "common_token": (
         Annotated[
             str | None,
-            typer.Option(
+            option(
                 "--token",
-                metavar="TOKEN",
-                help="Shown to the broker (DANUBE_TOKEN, or DANUBE_TOKEN_FILE, which no list of processes shows).",
+                "TOKEN",
+                "Shown to the broker (DANUBE_TOKEN, or DANUBE_TOKEN_FILE, which no list of processes shows).",
             ),
         ],
         None,
     ),
     "common_ca": (
         Annotated[
-            str | None,
-            typer.Option(
-                "--ca", metavar="FILE", help="The authority of https:// brokers, in PEM (DANUBE_CA)."
-            ),
+            str | None, option("--ca", "FILE", "The authority of https:// brokers, in PEM (DANUBE_CA).")
         ],
         None,
     ),
     "common_cert": (
-        Annotated[
-            str | None,
-            typer.Option("--cert", metavar="FILE", help="The certificate to show, in PEM (DANUBE_CERT)."),
-        ],
+        Annotated[str | None, option("--cert", "FILE", "The certificate to show, in PEM (DANUBE_CERT).")],
         None,
     ),
     "common_key": (
-        Annotated[
-            str | None,
-            typer.Option("--tls-key", "--key", metavar="FILE", help="Its private key, in PEM (DANUBE_KEY)."),
-        ],
+        Annotated[str | None, option("--tls-key", "--key", "FILE", "Its private key, in PEM (DANUBE_KEY).")],
         None,
     ),
     "common_as": (
-        Annotated[
-            str | None,
-            typer.Option("--as", metavar="PRINCIPAL", help="Who acts, for the audit (DANUBE_PRINCIPAL)."),
-        ],
+        Annotated[str | None, option("--as", "PRINCIPAL", "Who acts, for the audit (DANUBE_PRINCIPAL).")],
         None,
     ),
 }
@@ -238,7 +222,7 @@ def shared_parameters(own: Sequence[inspect.Parameter] = ()) -> tuple[inspect.Pa
 
 
 _TLS_KEY_ALONE: Final = Annotated[
-    str | None, typer.Option("--tls-key", metavar="FILE", help="Its private key, in PEM (DANUBE_KEY).")
+    str | None, option("--tls-key", "FILE", "Its private key, in PEM (DANUBE_KEY).")
 ]
 
 

@@ -11,15 +11,14 @@ import typer
 from pydanube_core.errors import AlreadyExists
 
 from pydanube_cli.command import Common, command
+from pydanube_cli.option import option
 from pydanube_cli.render import print_json, print_table
 
 if TYPE_CHECKING:
     from pydanube_broker.settings import Entry
 
 
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
-]
+ConfigOption = Annotated[Path | None, option("--config", "-c", "FILE", "Settings file (TOML).")]
 
 
 @command(examples=["danube config show", "danube config show --config danube.toml --json"])

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
 from pydanube_core.errors import ClusterError, ConditionNotMet, InvalidArgument
 from pydanube_core.secrets import REDACTED, without_passwords, without_secrets
 
 from pydanube_cli.checks import examine
 from pydanube_cli.command import Common, command
 from pydanube_cli.fitness import Finding, Level
+from pydanube_cli.option import option
 from pydanube_cli.render import print_json, print_table
 from pydanube_cli.serve import DataDirOption, OffsetOption, settings_from_flags
 
@@ -44,18 +44,14 @@ _SIGNS: Final = {Level.OK: "ok", Level.WARNING: "WARNING", Level.PROBLEM: "PROBL
 def doctor(
     *,
     common: Common,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file.")
-    ] = None,
+    config: Annotated[Path | None, option("--config", "-c", "FILE", "Settings file.")] = None,
     data_dir: DataDirOption = None,
     port_offset: OffsetOption = 0,
     bundle: Annotated[
-        Path | None,
-        typer.Option("--bundle", metavar="FILE", help="Pack findings, status and settings, no secrets."),
+        Path | None, option("--bundle", "FILE", "Pack findings, status and settings, no secrets.")
     ] = None,
     log: Annotated[
-        Path | None,
-        typer.Option("--log", metavar="FILE", help="With --bundle: a broker's log to pack along."),
+        Path | None, option("--log", "FILE", "With --bundle: a broker's log to pack along.")
     ] = None,
 ) -> int:
     """Check settings, versions, extras, Java, ports, disk, sync, clock, limits and the object store; exit 6 on a problem.

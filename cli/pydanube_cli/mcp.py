@@ -12,6 +12,7 @@ import typer
 from pydanube.addresses import DEFAULT_ADMIN_URL
 
 from pydanube_cli.command import Common, command
+from pydanube_cli.option import option
 
 # Paths, which may stand in an assistant's configuration; a token itself may not.
 _FILES: Final = ("DANUBE_TOKEN_FILE", "DANUBE_CA", "DANUBE_CERT", "DANUBE_KEY")
@@ -37,26 +38,21 @@ class McpOptions:
         typer.Option("--confirm", help="human: plans are not applied by the assistant alone [default: auto]"),
     ] = None
     toolsets: Annotated[
-        str | None,
-        typer.Option("--toolsets", metavar="NAME,…", help="Sets of tools to list beside the profile's."),
+        str | None, option("--toolsets", "NAME,…", "Sets of tools to list beside the profile's.")
     ] = None
     connect: Annotated[
-        list[str] | None,
-        typer.Option("--connect", metavar="NAME=URL", help="A cluster's admin address; may repeat."),
+        list[str] | None, option("--connect", "NAME=URL", "A cluster's admin address; may repeat.")
     ] = None
     print_config: Annotated[
         str | None,
-        typer.Option(
-            "--print-config", metavar="CLIENT", help="claude-desktop, claude-code, cursor, windsurf, vscode"
-        ),
+        option("--print-config", "CLIENT", "claude-desktop, claude-code, cursor, windsurf, vscode"),
     ] = None
     host: Annotated[str, typer.Option("--host", help="With --transport http.")] = "127.0.0.1"
     http_port: Annotated[
         int, typer.Option("--http-port", metavar="PORT", min=0, max=65_535, help="With --transport http.")
     ] = 8765
     explain: Annotated[
-        str | None,
-        typer.Option("--explain", metavar="TOOL", help="Say why a tool is in the list or not, and end."),
+        str | None, option("--explain", "TOOL", "Say why a tool is in the list or not, and end.")
     ] = None
     conformance: Annotated[bool, typer.Option("--conformance", hidden=True)] = False
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
 from pydanube_core.errors import ClusterError, ConditionNotMet, InvalidArgument, Unavailable
 from pydanube_core.units import counted
 
 from pydanube_cli.command import Common, command
 from pydanube_cli.failures import printable
+from pydanube_cli.option import option
 from pydanube_cli.render import print_json, print_table
 
 
@@ -22,43 +22,25 @@ from pydanube_cli.render import print_json, print_table
 class ReportOptions:
     """Options that every report takes."""
 
-    since: Annotated[
-        str, typer.Option("--since", metavar="TIME", help="A length before --until, or a time.")
-    ] = "24h"
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="A time [default: now]")] = None
-    topic: Annotated[str | None, typer.Option("--topic", metavar="GLOB", help="Only these topics.")] = None
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write Parquet, JSON, HTML and PNG there.")
-    ] = None
+    since: Annotated[str, option("--since", "TIME", "A length before --until, or a time.")] = "24h"
+    until: Annotated[str | None, option("--until", "TIME", "A time [default: now]")] = None
+    topic: Annotated[str | None, option("--topic", "GLOB", "Only these topics.")] = None
+    out: Annotated[Path | None, option("--out", "DIR", "Write Parquet, JSON, HTML and PNG there.")] = None
     master: Annotated[
         str | None,
-        typer.Option(
-            "--master",
-            metavar="URL",
-            help="Spark's master; without it, Spark runs where there is much to read",
-        ),
+        option("--master", "URL", "Spark's master; without it, Spark runs where there is much to read"),
     ] = None
     compare: Annotated[
         str | None,
-        typer.Option(
-            "--compare", metavar="previous", help="Also the time of the same length before, and what changed"
-        ),
+        option("--compare", "previous", "Also the time of the same length before, and what changed"),
     ] = None
     tier: Annotated[
-        str | None,
-        typer.Option(
-            "--tier", metavar="URL", help="Object store [default: what the broker or its settings say]"
-        ),
+        str | None, option("--tier", "URL", "Object store [default: what the broker or its settings say]")
     ] = None
     tier_cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--tier-cluster", metavar="NAME", help="Which cluster of the store, if it holds several."
-        ),
+        str | None, option("--tier-cluster", "NAME", "Which cluster of the store, if it holds several.")
     ] = None
-    fail_on: Annotated[
-        str | None, typer.Option("--fail-on", metavar="warning", help="Exit 6 if anything is in trouble.")
-    ] = None
+    fail_on: Annotated[str | None, option("--fail-on", "warning", "Exit 6 if anything is in trouble.")] = None
 
     def __post_init__(self) -> None:
         if self.fail_on not in (None, "warning"):

@@ -15,6 +15,7 @@ from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_cli.command import Common, command
 from pydanube_cli.messages.lines import LineSource, split_lines, stdin_pieces
 from pydanube_cli.messages.outlet import Outlet
+from pydanube_cli.option import option
 from pydanube_cli.render import print_json
 from pydanube_cli.runtime import run_async
 
@@ -35,9 +36,7 @@ def rpc(
     method: Annotated[
         str | None, typer.Argument(metavar="METHOD", help="topics.list, rpc.discover …")
     ] = None,
-    params: Annotated[
-        str | None, typer.Option("--params", metavar="JSON|@FILE|-", help="The parameters, an object.")
-    ] = None,
+    params: Annotated[str | None, option("--params", "JSON|@FILE|-", "The parameters, an object.")] = None,
     stdio: Annotated[
         bool, typer.Option("--stdio", help="Serve: one JSON text a line on stdin, answers on stdout.")
     ] = False,

@@ -25,11 +25,12 @@ from pydanube_core.security.records import LET_IN, binding_key, encode_binding, 
 
 from pydanube_cli.certificates import CertificateFolder
 from pydanube_cli.command import Common, command
+from pydanube_cli.option import option
 from pydanube_cli.render import print_json
 from pydanube_cli.runtime import run_async
 from pydanube_cli.tls import DAYS, HOSTS, DirOption, HostsOption
 
-DataOption = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The broker's data directory.")]
+DataOption = Annotated[Path, option("--data-dir", "DIR", "The broker's data directory.")]
 ADMIN: Final = "admin"
 
 

@@ -14,6 +14,7 @@ from pydanube_core.errors import InvalidArgument, UnsupportedPlatform
 from pydanube_core.units import parse_duration_s
 
 from pydanube_cli.command import Common, command
+from pydanube_cli.option import option
 from pydanube_cli.runtime import require
 
 if TYPE_CHECKING:
@@ -63,9 +64,9 @@ def offset_ports(settings: Settings, offset: int) -> Settings:
 
 
 DataDirOption = Annotated[
-    Path | None, typer.Option("--data-dir", metavar="DIR", help="Where data lives [default: ./danube-data]")
+    Path | None, option("--data-dir", "DIR", "Where data lives [default: ./danube-data]")
 ]
-OffsetOption = Annotated[int, typer.Option("--port-offset", metavar="N", help="Add N to all four ports.")]
+OffsetOption = Annotated[int, option("--port-offset", "N", "Add N to all four ports.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,48 +77,37 @@ class ServeOptions:
     memory: Annotated[
         bool, typer.Option("--memory", help="Keep everything in memory; nothing survives the end.")
     ] = False
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
-    ] = None
+    config: Annotated[Path | None, option("--config", "-c", "FILE", "Settings file (TOML).")] = None
     host: Annotated[str | None, typer.Option("--host", help="Address to listen on [default: 127.0.0.1]")] = (
         None
     )
     port_offset: OffsetOption = 0
     grpc_port: Annotated[
-        int | None,
-        typer.Option("--grpc-port", metavar="PORT", help="Producers and consumers [default: 6650]; 0: any."),
+        int | None, option("--grpc-port", "PORT", "Producers and consumers [default: 6650]; 0: any.")
     ] = None
-    admin_port: Annotated[
-        int | None, typer.Option("--admin-port", metavar="PORT", help="Administration [default: 50051]")
-    ] = None
+    admin_port: Annotated[int | None, option("--admin-port", "PORT", "Administration [default: 50051]")] = (
+        None
+    )
     metrics_port: Annotated[
-        int | None, typer.Option("--metrics-port", metavar="PORT", help="Metrics and health [default: 9040]")
+        int | None, option("--metrics-port", "PORT", "Metrics and health [default: 9040]")
     ] = None
-    http_port: Annotated[
-        int | None, typer.Option("--http-port", metavar="PORT", help="MCP and JSON-RPC [default: 8765]")
-    ] = None
+    http_port: Annotated[int | None, option("--http-port", "PORT", "MCP and JSON-RPC [default: 8765]")] = None
     ready_file: Annotated[
-        Path | None,
-        typer.Option("--ready-file", metavar="PATH", help="Write the ready line here, atomically."),
+        Path | None, option("--ready-file", "PATH", "Write the ready line here, atomically.")
     ] = None
-    grace: Annotated[str, typer.Option("--grace", metavar="DURATION", help="Longest time to stop.")] = "10s"
+    grace: Annotated[str, option("--grace", "DURATION", "Longest time to stop.")] = "10s"
     drain: Annotated[
         bool, typer.Option("--drain", help="On SIGTERM, hand all topics to other brokers first.")
     ] = False
     log_level: Annotated[
-        str | None,
-        typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning, error [default: info]"),
+        str | None, option("--log-level", "LEVEL", "debug, info, warning, error [default: info]")
     ] = None
     log_format: Annotated[
-        str | None, typer.Option("--log-format", metavar="text|json", help="Logs on stderr [default: text]")
+        str | None, option("--log-format", "text|json", "Logs on stderr [default: text]")
     ] = None
     metadata: Annotated[
         str | None,
-        typer.Option(
-            "--metadata",
-            metavar="URL",
-            help="embedded, or etcd://host:port[,host:port]/prefix [default: embedded]",
-        ),
+        option("--metadata", "URL", "embedded, or etcd://host:port[,host:port]/prefix [default: embedded]"),
     ] = None
     insecure_bind: Annotated[
         bool, typer.Option("--insecure-bind", help="Allow a public --host without TLS and authentication.")

@@ -11,15 +11,14 @@ from pydanube_core.errors import InvalidArgument
 
 from pydanube_cli.certificates import CertificateFolder
 from pydanube_cli.command import Common, command
+from pydanube_cli.option import option
 from pydanube_cli.render import print_json
 
 HOSTS: Final = "localhost,127.0.0.1,::1"
 DAYS: Final = 365
 
-HostsOption = Annotated[
-    str, typer.Option("--hosts", metavar="NAME,…", help="Names and addresses that clients dial.")
-]
-DirOption = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the files are made.")]
+HostsOption = Annotated[str, option("--hosts", "NAME,…", "Names and addresses that clients dial.")]
+DirOption = Annotated[Path, option("--dir", "DIR", "Where the files are made.")]
 
 
 @command(
@@ -35,10 +34,7 @@ def init(
     hosts: HostsOption = HOSTS,
     dir: DirOption = Path("danube-security"),
     principal: Annotated[
-        str | None,
-        typer.Option(
-            "--principal", metavar="NAME", help="Whom the client's certificate names [default: user@host]"
-        ),
+        str | None, option("--principal", "NAME", "Whom the client's certificate names [default: user@host]")
     ] = None,
     days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long they are valid.")] = DAYS,
     force: Annotated[

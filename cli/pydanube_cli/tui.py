@@ -17,6 +17,7 @@ from pydanube_core.units import parse_duration_s
 
 from pydanube_cli.clusters import all_clusters
 from pydanube_cli.command import Common, command
+from pydanube_cli.option import option
 from pydanube_cli.runtime import require
 
 if TYPE_CHECKING:
@@ -28,30 +29,22 @@ if TYPE_CHECKING:
 class TuiOptions:
     """Which screen, how it looks, and whether it changes anything."""
 
-    view: Annotated[
-        str, typer.Option("--view", metavar="NAME", help="Where to begin: overview, topics, 'topic orders' …")
-    ] = "overview"
-    refresh: Annotated[
-        str, typer.Option("--refresh", metavar="DURATION", help="How often the cluster is asked.")
-    ] = "2s"
+    view: Annotated[str, option("--view", "NAME", "Where to begin: overview, topics, 'topic orders' …")] = (
+        "overview"
+    )
+    refresh: Annotated[str, option("--refresh", "DURATION", "How often the cluster is asked.")] = "2s"
     allow_writes: Annotated[
         bool, typer.Option("--allow-writes", help="Offer changes too; each shows its plan first.")
     ] = False
-    theme: Annotated[
-        str, typer.Option("--theme", metavar="NAME", help="dark, light, contrast, colour-blind, ansi.")
-    ] = "dark"
-    keys: Annotated[
-        str | None, typer.Option("--keys", metavar="FILE", help="Other keys, by action, in TOML.")
-    ] = None
+    theme: Annotated[str, option("--theme", "NAME", "dark, light, contrast, colour-blind, ansi.")] = "dark"
+    keys: Annotated[str | None, option("--keys", "FILE", "Other keys, by action, in TOML.")] = None
     no_mouse: Annotated[bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")] = False
     ascii_only: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII alone.")] = False
-    snapshot: Annotated[
-        str | None, typer.Option("--snapshot", metavar="VIEW", help="Draw one screen and end.")
-    ] = None
+    snapshot: Annotated[str | None, option("--snapshot", "VIEW", "Draw one screen and end.")] = None
     form: Annotated[
         Literal["text", "svg"], typer.Option("--format", help="Of the snapshot; --json gives its rows.")
     ] = "text"
-    size: Annotated[str, typer.Option("--size", metavar="WxH", help="Of the snapshot.")] = "160x48"
+    size: Annotated[str, option("--size", "WxH", "Of the snapshot.")] = "160x48"
     serve: Annotated[
         bool, typer.Option("--serve", help="Show it in a browser; the link is printed, and works once.")
     ] = False
@@ -67,15 +60,11 @@ class TuiOptions:
     ] = False
     idle: Annotated[
         str | None,
-        typer.Option(
-            "--idle",
-            metavar="DURATION",
-            help="End after so long without a key or click. [default: 30m with --serve]",
-        ),
+        option("--idle", "DURATION", "End after so long without a key or click. [default: 30m with --serve]"),
     ] = None
-    output: Annotated[
-        str | None, typer.Option("-o", "--out", metavar="FILE", help="Where the snapshot goes; else stdout.")
-    ] = None
+    output: Annotated[str | None, option("-o", "--out", "FILE", "Where the snapshot goes; else stdout.")] = (
+        None
+    )
 
 
 @command(

@@ -18,6 +18,7 @@ from pydanube_cli.command import Common, command
 from pydanube_cli.local_cluster import control
 from pydanube_cli.local_cluster.cluster import MOST_BROKERS, LocalCluster, prepared
 from pydanube_cli.local_cluster.etcd import etcd_binary
+from pydanube_cli.option import option
 from pydanube_cli.ready import program_name, write_ready_file
 from pydanube_cli.render import print_json, print_table
 
@@ -47,18 +48,12 @@ def local(
         int | None, typer.Option("--brokers", min=1, max=MOST_BROKERS, help="How many [default: 3]")
     ] = None,
     etcd: Annotated[int | None, typer.Option("--etcd", help="Members of etcd, 1 or 3 [default: 1]")] = None,
-    data_dir: Annotated[
-        Path, typer.Option("--data-dir", metavar="DIR", help="Where all of it lives.")
-    ] = _FOLDER,
+    data_dir: Annotated[Path, option("--data-dir", "DIR", "Where all of it lives.")] = _FOLDER,
     port_offset: Annotated[
-        int | None,
-        typer.Option(
-            "--port-offset", metavar="N", help="Of broker 1; each further one has 100 more [default: 0]"
-        ),
+        int | None, option("--port-offset", "N", "Of broker 1; each further one has 100 more [default: 0]")
     ] = None,
     ready_file: Annotated[
-        Path | None,
-        typer.Option("--ready-file", metavar="PATH", help="Write the ready line here, atomically."),
+        Path | None, option("--ready-file", "PATH", "Write the ready line here, atomically.")
     ] = None,
 ) -> int:
     """Run etcd and several brokers on this machine until Ctrl-C, or steer them from another terminal."""

@@ -25,6 +25,7 @@ from pydanube_cli.command import Common, command
 from pydanube_cli.messages.bounds import Bounds
 from pydanube_cli.messages.formats import Format, Received, formatter
 from pydanube_cli.messages.outlet import Outlet
+from pydanube_cli.option import option
 from pydanube_cli.render import prose
 from pydanube_cli.runtime import run_async, terminate_like_interrupt
 
@@ -73,42 +74,33 @@ class ConsumeOptions:
         str, typer.Argument(metavar="TOPIC", help="/namespace/topic; a bare name is in /default")
     ]
     subscription: Annotated[
-        str | None,
-        typer.Option(
-            "-s", "--subscription", metavar="S", help="Remember what was read; without: a plain reader."
-        ),
+        str | None, option("-s", "--subscription", "S", "Remember what was read; without: a plain reader.")
     ] = None
     sub_type: Annotated[
         Literal["exclusive", "shared", "failover", "key-shared"], typer.Option("--sub-type", help="With -s.")
     ] = "exclusive"
-    consumer: Annotated[str | None, typer.Option("--consumer", metavar="NAME", help="With -s: our name.")] = (
-        None
-    )
+    consumer: Annotated[str | None, option("--consumer", "NAME", "With -s: our name.")] = None
     start: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--from",
-            metavar="POS",
-            help="earliest, latest, offset:42, time:2026-01-31T12:00:00Z, time:-15m [default: earliest]",
+            "POS",
+            "earliest, latest, offset:42, time:2026-01-31T12:00:00Z, time:-15m [default: earliest]",
         ),
     ] = None
-    until: Annotated[str | None, typer.Option("--until", metavar="POS", help="End before this position.")] = (
-        None
-    )
+    until: Annotated[str | None, option("--until", "POS", "End before this position.")] = None
     count: Annotated[
         int | None, typer.Option("--count", min=1, metavar="N", help="End after N messages.")
     ] = None
     exit: Annotated[bool, typer.Option("--exit", help="End where the topic ended at the start.")] = False
     for_: Annotated[
-        str | None,
-        typer.Option("--for", metavar="DURATION", help="End after this time; exit 6 if --count was not met."),
+        str | None, option("--for", "DURATION", "End after this time; exit 6 if --count was not met.")
     ] = None
     ack: Annotated[Literal["auto", "none"], typer.Option("--ack", help="auto: once a line has left.")] = (
         "auto"
     )
     key_filter: Annotated[
-        list[str] | None,
-        typer.Option("--key-filter", metavar="GLOB", help="Keys to receive; with key-shared."),
+        list[str] | None, option("--key-filter", "GLOB", "Keys to receive; with key-shared.")
     ] = None
     format: Annotated[
         Format | None, typer.Option("--format", help="text escapes what is not; raw is bytes [default: text]")

@@ -28,6 +28,7 @@ from pydanube_cli.messages.lines import (
     text_pieces,
     whole,
 )
+from pydanube_cli.option import option
 from pydanube_cli.render import human_bytes, human_seconds, print_json, prose
 from pydanube_cli.runtime import run_async, terminate_like_interrupt
 
@@ -119,21 +120,17 @@ class ProduceOptions:
     topic: Annotated[
         str, typer.Argument(metavar="TOPIC", help="/namespace/topic; a bare name is in /default")
     ]
-    message: Annotated[str | None, typer.Option("-m", "--message", metavar="TEXT", help="One message.")] = (
-        None
-    )
-    file: Annotated[Path | None, typer.Option("-f", "--file", metavar="FILE", help="Read a file.")] = None
+    message: Annotated[str | None, option("-m", "--message", "TEXT", "One message.")] = None
+    file: Annotated[Path | None, option("-f", "--file", "FILE", "Read a file.")] = None
     delimiter: Annotated[
         Literal["line", "none"],
         typer.Option("--delimiter", help="line: each line; none: the input is one message."),
     ] = "line"
     count: Annotated[int, typer.Option("--count", min=1, metavar="N", help="Repeat the text or file.")] = 1
-    rate: Annotated[
-        float | None, typer.Option("--rate", metavar="N", help="At most N messages a second.")
-    ] = None
-    key: Annotated[str | None, typer.Option("--key", metavar="K", help="Key of every message.")] = None
+    rate: Annotated[float | None, option("--rate", "N", "At most N messages a second.")] = None
+    key: Annotated[str | None, option("--key", "K", "Key of every message.")] = None
     attribute: Annotated[
-        list[str] | None, typer.Option("-a", "--attribute", metavar="K=V", help="Attribute of every message.")
+        list[str] | None, option("-a", "--attribute", "K=V", "Attribute of every message.")
     ] = None
     partitions: Annotated[
         int | None,
@@ -146,12 +143,8 @@ class ProduceOptions:
     compression: Annotated[
         Literal["none", "lz4", "zstd"], typer.Option("--compression", help="Of payloads.")
     ] = "none"
-    schema_subject: Annotated[
-        str | None, typer.Option("--schema-subject", metavar="S", help="Schema of the payloads.")
-    ] = None
-    producer_name: Annotated[
-        str | None, typer.Option("--producer-name", metavar="P", help="Name of the producer.")
-    ] = None
+    schema_subject: Annotated[str | None, option("--schema-subject", "S", "Schema of the payloads.")] = None
+    producer_name: Annotated[str | None, option("--producer-name", "P", "Name of the producer.")] = None
 
     def __post_init__(self) -> None:
         if self.message is not None and self.file is not None:
