@@ -332,8 +332,7 @@ async def http_server(
     On leaving, no new connection is taken and open requests have `grace_s` to finish; then they are dropped. The
     socket is closed. Signals are left alone: they are for the command that runs this. `protocol` is uvicorn's `http`.
 
-    Raises:
-        MissingExtra: uvicorn is not installed.
+    Raises `MissingExtra`: uvicorn is not installed.
     """
     up = anyio.Event()
     server = _uvicorn_server(app, up, grace_s=grace_s, protocol=protocol)

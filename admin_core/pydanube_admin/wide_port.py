@@ -204,8 +204,7 @@ class WidePort:
     async def topic(self, topic: str) -> Sequence[TopicFacts]:
         """All of it; an owner may have been told of it a moment ago.
 
-        Raises:
-            NotOwner: an owner does not answer, or not of this topic.
+        Raises `NotOwner`: an owner does not answer, or not of this topic.
         """
         count = len(await self._port.owners(topic))
         with anyio.move_on_after(DEADLINE_S):

@@ -218,9 +218,7 @@ async def opened_metadata(
 async def look_at_metadata(settings: Settings, folder: Path) -> None:
     """Hold what a data directory knows against the store that the settings name; nothing is changed.
 
-    Raises:
-        ClusterMismatch: they are not of one cluster.
-        MetadataUnavailable and what `EtcdStore` raises.
+    Raises `ClusterMismatch`: they are not of one cluster. MetadataUnavailable and what `EtcdStore` raises.
     """
     home = Home.read(folder)
     if settings.metadata.url == EMBEDDED:
@@ -363,8 +361,7 @@ def was_put_back(revision: int, seen: int) -> ClusterMismatch:
 def check_resident(resident: Resident, own: Resident, home: Home, url: str) -> None:
     """Pure: may this directory run under a broker id that has run on the prefix before?
 
-    Raises:
-        ClusterMismatch: that was a directory of which this one is a copy.
+    Raises `ClusterMismatch`: that was a directory of which this one is a copy.
     """
     same = (
         resident.broker_id == own.broker_id

@@ -53,8 +53,7 @@ class Reserve:
         """Make it, or make it whole again, where there is room above the guard. Below, where nothing is published any
         more, a part of it takes what is free, so that the next start finds it.
 
-        Raises:
-            OSError: there is not, after all; it is as it was.
+        Raises `OSError`: there is not, after all; it is as it was.
         """
         free, size = self._disk()
         have = self._file.stat().st_size if self._file.exists() else 0

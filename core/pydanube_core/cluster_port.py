@@ -359,8 +359,7 @@ class EachBrokerPort(Protocol):
 
         Nothing is found where nothing matches.
 
-        Raises:
-            TopicNotFound.
+        Raises `TopicNotFound`.
         """
 
     async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
@@ -380,8 +379,7 @@ class EachBrokerPort(Protocol):
     async def unload(self) -> None:
         """Hand every topic over that can be, and take no new ones, until `activate`.
 
-        Raises:
-            LastBroker: there is no other broker that takes topics.
+        Raises `LastBroker`: there is no other broker that takes topics.
         """
 
     async def activate(self) -> str:

@@ -61,8 +61,7 @@ def write_bytes_field(field: int, parts: Sequence[Buffer]) -> bytes:
 def read_bytes_field(field: int, message: bytes) -> memoryview | None:
     """The bytes of a message that holds just this field; None if it is any other message.
 
-    Raises:
-        InvalidArgument: the tag is right and the length is not.
+    Raises `InvalidArgument`: the tag is right and the length is not.
     """
     if not message or message[0] != field << 3 | 2:
         return None
@@ -98,8 +97,7 @@ def encode_delivery(session: int, parts: Sequence[tuple[int, int, int, Sequence[
 def decode_delivery(frame: Buffer) -> tuple[int, list[DeliveryPart]]:
     """Session and parts of a delivery frame (the bytes of the field, without tag and length).
 
-    Raises:
-        InvalidArgument: lengths do not add up.
+    Raises `InvalidArgument`: lengths do not add up.
     """
     view = memoryview(frame)
     try:

@@ -66,8 +66,7 @@ def frame_gzip(message: bytes) -> bytes:
 def unpack(packed: bytes, limit: int) -> bytes:
     """A message packed by gzip; no more is unpacked than `limit` allows, nor beyond 16 MiB than 20 times its size.
 
-    Raises:
-        WireError: it is larger, or not gzip.
+    Raises `WireError`: it is larger, or not gzip.
     """
     limit = min(limit, max(_LARGEST_BYTES, _REAL_TIMES * len(packed)))
     unpacker = zlib.decompressobj(wbits=_GZIP)
@@ -100,8 +99,7 @@ class Unpacker:
 
     def __call__(self, packed: bytes) -> bytes:
         """
-        Raises:
-            WireError: as `unpack`, or the budget is used up.
+        Raises `WireError`: as `unpack`, or the budget is used up.
         """
         now = self._clock()
         self._left = min(_BURST_BYTES, self._left + (now - self._since) * _REFILL_BYTES_A_S)
@@ -150,8 +148,7 @@ class MessageReader:
     def feed(self, data: bytes, start: int, end: int) -> Sequence[bytes]:
         """The messages that are whole now.
 
-        Raises:
-            WireError: a message is too large, or packed in a way nobody announced. Nothing more can be read.
+        Raises `WireError`: a message is too large, or packed in a way nobody announced. Nothing more can be read.
         """
         if self.held:
             if len(self._pieces[-1]) < _SMALL_BYTES:  # a piece for each byte would take fifty times its room
@@ -244,8 +241,7 @@ def decode_metadata(fields: Headers) -> tuple[tuple[str, str | bytes], ...]:
 def timeout_s(value: bytes) -> float:
     """`grpc-timeout` in seconds; remembered, as those of one client are near to each other.
 
-    Raises:
-        WireError: it is none.
+    Raises `WireError`: it is none.
     """
     number, unit = value[:-1], _UNITS.get(value[-1:])
     if unit is None or not number.isdigit() or len(number) > 8:

@@ -85,8 +85,7 @@ class TopicName:
     def part(self, index: int) -> TopicName:
         """The name of partition `index` (0 to 999 999) of this topic.
 
-        Raises:
-            InvalidName: the topic's own name leaves no room for the suffix.
+        Raises `InvalidName`: the topic's own name leaves no room for the suffix.
         """
         assert 0 <= index < 1_000_000
         name = f"{self.name}-part-{index}"

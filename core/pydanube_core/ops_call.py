@@ -24,8 +24,7 @@ LONG_RUNNING_S: Final = 3600.0
 def call_target(admin_url: str, *, field: str = "admin") -> tuple[str, bool]:
     """`host:port` of `http://host:port` or `https://host:port`, and whether it means TLS.
 
-    Raises:
-        InvalidArgument: not such a URL; `field` names the argument.
+    Raises `InvalidArgument`: not such a URL; `field` names the argument.
     """
     if admin_url.startswith("unix:"):  # a socket on this machine
         return admin_url, False

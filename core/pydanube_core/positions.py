@@ -29,8 +29,7 @@ class Position:
     def parse(cls, text: str, *, now_ms: int, field: str = "position") -> Position:
         """Parse a position; `time:-15m` is taken from `now_ms`.
 
-        Raises:
-            InvalidArgument: naming the field, the value and the forms that exist.
+        Raises `InvalidArgument`: naming the field, the value and the forms that exist.
         """
         if not isinstance(text, str):
             raise InvalidArgument(

@@ -29,8 +29,7 @@ class TopicPattern:
     def parse(cls, text: str, *, field: str = "pattern") -> TopicPattern:
         """Parse `/ns/orders*`, `ns/orders*` or `orders*`. Names have no dots, so `.*` can only mean `*`, and does.
 
-        Raises:
-            InvalidName: it is no pattern; `details` has `field`, `value` and the rule.
+        Raises `InvalidName`: it is no pattern; `details` has `field`, `value` and the rule.
         """
         bare = text.removeprefix("/") if isinstance(text, str) else ""
         namespace, slash, glob = bare.rpartition("/")

@@ -94,8 +94,7 @@ def parse_moment_ms(text: str, *, now_ms: int, field: str) -> int:
 def format_time(time_ms: int) -> str:
     """RFC 3339, UTC, milliseconds: `2026-01-31T12:00:00.000Z`.
 
-    Raises:
-        InvalidArgument: outside the years 1 to 9999, which the form cannot show.
+    Raises `InvalidArgument`: outside the years 1 to 9999, which the form cannot show.
     """
     try:
         moment = _EPOCH + time_ms * _MILLISECOND

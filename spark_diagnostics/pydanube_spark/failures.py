@@ -47,8 +47,7 @@ def check_master(master: str) -> None:
     """Say what is wrong with a master before a JVM is started for it; and ask whether anybody listens at a standalone
     one: Spark itself asks three times, for a minute.
 
-    Raises:
-        Unavailable: nobody. InvalidArgument: no address.
+    Raises `Unavailable`: nobody. InvalidArgument: no address.
     """
     if not _MASTER.fullmatch(master):
         raise InvalidArgument(

@@ -40,8 +40,7 @@ def version_in(text: str) -> int | None:
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
     """The first Java that is new enough.
 
-    Raises:
-        MissingExtra: there is none; the message says what was found and what helps.
+    Raises `MissingExtra`: there is none; the message says what was found and what helps.
     """
     seen: list[str] = []
     for home in _homes(os.environ if environment is None else environment):

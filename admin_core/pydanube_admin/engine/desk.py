@@ -328,8 +328,7 @@ class Desk:
     async def run(self, context: Context, call: Call, *, plan_id: str | None = None) -> Result:
         """Call the handler; a long one as a task that can be seen and cancelled.
 
-        Raises:
-            Conflict: it was cancelled by `tasks.cancel`.
+        Raises `Conflict`: it was cancelled by `tasks.cancel`.
         """
         if not call.operation.long_running:
             return await call.operation.handler(context, call.request)

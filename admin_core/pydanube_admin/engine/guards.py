@@ -57,8 +57,7 @@ class Guards:
     async def held(self, thing: str, call_id: str) -> AsyncIterator[None]:
         """Hold the guard of a thing while a call changes it.
 
-        Raises:
-            Conflict: another call has held it for as long as one waits.
+        Raises `Conflict`: another call has held it for as long as one waits.
         """
         key = PREFIX + hashlib.blake2b(thing.encode(), digest_size=16).hexdigest()
         value = json.dumps({"thing": thing, "call_id": call_id, "life": self._port.life}).encode()

@@ -31,8 +31,7 @@ MOST: Final = 100  # of one plan: each is kept until its time is over, and a pri
 async def topics_named(context: Context, globs: str) -> list[str]:
     """Return the topics that any of some globs, with commas between, names; in order.
 
-    Raises:
-        LimitReached: there are too many.
+    Raises `LimitReached`: there are too many.
     """
     patterns = [each.strip() for each in globs.split(",") if each.strip()]
     names = {TopicName.parse(facts.topic).base for facts in await context.port.topics()}
@@ -54,8 +53,7 @@ async def topics_named(context: Context, globs: str) -> list[str]:
 async def plan_many(context: Context, calls: Sequence[Call]) -> Plan:
     """Plan each call, and all of them as one.
 
-    Raises:
-        ClusterError: what keeps one of them from being planned; none is kept then.
+    Raises `ClusterError`: what keeps one of them from being planned; none is kept then.
     """
     plans = context.desk.plans
     members: list[Plan] = []
@@ -96,8 +94,7 @@ async def plan_many(context: Context, calls: Sequence[Call]) -> Plan:
 async def apply_many(context: Context, record: PlanRecord, revision: int, token: str) -> AppliedPlan:
     """Make the changes one after another; what one is refused for is said, and keeps none of the others.
 
-    Raises:
-        PlanUsed, PlanExpired, PlanNotFound: by what became of the plan.
+    Raises `PlanUsed`, `PlanExpired`, `PlanNotFound`: by what became of the plan.
     """
     _check_open(context, record)
     await context.desk.plans.end(record, revision, USED)

@@ -44,8 +44,7 @@ def scope_of_memory(context: Context, scope: bytes) -> bytes:
 def asked_mark(context: Context, request: SortedListRequest, scope: bytes) -> Key | None:
     """The mark that a request names; None: it names none. Empty for a time of which nothing is remembered.
 
-    Raises:
-        InvalidArgument: it is no mark of this list with these arguments, or an order is asked for as well.
+    Raises `InvalidArgument`: it is no mark of this list with these arguments, or an order is asked for as well.
     """
     given = request.changed_since
     if given is None:

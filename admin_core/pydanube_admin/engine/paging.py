@@ -94,8 +94,7 @@ def cut(
 
     `falling`: the second part of a key goes from large to small.
 
-    Raises:
-        PageInvalid: `request.page` is no token of this list with these arguments.
+    Raises `PageInvalid`: `request.page` is no token of this list with these arguments.
     """
     everything = list(items)
     scope = scope_of(operation, request)

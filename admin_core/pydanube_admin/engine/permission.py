@@ -58,8 +58,7 @@ def may_use(operation: Operation, held: Collection[str]) -> bool:
 def check_permission(port: ClusterPort, call: Call) -> Call:
     """The call, if its caller may make it. Nothing is asked where the locks are off.
 
-    Raises:
-        Unauthenticated, PermissionDenied: he may not; whether what he names exists is not told.
+    Raises `Unauthenticated`, `PermissionDenied`: he may not; whether what he names exists is not told.
     """
     call_under_way.set(call)
     locks, operation = port.locks, call.operation

@@ -87,8 +87,7 @@ class Plans:
     async def add(self, record: PlanRecord) -> str:
         """Keep a plan and return its token.
 
-        Raises:
-            LimitReached: too many plans are waiting, or it is too large to be kept.
+        Raises `LimitReached`: too many plans are waiting, or it is too large to be kept.
         """
         secret = secrets.token_urlsafe(18)
         kept = replace(record, secret=digest_of(secret))
@@ -166,8 +165,7 @@ class Plans:
 
         All are looked at once a minute, and where by the count since then there may be no room.
 
-        Raises:
-            LimitReached: too many plans are waiting, of one principal or of all.
+        Raises `LimitReached`: too many plans are waiting, of one principal or of all.
         """
         owner, now_ms = _owner(new), new.created_ms
         recent = 0 <= now_ms - self._swept_ms < SWEEP_MS

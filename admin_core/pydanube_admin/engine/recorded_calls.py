@@ -14,8 +14,7 @@ from pydanube_admin.engine.models import Result
 async def run_recorded(context: Context, call: Call) -> Result:
     """Run a call with its records in the audit: of a read the outcome, of others also that it begins.
 
-    Raises:
-        AuditUnavailable: nothing was done.
+    Raises `AuditUnavailable`: nothing was done.
     """
     entry = Entry.of(context, call.operation.name, call.arguments)
     if call.operation.effect is not Effect.READ:

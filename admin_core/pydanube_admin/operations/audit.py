@@ -180,8 +180,7 @@ def _record(payload: bytes) -> dict[str, Any] | None:
 def _operation_named(name: str) -> str:
     """The operation of that name, or of that tool's name.
 
-    Raises:
-        InvalidArgument: there is none; says which are close.
+    Raises `InvalidArgument`: there is none; says which are close.
     """
     named = {operation.tool: operation.name for operation in every()}
     if name in named.values():

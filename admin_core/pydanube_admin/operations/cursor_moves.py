@@ -120,8 +120,7 @@ async def undo_move(context: Context, request: SubscriptionRequest, done: Done) 
 
     Where that passes over what is unread now, it wants a plan.
 
-    Raises:
-        Conflict: the cursor was moved again since, or retention has taken what would have to come back.
+    Raises `Conflict`: the cursor was moved again since, or retention has taken what would have to come back.
     """
     topic, found = await find_subscription(context, request)
     name, subscription = topic.own.topic, request.subscription

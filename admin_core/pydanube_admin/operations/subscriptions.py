@@ -164,8 +164,7 @@ async def subscription_facts(
 ) -> list[SubscriptionFacts]:
     """Each subscription of each log asked for, once.
 
-    Raises:
-        TopicNotFound, SubscriptionNotFound: what was named does not exist.
+    Raises `TopicNotFound`, `SubscriptionNotFound`: what was named does not exist.
     """
     if topic is None:
         found = list(await _of_log(context, None, subscription))

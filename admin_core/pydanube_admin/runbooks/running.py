@@ -53,8 +53,7 @@ class Outcome:
 def values_of(runbook: Runbook, given: Mapping[str, str]) -> dict[str, str]:
     """The parameters, with defaults put in.
 
-    Raises:
-        InvalidArgument: one is missing, unknown, or none of its choices.
+    Raises `InvalidArgument`: one is missing, unknown, or none of its choices.
     """
     for name in given:
         if runbook.parameter(name) is None:
@@ -88,8 +87,7 @@ def values_of(runbook: Runbook, given: Mapping[str, str]) -> dict[str, str]:
 def run(runbook: Runbook, given: Mapping[str, str], *, call: Call, approve: Approve) -> Iterator[Outcome]:
     """The outcomes, each as soon as it is there.
 
-    Raises:
-        InvalidArgument: the parameters are not those of the runbook; nothing was done.
+    Raises `InvalidArgument`: the parameters are not those of the runbook; nothing was done.
     """
     known: dict[str, Any] = dict(values_of(runbook, given))
     for step in runbook.steps:

@@ -228,8 +228,7 @@ class LivePump:
     def join(self, link: ConsumerLink, name: str, terms: ConsumerTerms) -> int:
         """Attach a consumer; returns its session.
 
-        Raises:
-            ConsumerBusy, InvalidArgument, LimitReached: nothing has changed.
+        Raises `ConsumerBusy`, `InvalidArgument`, `LimitReached`: nothing has changed.
         """
         if self.closed is not None:
             raise self.closed

@@ -107,8 +107,7 @@ def write_checkpoint(path: Path, base: int, number: int, pieces: Sequence[bytes]
 def read_checkpoint(path: Path, base: int, number: int, disk: Disk) -> bytes | None:
     """The head in that file; None where it is missing, damaged, or of another record.
 
-    Raises:
-        OSError: the system does not let us read it.
+    Raises `OSError`: the system does not let us read it.
     """
     try:
         fd = disk.open_ro(path)

@@ -150,8 +150,7 @@ class Journal(StoredBatches):
         """Read what is there; calls the owner's `restore` and `replay`, and then `begins`: topic → the address below which its
         batches count no more. Changes nothing on disk.
 
-        Raises:
-            CorruptJournal, FormatTooNew.
+        Raises `CorruptJournal`, `FormatTooNew`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         found = recover(self.folder, self._disk, restore=self._restore, replay=self._replay)
@@ -325,8 +324,7 @@ class Journal(StoredBatches):
     def check_room(self, data_bytes: int) -> None:
         """Whether a batch of `data_bytes` (producer part and body) may be taken now, before an offset is assigned.
 
-        Raises:
-            JournalReadOnly, DiskFull, Unavailable, Overloaded.
+        Raises `JournalReadOnly`, `DiskFull`, `Unavailable`, `Overloaded`.
         """
         if self.read_only is not None:
             raise self.read_only
@@ -339,8 +337,7 @@ class Journal(StoredBatches):
 
         It may begin the reserve segment.
 
-        Raises:
-            JournalReadOnly, DiskFull, Unavailable, Overloaded, LimitReached: nothing was appended.
+        Raises `JournalReadOnly`, `DiskFull`, `Unavailable`, `Overloaded`, `LimitReached`: nothing was appended.
         """
         whole = b"".join(body)
         self._make_room(len(whole))
@@ -359,8 +356,7 @@ class Journal(StoredBatches):
     ) -> int:
         """Append a validated batch; returns the LSN at which it will be durable. Call `check_room` first.
 
-        Raises:
-            JournalReadOnly, DiskFull, Unavailable, Overloaded, LimitReached: nothing was appended.
+        Raises `JournalReadOnly`, `DiskFull`, `Unavailable`, `Overloaded`, `LimitReached`: nothing was appended.
         """
         body_bytes = BROKER_PART_BYTES + len(data)
         if self.read_only is not None or self._next + record_bytes(body_bytes) > self._room_end:
@@ -457,8 +453,7 @@ class Journal(StoredBatches):
     async def _head_written(self) -> None:
         """Wait until the head that is being written is there.
 
-        Raises:
-            DiskFull, Unavailable: it cannot be written.
+        Raises `DiskFull`, `Unavailable`: it cannot be written.
         """
         if self._head_job is None:
             return

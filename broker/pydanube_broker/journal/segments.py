@@ -160,8 +160,7 @@ class SegmentFiles:
         A start must not be refused for want of a segment that nobody will fill. `make_room` gives up what is kept for
         this, a piece at a time, and says whether there was any.
 
-        Raises:
-            DiskFull, Unavailable: not even the smallest could be made.
+        Raises `DiskFull`, `Unavailable`: not even the smallest could be made.
         """
         while True:
             try:
@@ -203,8 +202,7 @@ class SegmentFiles:
     async def wait_ready(self) -> None:
         """Wait until a segment is ready.
 
-        Raises:
-            DiskFull, Unavailable: none could be made; it is tried again by itself.
+        Raises `DiskFull`, `Unavailable`: none could be made; it is tried again by itself.
         """
         while not self.ready:
             self.fill()
@@ -271,8 +269,7 @@ class SegmentFiles:
     def take_next(self) -> tuple[SegmentFile, int]:
         """The next ready segment and a descriptor to write it with.
 
-        Raises:
-            DiskFull, Unavailable, Overloaded: there is none, or it cannot be opened; nothing has changed.
+        Raises `DiskFull`, `Unavailable`, `Overloaded`: there is none, or it cannot be opened; nothing has changed.
         """
         if not self.ready:
             raise self.refusal()

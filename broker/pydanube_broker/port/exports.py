@@ -17,8 +17,7 @@ TAIL_BYTES: Final = 256 * 1024  # more than a record has
 def export_path(data_dir: Path, to: str, *, any_folder: bool) -> Path:
     """The file that is meant. `any_folder`: whether it may be a path; else it is a bare name, in the data directory.
 
-    Raises:
-        InvalidArgument: it is not the name of a file, or a path where none may be given.
+    Raises `InvalidArgument`: it is not the name of a file, or a path where none may be given.
     """
     given = Path(to)
     if "\0" in to or not given.name or given.name in (".", ".."):
@@ -42,8 +41,7 @@ def next_in(path: Path) -> int | None:
 
     What a crash left of a last line is cut off.
 
-    Raises:
-        InvalidArgument: its last line is no record of the audit.
+    Raises `InvalidArgument`: its last line is no record of the audit.
     """
     if not path.exists():
         return None

@@ -31,8 +31,7 @@ class ObjectsPart:
     ) -> Mapping[str, tuple[int, int]]:
         """Concrete topic → [start, end) of two positions, also of a partitioned one; None: from its begin, to its end.
 
-        Raises:
-            InvalidArgument: no position, or one beyond the end.
+        Raises `InvalidArgument`: no position, or one beyond the end.
         """
         found = {}
         for part in self._broker.registry.known_parts(TopicName.parse(topic)):

@@ -50,8 +50,7 @@ class Letters:
     async def targets(self, name: TopicName) -> Sequence[Target]:
         """The concrete topics of a name, in order; made here where there is none, whatever `topics.auto_create` says.
 
-        Raises:
-            ClusterError: it could not be made.
+        Raises `ClusterError`: it could not be made.
         """
         registry = self._registry
         if self._relay is None:

@@ -139,8 +139,7 @@ class Relay:
     def relayed(self, call: Any) -> bool:
         """Whether another broker has sent the call.
 
-        Raises:
-            PermissionDenied: it says so, and is none of this cluster.
+        Raises `PermissionDenied`: it says so, and is none of this cluster.
         """
         for name, value in call.head.metadata:
             if name == RELAYED.decode():

@@ -48,8 +48,7 @@ def dialled_host(host: str) -> str:
 def check_advertised(url: str, *, secure: bool = False, field: str = "server.advertised_url") -> str:
     """The URL as it is told to clients of a port that speaks TLS (`secure`) or plain text.
 
-    Raises:
-        InvalidArgument: some official client could not dial it.
+    Raises `InvalidArgument`: some official client could not dial it.
     """
 
     def wrong(why: str) -> InvalidArgument:

@@ -296,8 +296,7 @@ class OwnConnection(asyncio.Protocol):
     def hold(self, count: int) -> None:
         """So many bytes of messages are kept that cannot be handed on yet.
 
-        Raises:
-            WireError: it is too much for one connection.
+        Raises `WireError`: it is too much for one connection.
         """
         self._held += count
         if count > 0 and self._held > self.server.times.held_bytes:

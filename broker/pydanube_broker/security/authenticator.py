@@ -128,8 +128,7 @@ class Authenticator:
 def certificate_name(certificate: Mapping[str, Any]) -> str:
     """The principal that a verified certificate names: its first URI or e-mail address, else its common name.
 
-    Raises:
-        Unauthenticated: it names nobody, or not in one way.
+    Raises `Unauthenticated`: it names nobody, or not in one way.
     """
     for kind in ("URI", "email"):
         found = [value for name, value in certificate.get("subjectAltName", ()) if name == kind]

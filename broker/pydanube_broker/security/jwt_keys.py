@@ -98,8 +98,7 @@ def read_published_keys(text: bytes, *, where: str) -> tuple[Key, ...]:
 
     What is of another kind, or has no id, is passed over: it is for others. A secret is: who publishes it has none.
 
-    Raises:
-        InvalidArgument: it is none, no key in it is of use, or two have one id.
+    Raises `InvalidArgument`: it is none, no key in it is of use, or two have one id.
     """
     wrong = _wrong(where)
     keys: dict[str, Key] = {}

@@ -213,8 +213,7 @@ class Administration(ABC):
     async def restore_subscription(self, call_id: str) -> None:
         """Bring back the subscription that a change deleted, its cursors where they stood.
 
-        Raises:
-            SubscriptionNotFound, TopicNotFound, NameReused.
+        Raises `SubscriptionNotFound`, `TopicNotFound`, `NameReused`.
         """
         for record in await self._registry.catalog.restore_subscriptions(call_id):
             owner = self._registry.catalog.index.topic_by_id(record.topic_id)

@@ -30,8 +30,7 @@ class HandOverWriter:
     async def write(self, section: Section) -> HandOverPart:
         """Write a section; returns where it is, once that was read back.
 
-        Raises:
-            StoreUnavailable, DiskFull: of the fragment that it was in.
+        Raises `StoreUnavailable`, `DiskFull`: of the fragment that it was in.
         """
         done: asyncio.Future[HandOverPart] = asyncio.get_running_loop().create_future()
         self._waiting.append((section, done))

@@ -61,8 +61,7 @@ class Doors(Protocol):
     async def serve(self, assignment: Assignment) -> None:
         """Take calls for a topic, from what the journal has of it; one that is served already goes on.
 
-        Raises:
-            StoreUnavailable: to be asked again.
+        Raises `StoreUnavailable`: to be asked again.
         """
 
     async def hold(self, topic_id: TopicId, epoch: Epoch) -> None:
@@ -74,8 +73,7 @@ class Doors(Protocol):
     async def topic(self, topic_id: TopicId, epoch: Epoch) -> Topic:
         """A topic that is served, or was until `hold`, or one that was deleted and may come back.
 
-        Raises:
-            TopicNotFound: it is gone for good.
+        Raises `TopicNotFound`: it is gone for good.
         """
 
     def gone(self, topic_id: TopicId) -> None:

@@ -121,8 +121,7 @@ class Moves:
     async def keep_states(self) -> None:
         """Say in the store where topics and cursors stand, for whoever takes them over if this broker is removed.
 
-        Raises:
-            StoreUnavailable, DiskFull: what was said before holds.
+        Raises `StoreUnavailable`, `DiskFull`: what was said before holds.
         """
         ownership, slices = self._registry.ownership, Slices()
         for topic in list(self._hub.topics.values()):
@@ -264,8 +263,7 @@ class Moves:
     async def drain(self) -> None:
         """Take no new topics, and hand over all that can be; it goes on until `activate`.
 
-        Raises:
-            LastBroker: no other broker takes topics; nothing has changed.
+        Raises `LastBroker`: no other broker takes topics; nothing has changed.
         """
         office = self._registry.ownership.office
         if not isinstance(office, JoinedBroker) or not self.targets():

@@ -91,8 +91,7 @@ class Placement:
     async def reach(self, name: TopicName) -> None:
         """See that what other brokers have just made or assigned is known here, and served if it is this broker's.
 
-        Raises:
-            StoreUnavailable.
+        Raises `StoreUnavailable`.
         """
         registry = self._registry
         ownership, index = registry.ownership, registry.catalog.index

@@ -109,8 +109,7 @@ class Registry:
 
         `changed`, `seen`: see `Ownership.opened`.
 
-        Raises:
-            CorruptMetadata, CorruptJournal: they are not of one broker, or not of one moment.
+        Raises `CorruptMetadata`, `CorruptJournal`: they are not of one broker, or not of one moment.
         """
         await self.schemas.registry.load()
         await self.quotas.look()
@@ -125,8 +124,7 @@ class Registry:
     async def check_journal(self) -> None:
         """Before the journal begins: it holds what the topics need of it.
 
-        Raises:
-            CorruptJournal: and the loss is not accepted.
+        Raises `CorruptJournal`: and the loss is not accepted.
         """
         objects = ObjectCatalog(self._store, wall_ms=now_ms)
         heads = await objects.heads()
@@ -377,8 +375,7 @@ class Registry:
     async def resolve_unknown(self) -> None:
         """Learn how changes ended of which nobody knew, and serve what there is.
 
-        Raises:
-            StoreUnavailable: the store still does not answer.
+        Raises `StoreUnavailable`: the store still does not answer.
         """
         if not self.catalog.unsettled:
             return
@@ -418,8 +415,7 @@ class Registry:
 
         Of several brokers its owner is who had it, where its messages are; it is served once that broker is there.
 
-        Raises:
-            TopicNotFound, NameReused, NamespaceNotFound.
+        Raises `TopicNotFound`, `NameReused`, `NamespaceNotFound`.
         """
         with anyio.CancelScope(shield=True):
             try:
@@ -433,8 +429,7 @@ class Registry:
     ) -> AnyPump:
         """The subscription of that name, made if it is new.
 
-        Raises:
-            InvalidArgument, LimitReached, TopicNotFound.
+        Raises `InvalidArgument`, `LimitReached`, `TopicNotFound`.
         """
         pump: AnyPump | None = topic.subscriptions.get(name)
         wanted = _choice(SubscriptionType, type or "exclusive", "type")

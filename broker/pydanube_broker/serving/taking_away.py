@@ -63,8 +63,7 @@ class TakingAway:
     async def look(self, office: JoinedBroker) -> None:
         """Take away some of what removed brokers still have. The next look goes on with what could not be done.
 
-        Raises:
-            MetadataUnavailable.
+        Raises `MetadataUnavailable`.
         """
         lost = office.lost_owners()
         if not lost or not office.alive():

@@ -25,8 +25,7 @@ _BITS_A_RUN: Final = 16
 def check_ranges(ranges: Sequence[Range], *, field: str = "ranges") -> None:
     """Refuse ranges from outside that are empty, inverted or negative.
 
-    Raises:
-        InvalidArgument: names the field and the bad range.
+    Raises `InvalidArgument`: names the field and the bad range.
     """
     # Hundreds come with one ack of a key-shared batch: three passes in C beat one loop here
     if len(ranges) > 8:

@@ -282,8 +282,7 @@ class Subscription(Sending):
         For clients that name neither consumer nor session with an answer. They grant no credit either, so that much
         is queued on its way to a slow one; its time for what is behind the answered message begins with the answer.
 
-        Raises:
-            InvalidArgument: a range is empty or inverted.
+        Raises `InvalidArgument`: a range is empty or inverted.
         """
         check_ranges(ranges)
         window, closed = self._window, 0
@@ -330,8 +329,7 @@ class Subscription(Sending):
     ) -> list[Effect]:
         """Give messages back as failed; they come again after the policy's delay or `delay_ms`, if that is longer.
 
-        Raises:
-            NotDelivered, InvalidArgument: as for `ack`.
+        Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
         """
         if delay_ms < 0:
             raise InvalidArgument(f"delay_ms: {delay_ms} is negative", field="delay_ms", value=delay_ms)
@@ -342,8 +340,7 @@ class Subscription(Sending):
     ) -> list[Effect]:
         """Give back as failed what is in flight, whoever holds it; the rest is ignored. See `ack_delivered`.
 
-        Raises:
-            InvalidArgument: a range is empty or inverted, or the delay is negative.
+        Raises `InvalidArgument`: a range is empty or inverted, or the delay is negative.
         """
         if delay_ms < 0:
             raise InvalidArgument(f"delay_ms: {delay_ms} is negative", field="delay_ms", value=delay_ms)
@@ -374,8 +371,7 @@ class Subscription(Sending):
     ) -> list[Effect]:
         """Give messages back as hopeless: the poison policy takes them now, whatever their count.
 
-        Raises:
-            NotDelivered, InvalidArgument: as for `ack`.
+        Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
         """
         for flight, mask in self._held(consumer_id, session, ranges):
             self._window.end_flight(flight, mask)
@@ -412,8 +408,7 @@ class Subscription(Sending):
     def given_back(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> int:
         """Take back what waited in a consumer's buffer, as if it had never been sent; how many messages.
 
-        Raises:
-            NotDelivered, InvalidArgument: as for `ack`.
+        Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
         """
         back: dict[Chunk, int] = {}
         for flight, mask in self._held(consumer_id, session, ranges, answers=False) if ranges else ():
@@ -438,8 +433,7 @@ class Subscription(Sending):
     ) -> int:
         """Let deliveries expire only `extension_ms` from now; how many. Those that do not expire are left alone.
 
-        Raises:
-            NotDelivered, InvalidArgument: as for `ack`.
+        Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
         """
         if extension_ms < 1:
             raise InvalidArgument(
@@ -504,8 +498,7 @@ class Subscription(Sending):
     def seek(self, offset: int, now_ms: int) -> list[Effect]:
         """Begin a new generation at `offset`, back or forth: counts, acknowledgements and flights are forgotten.
 
-        Raises:
-            InvalidArgument: the offset is negative or beyond the end.
+        Raises `InvalidArgument`: the offset is negative or beyond the end.
         """
         if not 0 <= offset <= self.end:
             raise InvalidArgument(

@@ -44,8 +44,7 @@ class SubscriptionPolicy:
     def of(cls, stored: Mapping[str, Any], defaults: Mapping[str, Any]) -> SubscriptionPolicy:
         """The policy that stored fields and the broker's defaults come to.
 
-        Raises:
-            InvalidArgument: a field that is none, or a value that is none of its.
+        Raises `InvalidArgument`: a field that is none, or a value that is none of its.
         """
         for name in stored:
             if name not in FAILURE_POLICY_FIELDS:

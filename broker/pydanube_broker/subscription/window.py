@@ -411,8 +411,7 @@ class Window:
         What came back once may be answered late by whoever had it; who that was is not remembered, so any consumer
         of the subscription may.
 
-        Raises:
-            NotDelivered: names the first such offset; nothing has changed.
+        Raises `NotDelivered`: names the first such offset; nothing has changed.
         """
         if max(map(_END, ranges), default=0) > self.next:
             for start, end in ranges:

@@ -133,8 +133,7 @@ class Quotas:
     def connection(self, identity: Identity) -> Callable[[], None]:
         """Count a connection of whoever has shown who he is; what is given back is called when it has ended.
 
-        Raises:
-            QuotaExceeded: it is one too many.
+        Raises `QuotaExceeded`: it is one too many.
         """
         account = self.of_principal(identity)
         if account is None:
@@ -158,8 +157,7 @@ class Quotas:
     ) -> AsyncIterator[None]:
         """While topics or subscriptions are made: those that others are making count, too.
 
-        Raises:
-            QuotaExceeded: they would be too many; nothing has begun.
+        Raises `QuotaExceeded`: they would be too many; nothing has begun.
         """
         if not self.on or namespace == SYSTEM_NAMESPACE:
             yield

@@ -55,8 +55,7 @@ class TierChild:
     ) -> tuple[dict[str, Any], memoryview]:
         """One call of `TierWork`. Cancelled, it goes on in the child and its answer is dropped.
 
-        Raises:
-            ChildDied: the process ended; ask again. Else what the call raised.
+        Raises `ChildDied`: the process ended; ask again. Else what the call raised.
         """
         await self._started()
         return await self._ask({"call": name, "arguments": arguments}, blob)

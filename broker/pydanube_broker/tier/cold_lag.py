@@ -50,8 +50,7 @@ class ColdLag:
     async def part(self, topic: Topic, offset: int) -> ColdPart | None:
         """Return what is unread in the cold tier from `offset` on; None: nothing is.
 
-        Raises:
-            StoreUnavailable: the metadata store.
+        Raises `StoreUnavailable`: the metadata store.
         """
         key, bounds = (topic.topic_id, offset), (topic.start_offset, topic.state.tiered_offset)
         now = asyncio.get_running_loop().time()

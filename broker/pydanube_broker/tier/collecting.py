@@ -60,8 +60,7 @@ class Collector:
     async def delete_retired(self, topic: Topic, *, grace_ms: int) -> int:
         """Delete retired objects that have rested for the grace time; returns how many.
 
-        Raises:
-            StoreUnavailable: some could not be deleted; the others are.
+        Raises `StoreUnavailable`: some could not be deleted; the others are.
         """
         deleted, failed = 0, None
         for group in await self._catalog.resting(topic.topic_id):

@@ -35,8 +35,7 @@ class FragmentWork:
     def write(self, arguments: dict[str, Any], blob: bytes) -> Answer:
         """Store a fragment as `key`, and read it back: it is promised by what the store has, not by what it was given.
 
-        Raises:
-            StoreUnavailable: the store has something else, or nothing.
+        Raises `StoreUnavailable`: the store has something else, or nothing.
         """
         key = arguments["key"]
         self._store.put(key, bytes(blob))
@@ -77,8 +76,7 @@ class Fragments:
     async def write(self, data: bytes) -> str:
         """Store a fragment under a name of its own, which is returned once it was read back.
 
-        Raises:
-            StoreUnavailable, DiskFull: it may be there, and nobody knows of it.
+        Raises `StoreUnavailable`, `DiskFull`: it may be there, and nobody knows of it.
         """
         key = f"{self._cluster}/fragments/{self._broker_id}-{secrets.token_hex(8)}.fragment"
         await self._call("fragment_write", {"key": key}, data)
@@ -87,8 +85,7 @@ class Fragments:
     async def collect(self, *, before_ms: int) -> int:
         """Delete fragments that were written before then, at whichever broker; returns how many. For when none is needed.
 
-        Raises:
-            StoreUnavailable.
+        Raises `StoreUnavailable`.
         """
         prefix = f"{self._cluster}/fragments"
         found, _ = await self._call("fragments_collect", {"prefix": prefix, "before_ms": before_ms}, b"")

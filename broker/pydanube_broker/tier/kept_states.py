@@ -36,8 +36,7 @@ class KeptStates:
     async def write(self, me: BrokerId, incarnation: Incarnation, states: Iterable[LogState]) -> bool:
         """Store what these topics are now, unless that is what was stored last; returns whether it was stored.
 
-        Raises:
-            StoreUnavailable, DiskFull.
+        Raises `StoreUnavailable`, `DiskFull`.
         """
         builder, slices = FragmentBuilder(me), Slices()
         for state in states:
@@ -68,8 +67,7 @@ class KeptStates:
 
         What is damaged counts as not said: its topics have no other way to an owner.
 
-        Raises:
-            StoreUnavailable.
+        Raises `StoreUnavailable`.
         """
         folder = self._folder(broker_id)
         found, data = await self._call("states_newest", {"folder": folder}, b"")

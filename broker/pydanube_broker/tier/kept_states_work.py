@@ -23,8 +23,7 @@ class KeptStatesWork:
     def write(self, arguments: dict[str, Any], blob: bytes) -> Answer:
         """Store the newest as `folder`/`name`, read it back, and delete what it replaces.
 
-        Raises:
-            StoreUnavailable: the former ones are there as they were.
+        Raises `StoreUnavailable`: the former ones are there as they were.
         """
         folder = arguments["folder"]
         key = f"{folder}/{arguments['name']}"

@@ -53,8 +53,7 @@ async def refuse_removed(
 ) -> None:
     """Let a broker go on that was not removed from its cluster. The journal was recovered, and does not serve yet.
 
-    Raises:
-        Fenced: it was removed; says where everything is that only its journal has, or why it is there alone still.
+    Raises `Fenced`: it was removed; says where everything is that only its journal has, or why it is there alone still.
     """
     if await metadata.get(keys.removed_key(me)) is None:
         return
@@ -131,8 +130,7 @@ class LostAndFound:
     async def write(self, left: Callable[[LogState], Awaitable[Left | None]]) -> tuple[int, str]:
         """Write what is not there yet of what is `left` of each topic; how many objects are there in all, and where.
 
-        Raises:
-            DiskFull, StoreUnavailable, Unavailable: some of it may be there.
+        Raises `DiskFull`, `StoreUnavailable`, `Unavailable`: some of it may be there.
         """
         root = f"{self._cluster}/{_FOLDER}/{self._me}"
         count = 0

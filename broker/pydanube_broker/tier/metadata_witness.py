@@ -111,8 +111,7 @@ class MetadataWitness:
     async def look(self) -> None:
         """See that the newest mark is of these metadata, and leave one where that is due.
 
-        Raises:
-            ClusterMismatch: it is not. What store and metadata raise.
+        Raises `ClusterMismatch`: it is not. What store and metadata raise.
         """
         # Before the metadata are read: a mark that is made now is noted by then
         newest = await self._newest()

@@ -382,8 +382,7 @@ class Tier:
     async def tiered_up_to(self, topic: Topic, offset: int) -> None:
         """Return when everything below `offset`, which is committed, is in the cold tier.
 
-        Raises:
-            ClusterError: why it cannot be.
+        Raises `ClusterError`: why it cannot be.
         """
         while topic.state.tiered_offset < offset:
             if topic.closed is not None:
@@ -440,8 +439,7 @@ class Tier:
     ) -> tuple[dict[str, Any], Any]:
         """A call of the tier's process for telemetry, which takes no room that the guard keeps free.
 
-        Raises:
-            DiskFull: it would. Else what the call raises.
+        Raises `DiskFull`: it would. Else what the call raises.
         """
         if blob:
             self.room.check(len(blob), "telemetry")

@@ -149,8 +149,7 @@ class TopicGate:
     def attach(self, producer: AttachedProducer, name: str, mode: AccessMode, present: int) -> None:
         """A producer is there. An exclusive or named one ends earlier connections of its name.
 
-        Raises:
-            ProducerFenced, LimitReached: as `check_producer`; nothing has changed.
+        Raises `ProducerFenced`, `LimitReached`: as `check_producer`; nothing has changed.
         """
         self.check_producer(name, mode, present)
         former = self._replaced(name, mode)
@@ -183,8 +182,7 @@ class TopicGate:
     def check_consumer(self, pumps: Iterable[WithLinks], readers: int, of_subscription: int) -> None:
         """Whether one more consumer may come: `of_subscription` are at its subscription, plain readers count as well.
 
-        Raises:
-            LimitReached: `max_consumers_per_subscription`, `max_consumers_per_topic`.
+        Raises `LimitReached`: `max_consumers_per_subscription`, `max_consumers_per_topic`.
         """
         limits = self.limits
         limits.check_room(
@@ -208,8 +206,7 @@ class TopicGate:
     def take(self, count: int) -> None:
         """Count messages that are about to be appended.
 
-        Raises:
-            RateLimited: with `retry_after_ms`; nothing was counted.
+        Raises `RateLimited`: with `retry_after_ms`; nothing was counted.
         """
         bucket = self._bucket
         if bucket is None:

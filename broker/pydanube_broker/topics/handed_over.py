@@ -25,8 +25,7 @@ from pydanube_broker.topics.log_state import LogState, encode_open_body, encode_
 def release(hub: Hub, topic_id: int) -> int:
     """Forget what the journal has of a topic; returns the LSN at which that is durable, now where it has nothing.
 
-    Raises:
-        JournalReadOnly, DiskFull, Unavailable: nothing is forgotten.
+    Raises `JournalReadOnly`, `DiskFull`, `Unavailable`: nothing is forgotten.
     """
     state = hub.states.get(topic_id)
     if state is None or not state.opened:

@@ -107,8 +107,7 @@ class Producers:
     def open(self, opening: Opening) -> ProducerSession:
         """The record of the session is durable: from here on it is the one that writes.
 
-        Raises:
-            ProducerFenced: another took the name in the meantime.
+        Raises `ProducerFenced`: another took the name in the meantime.
         """
         session = self._sessions.get(opening.producer_id)
         if session is not None and session.token == opening.token:
@@ -169,8 +168,7 @@ class Producers:
     def take_in(self, producer_id: int, epoch: int, token: int) -> ProducerSession:
         """As `resume`; one that another life or broker opened goes on here. For topics whose sessions outlive nothing.
 
-        Raises:
-            ProducerFenced.
+        Raises `ProducerFenced`.
         """
         session = self._sessions.get(producer_id)
         if session is None and token:

@@ -63,8 +63,7 @@ class Replay:
     async def run(self, start: int, end: int, work: Work) -> None:
         """Copy `[start, end)`; returns when all of it is committed.
 
-        Raises:
-            ClusterError: what reading or appending raises; `details` gain `copied_until`, where to go on.
+        Raises `ClusterError`: what reading or appending raises; `details` gain `copied_until`, where to go on.
         """
         self.next_offset = start
         try:

@@ -409,8 +409,7 @@ class Topic:
     async def prepare(self, position: Position) -> None:
         """Ask the cold tier what `resolve` cannot wait for; without it a time before the journal is the topic's start.
 
-        Raises:
-            StoreUnavailable, ObjectMissing, CorruptObject, MissingExtra.
+        Raises `StoreUnavailable`, `ObjectMissing`, `CorruptObject`, `MissingExtra`.
         """
         cold = self._hub.cold
         if cold is None or position.kind is not PositionKind.TIME:
@@ -421,8 +420,7 @@ class Topic:
     def resolve(self, position: Position) -> int:
         """The offset of a position among what is committed: between start and commit offset, both inclusive.
 
-        Raises:
-            InvalidArgument: an offset beyond the end.
+        Raises `InvalidArgument`: an offset beyond the end.
         """
         match position.kind:
             case PositionKind.EARLIEST:

@@ -49,8 +49,7 @@ def decompress(data: bytes | memoryview, codec: Codec, raw_bytes: int) -> bytes 
     the compressed bytes claim. A zstd frame must be one frame with nothing behind it, and its window at most
     `MAX_INFLATED_BYTES`: a frame may ask its reader for a window far beyond what it holds.
 
-    Raises:
-        ValueError: the bytes do not inflate to `raw_bytes` bytes.
+    Raises `ValueError`: the bytes do not inflate to `raw_bytes` bytes.
     """
     if codec == Codec.NONE or not raw_bytes:
         raw: bytes | memoryview = data

@@ -268,8 +268,7 @@ def encode_batch(
 def seal(columns_bytes: Sequence[Buffer], part: ProducerPart) -> bytes:
     """Put a producer part and its checksum in front of columns laid out already.
 
-    Raises:
-        InvalidArgument: a number does not fit the producer part.
+    Raises `InvalidArgument`: a number does not fit the producer part.
     """
     try:  # zeros: unused after the codec and after the epoch; the checksum
         fixed = PRODUCER_PART.pack(PRODUCER_MAGIC, VERSION, part.codec, 0, *part[1:7], 0, *part[7:], 0)[

@@ -150,8 +150,7 @@ class Cutter:
     def select(self, indices: Sequence[int] | Ints) -> Cut:
         """The messages at `indices`, strictly ascending, as a batch of their own.
 
-        Raises:
-            InvalidArgument: no index, one outside the batch, or not ascending.
+        Raises `InvalidArgument`: no index, one outside the batch, or not ascending.
         """
         rows = np.asarray(indices, dtype=np.intp)
         count = self._part.count
@@ -250,8 +249,7 @@ class Cutter:
     def slice(self, start: int, stop: int) -> Cut:
         """The messages [start, stop) by index: `select` of a range, cheaper.
 
-        Raises:
-            InvalidArgument: not a range within the batch.
+        Raises `InvalidArgument`: not a range within the batch.
         """
         if not 0 <= start < stop <= self._part.count:
             raise InvalidArgument(

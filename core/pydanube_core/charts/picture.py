@@ -35,8 +35,7 @@ class Picture:
 def png(picture: Picture, *, scale: float) -> bytes:
     """Draw a picture of `WIDTH * scale` pixels in width; some 50 ms of processor.
 
-    Raises:
-        ImportError: Pillow is not installed.
+    Raises `ImportError`: Pillow is not installed.
     """
     from PIL import Image, ImageDraw, ImageFont
 

@@ -50,8 +50,7 @@ class Control:
     def frame(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         """Any frame but those of streams and the acknowledgement of a PING.
 
-        Raises:
-            ConnectionFailure, StreamFailure: the peer is wrong.
+        Raises `ConnectionFailure`, `StreamFailure`: the peer is wrong.
         """
         match kind:
             case FrameType.SETTINGS:

@@ -33,8 +33,7 @@ class RequestHead:
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """
-        Raises:
-            MalformedHead: says what is wrong.
+        Raises `MalformedHead`: says what is wrong.
         """
         self.size = 0  # what it takes in memory, about
         pseudo: dict[bytes, bytes] = {}
@@ -79,8 +78,7 @@ class AnswerHead:
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """
-        Raises:
-            MalformedHead: says what is wrong.
+        Raises `MalformedHead`: says what is wrong.
         """
         status: bytes | None = None
         fields: list[tuple[bytes, bytes]] = []
@@ -102,8 +100,7 @@ class AnswerHead:
 
 def check_trailers(headers: Iterable[tuple[bytes, bytes]]) -> None:
     """
-    Raises:
-        MalformedHead: there is a pseudo-header, or what no request may carry.
+    Raises `MalformedHead`: there is a pseudo-header, or what no request may carry.
     """
     for name, value in headers:
         if name[:1] == b":":

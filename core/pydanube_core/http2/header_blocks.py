@@ -26,8 +26,7 @@ class PartialBlock:
     def add(self, kind: int, flags: int, stream_id: int, payload: bytes, limits: Limits) -> bytes | None:
         """The next frame; the whole block if it is the last.
 
-        Raises:
-            ConnectionFailure: it is another frame, or too much.
+        Raises `ConnectionFailure`: it is another frame, or too much.
         """
         if kind != FrameType.CONTINUATION or stream_id != self.stream_id:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "header_block_interrupted")

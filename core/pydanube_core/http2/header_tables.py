@@ -96,8 +96,7 @@ class HeaderReader:
 
         What `make` raises is not remembered.
 
-        Raises:
-            ConnectionFailure: the block is none, or unpacks to too much; the table is lost with it.
+        Raises `ConnectionFailure`: the block is none, or unpacks to too much; the table is lost with it.
         """
         table = self._table
         if self._known_at != table.changes:

@@ -53,8 +53,7 @@ def is_api_token(text: str) -> bool:
 def verify(text: str, tokens: Mapping[str, TokenRecord], *, now_ms: int) -> Identity:
     """Whose token it is. The secret is compared in constant time, and for an unknown id as well.
 
-    Raises:
-        Unauthenticated: it is none, unknown, of another secret, or expired: one sentence for the first three.
+    Raises `Unauthenticated`: it is none, unknown, of another secret, or expired: one sentence for the first three.
     """
     match = _FORM.match(text)
     record = None if match is None else tokens.get(match[1])

@@ -90,8 +90,7 @@ class Revocations:
 def serial_number(text: str) -> str:
     """A serial number as Python shows it, from what openssl and browsers show: `0a:1b`, `0x0A1B`, `0A1B`.
 
-    Raises:
-        ValueError: it is none.
+    Raises `ValueError`: it is none.
     """
     digits = text.strip().lower().removeprefix("0x").replace(":", "").replace(" ", "")
     if not _DIGITS.fullmatch(digits):

@@ -36,8 +36,7 @@ def scope_of(permission: str) -> str:
 def named_scopes(claims: Mapping[str, Any]) -> frozenset[str] | None:
     """Those of ours that a token names: in `scope`, with spaces between, or in `scp`; None: it has neither claim.
 
-    Raises:
-        ValueError: one of them is no text and no list of texts.
+    Raises `ValueError`: one of them is no text and no list of texts.
     """
     found = [claims[name] for name in ("scope", "scp") if name in claims]
     words: list[str] = []

@@ -50,8 +50,7 @@ Convert = Callable[[Any], Any]
 def compiled(definition: bytes) -> bytes:
     """The file's descriptors: a FileDescriptorSet with what it imports.
 
-    Raises:
-        MissingExtra: no compiler. Internal: it does not compile, though it was registered.
+    Raises `MissingExtra`: no compiler. Internal: it does not compile, though it was registered.
     """
     spec = importlib.util.find_spec("grpc_tools")
     if spec is None or spec.origin is None:

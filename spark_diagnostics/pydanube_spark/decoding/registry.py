@@ -55,8 +55,7 @@ def version_of(admin_url: str, subject: str, version: int) -> Version:
 def version_of_id(admin_url: str, schema_id: int, version: int | None) -> Version | str:
     """Return the version that a message names; text that says why it cannot be had, where it was deleted.
 
-    Raises:
-        Unavailable: no broker: that is the task's fault, not the message's.
+    Raises `Unavailable`: no broker: that is the task's fault, not the message's.
     """
     asked: dict[str, Any] = {"schema_id": str(schema_id)}
     if version:
@@ -103,8 +102,7 @@ def _asked(admin_url: str, operation: str, arguments: Mapping[str, Any]) -> Vers
 def format_of(version: Version) -> Format:
     """The column's type, and what reads payloads as it.
 
-    Raises:
-        MissingExtra: the format's library is not installed. Fault: no column can hold what it says.
+    Raises `MissingExtra`: the format's library is not installed. Fault: no column can hold what it says.
     """
     match version.schema_type:
         case "avro":

@@ -30,8 +30,7 @@ _JSON: Final = ("moves", "rejected", "resources", "hot_topics", "what_if", "dedu
 def run_balance(request: ReportRequest, progress: Progress = no_progress) -> dict[str, Any]:
     """The balance report: as that of lag, with a row a stretch of time.
 
-    Raises:
-        ClusterError: no store, no telemetry, none of that time, no Java.
+    Raises `ClusterError`: no store, no telemetry, none of that time, no Java.
     """
     begun = time.monotonic()
     now_ms = time.time_ns() // 1_000_000

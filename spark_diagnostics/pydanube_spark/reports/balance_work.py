@@ -82,8 +82,7 @@ class BalanceWork:
     def plan(cls, store: StoreOptions, cluster: str | None, span: Span, topic: str | None = None) -> Self:
         """Find the files: what can be wrong is said before anything is started for it.
 
-        Raises:
-            InvalidArgument, StoreUnavailable: as `find_telemetry`.
+        Raises `InvalidArgument`, `StoreUnavailable`: as `find_telemetry`.
         """
         given = {"start_ms": span.since_ms, "end_ms": span.until_ms}
         return cls(

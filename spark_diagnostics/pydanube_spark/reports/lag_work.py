@@ -88,8 +88,7 @@ class LagWork:
     def plan(cls, question: LagQuestion) -> Self:
         """Find the files: what can be wrong is said before anything is started for it.
 
-        Raises:
-            InvalidArgument, StoreUnavailable: as `find_telemetry`.
+        Raises `InvalidArgument`, `StoreUnavailable`: as `find_telemetry`.
         """
         span = question.span
         telemetry = find_telemetry(

@@ -24,8 +24,7 @@ from pydanube_spark.reports.picture import png
 def check_folder(folder: Path) -> None:
     """Make the folder, and see that it can be written: a report takes a minute, and this is known at once.
 
-    Raises:
-        InvalidArgument: it cannot.
+    Raises `InvalidArgument`: it cannot.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

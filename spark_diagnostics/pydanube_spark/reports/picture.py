@@ -15,8 +15,7 @@ from pydanube_spark.reports.style import COLOURS
 def png(page: Page) -> bytes:
     """Draw title, figures and charts; texts of others are drawn with what controls a screen made visible.
 
-    Raises:
-        ImportError: Pillow is not installed.
+    Raises `ImportError`: Pillow is not installed.
     """
     return picture.png(
         picture.Picture(

@@ -38,8 +38,7 @@ def check_installed() -> None:
 def run_in_process(arguments: Sequence[str], progress: Progress = no_progress) -> dict[str, Any]:
     """The result of `pydanube_spark.reports.main`.
 
-    Raises:
-        ClusterError: what the report raised. Interrupted, the process and its JVM are ended first.
+    Raises `ClusterError`: what the report raised. Interrupted, the process and its JVM are ended first.
     """
     check_installed()
     process = subprocess.Popen(

@@ -51,8 +51,7 @@ class ReportRequest:
 def span_of(request: ReportRequest, *, now_ms: int) -> Span:
     """The time asked for; `since` is a length before `until`, or a time.
 
-    Raises:
-        InvalidArgument: neither, or nothing lies in between.
+    Raises `InvalidArgument`: neither, or nothing lies in between.
     """
     until_ms = (
         now_ms if request.until is None else parse_moment_ms(request.until, now_ms=now_ms, field="until")
@@ -72,8 +71,7 @@ def run_lag(request: ReportRequest, progress: Progress = no_progress) -> dict[st
     `previous` if it is to be compared; rows of the whole time, the worst first, a thousand at most; all of them are in
     the files.
 
-    Raises:
-        ClusterError: no store, no telemetry, none of that time, no such topic, no Java.
+    Raises `ClusterError`: no store, no telemetry, none of that time, no such topic, no Java.
     """
     begun = time.monotonic()
     now_ms = time.time_ns() // 1_000_000

@@ -39,8 +39,7 @@ _MOST_BYTES: Final = 1 << 30  # of files: some ten thousand topics over a week
 def run_traffic(request: ReportRequest, progress: Progress = no_progress) -> dict[str, Any]:
     """The traffic report: as that of lag, with a row for each topic, those with most messages first.
 
-    Raises:
-        ClusterError: no store, no telemetry, none of that time, no such topic, too much of it.
+    Raises `ClusterError`: no store, no telemetry, none of that time, no such topic, too much of it.
     """
     begun = time.monotonic()
     now_ms = time.time_ns() // 1_000_000

@@ -41,8 +41,7 @@ class Located:
 def locate(options: TopicOptions) -> Located:
     """Ask where the topic is, or the topics: of a pattern those that there are now.
 
-    Raises:
-        TopicNotFound, Unavailable, StoreUnavailable, InvalidArgument.
+    Raises `TopicNotFound`, `Unavailable`, `StoreUnavailable`, `InvalidArgument`.
     """
     one = _in_store if options.offline else _by_broker
     if not options.several:
@@ -84,8 +83,7 @@ def _names(options: TopicOptions) -> Sequence[str]:
 def open_for_reading(options: StoreOptions) -> ObjectStore:
     """Open a store that should be there: a mistyped folder is not made, as a broker's first start would.
 
-    Raises:
-        StoreUnavailable: no such folder.
+    Raises `StoreUnavailable`: no such folder.
     """
     parts = urlsplit(options.url)
     if "://" not in options.url or parts.scheme == "file":
@@ -105,8 +103,7 @@ def open_for_reading(options: StoreOptions) -> ObjectStore:
 def cluster_folder(store: ObjectStore, wanted: str | None) -> str:
     """The cluster's name, the first part of its keys; found where the store holds one cluster only.
 
-    Raises:
-        InvalidArgument: there are several, or it is not there.
+    Raises `InvalidArgument`: there are several, or it is not there.
     """
     found = [name for name in store.folders("") if name not in _NOT_CLUSTERS and not name.startswith(".")]
     if wanted is not None:
@@ -129,8 +126,7 @@ def store_of_broker(
 ) -> tuple[StoreOptions, str]:
     """(Store, cluster) as a broker says; what is given goes before.
 
-    Raises:
-        Unavailable: no broker. InvalidArgument: it has no object store.
+    Raises `Unavailable`: no broker. InvalidArgument: it has no object store.
     """
     from pydanube_admin.remote import call_sync
 

@@ -30,8 +30,7 @@ def schema_of(options: TopicOptions) -> StructType:
 def decoding_of(options: TopicOptions, schema: StructType) -> Decoding | None:
     """Return what fills the columns of `schema`; None: nothing is decoded.
 
-    Raises:
-        SchemaInvalid: no version of the subject has these types any more.
+    Raises `SchemaInvalid`: no version of the subject has these types any more.
     """
     if not options.decode:
         return None

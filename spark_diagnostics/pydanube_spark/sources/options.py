@@ -124,8 +124,7 @@ class TopicOptions:
     def parse(cls, options: Mapping[str, str]) -> Self:
         """From a reader's or writer's options.
 
-        Raises:
-            InvalidArgument: an unknown option, or a value that is none; `field` is the option.
+        Raises `InvalidArgument`: an unknown option, or a value that is none; `field` is the option.
         """
         given = words_of(options, _TOPIC)
         return cls(
@@ -163,8 +162,7 @@ def offsets_in(text: str, *, field: str) -> dict[str, int] | None:
 
     A partition is its number or its own name; -2 is the earliest offset, -1 the latest.
 
-    Raises:
-        InvalidArgument: it is none of this.
+    Raises `InvalidArgument`: it is none of this.
     """
     if not text.lstrip().startswith("{"):
         return None

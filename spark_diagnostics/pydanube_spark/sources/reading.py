@@ -53,8 +53,7 @@ def read_slices(options: StoreOptions, slices: tuple[Slice, ...], times: Times) 
 def open_object(store: ObjectStore, cold: ColdObject) -> ObjectReader:
     """Open an object, and check it first where its checksum is known: of a damaged footer pyarrow may end the process.
 
-    Raises:
-        ObjectMissing, CorruptObject, StoreUnavailable.
+    Raises `ObjectMissing`, `CorruptObject`, `StoreUnavailable`.
     """
     expected = None
     if cold.footer_bytes is not None and cold.footer_crc is not None:
@@ -102,8 +101,7 @@ def _batches(
 def read_tail(broker_url: str, wanted: Extent, times: Times) -> Iterator[Any]:
     """Read what is not in an object yet, from the broker, by a plain reader: nothing is acknowledged, nothing left behind.
 
-    Raises:
-        ClusterError: what the reader met.
+    Raises `ClusterError`: what the reader met.
     """
     from pydanube.sync import connect
 

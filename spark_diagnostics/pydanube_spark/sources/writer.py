@@ -112,8 +112,7 @@ class TopicWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Runs in a task.
 
-        Raises:
-            ClusterError: not stored; Spark tries the task again. ProducerFenced: another try of it has taken over.
+        Raises `ClusterError`: not stored; Spark tries the task again. ProducerFenced: another try of it has taken over.
         """
         return _write(self._options, f"spark-{self._write_id}", iterator)
 

@@ -159,8 +159,7 @@ class ObjectCatalog:
     async def claim(self, topic_id: int, *, epoch: int, folder: str, start_offset: int) -> Committed:
         """Make `epoch` the one that may change this topic, from now on.
 
-        Raises:
-            CatalogFenced: a later owner has been here.
+        Raises `CatalogFenced`: a later owner has been here.
         """
         held = await self.head(topic_id)
         if held is None:
@@ -224,8 +223,7 @@ class ObjectCatalog:
     ) -> Committed:
         """Put one object in the place of neighbours, which retire.
 
-        Raises:
-            CatalogFenced, Conflict: as `append`; also where a source is not committed any more.
+        Raises `CatalogFenced`, `Conflict`: as `append`; also where a source is not committed any more.
         """
         assert 2 <= len(sources) <= MAX_CHANGED
         assert (merged.start, merged.end) == (sources[0].start, sources[-1].end)
@@ -251,8 +249,7 @@ class ObjectCatalog:
     async def adopt(self, topic_id: int, entry: CatalogEntry, *, epoch: int) -> Committed:
         """Take in an object that is there and was not listed: behind the last one, or in the place of those it covers.
 
-        Raises:
-            CatalogFenced, Conflict: as `append`; also where it covers a part of an object.
+        Raises `CatalogFenced`, `Conflict`: as `append`; also where it covers a part of an object.
         """
         held = await self._held(topic_id, epoch)
         head = held.head

@@ -76,8 +76,7 @@ class RowGroup:
     def add(self, data: Buffer) -> BrokerPart:
         """Take a stored batch; returns its broker part.
 
-        Raises:
-            ChecksumMismatch, InvalidArgument: the batch is damaged.
+        Raises `ChecksumMismatch`, `InvalidArgument`: the batch is damaged.
         """
         owner = read_broker_part(data)
         body = memoryview(data)[BROKER_PART_BYTES:]

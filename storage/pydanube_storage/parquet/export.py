@@ -51,8 +51,7 @@ class ExportWork:
     def begin(self, arguments: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         """`token`, `path`, `format` (parquet or jsonl), `meta` (`Meta`), `partition`.
 
-        Raises:
-            AlreadyExists, InvalidArgument, DiskFull: nothing was written.
+        Raises `AlreadyExists`, `InvalidArgument`, `DiskFull`: nothing was written.
         """
         target = Path(arguments["path"])
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")

@@ -77,8 +77,7 @@ _DAMAGED: Final = (pa.ArrowException, OSError, ValueError)
 class ObjectReader:
     """Opened: the footer is read and checked. Not safe for several threads.
 
-    Raises:
-        ObjectMissing, CorruptObject, StoreUnavailable, FormatTooNew.
+    Raises `ObjectMissing`, `CorruptObject`, `StoreUnavailable`, `FormatTooNew`.
     """
 
     def __init__(self, store: ObjectStore, key: str, expected: Expected | None = None) -> None:

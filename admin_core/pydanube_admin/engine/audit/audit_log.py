@@ -73,8 +73,7 @@ class AuditLog:
     async def write(self, *records: Mapping[str, Any]) -> None:
         """Write records, after all that were noted before; on stable storage when it returns.
 
-        Raises:
-            AuditUnavailable: they are not, as far as anyone knows.
+        Raises `AuditUnavailable`: they are not, as far as anyone knows.
         """
         self.check_room()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

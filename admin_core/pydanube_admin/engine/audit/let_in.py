@@ -19,8 +19,7 @@ MOST: Final = 100  # at one start; the others at the next
 async def record_let_in(port: ClusterPort, audit: AuditLog) -> None:
     """Record each, then forget it: a crash in between records it once more.
 
-    Raises:
-        ClusterError: the audit or the metadata cannot be written; what is left is recorded at the next start.
+    Raises `ClusterError`: the audit or the metadata cannot be written; what is left is recorded at the next start.
     """
     for item in await port.list_state(LET_IN, after=None, limit=MOST):
         found = json.loads(item.value)

@@ -31,8 +31,7 @@ _LONG: Final = (-(1 << 63), (1 << 63) - 1)
 def parse_avro(schema: Any) -> AvroType:
     """The tree of a schema.
 
-    Raises:
-        SchemaInvalid: `details["path"]` is the place, as a JSON pointer into the schema.
+    Raises `SchemaInvalid`: `details["path"]` is the place, as a JSON pointer into the schema.
     """
     parser = _Parser()
     root = parser.type(schema, "", "", depth=0)

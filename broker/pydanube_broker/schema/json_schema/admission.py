@@ -24,8 +24,7 @@ _PATTERN_BYTES: Final = 256 << 10  # of a compiled expression: bounds the work f
 def admit(document: Document) -> float:
     """Looks at one place of a payload (`cost.looks`).
 
-    Raises:
-        SchemaInvalid: an expression or a reference that is not taken; `details["path"]` is its place.
+    Raises `SchemaInvalid`: an expression or a reference that is not taken; `details["path"]` is its place.
     """
     for path, pattern in _patterns(document):
         if not _is_linear(pattern):

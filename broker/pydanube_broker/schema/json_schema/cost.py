@@ -49,8 +49,7 @@ class TooManyLooks(Exception):
 def looks(document: Document) -> float:
     """Looks at one place of an instance, at most; `inf` where deeper instances have ever more of them.
 
-    Raises:
-        EndlessReference, TooManyLooks: nothing can be held against such a schema.
+    Raises `EndlessReference`, `TooManyLooks`: nothing can be held against such a schema.
     """
     if not isinstance(document.root, Mapping):
         return 1.0

@@ -87,8 +87,7 @@ def pointer(path: str, *tokens: str | int) -> str:
 def parse_json_schema(value: Any) -> tuple[Document, jsonschema_rs.Validator]:
     """The document and its compiled validator.
 
-    Raises:
-        SchemaInvalid: `details["path"]` is a JSON pointer to the fault.
+    Raises `SchemaInvalid`: `details["path"]` is a JSON pointer to the fault.
     """
     if not isinstance(value, (dict, bool)):
         raise _bad("", "a JSON Schema is an object, or true or false", value)

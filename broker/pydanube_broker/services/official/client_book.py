@@ -86,8 +86,7 @@ class ClientBook:
     async def read(self, record: TopicRecord) -> Callable[[Topic], None]:
         """Read who the ids of a topic belong to that is about to be served; what is returned takes them in.
 
-        Raises:
-            StoreUnavailable.
+        Raises `StoreUnavailable`.
         """
         items, _ = await read_all(self._store, keys.clients_range(record.topic_id))
 
@@ -139,8 +138,7 @@ class ClientBook:
     ) -> KnownProducer:
         """The producer of that name, admitted by the topic's gate, its id on stable storage.
 
-        Raises:
-            ProducerFenced, LimitReached, QuotaExceeded: it may not come.
+        Raises `ProducerFenced`, `LimitReached`, `QuotaExceeded`: it may not come.
         """
         number = producer_id(topic.name, name)
         known = self.producer(number)
@@ -165,8 +163,7 @@ class ClientBook:
         """The producer of that name, admitted by the topic's gate; nothing is written down for it, and it is
         forgotten with its last sign of life.
 
-        Raises:
-            ProducerFenced, LimitReached, QuotaExceeded: it may not come, and is not known afterwards.
+        Raises `ProducerFenced`, `LimitReached`, `QuotaExceeded`: it may not come, and is not known afterwards.
         """
         number = producer_id(topic.name, name)
         known = self.producer(number)
@@ -226,8 +223,7 @@ class ClientBook:
     def _forget_one(self, others: Mapping[int, KnownProducer] | Mapping[int, KnownConsumer]) -> str | None:
         """Where there are too many, of a topic or subscription or of all: forget one that is gone; the key of its record.
 
-        Raises:
-            LimitReached: those looked at are all in use.
+        Raises `LimitReached`: those looked at are all in use.
         """
         found: Iterable[KnownProducer | KnownConsumer]
         if len(others) >= MAX_NAMES:

@@ -198,8 +198,7 @@ class Grouping:
     def add(self, topic: Topic, pending: Pending) -> None:
         """Queue a checked message; its reply is answered once it is committed.
 
-        Raises:
-            Overloaded: too much waits for its commit.
+        Raises `Overloaded`: too much waits for its commit.
         """
         if self._waiting_bytes + pending.size > WAITING_BYTES:
             raise Overloaded("too much waits for the disk; try again in a moment", retry_after_ms=100)

@@ -97,8 +97,7 @@ class KnownProducer:
     def admit(self, mode: AccessMode) -> None:
         """Let it in as the topic's gate allows, beside or instead of others.
 
-        Raises:
-            ProducerFenced, LimitReached: nothing has changed.
+        Raises `ProducerFenced`, `LimitReached`: nothing has changed.
         """
         gate, present = self.topic.gate, self.topic.producers_connected - self.here
         if self.admitted is mode:

@@ -30,8 +30,7 @@ class SchemaGate(Protocol):
     def check(self, topic: Topic, message: SentMessage) -> Awaitable[None] | None:
         """Hold a message against the topic's policy: at once, or by what is returned where that takes longer.
 
-        Raises:
-            InvalidArgument, PayloadInvalid: both INVALID_ARGUMENT, which every official client takes as final.
+        Raises `InvalidArgument`, `PayloadInvalid`: both INVALID_ARGUMENT, which every official client takes as final.
         """
 
 

@@ -100,8 +100,7 @@ class KeySlots:
 
     def check_room(self) -> None:
         """
-        Raises:
-            LimitReached: a part is routed with one byte a message.
+        Raises `LimitReached`: a part is routed with one byte a message.
         """
         if sum(m is not None for m in self._members) >= MAX_ROUTED:
             raise LimitReached(

@@ -143,8 +143,7 @@ class _Member:
 
         A failed attempt is no error here: the call that follows is refused at once and says why.
 
-        Raises:
-            Refused: neither has happened in time; nothing was sent.
+        Raises `Refused`: neither has happened in time; nothing was sent.
         """
         import grpc
 
