@@ -12,16 +12,17 @@ killed too, it goes on, or finds all done:
 3. etcd's revision is raised above all that the directory and the store have seen, since ids come from it, and this
    directory's turn is over.
 4. The last one ends it: epochs and incarnations are raised above what may have been given out since the snapshot, the newest
-   mark of the store is known to etcd from now on (`tier.metadata_witness`), and the cluster is of a new generation.
+   mark of the store is known to etcd from now on (`tier.metadata_witness`), and the cluster's identity names this recovery.
 
-A directory of an older generation was not seen: its broker does not start. Recovered later, it keeps the topics that wait for
-it, and what it has of others goes to `lost+found`.
+A directory that does not name it too was not seen: its broker does not start. Recovered later, it keeps the topics that wait
+for it, and what it has of others goes to `lost+found`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import secrets
 from collections.abc import Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
@@ -59,13 +60,13 @@ from pydanube_broker.metadata_home import (
     RESIDENTS,
     Home,
     Identity,
+    Recovering,
     Resident,
     broker_key,
     check_identity,
     check_resident,
     options_of,
     resident_of,
-    waiting_of,
 )
 from pydanube_broker.settings import Settings
 from pydanube_broker.tier.adopting import adopt
@@ -84,6 +85,7 @@ log = logging.getLogger("pydanube.cluster")
 
 _JUMP: Final = 1000  # epochs of a topic, lives of a broker, since a snapshot; `cluster.ids` has room for 2^23
 _MARGIN: Final = 5000  # revisions of the last minute, which no directory had noted yet
+_ID_BYTES: Final = 8
 _RAISED: Final = "/cluster/revision"  # written again and again, so that etcd's revision rises
 
 
@@ -96,7 +98,6 @@ class Recovered:
     objects: int
     lost_and_found: str | None
     waiting: tuple[str, ...]
-    generation: int
 
 
 async def recover(
@@ -174,54 +175,36 @@ class _OneDirectory:
     async def run(self, newest: int, without: tuple[str, ...]) -> Recovered:
         identity = await self._identity()
         await self._check_without(without)
-        name = await self._etcd.get(CLUSTER_KEY)
-        self._cluster = "" if name is None else name.value.decode()
         resident = await self._resident()
         mark = await self._newest_mark(SCOPE)
         seen = max(self._home.revision, newest, 0 if mark is None else mark.incarnation)
-        late = self._home.generation < identity.generation
-        waiting = await self._waiting()
-        if waiting is None and not late:
-            if not await self._is_behind(seen, mark):
+        pending = await self._pending()
+        if pending is None and await self._is_behind(seen, mark):
+            pending = await self._begin()
+        recovery = identity.recovery if pending is None else pending.recovery
+        if self._home.recovery == recovery:
+            if pending is None:
                 self._say(f"{self._url} is no older than {self._folder}: there is nothing to recover")
-                return self._result(identity)
-            waiting = await self._begin()
-        topics, objects, kept = 0, 0, None
-        if late or (waiting is not None and str(self._me) in waiting):
+            topics, objects, kept = 0, 0, None
+        else:
             self._say("the journal is read")
             await self._hub.journal.begin()  # its last records were acknowledged, too
             self._hub.fold_replayed()
-            topics = await self._claim_topics(late=late)
+            topics = await self._claim_topics(late=pending is None)
             objects = await self._take_in_objects()
-            kept = await self._keep_the_rest(late=late)
+            kept = await self._keep_the_rest(late=pending is None)
             await self._know_own_life(resident)
             await raise_revision(self._etcd, Revision(seen + _MARGIN), Put(_RAISED, b""), self._say)
             await self._etcd.transact([Delete(_RAISED)])
-        generation = identity.generation + (not late)
-        revision = self._etcd.statistics().revision
-        replace(self._home, metadata=self._url, revision=revision, generation=generation).write(self._folder)
-        if not late:
+            revision = self._etcd.statistics().revision
+            replace(self._home, metadata=self._url, revision=revision, recovery=recovery).write(self._folder)
+        waiting: tuple[str, ...] = ()
+        if pending is not None:
             waiting = await self._turn_is_over(without)
             if not waiting:
-                identity = await self._end(identity)
-        return self._result(identity, topics=topics, objects=objects, kept=kept, waiting=waiting or ())
-
-    def _result(
-        self,
-        identity: Identity,
-        *,
-        topics: int = 0,
-        objects: int = 0,
-        kept: str | None = None,
-        waiting: tuple[str, ...] = (),
-    ) -> Recovered:
+                await self._end(identity, recovery)
         return Recovered(
-            broker_id=str(self._me),
-            topics=topics,
-            objects=objects,
-            lost_and_found=kept,
-            waiting=waiting,
-            generation=identity.generation,
+            broker_id=str(self._me), topics=topics, objects=objects, lost_and_found=kept, waiting=waiting
         )
 
     # -- whether there is anything to do ---------------------------------------------------------------------
@@ -231,6 +214,15 @@ class _OneDirectory:
         identity = None if item is None else Identity.of(item.value)
         check_identity(self._home, identity, self._url, self._folder)
         assert identity is not None
+        name = await self._etcd.get(CLUSTER_KEY)
+        if name is None:
+            raise ClusterMismatch(
+                f"{self._url} was restored from a snapshot of before any broker of it was ready: there is nothing in it to go on "
+                "with. Restore a newer one",
+                field="metadata.url",
+                value=self._url,
+            )
+        self._cluster = name.value.decode()
         return identity
 
     async def _check_without(self, without: tuple[str, ...]) -> None:
@@ -245,15 +237,15 @@ class _OneDirectory:
                     value=each,
                 )
 
-    async def _waiting(self) -> tuple[str, ...] | None:
+    async def _pending(self) -> Recovering | None:
         item = await self._etcd.get(RECOVERING)
-        return None if item is None else waiting_of(item.value)
+        return None if item is None else Recovering.of(item.value)
 
     async def _is_behind(self, seen: int, mark: OwnerMark | None) -> bool:
         noted = await read_noted(self._etcd)
         return noted.read_at < seen or (mark is not None and not noted.knows(mark))
 
-    async def _begin(self) -> tuple[str, ...]:
+    async def _begin(self) -> Recovering | None:
         """Let no broker start until all directories that the snapshot knows were seen."""
         members, _ = await read_all(self._etcd, keys.MEMBERS)
         if members:
@@ -270,9 +262,10 @@ class _OneDirectory:
         known -= {keys.number_in_key(item.key) for item in removed}
         waiting = tuple(str(each) for each in sorted(known))
         self._say(f"no broker starts on {self._url} until this is done for {', '.join(waiting)}")
+        begun = Recovering(recovery=secrets.token_hex(_ID_BYTES), waiting=waiting)
         with suppress(GuardFailed):  # another directory was quicker
-            await self._etcd.transact([Put(RECOVERING, _to_json(waiting))], guards=[Absent(RECOVERING)])
-        return await self._waiting() or ()
+            await self._etcd.transact([Put(RECOVERING, begun.to_json())], guards=[Absent(RECOVERING)])
+        return await self._pending()
 
     # -- what the directory knows ----------------------------------------------------------------------------
 
@@ -377,8 +370,6 @@ class _OneDirectory:
             await write_known(self._etcd, scope, Known(incarnation=mark.incarnation, life=mark.life))
 
     async def _newest_mark(self, scope: str) -> OwnerMark | None:
-        if not self._cluster:
-            return None
         said, _ = await self._child.call("owner_newest", {"cluster": self._cluster, "scope": scope})
         return None if said["mark"] is None else OwnerMark(**said["mark"])
 
@@ -390,15 +381,16 @@ class _OneDirectory:
             item = await self._etcd.get(RECOVERING)
             if item is None:
                 return ()
-            left = tuple(
-                each for each in waiting_of(item.value) if each not in without and each != str(self._me)
-            )
+            pending = Recovering.of(item.value)
+            left = tuple(each for each in pending.waiting if each not in without and each != str(self._me))
             with suppress(GuardFailed):
                 guard = ModRevision(RECOVERING, item.mod_revision)
-                await self._etcd.transact([Put(RECOVERING, _to_json(left))], guards=[guard])
+                await self._etcd.transact(
+                    [Put(RECOVERING, replace(pending, waiting=left).to_json())], guards=[guard]
+                )
                 return left
 
-    async def _end(self, identity: Identity) -> Identity:
+    async def _end(self, identity: Identity, recovery: str) -> None:
         """What may have been given out after the snapshot is left behind, and brokers may start."""
         self._say("epochs and incarnations are raised")
         for tree in (keys.EPOCHS, keys.INCARNATIONS):
@@ -408,7 +400,7 @@ class _OneDirectory:
         mark, noted = await self._newest_mark(SCOPE), await read_noted(self._etcd)
         if mark is not None and not noted.knows(mark):
             await note(self._etcd, noted, mark.incarnation, mark.life)
-        following = replace(identity, generation=identity.generation + 1)
+        following = replace(identity, recovery=recovery)
         pending = await self._etcd.get(RECOVERING)
         if pending is not None:
             with suppress(GuardFailed):  # the same command ends it for another directory
@@ -416,12 +408,7 @@ class _OneDirectory:
                     [Put(IDENTITY, following.to_json()), Delete(RECOVERING)],
                     guards=[ModRevision(RECOVERING, pending.mod_revision)],
                 )
-        log.info("cluster_recovered", extra={"generation": following.generation})
-        return following
-
-
-def _to_json(waiting: tuple[str, ...]) -> bytes:
-    return json.dumps(waiting).encode()
+        log.info("cluster_recovered", extra={"recovery": recovery})
 
 
 def _raised(item: KeyValue) -> bytes:

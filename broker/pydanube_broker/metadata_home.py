@@ -5,7 +5,7 @@ cursors are two halves of one state, as `topics.agreement` says of the files. On
 
 | who | where | what |
 |---|---|---|
-| the prefix | `/cluster/identity` | a random id, made with the first broker, and how often etcd was recovered (`cluster_recovery`) |
+| the prefix | `/cluster/identity` | a random id, made with the first broker, and that of the last recovery (`cluster_recovery`) |
 | the prefix | `/cluster/brokers/<id>` | a broker that uses it: its directory, and the life of it |
 | the directory | `cluster.json` | that id, the highest revision seen, its present life and the one it was about to begin |
 
@@ -67,7 +67,7 @@ class Home:
     revision: int = 0
     life: str = ""
     next_life: str = ""
-    generation: int = 0
+    recovery: str = ""  # the last one that the directory took part in
 
     @staticmethod
     def read(folder: Path) -> Home | None:
@@ -91,14 +91,30 @@ class Home:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The value of `/cluster/identity`. `generation`: how often the cluster went on with an older etcd."""
+    """The value of `/cluster/identity`. `recovery`: the last time that the cluster went on with an older etcd, a random id."""
 
     cluster_id: str
-    generation: int = 0
+    recovery: str = ""
 
     @classmethod
     def of(cls, value: bytes) -> Identity:
         return cls(**json.loads(value))
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovering:
+    """The value of `/cluster/recovering`. `waiting`: brokers whose directories the restored etcd is still to hear of."""
+
+    recovery: str
+    waiting: tuple[str, ...]
+
+    @classmethod
+    def of(cls, value: bytes) -> Recovering:
+        found = json.loads(value)
+        return cls(recovery=found["recovery"], waiting=tuple(found["waiting"]))
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -263,6 +279,13 @@ async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: s
     """Check that directory and prefix belong together, then take the broker's id there for this life of the directory."""
     folder, revision = data_dir.path, store.statistics().revision
     identity = await store.get(IDENTITY)
+    waiting = await store.get(RECOVERING)
+    if waiting is not None:
+        raise _mismatch(
+            f"{url} was restored from an older snapshot, and is recovered now: no broker starts before danube cluster recover "
+            f"was called for the data directories of {', '.join(Recovering.of(waiting.value).waiting) or 'all brokers'}",
+            folder,
+        )
     if home is None and newest_id:
         raise CorruptJournal(
             f"{folder} holds messages, and neither {_FILE} nor {SQLITE} says to which topics they belong. Nothing was "
@@ -276,14 +299,7 @@ async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: s
     if identity is None:
         identity = await _found(store, url, folder)
     found = Identity.of(identity.value)
-    known = home or Home(cluster_id=found.cluster_id, metadata=url, generation=found.generation)
-    waiting = await store.get(RECOVERING)
-    if waiting is not None:
-        raise _mismatch(
-            f"{url} was restored from an older snapshot, and is recovered now: no broker starts before danube cluster recover "
-            f"was called for the data directories of {', '.join(waiting_of(waiting.value)) or 'all brokers'}",
-            folder,
-        )
+    known = home or Home(cluster_id=found.cluster_id, metadata=url, recovery=found.recovery)
     key = broker_key(data_dir.broker_id)
     resident = await store.get(key)
     own = resident_of(data_dir, secrets.token_hex(8))
@@ -309,11 +325,6 @@ def resident_of(data_dir: DataDir, life: str) -> Resident:
     )
 
 
-def waiting_of(value: bytes) -> tuple[str, ...]:
-    """The brokers in a value of `RECOVERING`."""
-    return tuple(json.loads(value))
-
-
 def _check_home(
     home: Home, found: Identity | None, revision: int, newest_id: int, url: str, folder: Path
 ) -> None:
@@ -321,7 +332,7 @@ def _check_home(
     check_identity(home, found, url, folder)
     if revision < (seen := max(home.revision, newest_id)):
         raise was_put_back(revision, seen)
-    if found is not None and home.generation < found.generation:
+    if found is not None and home.recovery != found.recovery:
         raise _mismatch(
             f"{url} was restored from an older snapshot and recovered without {folder}, which it knows too little of. "
             f"Nothing was changed. Recover it, then start it: danube cluster recover {folder} --metadata {url}",

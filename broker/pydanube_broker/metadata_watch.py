@@ -162,7 +162,7 @@ async def _notice_absence(store: EtcdStore, data_dir: DataDir, health: Health) -
             health.metadata_away = error
         else:
             health.metadata_away = None
-            recovered = any(Identity.of(item.value).generation > home.generation for item in page.items)
+            recovered = any(Identity.of(item.value).recovery != home.recovery for item in page.items)
             if page.revision < seen or recovered:
                 health.fence(was_put_back(page.revision, seen))
                 return
