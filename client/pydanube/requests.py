@@ -17,7 +17,7 @@ from functools import partial
 from secrets import token_hex
 from typing import Any, Final
 
-from pydanube_core.errors import ClusterError, DeadlineExceeded, WindowFull
+from pydanube_core.errors import ClosedResource, ClusterError, DeadlineExceeded, WindowFull
 from pydanube_core.names import TopicName
 
 from pydanube.arguments import check_number, with_timing
@@ -59,9 +59,13 @@ class Requests:
         self._tasks = TaskOwner()
 
     async def aclose(self) -> None:
-        """Wait for nothing more; producers and consumers are the client's to close."""
+        """End what waits for a reply; producers and consumers are the client's to close."""
         if self._timer is not None:
             self._timer.cancel()
+        for reply, _ in self._waiting.values():
+            if not reply.done():
+                reply.set_exception(ClosedResource("the client was closed before the reply came"))
+        self._producers.clear()
         await self._tasks.aclose()
 
     async def request(self, service: str, payload: bytes, key: str | None, timeout_s: float) -> Message:
@@ -71,7 +75,6 @@ class Requests:
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Message] = loop.create_future()
         until_s = loop.time() + timeout_s
-        self._waiting[number] = reply, until_s
         try:
             opened = self._opened(name)
             if opened is None:
@@ -86,6 +89,7 @@ class Requests:
                     sent = await producer._send_in_turn(payload, key, attributes, None)
             # The receipt wakes nobody: meanwhile the request is handled, perhaps in this very loop.
             _when_failed(sent, partial(self._refused, name, reply))
+            self._waiting[number] = reply, until_s  # in the turn in which it was sent: no reply is here yet
             self._end_by(until_s)
             return await reply
         except TimeoutError:
@@ -94,7 +98,7 @@ class Requests:
                 topic=name, outcome="unknown",
             ) from None  # fmt: skip
         finally:
-            del self._waiting[number]
+            self._waiting.pop(number, None)
 
     def _end_by(self, until_s: float) -> None:
         """Look then whose time is over: one timer for all, since one for each costs as much as encoding the request."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydanube import (
     Client,
+    ClosedResource,
     DeadlineExceeded,
     InvalidArgument,
     Message,
@@ -96,6 +97,15 @@ async def test_each_request_has_its_own_time(memory: InMemoryCluster) -> None:
         assert not patient.done()
         async with responder(client, upper):
             assert (await patient).payload == b"ONE"
+
+
+async def test_closing_the_client_ends_what_waits_for_a_reply(memory: InMemoryCluster) -> None:
+    async with memory.connect() as other, other.consumer("service", "s", create=True) as consumer:
+        async with memory.connect() as client:
+            asked = asyncio.create_task(client.request("service", b"one", timeout_s=60))
+            await anext(consumer)  # it is sent
+        with pytest.raises(ClosedResource, match="before the reply"):
+            await asked
 
 
 async def test_a_message_that_asks_for_nothing_takes_no_reply(memory: InMemoryCluster) -> None:
