@@ -4,8 +4,8 @@ What happened after the snapshot is in the data directories and in the object st
 starts. The command is called once for each data directory, in any order, while no broker runs. Called again, after it was
 killed too, it goes on, or finds all done:
 
-1. `/cluster/recovering` names the brokers whose directories are still to be seen: all that the snapshot knows. No broker starts
-   while it is there.
+1. `/cluster/recovering` names the brokers whose directories are still to be seen: all that the snapshot or the store knows. No
+   broker starts while it is there.
 2. Topics that the directory's journal has in a later epoch than etcd were given to this broker after the snapshot: they are its
    own again. The catalog takes in objects that are newer than it. What the journal has of topics that etcd does not know is
    written to `lost+found` in the store: nobody can say what they were.
@@ -23,11 +23,12 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+import anyio
 from pydanube_core.errors import ClusterMismatch, Conflict, InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog import ObjectCatalog
@@ -42,7 +43,7 @@ from pydanube_storage.metadata import (
     read_all,
 )
 from pydanube_storage.metadata.etcd import EtcdStore
-from pydanube_storage.objects import ObjectName, OwnerMark, topic_folder
+from pydanube_storage.objects import ObjectName, OwnerMark, open_store, topic_folder
 
 from pydanube_broker.adoption import checked_folder
 from pydanube_broker.cluster import keys
@@ -226,8 +227,7 @@ class _OneDirectory:
         return identity
 
     async def _check_without(self, without: tuple[str, ...]) -> None:
-        residents, _ = await read_all(self._etcd, RESIDENTS)
-        known = {str(keys.number_in_key(item.key)) for item in residents} - {str(self._me)}
+        known = await self._brokers() - {str(self._me)} if without else set()
         for each in without:
             if each not in known:
                 others = ", ".join(sorted(known)) or "there are none"
@@ -236,6 +236,23 @@ class _OneDirectory:
                     field="without",
                     value=each,
                 )
+
+    async def _brokers(self) -> set[str]:
+        """All brokers that were not removed: of those that joined after the snapshot the store has the marks."""
+        residents, _ = await read_all(self._etcd, RESIDENTS)
+        removed, _ = await read_all(self._etcd, keys.REMOVED)
+        marked = await anyio.to_thread.run_sync(self._marked)
+        known = {str(keys.number_in_key(item.key)) for item in residents} | {str(self._me)}
+        known |= {each for each in marked if each.isdigit()}
+        return known - {str(keys.number_in_key(item.key)) for item in removed}
+
+    def _marked(self) -> Sequence[str]:
+        """The folders of marks in the store. Blocking."""
+        store = open_store(store_options(self._settings, self._folder, spool=str(self._me)))
+        try:
+            return store.folders(f"{self._cluster}/owner")
+        finally:
+            store.close()
 
     async def _pending(self) -> Recovering | None:
         item = await self._etcd.get(RECOVERING)
@@ -246,7 +263,7 @@ class _OneDirectory:
         return noted.read_at < seen or (mark is not None and not noted.knows(mark))
 
     async def _begin(self) -> Recovering | None:
-        """Let no broker start until all directories that the snapshot knows were seen."""
+        """Let no broker start until the directories of all were seen."""
         members, _ = await read_all(self._etcd, keys.MEMBERS)
         if members:
             names = ", ".join(str(keys.number_in_key(item.key)) for item in members)
@@ -256,11 +273,7 @@ class _OneDirectory:
                 field="metadata.url",
                 value=self._url,
             )
-        residents, _ = await read_all(self._etcd, RESIDENTS)
-        removed, _ = await read_all(self._etcd, keys.REMOVED)
-        known = {keys.number_in_key(item.key) for item in residents} | {self._me}
-        known -= {keys.number_in_key(item.key) for item in removed}
-        waiting = tuple(str(each) for each in sorted(known))
+        waiting = tuple(sorted(await self._brokers()))
         self._say(f"no broker starts on {self._url} until this is done for {', '.join(waiting)}")
         begun = Recovering(recovery=secrets.token_hex(_ID_BYTES), waiting=waiting)
         with suppress(GuardFailed):  # another directory was quicker
