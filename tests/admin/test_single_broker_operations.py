@@ -160,6 +160,20 @@ async def test_metrics_are_the_sums_of_the_lists_and_make_no_list(
     assert (await cluster("topics.metrics", topic="wide"))["subscriptions"] == 3
 
 
+async def test_metrics_are_counted_while_publishes_to_other_topics_are_refused(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rejected = cluster.broker.metrics.rejected
+
+    class Refusing:
+        async def __call__(self) -> None:
+            rejected[f"/default/other-{len(rejected)}", "OVERLOADED"] += 1
+
+    monkeypatch.setattr("pydanube_broker.port.sessions.Slices", Refusing)
+    await cluster("cluster.metrics")
+    assert (await cluster("cluster.metrics"))["publish_rejected"] >= 1
+
+
 async def test_a_subscription_is_described(cluster: Administered) -> None:
     await cluster.publish("orders", b"1", b"2")
     described = await cluster("subscriptions.describe", topic="orders", subscription="billing")

@@ -65,23 +65,16 @@ class SessionsPart:
         registry, metrics = self._broker.registry, self._broker.metrics
         topics = registry.topics if topic is None else registry.known_parts(TopicName.parse(topic))
         names = {one.name for one in topics}
-        refused = (count for (one, _), count in metrics.rejected.items() if topic is None or one in names)
+        refused = sum(count for (one, _), count in metrics.rejected.items() if topic is None or one in names)
         slices, now = Slices(), now_ms()
         logs, cursors = [(0,) * 6], [(0,) * 6]
         for one in topics:  # in plain tuples: a console asks for ten thousand topics every two seconds
             await slices()
+            # What happened is counted of all logs; what is there, of those of users.
             there = topic is not None or one.options.topic.namespace != SYSTEM_NAMESPACE
             stored = sum(self._broker.stored_bytes(one)) if there else 0
-            logs.append(
-                (
-                    one.messages_in,
-                    one.bytes_in,
-                    there,
-                    there * one.producers_connected,
-                    there * one.readers,
-                    stored,
-                )
-            )
+            clients = (there * one.producers_connected, there * one.readers)
+            logs.append((one.messages_in, one.bytes_in, there, *clients, stored))
             for pump in one.subscriptions.values():
                 state = pump.cursor_state(now)
                 counted = (there, there * len(pump.links), there * state.lag_messages)
@@ -95,7 +88,7 @@ class SessionsPart:
             bytes_in=bytes_in,
             messages_out=messages_out,
             redelivered=redelivered,
-            publish_rejected=sum(refused),
+            publish_rejected=refused,
             dropped=dropped,
             logs=count,
             subscriptions=subscriptions,

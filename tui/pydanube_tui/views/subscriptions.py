@@ -15,8 +15,7 @@ _SUMMED: Final = (
     *("lag_messages", "lag_bytes", "lost_messages", "in_flight", "redelivered", "dead_lettered"),
     *("consumers", "produce_rate", "consume_rate"),
 )
-
-_OF_A_PARTITION: Final = ("partition", "next_offset", "next_unacked")
+_OF_A_PARTITION: Final = ("partition", "next_offset", "next_unacked")  # left out
 
 
 def merged(items: Iterable[Item]) -> list[Item]:
@@ -28,7 +27,10 @@ def merged(items: Iterable[Item]) -> list[Item]:
 
 
 def _together(parts: Sequence[Item]) -> Item:
-    """Partitions as one item: sums, and the worst status, the oldest message, the longest eta of them; None if one is unknown."""
+    """The partitions of a subscription as one item: sums, the worst status, the oldest message, the longest eta.
+
+    A sum or an eta is None where that of one partition is.
+    """
     worst = max(parts, key=lambda part: (rank(part["status"]), part["lag_messages"]))
     columns = {name: [part.get(name) for part in parts] for name in _SUMMED}
     ways = [part["eta_s"] for part in parts if part["lag_messages"]]
