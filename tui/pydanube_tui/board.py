@@ -102,6 +102,7 @@ class Board(App[None]):
         self.wake = asyncio.Event()  # ask now
         self.settled = asyncio.Event()  # an answer, or that there is none, is on the screen
         self.prompting = ""
+        self.narrowed = ""  # the words after `/` that were tried last; a filter that took too long is none
         self.said: deque[str] = deque(maxlen=HISTORY)  # after `:`
         self.recalled = 0  # how far back in them
         self.last_used = self.options.now()

@@ -177,7 +177,7 @@ class Console(Doing):
         self.prompting, self.recalled = kind, 0
         prompt = self.query_one("#prompt", Input)
         prompt.add_class("-open")
-        prompt.value = self.filter.text if kind == "/" and self.filter is not None else ""
+        prompt.value = self.narrowed = self.filter.text if kind == "/" and self.filter is not None else ""
         prompt.suggester = SUGGESTER if kind == ":" else None
         prompt.placeholder = _PLACEHOLDERS[kind]
         prompt.cursor_position = len(prompt.value)
@@ -215,8 +215,9 @@ class Console(Doing):
         Raises:
             FilterError: they are no filter; the rows stay.
         """
-        if self.prompting == "/" and words != ("" if self.filter is None else self.filter.text):
-            self.filter = parse(words, self.page.columns) if words else None
+        if self.prompting == "/" and words != self.narrowed:
+            filter = parse(words, self.page.columns) if words else None
+            self.filter, self.narrowed = filter, words
             self.draw()
 
     def _submit(self, words: str) -> None:
