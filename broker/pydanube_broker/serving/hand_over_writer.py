@@ -1,12 +1,14 @@
 """Sections of many topics on their way into fragments: what comes while one is written goes into the next together.
 
-A drain of a thousand quiet topics so makes as many objects as uploads fit into its time, and a lone move does not wait.
+A lone move does not wait; where an object had several topics, the next one waits for more of them, so that a drain of a thousand
+quiet topics makes less than a hundred.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Final
 
 from pydanube_core.errors import ClusterError
 
@@ -14,6 +16,8 @@ from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.move_record import HandOverPart
 from pydanube_broker.tier.fragments import Fragments
 from pydanube_broker.topics.fragment import FragmentBuilder, Section
+
+_GATHER_S: Final = 0.1
 
 _Waiting = tuple[Section, asyncio.Future[HandOverPart]]
 
@@ -47,14 +51,16 @@ class HandOverWriter:
     async def _write_all(self) -> None:
         try:
             while self._waiting:
-                await self._write_one()
+                if await self._write_one() > 1:
+                    await asyncio.sleep(_GATHER_S)
         finally:
             self._writing = None
             for _, done in self._waiting:
                 done.cancel()
             self._waiting.clear()
 
-    async def _write_one(self) -> None:
+    async def _write_one(self) -> int:
+        """Write what waits, as far as it fits into one object; returns of how many topics that was."""
         builder = FragmentBuilder(self._broker_id)
         taken = []
         while self._waiting and not builder.is_full:
@@ -67,7 +73,7 @@ class HandOverWriter:
             for _, done in taken:
                 if not done.done():
                     done.set_exception(error)
-            return
+            return 0
         except asyncio.CancelledError:
             for _, done in taken:
                 done.cancel()
@@ -84,3 +90,4 @@ class HandOverWriter:
                         end_offset=place.end_offset,
                     )
                 )
+        return len(taken)
