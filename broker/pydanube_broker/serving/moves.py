@@ -44,7 +44,9 @@ _SAY_S: Final = 60.0  # between two times that this broker says where its topics
 _LEAVING_AT_ONCE: Final = 200  # moves that a drain begins between two looks
 _QUIET_LOOKS: Final = 120  # in a row that show nothing on its way, before old fragments are deleted
 _OLD_MS: Final = 3_600_000  # far longer than a move, and than clocks differ
-_RETRY_MS: Final = 100  # for who calls while a topic is handed over
+_RETRY_MS: Final = (
+    10  # for who calls while a topic is handed over: where it is looked up, they wait until it has arrived
+)
 
 
 class Moves:

@@ -20,7 +20,7 @@ from pydanube_storage.metadata import MetadataStore
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import Epoch, TopicId, numbers_of
 from pydanube_broker.cluster.joined import JoinedBroker, Seen
-from pydanube_broker.cluster.keys import subscription_key, topic_key
+from pydanube_broker.cluster.keys import number_in_key, subscription_key, topic_key
 from pydanube_broker.cluster.lone import LoneBroker
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.records import DispatchStrategy, SubscriptionRecord, TopicRecord
@@ -75,6 +75,7 @@ class Ownership:
         self._engine = engine
         self._memory = memory  # nothing outlives the process
         self._opening: dict[TopicName, anyio.Event] = {}  # created, not served yet
+        self._arrivals: dict[TopicId, anyio.Event] = {}  # topics whose next owner somebody waits for
 
     @asynccontextmanager
     async def opened(
@@ -96,6 +97,7 @@ class Ownership:
         def note(key: str) -> None:
             changed(key)
             self.on_assigned(key)
+            self._arrived(TopicId(number_in_key(key)))
 
         office: LoneBroker | JoinedBroker
         if self.several:
@@ -154,6 +156,21 @@ class Ownership:
         """Whether a topic goes from one broker to another now, as far as is known here."""
         place = self.office.place(TopicId(topic_id))
         return topic_id in self.held or (place is not None and place.stage is not Stage.SERVING)
+
+    async def until_placed(self, topic_id: TopicId) -> None:
+        """Return once a topic that goes from one broker to another is with the other, and served if that is this one."""
+        while self._is_between(topic_id):
+            await self._arrivals.setdefault(topic_id, anyio.Event()).wait()
+
+    def _is_between(self, topic_id: TopicId) -> bool:
+        place = self.office.place(topic_id)
+        if place is None or not place.is_served:
+            return place is not None
+        return self.is_mine(topic_id) and topic_id in self.on_their_way and place.topic not in self.topics
+
+    def _arrived(self, topic_id: TopicId) -> None:
+        if (waiting := self._arrivals.pop(topic_id, None)) is not None:
+            waiting.set()
 
     def moves(self) -> list[MoveFacts]:
         """Topics that are on their way, at whichever broker."""
@@ -268,6 +285,7 @@ class Ownership:
             if not self._catalog.keeps_cursor(record.topic_id, number):
                 del topic.state.cursors[number]
         self.on_served(record.topic)
+        self._arrived(record.topic_id)
         return topic
 
     def _opened(self, record: TopicRecord, epoch: Epoch) -> Topic:

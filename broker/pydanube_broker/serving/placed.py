@@ -18,6 +18,7 @@ from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.serving.registry import Registry
 
 _ASKING: Final = 8  # reads of unknown names at once
+_PATIENCE_S: Final = 1.0  # for a topic on its way: then whoever asks tries it again
 _MOST_ASKING: Final = 256  # that wait for one; a flood of unknown names is answered by what is known
 
 
@@ -91,7 +92,7 @@ class Placement:
     async def reach(self, name: TopicName) -> None:
         """See that what other brokers have just made or assigned is known here, and served if it is this broker's.
 
-        Raises `StoreUnavailable`.
+        A topic that is being handed over is waited for, for a moment. Raises `StoreUnavailable`.
         """
         registry = self._registry
         ownership, index = registry.ownership, registry.catalog.index
@@ -114,3 +115,6 @@ class Placement:
         if ours:
             with anyio.CancelScope(shield=True):
                 await ownership.acquire(ours)
+        with anyio.move_on_after(_PATIENCE_S):
+            for each in records:
+                await ownership.until_placed(each.topic_id)

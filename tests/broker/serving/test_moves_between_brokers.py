@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.ids import BrokerId
-from pydanube_broker.serving import moves
+from pydanube_broker.cluster.move_leader import MoveLeader
+from pydanube_broker.serving import moves, placed
+from pydanube_broker.serving.placed import Placement
 from pydanube_core.errors import Conflict, InvalidArgument
 from pydanube_core.names import TopicName
 
@@ -92,6 +95,39 @@ async def test_what_is_sealed_goes_to_its_next_owner_before_the_leader_looks_rou
     monkeypatch.setattr(moves, "_LOOK_S", 3600.0)
     for _ in range(2):  # the leader has at most one look left
         await move(cluster, "t", cluster.others("t")[0])
+
+
+async def test_who_looks_up_a_topic_on_its_way_is_told_where_it_arrives(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = TopicName.parse("t")
+    await create(cluster.brokers[1], "t")
+    await until(lambda: cluster.serves(name))
+    target = cluster.others("t")[0]
+    gate, assign = anyio.Event(), MoveLeader.take_step
+
+    async def at_the_gate(*arguments: Any) -> None:
+        await gate.wait()
+        await assign(*arguments)
+
+    async def look_up(broker: Broker) -> None:
+        placement = Placement(broker.registry)
+        await placement.reach(name)
+        (place,) = placement.parts(name)[1]
+        found.append(place.broker_url)
+
+    monkeypatch.setattr(MoveLeader, "take_step", at_the_gate)
+    monkeypatch.setattr(placed, "_PATIENCE_S", 90.0)
+    found: list[str] = []
+    topic_id = cluster.owner("t").registry.known(name).topic_id
+    async with anyio.create_task_group() as group:
+        group.start_soon(move, cluster, "t", target)
+        ownerships = [each.registry.ownership for each in cluster.brokers.values()]
+        await until(lambda: all(each.owner(topic_id) is None for each in ownerships))
+        for broker in cluster.brokers.values():
+            group.start_soon(look_up, broker)
+        gate.set()
+    assert found == [target.broker_url] * 3
 
 
 async def test_a_broker_that_is_unloaded_hands_all_over_and_takes_no_more_until_it_is_activated(
