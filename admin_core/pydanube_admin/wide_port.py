@@ -39,6 +39,9 @@ from pydanube_admin.peer_calls import named
 from pydanube_admin.peers import DEADLINE_S, FORWARD_S, Peers, by_id, note_unseen, unseen
 
 _AGAIN_S: Final = 0.05  # an owner that was just chosen opens the topic within moments
+_ON_ITS_WAY_S: Final = (
+    1.0  # how long a list waits for a topic between two owners: longer than most moves take
+)
 
 
 def _nothing(_: Sequence[None]) -> None:
@@ -185,21 +188,46 @@ class WidePort:
         return answers
 
     async def topic_facts(self, topics: Sequence[str]) -> Sequence[Sequence[TopicFacts]]:
-        """Of each topic, in their order, what its owners say; of one whose owner does not answer there is nothing."""
+        """Of each topic, in their order, what its owners say; of one whose owner does not answer there is nothing.
+
+        A topic on its way to another owner is asked for again; where that takes too long its owner is noted as one that
+        does not answer.
+        """
+        found: dict[str, list[Sequence[TopicFacts]]] = {}
+        missing, until = topics, anyio.current_time() + _ON_ITS_WAY_S
+        while missing := await self._facts_of(missing, found):
+            if anyio.current_time() >= until:
+                for broker_id in by_id(await self._port.owners(missing[0])):
+                    note_unseen(broker_id, f"{missing[0]} is on its way to another broker")
+                break
+            await anyio.sleep(_AGAIN_S)
+        return [_joined(found[topic]) for topic in topics if topic in found]
+
+    async def _facts_of(
+        self, topics: Sequence[str], found: dict[str, list[Sequence[TopicFacts]]]
+    ) -> Sequence[str]:
+        """Put into `found` what owners say of these topics; returns those of which an owner that answered has not all."""
+        owners = {topic: await self._port.owners(topic) for topic in topics}
         wanted: dict[str, list[str]] = {}
         addresses: dict[str, BrokerAddress] = {}
-        for topic in topics:
-            for broker_id, owner in by_id(await self._port.owners(topic)).items():
+        for topic, places in owners.items():
+            found[topic] = []
+            for broker_id, owner in by_id(places).items():
                 addresses[broker_id] = owner
                 wanted.setdefault(broker_id, []).append(topic)
         answers = await self._all(
             list(addresses.values()), "topic_facts", lambda broker: {"topics": wanted[broker.broker_id]}
         )
-        found: dict[str, list[Sequence[TopicFacts]]] = {}
-        for some in answers.values():
-            for facts in some:
-                found.setdefault(facts[0].topic, []).append(facts)
-        return [_joined(found[topic]) for topic in topics if topic in found]
+        for facts in chain.from_iterable(answers.values()):
+            found[facts[0].topic].append(facts)
+        away = []
+        for topic, places in owners.items():
+            parts = sum(len(facts[1:]) or 1 for facts in found[topic])
+            if not found[topic]:
+                del found[topic]
+            if by_id(places).keys() <= answers.keys() and parts < sum(place is not None for place in places):
+                away.append(topic)
+        return away
 
     async def topic(self, topic: str) -> Sequence[TopicFacts]:
         """All of it; an owner may have been told of it a moment ago.

@@ -13,6 +13,7 @@ from pydanube import connect
 from pydanube_admin.core import AdminCore
 from pydanube_admin.remote import OpsClient
 from pydanube_broker.broker import Broker
+from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.settings import Settings
 from pydanube_core.errors import ClusterError
 from pydanube_core.names import TopicName
@@ -171,3 +172,23 @@ async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> 
         with pytest.raises(ClusterError, match="does not answer") as caught:
             await ask(cluster.brokers[1], operation, topic=lost[0])
         assert caught.value.retryable
+
+
+async def test_a_topic_between_two_owners_is_in_every_list(cluster: SeveralBrokers) -> None:
+    asked, name = cluster.brokers[1], TopicName.parse("t0")
+    record = asked.registry.catalog.index.find_topic(name)
+    assert record is not None
+    listed = anyio.Event()
+
+    async def go_round() -> None:
+        for target in (*cluster.brokers.values(), *cluster.brokers.values()):
+            if target is not cluster.owner("t0"):
+                await asked.moves.begin([record], BrokerId(int(target.data_dir.broker_id)))
+                await until(lambda target=target: target.registry.find(name) is not None)
+        listed.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(go_round)
+        while not listed.is_set():
+            answer = await ask(asked, "topics.list")
+            assert "not_seen" in answer or [each["topic"] for each in answer["items"]] == TOPICS
