@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.subscription import Subscription
+from pydanube_broker.subscription.terms import ConsumerTerms
 
 
 def drain(
@@ -26,8 +27,9 @@ def drain(
     """Processor seconds of the core for `batches` batches; making the clients' ranges is not counted."""
     dice = random.Random(1)
     sub = Subscription(type, cursor=CursorSnapshot(floor=0), end=batch * batches)
+    terms = ConsumerTerms(credit_messages=10**9, credit_bytes=None, single=single)
     for consumer_id in range(consumers):
-        sub.join(consumer_id, f"c{consumer_id}", 0, credit_messages=10**9, credit_bytes=None, single=single)
+        sub.join(consumer_id, f"c{consumer_id}", 0, terms)
     parts = [[dice.randrange(keys) * 65 % 65_536 for _ in range(batch)] for _ in range(16)]
     waiting: list[tuple[int, int, list[tuple[int, int]]]] = []
     started = time.process_time()
