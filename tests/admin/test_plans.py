@@ -190,7 +190,7 @@ async def test_longer_retention_wants_no_plan(cluster: Administered) -> None:
     plan = error.details["plan"]
     assert (plan["blast_radius"]["messages"], plan["reversible"]) == (0, False)
     assert plan["later"].startswith(
-        "3 more stored now may go later once every subscription has acknowledged them"
+        "3 messages stored now may go later once every subscription has acknowledged them"
     )
 
 

@@ -134,13 +134,14 @@ async def dead_letters_of_a_policy_of_before(cluster: Administered, target: str)
     assert "only the broker" in pump.statistics().blocked_by.reason
 
 
-@road(modules=("relay/letters.py",))
+@road(modules=("delivery/dead_letter_desk.py",))
 async def dead_letters_of_another_broker(cluster: Administered, target: str) -> None:
     """By a broker that proves that it is of the cluster: what its subscription says is no leave either."""
     membership = Membership(b"secret of the cluster", "1")
     letters = Letters(cluster.broker.registry, cast(Relay, SimpleNamespace(membership=membership)))
     proof = (RELAYED.decode(), membership.proof("1").decode())
-    head = json.dumps({"topic": target, "origin": "7:0"}).encode()
+    originals = {"subscription_id": 7, "generation": 0, "ranges": [[0, 1]]}
+    head = json.dumps({"topic": target, **originals}).encode()
     was = current_caller.set(Caller(peer=Peer(address="127.0.0.1"), metadata=(proof,)))
     try:
         code = await refusal(letters.append(len(head).to_bytes(4, "big") + head + encode_batch([FORGED])))
