@@ -237,12 +237,14 @@ class WidePort:
         count = len(await self._port.owners(topic))
         with anyio.move_on_after(DEADLINE_S):
             while count:
-                found = await self.topic_facts([topic])
+                found: dict[str, list[Sequence[TopicFacts]]] = {}
+                await self._facts_of([topic], found)
                 if away := unseen():
                     whys = "; ".join(f"{broker}: {why}" for broker, why in away.items())
                     raise NotOwner(f"{topic} is at a broker that does not answer: {whys}", topic=topic)
-                if found and len(found[0][1:] or found[0]) >= count:
-                    return found[0]
+                facts = _joined(found[topic]) if topic in found else ()
+                if facts and len(facts[1:] or facts) >= count:
+                    return facts
                 await anyio.sleep(_AGAIN_S)
                 count = len(await self._port.owners(topic))
         return await self._port.topic(topic)

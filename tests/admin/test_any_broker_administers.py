@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,14 @@ from typing import Any
 import anyio
 import pytest
 from pydanube import connect
+from pydanube_admin import wide_port
 from pydanube_admin.core import AdminCore
 from pydanube_admin.remote import OpsClient
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.settings import Settings
 from pydanube_core.errors import ClusterError
+from pydanube_core.facts import TopicFacts
 from pydanube_core.names import TopicName
 
 from tests.support.etcd import EtcdMembers
@@ -192,3 +194,22 @@ async def test_a_topic_between_two_owners_is_in_every_list(cluster: SeveralBroke
         while not listed.is_set():
             answer = await ask(asked, "topics.list")
             assert "not_seen" in answer or [each["topic"] for each in answer["items"]] == TOPICS
+
+
+async def test_a_topic_that_its_owners_still_open_is_waited_for(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wide_port, "_ON_ITS_WAY_S", 0.0)  # a list says at once that it is on its way
+    port = cluster.brokers[2].port
+    whole, asked = port.topic_facts, 0
+
+    async def opening(topics: Sequence[str]) -> Sequence[Sequence[TopicFacts]]:
+        nonlocal asked
+        asked += 1
+        return await whole(topics) if asked > 2 else []
+
+    monkeypatch.setattr(port, "topic_facts", opening)
+    made = await ask(cluster.brokers[1], "topics.create", topic="wide", partitions=60)
+    assert asked > 2
+    assert made["topic"] == "/default/wide"
+    assert (await ask(cluster.brokers[2], "topics.describe", topic="wide"))["partitions"] == 60
