@@ -38,7 +38,6 @@ LONGER = {
     "pydanube_broker/subscription/subscription.py": 660,
     "pydanube_broker/subscription/window.py": 690,
     "pydanube_broker/tier/tier.py": 530,
-    "pydanube_core/diagnosis/subscription_rules.py": 603,
     "pydanube_core/cluster_port.py": 520,
 }
 

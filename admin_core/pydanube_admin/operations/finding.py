@@ -8,10 +8,8 @@ from typing import Annotated, Any, Final
 
 import anyio.to_thread
 from pydantic import Field
-from pydanube_core.diagnosis.broker_rules import BROKER_RULES
-from pydanube_core.diagnosis.cluster_rules import CLUSTER_RULES
-from pydanube_core.diagnosis.subscription_rules import SUBSCRIPTION_RULES
-from pydanube_core.diagnosis.topic_rules import TOPIC_RULES
+from pydanube_core.diagnosis.findings import RuleArea
+from pydanube_core.diagnosis.rules import RULES_OF
 from pydanube_core.errors import InvalidArgument
 
 from pydanube_admin.engine.context import Context
@@ -30,11 +28,11 @@ _POLICIES_OF: Final = (
     "namespaces.set_policies",
     "namespaces.get_policies",
 )
-_RULES_OF: Final = {
-    "diagnose.cluster": (*BROKER_RULES, *CLUSTER_RULES),
-    "diagnose.topic": TOPIC_RULES,
-    "diagnose.producer": TOPIC_RULES,
-    "diagnose.subscription": SUBSCRIPTION_RULES,
+_LOOKS_AT: Final = {
+    "diagnose.cluster": RuleArea.BROKER,
+    "diagnose.topic": RuleArea.TOPIC,
+    "diagnose.producer": RuleArea.TOPIC,
+    "diagnose.subscription": RuleArea.SUBSCRIPTION,
 }
 
 
@@ -147,7 +145,8 @@ def _names(operation: Operation) -> set[str]:
     own |= {argument.name for argument in operation.arguments if "_" in argument.name}
     if operation.name in _POLICIES_OF:
         own |= set(POLICIES)
-    return own | {rule.name for rule in _RULES_OF.get(operation.name, ())}
+    area = _LOOKS_AT.get(operation.name)
+    return own if area is None else own | {rule.name for rule in RULES_OF[area]}
 
 
 @operation(

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from pydanube_core.cursor_state import CursorState
+from pydanube_core.diagnosis.causes.topics import LEAST_BURST
 from pydanube_core.diagnosis.settled_status import SettledStatus
-from pydanube_core.diagnosis.topic_burst import LEAST_BURST
 from pydanube_core.diagnosis.views import BURST_TIMES, Count, Production
 
 MOST_ROWS: Final = 64

@@ -15,12 +15,12 @@ from dataclasses import replace
 from typing import Final
 
 from pydanube_core.diagnosis.alerts import Alerts
+from pydanube_core.diagnosis.causes.consumers import IN_DANGER
 from pydanube_core.diagnosis.findings import Finding
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.rules import check_view
 from pydanube_core.diagnosis.settled_status import SettledStatus
-from pydanube_core.diagnosis.subscription_rules import IN_DANGER
 from pydanube_core.diagnosis.views import SubscriptionView, Thresholds
 
 from pydanube_broker.delivery.any_pump import AnyPump

@@ -20,7 +20,7 @@ LIMIT_KEYS: Final = (
 )  # fmt: skip
 #: How much of a topic stays. `retention_offset`: what is below may go; `drop_unread`: 1, even if a cursor has not passed it.
 RETENTION_KEYS: Final = ("retention_bytes", "retention_age_s", "retention_offset", "drop_unread")
-#: What an operator is alerted of, of each subscription (`pydanube_core.diagnosis.exceeding`).
+#: What an operator is alerted of, of each subscription (`pydanube_core.diagnosis.causes.pace`).
 ALERT_KEYS: Final = ("alert_unread_messages", "alert_unread_age_s")
 POLICY_KEYS: Final = (*LIMIT_KEYS, *RETENTION_KEYS, *ALERT_KEYS)
 MAX_VALUE: Final = (1 << 53) - 1  # what JSON carries without loss

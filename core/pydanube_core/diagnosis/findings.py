@@ -89,15 +89,15 @@ class Check(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A rule as it is carried out and as the documentation shows it."""
+    """A rule as it is carried out and as the documentation shows it: `@partial(Rule, …)` above its check makes one."""
 
+    check: Check = field(kw_only=False)
     area: RuleArea
     severity: str  # usual one, in words
     holds: str  # when, in a sentence
     evidence: Mapping[str, str]  # field → meaning
     unobservable: tuple[str, ...]
     helps: str  # what to do
-    check: Check
     many: str  # what is so of several subjects: "subscriptions have unread messages and no consumer"
     fallback: bool = False  # looked at only where nothing else of warning or worse was found
     of_cluster: bool = False  # every broker of a cluster finds the same
@@ -106,6 +106,10 @@ class Rule:
     def name(self) -> str:
         """The name of its check."""
         return self.check.__name__
+
+    def holds_for(self, view: Any, options: DiagnosisOptions) -> bool:
+        """Whether its check finds something in a view."""
+        return not isinstance(self.check(view, options), str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,20 +15,77 @@ from itertools import chain
 from typing import Any, Final, TypeVar
 
 from pydanube_core.diagnosis.alerts import Alert
-from pydanube_core.diagnosis.broker_rules import BROKER_RULES
-from pydanube_core.diagnosis.cluster_rules import CLUSTER_RULES
-from pydanube_core.diagnosis.findings import Diagnosis, Finding, Rule, RuledOut, Severity, Verdict, verdict_of
+from pydanube_core.diagnosis.causes import broker, cluster, consumers, messages, pace, quotas, topics
+from pydanube_core.diagnosis.findings import (
+    Diagnosis,
+    Finding,
+    Rule,
+    RuleArea,
+    RuledOut,
+    Severity,
+    Verdict,
+    verdict_of,
+)
 from pydanube_core.diagnosis.grouping import grouped, joined, that_fit
 from pydanube_core.diagnosis.options import DiagnosisOptions
-from pydanube_core.diagnosis.subscription_rules import SUBSCRIPTION_RULES
-from pydanube_core.diagnosis.topic_rules import TOPIC_RULES
 from pydanube_core.diagnosis.views import BrokerView, SubscriptionView, TopicView
 
-RULES: Final[Mapping[str, Rule]] = {
-    rule.name: rule for rule in (*BROKER_RULES, *CLUSTER_RULES, *TOPIC_RULES, *SUBSCRIPTION_RULES)
+RULES_OF: Final[Mapping[RuleArea, tuple[Rule, ...]]] = {
+    RuleArea.BROKER: (
+        broker.journal_read_only,
+        broker.disk_nearly_full,
+        broker.object_store_unreachable,
+        broker.metadata_set_aside,
+        broker.undo_given_up,
+        broker.clock_stepped,
+        broker.disk_sync_slow,
+        broker.noisy_neighbour,
+        broker.reconnect_storm,
+        cluster.metadata_unreachable,
+        cluster.metadata_full,
+        cluster.store_not_shared,
+        cluster.owner_down,
+        cluster.no_leader,
+        cluster.broker_unreachable,
+        cluster.move_hangs,
+        cluster.drain_stuck,
+        cluster.cluster_imbalanced,
+        cluster.hot_partition,
+        cluster.versions_differ,
+    ),
+    RuleArea.TOPIC: (
+        topics.publish_too_large,
+        topics.producer_limit,
+        topics.schema_rejections,
+        topics.publish_throttled,
+        topics.producer_stopped,
+        quotas.publish_over_quota,
+        topics.topic_burst,
+    ),
+    RuleArea.SUBSCRIPTION: (
+        consumers.consumer_crash_loop,
+        quotas.delivery_over_quota,
+        messages.poison_message,
+        pace.cursor_rewound,
+        consumers.consumer_dead,
+        consumers.no_consumers,
+        consumers.consumer_not_acking,
+        consumers.consumer_expiring,
+        messages.message_held,
+        pace.cursor_moved_forward,
+        messages.hot_key,
+        pace.produce_burst,
+        pace.consumer_slow,
+        messages.dead_letters_growing,
+        messages.messages_dropped,
+        messages.filter_matches_nothing,
+        pace.retention_risk,
+        messages.cursor_stuck,
+        pace.threshold_exceeded,  # no cause, so after the fallback: it explains nothing
+    ),
 }
+RULES: Final[Mapping[str, Rule]] = {rule.name: rule for rules in RULES_OF.values() for rule in rules}
 _ORDER: Final = {name: place for place, name in enumerate(RULES)}
-_OF_BROKER: Final = frozenset(rule.name for rule in (*BROKER_RULES, *CLUSTER_RULES))
 FoundT = TypeVar("FoundT", Finding, Alert)
 MOST_FINDINGS: Final = 100  # of one answer; the others are counted
 
@@ -37,16 +94,9 @@ def check_view(
     view: SubscriptionView | TopicView | BrokerView, options: DiagnosisOptions
 ) -> tuple[Finding, ...]:
     """Every finding of one view, ranked."""
-    match view:
-        case SubscriptionView():
-            rules: Sequence[Rule] = SUBSCRIPTION_RULES
-        case TopicView():
-            rules = TOPIC_RULES
-        case BrokerView():
-            rules = (*BROKER_RULES, *CLUSTER_RULES)
     found: list[Finding] = []
     ruled_out: list[RuledOut] = []
-    for rule in rules:  # fallbacks stand last
+    for rule in RULES_OF[view.area]:  # fallbacks stand last
         if rule.fallback and any(one.severity >= Severity.WARNING for one in found):
             ruled_out.append(RuledOut(rule=rule.name, because=f"{found[0].rule} explains it"))
             continue
@@ -65,7 +115,7 @@ def ranked(findings: Iterable[Finding], *, of_subject: bool = False) -> list[Fin
     """Worst first; see the module. `of_subject`: what the broker is only warned of comes after the subject's own."""
 
     def place(one: Finding) -> tuple[float, ...]:
-        broker = one.rule in _OF_BROKER
+        broker = RULES[one.rule].area is RuleArea.BROKER
         first = broker and (not of_subject or one.severity is Severity.CRITICAL)
         last = broker and not first
         return -one.severity, not first, last, -one.impact, _ORDER[one.rule], -one.confidence

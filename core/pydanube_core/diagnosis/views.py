@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from pydanube_core.balance import Assessment
 from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.filling import Filling
+from pydanube_core.diagnosis.findings import RuleArea
 from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus, Rewind
 from pydanube_core.facts import MoveFacts, SetAside
 
@@ -159,6 +160,8 @@ class Passing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionView:
+    area: ClassVar = RuleArea.SUBSCRIPTION
+
     topic: str  # as people name it
     log: str  # of a partition its own name
     partition: int | None
@@ -220,6 +223,8 @@ class SubscriptionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
+    area: ClassVar = RuleArea.TOPIC
+
     topic: str
     log: str
     partition: int | None
@@ -303,6 +308,8 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
+    area: ClassVar = RuleArea.BROKER
+
     broker_id: str
     now_ms: int
     memory_only: bool
@@ -336,3 +343,8 @@ class BrokerView:
     @property
     def subject(self) -> dict[str, object]:
         return {"broker_id": self.broker_id}
+
+
+def ago_s(view: SubscriptionView | TopicView | BrokerView, then_ms: int | None) -> float | None:
+    """Seconds from a moment to that of a view, never less than 0; None where the moment is not known."""
+    return None if then_ms is None else max(0, view.now_ms - then_ms) / 1000

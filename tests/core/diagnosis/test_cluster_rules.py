@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from pydanube_core.balance import BrokerLoad, Policy, Resource, Snapshot, TopicLoad, assess
-from pydanube_core.diagnosis.cluster_rules import CLUSTER_RULES, HANGS_MS
-from pydanube_core.diagnosis.findings import Severity
+from pydanube_core.diagnosis.causes import cluster
+from pydanube_core.diagnosis.causes.cluster import HANGS_MS
+from pydanube_core.diagnosis.findings import Rule, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
-from pydanube_core.diagnosis.rules import check_view
+from pydanube_core.diagnosis.rules import RULES, check_view
 from pydanube_core.diagnosis.views import BrokerView, ClusterView, MemberView
 from pydanube_core.facts import MoveFacts
 
@@ -76,7 +77,7 @@ def test_rule_holds_on_what_it_is_for_and_names_the_next_call(rule: str) -> None
     assert [each.rule for each in found] == [rule]
     assert found[0].next
     assert found[0].evidence
-    declared = next(each for each in CLUSTER_RULES if each.name == rule)
+    declared = RULES[rule]
     assert found[0].severity.word == declared.severity
     assert found[0].subject == {"broker_id": BROKER.broker_id}
 
@@ -122,5 +123,7 @@ def test_every_rule_says_why_it_does_not_hold() -> None:
     view: BrokerView = replace(BROKER, cluster=replace(WELL, leader=None))
     (found,) = check_view(view, DiagnosisOptions())
     said = {each.rule: each.because for each in found.ruled_out}
-    assert {each.name for each in CLUSTER_RULES} - {"no_leader"} <= said.keys()
+    assert {each.name for each in vars(cluster).values() if isinstance(each, Rule)} - {
+        "no_leader"
+    } <= said.keys()
     assert all(said.values())

@@ -1,13 +1,14 @@
-"""Rules on traffic that waits for the quota of its namespace, or of a principal."""
+"""Causes in quotas: traffic that waits for that of its namespace, or of a principal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
+from pydanube_core.diagnosis.causes.topics import refusals
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
-from pydanube_core.diagnosis.refusing import refusals
 from pydanube_core.diagnosis.views import SubscriptionView, TopicView
 
 QUOTA_CODES: Final = ("QUOTA_EXCEEDED",)
@@ -15,6 +16,20 @@ _NEXT: Final = NextCall("quotas.list", {}, "see the quota, and what is used of i
 _OTHERS: Final = "which of its other topics use the quota up"
 
 
+@partial(
+    Rule,
+    area=RuleArea.TOPIC,
+    severity="warning",
+    holds="producers waited, or were refused, for a quota in the window",
+    evidence={
+        "quotas": "those that were used up, with whose they are",
+        "refused_publishes_in_window": "batches or calls that were refused",
+        "produce_rate": "messages a second that came",
+    },
+    unobservable=(_OTHERS,),
+    helps="raise the quota, or slow the producers down",
+    many="topics get more than a quota allows",
+)
 def publish_over_quota(view: TopicView, options: DiagnosisOptions) -> Outcome:
     slowed = _of(view.slowed, "_in_per_s")
     refused = refusals(view.refused, QUOTA_CODES)
@@ -34,6 +49,19 @@ def publish_over_quota(view: TopicView, options: DiagnosisOptions) -> Outcome:
     )
 
 
+@partial(
+    Rule,
+    area=RuleArea.SUBSCRIPTION,
+    severity="warning; info where nothing is unread",
+    holds="consumers of the topic waited for a quota in the window",
+    evidence={
+        "quotas": "those that were used up, with whose they are",
+        "lag_messages": "unread by this subscription",
+    },
+    unobservable=(_OTHERS, "whether it was another subscription of the topic that waited"),
+    helps="raise the quota",
+    many="subscriptions wait for a quota",
+)
 def delivery_over_quota(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     slowed = _of(view.slowed, "_out_per_s")
     if not slowed:
@@ -49,33 +77,5 @@ def delivery_over_quota(view: SubscriptionView, options: DiagnosisOptions) -> Ou
 
 
 def _of(slowed: Mapping[str, float], ending: str) -> dict[str, float]:
+    """Return the quotas whose names end so, each with the seconds since it was waited for."""
     return {quota: age_s for quota, age_s in slowed.items() if quota.endswith(ending)}
-
-
-PUBLISH_OVER_QUOTA: Final = Rule(
-    area=RuleArea.TOPIC,
-    severity="warning",
-    holds="producers waited, or were refused, for a quota in the window",
-    evidence={
-        "quotas": "those that were used up, with whose they are",
-        "refused_publishes_in_window": "batches or calls that were refused",
-        "produce_rate": "messages a second that came",
-    },
-    unobservable=(_OTHERS,),
-    helps="raise the quota, or slow the producers down",
-    check=publish_over_quota,
-    many="topics get more than a quota allows",
-)
-DELIVERY_OVER_QUOTA: Final = Rule(
-    area=RuleArea.SUBSCRIPTION,
-    severity="warning; info where nothing is unread",
-    holds="consumers of the topic waited for a quota in the window",
-    evidence={
-        "quotas": "those that were used up, with whose they are",
-        "lag_messages": "unread by this subscription",
-    },
-    unobservable=(_OTHERS, "whether it was another subscription of the topic that waited"),
-    helps="raise the quota",
-    check=delivery_over_quota,
-    many="subscriptions wait for a quota",
-)

@@ -1,4 +1,4 @@
-"""Rules on a broker's cluster: who is missed, what is not agreed on, what does not get on, how loads lie.
+"""Causes in a broker's cluster: who is missed, what is not agreed on, what does not get on, how loads lie.
 
 Each broker says what it sees itself: a broker that one does not reach may be well for another. Loads are judged where the
 leader is.
@@ -7,13 +7,13 @@ leader is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, Final
+from functools import partial, wraps
+from typing import Final
 
 from pydanube_core.balance import Verdict
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
-from pydanube_core.diagnosis.views import BrokerView, ClusterView
+from pydanube_core.diagnosis.views import BrokerView, ClusterView, ago_s
 from pydanube_core.names import TopicName
 from pydanube_core.units import counted
 
@@ -33,10 +33,17 @@ def _of_several(check: _Check) -> Callable[[BrokerView, DiagnosisOptions], Outco
     return checked
 
 
-def _since_s(view: BrokerView, since_ms: int | None) -> float | None:
-    return None if since_ms is None else max(0, view.now_ms - since_ms) / 1000
-
-
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="critical",
+    holds="a broker that owns reliable topics is not registered",
+    evidence={"brokers": "id → how many topics wait for it", "topics": "all of them"},
+    unobservable=("whether it runs and does not reach the metadata store, or is gone",),
+    helps="start it again on its data directory, and nothing of its topics is lost; `brokers.remove` where that is gone for good",
+    many="brokers miss another one",
+    of_cluster=True,
+)
 @_of_several
 def owner_down(view: BrokerView, cluster: ClusterView) -> Outcome:
     if not cluster.absent:
@@ -59,6 +66,19 @@ def owner_down(view: BrokerView, cluster: ClusterView) -> Outcome:
     )
 
 
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="warning",
+    holds="a broker is registered, and did not answer the load manager's last question",
+    evidence={"brokers": "id → why"},
+    unobservable=(
+        "whether its clients reach it",
+        "whether it reaches this broker",
+    ),
+    helps="look at the network between the two, and at `server.advertise` of the one",
+    many="brokers do not reach another one",
+)
 @_of_several
 def broker_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
     if not cluster.silent:
@@ -73,6 +93,17 @@ def broker_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
     )
 
 
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="warning",
+    holds="no broker holds the lead",
+    evidence={"since_s": "how long ago this broker noticed", "brokers": "that are registered"},
+    unobservable=("why the one that led is gone",),
+    helps="wait for the lease (10 s); then look at the brokers' logs",
+    many="brokers have no leader",
+    of_cluster=True,
+)
 @_of_several
 def no_leader(view: BrokerView, cluster: ClusterView) -> Outcome:
     if cluster.leader is not None:
@@ -82,11 +113,21 @@ def no_leader(view: BrokerView, cluster: ClusterView) -> Outcome:
     return Finding(
         severity=Severity.WARNING,
         summary="no broker leads the cluster: moves stand still, and topics that nobody owns wait",
-        evidence={"since_s": _since_s(view, cluster.leaderless_since_ms), "brokers": len(cluster.members)},
+        evidence={"since_s": ago_s(view, cluster.leaderless_since_ms), "brokers": len(cluster.members)},
         next=(NextCall("brokers.leader", {}, "see whether one does by now"), _BROKERS),
     )
 
 
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="critical",
+    holds="the last calls to etcd had no answer",
+    evidence={"error": "as it was met", "since_s": "how long ago it began"},
+    unobservable=("whether the store or the network to it failed",),
+    helps="bring etcd back, or look at the network to it; the broker goes on by itself",
+    many="brokers do not reach the metadata store",
+)
 @_of_several
 def metadata_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
     if cluster.metadata_error is None:
@@ -96,11 +137,22 @@ def metadata_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
     return Finding(
         severity=Severity.CRITICAL,
         summary="the metadata store does not answer: messages flow on, and nothing can be changed, moved or taken over",
-        evidence={"error": cluster.metadata_error, "since_s": _since_s(view, cluster.metadata_since_ms)},
+        evidence={"error": cluster.metadata_error, "since_s": ago_s(view, cluster.metadata_since_ms)},
         next=(NextCall("brokers.status", {}, "see when it answers again"),),
     )
 
 
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="critical",
+    holds="etcd refuses writes because it is at its quota",
+    evidence={"error": "as it was met", "since_s": "how long ago it began"},
+    unobservable=("how much of it is others' data",),
+    helps="`etcdctl defrag`, then `etcdctl alarm disarm`; raise its quota",
+    many="brokers have a metadata store that is full",
+    of_cluster=True,
+)
 @_of_several
 def metadata_full(view: BrokerView, cluster: ClusterView) -> Outcome:
     if not cluster.metadata_full:
@@ -108,11 +160,22 @@ def metadata_full(view: BrokerView, cluster: ClusterView) -> Outcome:
     return Finding(
         severity=Severity.CRITICAL,
         summary="the metadata store is full and takes no change: `etcdctl defrag`, then `etcdctl alarm disarm`",
-        evidence={"error": cluster.metadata_error, "since_s": _since_s(view, cluster.metadata_since_ms)},
+        evidence={"error": cluster.metadata_error, "since_s": ago_s(view, cluster.metadata_since_ms)},
         next=(NextCall("brokers.status", {}, "see when it takes changes again"),),
     )
 
 
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="info",
+    holds="registered brokers run different versions",
+    evidence={"versions": "id → version"},
+    unobservable=("whether a rolling upgrade is under way",),
+    helps="end the upgrade",
+    many="brokers run other versions",
+    of_cluster=True,
+)
 @_of_several
 def versions_differ(view: BrokerView, cluster: ClusterView) -> Outcome:
     found = {each.broker_id: each.software for each in cluster.members if each.software}
@@ -126,6 +189,24 @@ def versions_differ(view: BrokerView, cluster: ClusterView) -> Outcome:
     )
 
 
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="warning",
+    holds="a broker is more than 20 % above the mean, or beyond 80 % of its capacity",
+    evidence={
+        "verdict": "IMBALANCED or OVERLOADED",
+        "score": "0 to 100",
+        "bottleneck": "the resource",
+        "highest, highest_after": "of the busiest broker, now and after the moves",
+        "moves": "topic → broker, the first ten",
+        "rejected": "why other moves, or any, are not made",
+    },
+    unobservable=("loads that come and go within an interval",),
+    helps="`danube cluster rebalance`; one that is overloaded with nothing to move needs another broker",
+    many="brokers are too busy beside others",
+    of_cluster=True,
+)
 @_of_several
 def cluster_imbalanced(view: BrokerView, cluster: ClusterView) -> Outcome:
     balance = cluster.balance
@@ -154,6 +235,17 @@ def cluster_imbalanced(view: BrokerView, cluster: ClusterView) -> Outcome:
     )
 
 
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="warning",
+    holds="a partition carries far more than the other topics",
+    evidence={"partitions": "the first ten"},
+    unobservable=("which keys its messages have",),
+    helps="spread the keys, or give the topic more partitions",
+    many="partitions carry too much",
+    of_cluster=True,
+)
 @_of_several
 def hot_partition(view: BrokerView, cluster: ClusterView) -> Outcome:
     hot = [] if cluster.balance is None else list(cluster.balance.hot_topics)
@@ -169,6 +261,21 @@ def hot_partition(view: BrokerView, cluster: ClusterView) -> Outcome:
     )
 
 
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="warning",
+    holds="a topic has been on its way for three minutes",
+    evidence={
+        "topics": "topic → stage, the first ten",
+        "source, target": "of the oldest",
+        "since_s": "how long it is on its way",
+    },
+    unobservable=("what that broker is at: its log says it",),
+    helps="look at the log of the broker that it waits for; before the seal the owner still serves it",
+    many="brokers see moves that hang",
+    of_cluster=True,
+)
 @_of_several
 def move_hangs(view: BrokerView, cluster: ClusterView) -> Outcome:
     hanging = sorted(
@@ -189,7 +296,7 @@ def move_hangs(view: BrokerView, cluster: ClusterView) -> Outcome:
             "topics": {move.topic: move.stage for move in hanging[:SHOWN]},
             "source": first.source,
             "target": first.target,
-            "since_s": _since_s(view, first.begun_at_ms),
+            "since_s": ago_s(view, first.begun_at_ms),
         },
         next=(
             _BROKERS,
@@ -198,11 +305,21 @@ def move_hangs(view: BrokerView, cluster: ClusterView) -> Outcome:
     )
 
 
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="warning",
+    holds="the broker is being unloaded, and no other takes topics, or it has taken three minutes",
+    evidence={"left": "topics", "takers": "other brokers that take topics", "since_s": "when it began"},
+    unobservable=("when another broker takes topics again",),
+    helps="start or activate another broker, or `brokers.activate` this one",
+    many="brokers cannot end their drain",
+)
 @_of_several
 def drain_stuck(view: BrokerView, cluster: ClusterView) -> Outcome:
     if cluster.draining_since_ms is None or not cluster.left:
         return "no drain is under way here"
-    since_s = _since_s(view, cluster.draining_since_ms)
+    since_s = ago_s(view, cluster.draining_since_ms)
     if cluster.takers and view.now_ms - cluster.draining_since_ms < HANGS_MS:
         left = counted(cluster.left, "topic is still to leave", "topics are still to leave")
         return f"{left}, and {counted(cluster.takers, 'broker takes', 'brokers take')} them"
@@ -227,6 +344,16 @@ def drain_stuck(view: BrokerView, cluster: ClusterView) -> Outcome:
     )
 
 
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="critical",
+    holds="the object store of this broker does not hold the cluster's name",
+    evidence={"error": "what is different", "store": "its URL"},
+    unobservable=("which of the two settings is meant",),
+    helps="give all brokers the same `tier.url`",
+    many="brokers have an object store of their own",
+)
 @_of_several
 def store_not_shared(view: BrokerView, cluster: ClusterView) -> Outcome:
     if cluster.store_refused is None:
@@ -239,139 +366,3 @@ def store_not_shared(view: BrokerView, cluster: ClusterView) -> Outcome:
             NextCall("brokers.config", {"broker_id": view.broker_id}, "see tier.url, and where it was set"),
         ),
     )
-
-
-_SAME_EVERYWHERE: Final = frozenset(
-    {owner_down, no_leader, metadata_full, versions_differ, cluster_imbalanced, hot_partition, move_hangs}
-)
-
-
-def _rule(
-    check: Any, severity: str, holds: str, evidence: dict[str, str], helps: str, many: str, *unseen: str
-) -> Rule:
-    return Rule(
-        area=RuleArea.BROKER,
-        severity=severity,
-        holds=holds,
-        evidence=evidence,
-        unobservable=unseen,
-        helps=helps,
-        check=check,
-        many=many,
-        of_cluster=check in _SAME_EVERYWHERE,
-    )
-
-
-CLUSTER_RULES: Final = (
-    _rule(
-        metadata_unreachable,
-        "critical",
-        "the last calls to etcd had no answer",
-        {"error": "as it was met", "since_s": "how long ago it began"},
-        "bring etcd back, or look at the network to it; the broker goes on by itself",
-        "brokers do not reach the metadata store",
-        "whether the store or the network to it failed",
-    ),
-    _rule(
-        metadata_full,
-        "critical",
-        "etcd refuses writes because it is at its quota",
-        {"error": "as it was met", "since_s": "how long ago it began"},
-        "`etcdctl defrag`, then `etcdctl alarm disarm`; raise its quota",
-        "brokers have a metadata store that is full",
-        "how much of it is others' data",
-    ),
-    _rule(
-        store_not_shared,
-        "critical",
-        "the object store of this broker does not hold the cluster's name",
-        {"error": "what is different", "store": "its URL"},
-        "give all brokers the same `tier.url`",
-        "brokers have an object store of their own",
-        "which of the two settings is meant",
-    ),
-    _rule(
-        owner_down,
-        "critical",
-        "a broker that owns reliable topics is not registered",
-        {"brokers": "id → how many topics wait for it", "topics": "all of them"},
-        "start it again on its data directory, and nothing of its topics is lost; `brokers.remove` where that is gone for good",
-        "brokers miss another one",
-        "whether it runs and does not reach the metadata store, or is gone",
-    ),
-    _rule(
-        no_leader,
-        "warning",
-        "no broker holds the lead",
-        {"since_s": "how long ago this broker noticed", "brokers": "that are registered"},
-        "wait for the lease (10 s); then look at the brokers' logs",
-        "brokers have no leader",
-        "why the one that led is gone",
-    ),
-    _rule(
-        broker_unreachable,
-        "warning",
-        "a broker is registered, and did not answer the load manager's last question",
-        {"brokers": "id → why"},
-        "look at the network between the two, and at `server.advertise` of the one",
-        "brokers do not reach another one",
-        "whether its clients reach it",
-        "whether it reaches this broker",
-    ),
-    _rule(
-        move_hangs,
-        "warning",
-        "a topic has been on its way for three minutes",
-        {
-            "topics": "topic → stage, the first ten",
-            "source, target": "of the oldest",
-            "since_s": "how long it is on its way",
-        },
-        "look at the log of the broker that it waits for; before the seal the owner still serves it",
-        "brokers see moves that hang",
-        "what that broker is at: its log says it",
-    ),
-    _rule(
-        drain_stuck,
-        "warning",
-        "the broker is being unloaded, and no other takes topics, or it has taken three minutes",
-        {"left": "topics", "takers": "other brokers that take topics", "since_s": "when it began"},
-        "start or activate another broker, or `brokers.activate` this one",
-        "brokers cannot end their drain",
-        "when another broker takes topics again",
-    ),
-    _rule(
-        cluster_imbalanced,
-        "warning",
-        "a broker is more than 20 % above the mean, or beyond 80 % of its capacity",
-        {
-            "verdict": "IMBALANCED or OVERLOADED",
-            "score": "0 to 100",
-            "bottleneck": "the resource",
-            "highest, highest_after": "of the busiest broker, now and after the moves",
-            "moves": "topic → broker, the first ten",
-            "rejected": "why other moves, or any, are not made",
-        },
-        "`danube cluster rebalance`; one that is overloaded with nothing to move needs another broker",
-        "brokers are too busy beside others",
-        "loads that come and go within an interval",
-    ),
-    _rule(
-        hot_partition,
-        "warning",
-        "a partition carries far more than the other topics",
-        {"partitions": "the first ten"},
-        "spread the keys, or give the topic more partitions",
-        "partitions carry too much",
-        "which keys its messages have",
-    ),
-    _rule(
-        versions_differ,
-        "info",
-        "registered brokers run different versions",
-        {"versions": "id → version"},
-        "end the upgrade",
-        "brokers run other versions",
-        "whether a rolling upgrade is under way",
-    ),
-)

@@ -1,0 +1,345 @@
+"""Causes in a broker: its disk, its journal, its object store, its metadata, and what weighs on all of it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from pydanube_core.diagnosis.filling import AHEAD
+from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.views import BrokerView, ago_s
+from pydanube_core.units import counted
+
+NEAR_TIMES: Final = 2  # of the guard: from there on it is a matter of time
+SOON_S: Final = 86_400.0  # full within a day at the rate it fills
+SOON_SHARE: Final = 0.25  # of the disk: a rate says something about the near future only
+SHOWN_ASIDE: Final = 10
+SLOW_SHARE: Final = 0.01  # of the syncs: their p99
+FEWEST_SLOW: Final = 3  # one long wait is no slow disk
+FEWEST_OPENED: Final = 100  # connections in a window
+OPENED_TIMES: Final = 5  # those that are open
+NOISY_SHARE: Final = 0.7  # of the bytes
+NOISY_BYTES: Final = 1 << 20  # a second: less weighs on nobody
+BUSY: Final = 0.7  # of a core: the broker's loop has one
+LATE_MS: Final = 50.0
+
+_STATUS: Final = NextCall("brokers.status", {}, "see disk, journal and cold tier")
+_PRESSURE: Final = NextCall("brokers.status", {}, "see syncs, disk and connections")
+
+
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="critical",
+    holds="a write or a sync of the journal failed",
+    evidence={"error": "as the disk gave it", "since_s": "how long ago"},
+    unobservable=("what the disk's firmware has stored of the failed write",),
+    helps="look at the disk and the broker's log, then restart the broker",
+    many="brokers take nothing more",
+)
+def journal_read_only(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    if view.journal_error is None:
+        return "the journal takes records"
+    return Finding(
+        severity=Severity.CRITICAL,
+        summary="the journal failed and takes nothing more: publishes are refused and cursors stand until a restart",
+        evidence={
+            "error": view.journal_error,
+            "since_s": ago_s(view, view.journal_error_since_ms),
+            "disk_free_bytes": view.disk_free_bytes,
+        },
+        next=(_STATUS,),
+    )
+
+
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="critical if publishing has stopped, else warning",
+    holds="free space is below twice `data.min_free_bytes`, or less than a quarter and will be used up within a day "
+    "at a rate that was seen for a tenth of that time",
+    evidence={
+        "free_bytes, total_bytes": "of the data folder's disk",
+        "guard_bytes": "publishing stops below",
+        "stops_in_s": "at the rate it fills; null: it does not, or is not known",
+        "bytes_per_s, seen_s": "the rate, and over what time it was seen",
+    },
+    unobservable=("what else writes to that disk",),
+    helps="free space, set retention, or lower `data.min_free_bytes`",
+    many="brokers have a disk that is nearly full",
+)
+def disk_nearly_full(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    if view.memory_only:
+        return "the broker keeps everything in memory"
+    free, total, guard = view.disk_free_bytes, view.disk_total_bytes, view.disk_guard_bytes
+    if free is None or total is None or guard is None:
+        return "the data folder cannot be looked at"
+    filling = view.disk_filling
+    rate = None if filling is None else filling.bytes_per_s
+    full_in_s = (free - guard) / rate if rate is not None and rate > 0 and free > guard else None
+    ahead_s = 0.0 if filling is None else min(SOON_S, AHEAD * filling.seen_s)
+    near = free < NEAR_TIMES * guard
+    soon = full_in_s is not None and full_in_s < ahead_s and free < SOON_SHARE * total
+    if not view.disk_refuses and not near and not soon:
+        return f"{free} of {total} bytes are free, and publishing goes on down to {guard}"
+    return Finding(
+        severity=Severity.CRITICAL if view.disk_refuses else Severity.WARNING,
+        confidence=1.0 if view.disk_refuses or near else 0.7,
+        summary=f"{free} of {total} bytes are free on the data disk; publishing "
+        + ("has stopped" if view.disk_refuses else "stops")
+        + f" below {guard}",
+        evidence={
+            "free_bytes": free,
+            "total_bytes": total,
+            "guard_bytes": guard,
+            "refuses_publishes": view.disk_refuses,
+            "bytes_per_s": rate,
+            "seen_s": None if filling is None else filling.seen_s,
+            "stops_in_s": full_in_s,
+            "tier_backlog_bytes": view.tier_backlog_bytes,
+        },
+        next=(
+            _STATUS,
+            NextCall(
+                "topics.list",
+                {},
+                "find the topics that hold the most, to set retention_bytes or retention_age_s",
+            ),
+        ),
+    )
+
+
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="warning",
+    holds="the last call to the object store failed",
+    evidence={
+        "error": "as the store or the network gave it",
+        "tier_backlog_bytes": "waiting to be written",
+        "errors_in_window": "failed flushes and reads",
+    },
+    unobservable=("whether the store, its network or its credentials failed, beyond the error",),
+    helps="bring the store back; what waits is written by itself",
+    many="brokers do not reach their object store",
+)
+def object_store_unreachable(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    if view.store_error is None:
+        return "there is no cold tier" if view.tier_off is not None else "the object store answers"
+    return Finding(
+        severity=Severity.WARNING,
+        summary="the object store cannot be reached: nothing is lost, but the journal grows by "
+        f"{view.tier_backlog_bytes} bytes that wait, and old messages cannot be read",
+        evidence={
+            "error": view.store_error,
+            "since_s": ago_s(view, view.store_error_since_ms),
+            "store": view.store_url,
+            "tier_backlog_bytes": view.tier_backlog_bytes,
+            "errors": view.tier_errors.total,
+            "errors_in_window": view.tier_errors.in_window,
+            "disk_free_bytes": view.disk_free_bytes,
+        },
+        next=(_STATUS,),
+    )
+
+
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="critical",
+    holds="a record in the metadata could not be read, or a change that a crash cut off could not be ended",
+    evidence={
+        "set_aside": "how many",
+        "keys": "the first ten, and why each",
+        "mend": "what is to be done",
+    },
+    unobservable=("what damaged it",),
+    helps="make the call in next, or restore the metadata from a backup",
+    many="brokers have metadata set aside",
+)
+def metadata_set_aside(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    if not view.set_aside:
+        return "all metadata could be read and carried out"
+    first = view.set_aside[0]
+    calls = [
+        NextCall(one.operation, one.arguments, one.mend)
+        for one in view.set_aside[:SHOWN_ASIDE]
+        if one.operation is not None
+    ]
+    return Finding(
+        severity=Severity.CRITICAL,
+        summary=f"{len(view.set_aside)} pieces of metadata are set aside, and what they say is not served; the first, "
+        f"{first.key}: {first.why}",
+        evidence={
+            "set_aside": len(view.set_aside),
+            "keys": {one.key: one.why for one in view.set_aside[:SHOWN_ASIDE]},
+            "mend": sorted({one.mend for one in view.set_aside}),
+        },
+        next=(*calls, _STATUS),
+    )
+
+
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="warning",
+    holds="free space fell below `data.min_free_bytes`, and deletions within `admin.undo_grace` lost what their undo "
+    "needs; for as long as that would have been",
+    evidence={
+        "deletions": "how many",
+        "call_ids": "the first ten",
+        "disk_free_bytes": "of the data folder's disk",
+    },
+    unobservable=("deletions before the broker started",),
+    helps="restore what is missed from a backup; give the disk room before the next deletion",
+    many="brokers gave up the undo of deletions",
+)
+def undo_given_up(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    gone = sorted(call_id for call_id, until_ms in view.given_up.items() if until_ms > view.now_ms)
+    if not gone:
+        return "no deletion lost its undo to a full disk"
+    return Finding(
+        severity=Severity.WARNING,
+        summary=f"{len(gone)} deletions cannot be undone any more, before their time: the disk fell below "
+        f"{view.disk_guard_bytes} free bytes, and what they had kept was given up",
+        evidence={
+            "deletions": len(gone),
+            "call_ids": gone[:SHOWN_ASIDE],
+            "disk_free_bytes": view.disk_free_bytes,
+        },
+        next=tuple(
+            NextCall("audit.query", {"call_id": call_id}, "see what was deleted")
+            for call_id in gone[:SHOWN_ASIDE]
+        ),
+    )
+
+
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="warning",
+    holds="the machine's clock stepped by more than 2 s within the last ten minutes",
+    evidence={"step_s": "forward or back, the last time", "steps": "since the broker started"},
+    unobservable=("which of the machine's times was right",),
+    helps="look at its time service; ages and append times of that time may be wrong",
+    many="brokers have a clock that stepped",
+)
+def clock_stepped(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    if view.clock is None:
+        return f"the machine's clock has not stepped lately ({counted(view.clock_steps, 'time')} since the start)"
+    return Finding(
+        severity=Severity.WARNING,
+        summary=view.clock,
+        evidence={"step_s": view.clock_step_s, "steps": view.clock_steps},
+        next=(_STATUS,),
+    )
+
+
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="warning",
+    holds="one in a hundred syncs of the window took more than half a second, and three of them at least",
+    evidence={
+        "syncs, slow_syncs": "of the journal, in the window",
+        "sync_p50_ms, sync_p99_ms": "no longer than; upper bounds of a histogram",
+    },
+    unobservable=("what else uses that disk",),
+    helps="give the journal a disk of its own, or a faster one",
+    many="brokers have a disk that syncs slowly",
+)
+def disk_sync_slow(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    seen = view.pressure
+    if seen.slow_syncs < max(FEWEST_SLOW, SLOW_SHARE * seen.syncs):
+        p99 = "" if seen.sync_p99_ms is None else f", 99 of 100 within {seen.sync_p99_ms:.1f} ms"
+        return f"{seen.syncs} syncs of the journal in the window{p99}"
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=0.9,
+        summary=f"the disk syncs slowly: {seen.slow_syncs} of {seen.syncs} syncs of the journal took more than 500 ms within "
+        f"{options.window_s:.0f} s, and every publish waits for one",
+        evidence={
+            "syncs": seen.syncs,
+            "slow_syncs": seen.slow_syncs,
+            "sync_p50_ms": seen.sync_p50_ms,
+            "sync_p99_ms": seen.sync_p99_ms,
+            "disk_free_bytes": view.disk_free_bytes,
+        },
+        next=(_PRESSURE,),
+    )
+
+
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="warning",
+    holds="100 connections or more were opened in the window, five times as many as are open",
+    evidence={"opened_in_window, per_s": "connections of clients", "open_now": "those that stayed"},
+    unobservable=("which program it is, where it does not stay long enough to say its name",),
+    helps="look for a client that connects for each message, or fails right after connecting",
+    many="brokers have clients that connect again and again",
+)
+def reconnect_storm(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    seen = view.pressure
+    if seen.opened < max(FEWEST_OPENED, OPENED_TIMES * seen.open_now):
+        return f"{seen.opened} connections were opened in the window, and {seen.open_now} are open"
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=0.85,
+        summary=f"clients opened {seen.opened} connections within {seen.window_s:.0f} s, and {seen.open_now} are open: "
+        "something connects, goes, and comes again",
+        evidence={
+            "opened_in_window": seen.opened,
+            "open_now": seen.open_now,
+            "per_s": round(seen.opened / seen.window_s, 1) if seen.window_s else None,
+        },
+        next=(NextCall("brokers.logs", {"lines": 100}, "see what its connections ended with"), _PRESSURE),
+    )
+
+
+@partial(
+    Rule,
+    area=RuleArea.BROKER,
+    severity="warning if the broker is busy (70 % of a core, looks that come 50 ms late, or slow syncs); else info",
+    holds="one topic brings 70 % of the bytes and a MiB a second at least, and others are published to",
+    evidence={
+        "share, bytes_per_s": "of the topic",
+        "other_topics": "that were published to in the window",
+        "cores_used, loop_late_ms, slow_syncs": "how busy the broker is",
+    },
+    unobservable=("what the other topics would get without it",),
+    helps="bound it by `max_publish_rate`, or give it a broker of its own",
+    many="brokers are kept busy by one topic",
+)
+def noisy_neighbour(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    seen = view.pressure
+    if not seen.bytes_in or seen.busiest is None or seen.window_s <= 0:
+        return "nothing was published in the window"
+    share, per_s = seen.busiest_bytes / seen.bytes_in, seen.busiest_bytes / seen.window_s
+    if not seen.others or share < NOISY_SHARE or per_s < NOISY_BYTES:
+        return f"the busiest topic brought {share:.0%} of {seen.bytes_in} bytes, beside {counted(seen.others, 'other')}"
+    pressed = seen.busy >= BUSY or seen.late_ms >= LATE_MS or seen.slow_syncs >= FEWEST_SLOW
+    return Finding(
+        severity=Severity.WARNING if pressed else Severity.INFO,
+        confidence=0.8,
+        summary=f"{seen.busiest} brings {share:.0%} of all bytes, {per_s / 1e6:.1f} MB a second; "
+        + (
+            counted(seen.others, "other topic shares", "other topics share") + " what it leaves: the broker is busy"
+            if pressed
+            else counted(seen.others, "other topic has", "other topics have") + " room beside it yet"
+        ),
+        subject={**view.subject, "topic": seen.busiest},
+        evidence={
+            "share": round(share, 3),
+            "bytes_per_s": round(per_s),
+            "other_topics": seen.others,
+            "cores_used": round(seen.busy, 2),
+            "loop_late_ms": round(seen.late_ms, 1),
+            "slow_syncs": seen.slow_syncs,
+        },
+        next=(
+            NextCall("producers.list", {"topic": seen.busiest}, "see who sends that much"),
+            NextCall("topics.get_policies", {"topic": seen.busiest}, "see whether max_publish_rate bounds it"),
+        ),
+    )  # fmt: skip

@@ -1,0 +1,343 @@
+"""Causes in consumers: none is there, or they break, expire, or do not answer."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from pydanube_core.diagnosis.causes.lateness import PROCESS, lag_evidence, late, look_again
+from pydanube_core.diagnosis.causes.messages import message_held
+from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.lag_status import POISON_FAILURES, LagStatus
+from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.views import ConsumerView, SubscriptionView, ago_s
+from pydanube_core.units import counted
+
+FEWEST: Final = 3  # departures that make a loop
+IN_DANGER: Final = (LagStatus.STUCK, LagStatus.AT_RISK, LagStatus.DATA_LOST)
+
+
+@partial(
+    Rule,
+    area=RuleArea.SUBSCRIPTION,
+    severity="critical; warning while nothing is unread",
+    holds="within three windows three connections of consumers or more broke, or as many consumers went and the cursor "
+    "stands where it stood, and more than twice as many as are attached",
+    evidence={
+        "departures, broken_connections": "how many went, and how many of them without a farewell; at most 16 are kept",
+        "without_progress": "the last ones in a row that moved the cursor nowhere",
+        "span_s": "since the first of them",
+    },
+    unobservable=("why the process ends: its own log tells",),
+    helps="look at the process's own log, and at the message with which it begins",
+    many="subscriptions have consumers that break and come again",
+)
+def consumer_crash_loop(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    gone = view.departures
+    if gone is None:
+        return "no consumer has gone lately"
+    here = len(view.consumers)
+    broken = gone.abrupt >= max(FEWEST, 2 * here + 1)
+    fruitless = gone.fruitless >= max(FEWEST, 2 * here + 1) and view.unread > options.allowed_messages
+    if not broken and not fruitless:
+        left = counted(gone.count, "consumer has gone", "consumers have gone")
+        return f"{left} lately, {gone.abrupt} of them by a broken connection"
+    span_s = max(0, view.now_ms - gone.since_ms) / 1000
+    stays_s = min((view.now_ms - one.connected_ms for one in view.consumers), default=0) / 1000
+    if here and stays_s > max(options.patience_s, 2 * span_s / gone.count):
+        return f"consumers come and went, and those attached have stayed for {stays_s:.0f} s"
+    waiting = view.unread > options.allowed_messages
+    return Finding(
+        severity=Severity.CRITICAL if waiting else Severity.WARNING,
+        confidence=0.9 if broken else 0.75,
+        summary=f"consumers of {view.log} / {view.subscription} come and go: {gone.count} went within {span_s:.0f} s, "
+        f"{gone.abrupt} of them by a broken connection; {counted(view.unread, 'message waits', 'messages wait')}",
+        evidence={
+            "departures": gone.count,
+            "broken_connections": gone.abrupt,
+            "without_progress": gone.fruitless,
+            "span_s": span_s,
+            "consumers": here,
+            "consumer": None if view.departure is None else view.departure.name,
+            "next_unacked": view.state.next_unacked,
+            "lag_messages": view.unread,
+            "status": view.status.value,
+        },
+        next=(
+            NextCall(
+                "messages.peek",
+                {"topic": view.log, "from": f"offset:{view.state.oldest_unread}", "limit": 1},
+                "look at the message with which it begins each time",
+            ),
+            NextCall("consumers.list", {"topic": view.topic}, "see who is there now"),
+        ),
+    )
+
+
+@partial(
+    Rule,
+    area=RuleArea.SUBSCRIPTION,
+    severity="warning; info for the first 30 s (or `stuck_after`, if that is less) of mail or absence",
+    holds="mail is unread and nobody is attached, unless the last consumer had read everything and the mail is "
+    "younger than `stuck_after`",
+    evidence={
+        "lag_messages": "unread messages",
+        "last_consumer_left_s_ago": "null: none was seen since the broker started",
+        "unread_when_it_left": "what the last one left behind",
+    },
+    unobservable=("whether a consumer is meant to run: the broker does not know your deployments",),
+    helps="start a consumer, or delete the subscription",
+    many="subscriptions have unread messages and no consumer",
+)
+def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    if view.consumers:
+        return counted(len(view.consumers), "consumer is attached", "consumers are attached")
+    if view.unread <= options.allowed_messages:
+        return "nothing is unread"
+    if consumer_crash_loop.holds_for(view, options):
+        return "consumers come and go: the last one is only gone for now"
+    left = view.departure
+    if left is not None and left.abrupt:
+        return "the last consumer did not leave: its connection broke"
+    since_s = ago_s(view, None if left is None else left.at_ms)
+    age_s = view.lag.age.age_s
+    # A job that reads everything and comes back later is no fault until its mail is older than the patience.
+    visits = left is not None and left.unread <= options.allowed_messages
+    if visits and age_s is not None and age_s < options.stuck_after_s:
+        return (
+            f"the last consumer had read everything when it left, and what came since is {age_s:.0f} s old, less "
+            f"than {options.stuck_after_s:.0f} s: a job that comes and goes"
+        )
+    waited = [one for one in (age_s, since_s) if one is not None]
+    soon = bool(waited) and min(waited) < options.patience_s and view.status not in IN_DANGER
+    never = left is None and view.cursor_moved_ms is None
+    return Finding(
+        severity=Severity.INFO if soon else Severity.WARNING,
+        summary=counted(view.unread, f"message of {view.log} waits", f"messages of {view.log} wait")
+        + f" for subscription {view.subscription!r} and no "
+        + ("consumer has come since the broker started" if left is None else f"consumer is attached; {left.name!r} left"),
+        evidence={
+            **lag_evidence(view),
+            "consumers": 0,
+            "last_consumer_left_s_ago": since_s,
+            "unread_when_it_left": None if left is None else left.unread,
+            "never_seen": never,
+        },
+        untrusted={} if left is None else {"consumer": left.name},
+        next=(
+            NextCall("subscriptions.list", {"topic": view.topic}, "see which subscriptions of the topic are read; start a consumer of this one"),
+            NextCall("subscriptions.delete", view.arguments, "if nobody needs it any more: it keeps unread messages from being trimmed"),
+        ),
+    )  # fmt: skip
+
+
+def _silent(view: SubscriptionView, consumer: ConsumerView, options: DiagnosisOptions) -> bool:
+    """Whether it holds messages, and has said nothing for as long as the patience lasts."""
+    if not consumer.in_flight or consumer.heard_ms is None:
+        return False
+    sent_s = consumer.oldest_in_flight_s
+    return (
+        view.now_ms - consumer.heard_ms >= options.stuck_after_s * 1000
+        and sent_s is not None
+        and sent_s * 1000 >= min(options.stuck_after_s * 1000, view.now_ms - consumer.heard_ms)
+    )
+
+
+@partial(
+    Rule,
+    area=RuleArea.SUBSCRIPTION,
+    severity="critical; warning while others are attached",
+    holds="the last consumer's connection broke without a farewell and mail is unread, or a consumer that used to "
+    "answer holds messages and has said nothing for `stuck_after`",
+    evidence={
+        "consumer": "its name",
+        "connection": "broken or open",
+        "seconds_ago, silent_s": "since when",
+        "in_flight, in_flight_when_it_broke": "messages it held",
+    },
+    unobservable=("whether the process died or its network did",),
+    helps="restart the consumer; what it held goes to others by itself",
+    many="subscriptions have lost the connection of their consumer",
+)
+def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    left = view.departure
+    if consumer_crash_loop.holds_for(view, options):
+        return "it is not one that broke: consumers break and come again"
+    if not view.consumers:
+        if left is None or not left.abrupt:
+            return "no connection of a consumer broke"
+        if view.unread <= options.allowed_messages:
+            return "nothing is unread"
+        return Finding(
+            severity=Severity.CRITICAL,
+            confidence=0.95,
+            summary=f"the connection of consumer {left.name!r} of {view.log} / {view.subscription} broke, and none has "
+            f"come back: {counted(view.unread, 'message waits', 'messages wait')}",
+            evidence={
+                **lag_evidence(view),
+                "consumer": left.name,
+                "connection": "broken",
+                "seconds_ago": ago_s(view, left.at_ms),
+                "in_flight_when_it_broke": left.in_flight,
+                "consumers": 0,
+            },
+            next=(look_again(view),),
+        )
+    dead = [one for one in view.consumers if _silent(view, one, options) and one.answered_ms is not None]
+    if not dead:
+        return "every consumer that holds messages was heard of, or has never answered any"
+    if message_held.holds_for(view, options):
+        return "what came after the messages held is acknowledged: it has nothing else to say"
+    working = [
+        one for one in view.consumers if one not in dead and one.active and one.answered_ms is not None
+    ]
+    if working and late(view, options) is not None:
+        silent = counted(len(dead), "consumer is silent", "consumers are silent")
+        return f"{silent}, the others read everything in time"
+    worst = max(dead, key=lambda one: one.in_flight)
+    return Finding(
+        severity=Severity.CRITICAL if len(dead) == len(view.consumers) else Severity.WARNING,
+        confidence=0.8,
+        summary=f"consumer {worst.name!r} of {view.log} / {view.subscription} holds {counted(worst.in_flight, 'message')}, had "
+        f"been answering, and has said nothing for {ago_s(view, worst.heard_ms):.0f} s",
+        evidence={
+            **lag_evidence(view),
+            "consumer": worst.name,
+            "connection": "open",
+            "silent_s": ago_s(view, worst.heard_ms),
+            "last_answer_s_ago": ago_s(view, worst.answered_ms),
+            "in_flight": sum(one.in_flight for one in dead),
+            "silent_consumers": len(dead),
+            "consumers": len(view.consumers),
+        },
+        unobservable=(PROCESS,),
+        next=(look_again(view),),
+    )
+
+
+@partial(
+    Rule,
+    area=RuleArea.SUBSCRIPTION,
+    severity="warning",
+    holds="consumers hold messages, and for `stuck_after` nothing was acknowledged",
+    evidence={
+        "in_flight": "messages held",
+        "held_s": "how long the oldest of them",
+        "acknowledged_in_window": "acknowledgements in the window",
+        "failed_in_window": "nacks and ack timeouts in the window",
+    },
+    unobservable=(PROCESS, "whether the application took the messages from its client's buffer"),
+    helps="look for the missing ack in the application; see the ack timeout",
+    many="subscriptions have consumers that hold messages and acknowledge none",
+)
+def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    if not view.consumers:
+        return "no consumer is attached"
+    on_time = late(view, options)
+    if on_time is not None:
+        return on_time
+    if not view.state.in_flight:
+        return "nothing is in flight"
+    if message_held.holds_for(view, options):
+        return "what came after the messages held is acknowledged"
+    if view.acknowledged.in_window and view.acknowledged.last_ms is not None:
+        quiet_s = (view.now_ms - view.acknowledged.last_ms) / 1000
+        if quiet_s < options.stuck_after_s:
+            return f"the last acknowledgement came {quiet_s:.0f} s ago"
+    if (
+        view.head_of_line is not None
+        and (view.head_of_line.blocked or view.head_of_line.failures >= POISON_FAILURES)
+        and view.head_of_line.reason != "ack timeout"
+    ):
+        return f"the message at offset {view.head_of_line.offset} is given back as failed: it is answered"
+    holding = [one for one in view.consumers if one.in_flight]
+    if any(_silent(view, one, options) and one.answered_ms is not None for one in holding):
+        return "the consumer that holds messages used to answer and is silent altogether"
+    held_s = max((one.oldest_in_flight_s or 0.0 for one in holding), default=0.0)
+    since_ms = max((one.connected_ms for one in holding), default=view.now_ms)
+    waited_s = ago_s(view, since_ms) or 0.0
+    if waited_s < options.stuck_after_s or max(held_s, view.lag.age.age_s or 0.0) < options.stuck_after_s:
+        return f"messages have been held for {held_s:.0f} s, less than {options.stuck_after_s:.0f} s"
+    worst = max(holding, key=lambda one: one.in_flight)
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=0.85 if worst.answered_ms is None else 0.75,
+        summary=f"{'a consumer' if len(holding) == 1 else f'{len(holding)} consumers'} of {view.log} / {view.subscription} "
+        f"{'holds' if len(holding) == 1 else 'hold'} {counted(view.state.in_flight, 'message')} and acknowledged none",
+        evidence={
+            **lag_evidence(view),
+            "in_flight": view.state.in_flight,
+            "acknowledged_in_window": view.acknowledged.in_window,
+            "failed_in_window": view.failed.in_window,
+            "consumers": len(view.consumers),
+            "consumer": worst.name,
+            "held_s": held_s,
+            "credit_messages": worst.credit_messages,
+        },
+        next=(
+            look_again(view),
+            NextCall("subscriptions.get_failure_policy", view.arguments, "see after how long an unanswered message goes to another consumer"),
+        ),
+    )  # fmt: skip
+
+
+@partial(
+    Rule,
+    area=RuleArea.SUBSCRIPTION,
+    severity="warning; critical if no other consumer answers and messages are unread",
+    holds="a consumer let deliveries expire and has answered none since, while no more messages behind the cursor's are "
+    "acknowledged than are unread, or it is set aside because it takes nothing",
+    evidence={
+        "expired_unanswered": "deliveries since its last answer",
+        "standing": "`set_aside`, `on_trial`, or `answering` where nobody else takes its messages",
+        "standing_s": "for how long; null: it is sent messages as ever",
+        "set_aside": "consumers that are",
+        "expiring_consumers, consumers": "how many of how many",
+    },
+    unobservable=(PROCESS,),
+    helps="end or mend the process; raise the ack timeout if it is only slow",
+    many="subscriptions have consumers that let deliveries expire",
+)
+def consumer_expiring(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    found = [one for one in view.consumers if one.expired or one.standing != "answering"]
+    if not found:
+        return "no consumer let a delivery expire since it answered last, and none is set aside"
+    worst = max(found, key=lambda one: one.expired)
+    aside = [one for one in found if one.standing != "answering"]
+    alone = len(found) == len(view.consumers)
+    above = view.state.acked_above
+    if alone and not aside and above > view.unread:
+        behind = counted(above, "message behind the cursor's is", "messages behind the cursor's are")
+        return f"{behind} acknowledged: what expires is {view.unread} of many"
+    what = "is set aside" if worst in aside else "goes on being sent messages, for nobody else takes them"
+    did = f"let {counted(worst.expired, 'delivery', 'deliveries')} expire and has answered nothing since"
+    if not worst.expired:
+        did = "took nothing of what waits in its client's buffer for a whole ack timeout"
+    return Finding(
+        severity=Severity.CRITICAL if alone and view.unread else Severity.WARNING,
+        confidence=0.95,
+        summary=f"consumer {worst.name!r} of {view.log} / {view.subscription} {did}: it {what}",
+        evidence={
+            "consumer": worst.name,
+            "expired_unanswered": worst.expired,
+            "standing": worst.standing,
+            "standing_s": worst.standing_s,
+            "set_aside": sum(one.standing == "set_aside" for one in found),
+            "expiring_consumers": len(found),
+            "consumers": len(view.consumers),
+            "lag_messages": view.unread,
+        },
+        next=(
+            NextCall("consumers.list", {"topic": view.topic}, "see who is set aside"),
+            NextCall(
+                "consumers.disconnect",
+                {"id": worst.consumer_id},
+                "end its connection, so that a process that lives begins anew",
+            ),
+            NextCall(
+                "subscriptions.get_failure_policy",
+                view.arguments,
+                "see whether the ack timeout is shorter than the work on a message",
+            ),
+        ),
+    )

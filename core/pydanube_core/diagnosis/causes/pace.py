@@ -1,0 +1,363 @@
+"""Causes in pace and place: bursts, slow reading, retention, and cursors that somebody moved."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from pydanube_core.diagnosis.causes.lateness import PROCESS, lag_evidence, late, look_again
+from pydanube_core.diagnosis.causes.messages import hot_key
+from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.lag_status import LagStatus
+from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.views import SubscriptionView, ago_s
+from pydanube_core.units import counted
+
+BURST_SHARE: Final = 0.5  # of the lag: less does not explain it
+LIMIT_SHARE: Final = 0.9  # consuming at so much of a dispatch limit is consuming at the limit
+TOLD_S: Final = 3600.0
+
+
+@partial(
+    Rule,
+    area=RuleArea.SUBSCRIPTION,
+    severity="warning until the cursor is where it was; then info for a window",
+    holds="the cursor went back",
+    evidence={
+        "from_offset, to_offset": "of the step back",
+        "rewound_messages": "how far",
+        "left_messages": "of them still to be read again",
+        "cause": "seek, or null",
+        "moved_by": "the client that asked for it; null: an operation did, or it was not seen",
+    },
+    unobservable=("who moved it, where no seek was seen",),
+    helps="wait, or go back to where it was",
+    many="cursors were moved back",
+)
+def cursor_rewound(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    rewind = view.rewind
+    if rewind is None:
+        return "the cursor has not gone back"
+    reached = view.state.next_unacked >= rewind.from_offset
+    if reached and view.now_ms - rewind.at_ms > options.window_s * 1000:
+        return "the cursor went back, and is where it was before"
+    return Finding(
+        severity=Severity.INFO if reached else Severity.WARNING,
+        summary=f"the cursor of {view.log} / {view.subscription} was moved back from {rewind.from_offset} to "
+        f"{rewind.to_offset}{'' if rewind.by is None else f' by client {rewind.by!r}'}: "
+        + counted(rewind.from_offset - rewind.to_offset, "message is unread again", "messages are unread again"),
+        evidence={
+            "from_offset": rewind.from_offset,
+            "to_offset": rewind.to_offset,
+            "rewound_messages": rewind.from_offset - rewind.to_offset,
+            "next_unacked": view.state.next_unacked,
+            "left_messages": max(0, rewind.from_offset - view.state.next_unacked),
+            "seconds_ago": ago_s(view, rewind.at_ms),
+            "cause": view.rewind_cause,
+            "moved_by": rewind.by,
+            "lag_messages": view.unread,
+        },
+        unobservable=() if view.rewind_cause else ("who moved it: no seek was seen",),
+        next=(
+            NextCall("subscriptions.seek", {**view.arguments, "to": f"offset:{rewind.from_offset}"}, "go back to where it was, if it was moved by mistake"),
+            look_again(view),
+        ),
+    )  # fmt: skip
+
+
+@partial(
+    Rule,
+    area=RuleArea.SUBSCRIPTION,
+    severity="info",
+    holds="within the last hour, somebody moved the cursor forward over unread messages",
+    evidence={
+        "from_offset, to_offset": "of the step",
+        "passed_over_messages": "that were unread",
+        "operation": "by which it was moved",
+        "moved_by": "the client that asked for it; null: an operation did",
+        "seconds_ago": "how long ago",
+    },
+    unobservable=("whether anybody misses those messages",),
+    helps="nothing, if it was meant; else undo it by the call that the audit names, or seek back",
+    many="cursors were moved forward over unread messages",
+)
+def cursor_moved_forward(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    moved = view.passing
+    if moved is None:
+        return "nobody has moved the cursor forward over unread messages"
+    past_s = max(0, view.now_ms - moved.at_ms) / 1000
+    if past_s > TOLD_S:
+        return f"the cursor was moved forward {past_s:.0f} s ago, which is long past"
+    if (
+        view.rewind is not None
+        and view.rewind.at_ms > moved.at_ms
+        and view.rewind.to_offset <= moved.from_offset
+    ):
+        return "the cursor was moved forward, and back again since"
+    by = f"by {moved.operation}" if moved.by is None else f"by client {moved.by!r}"
+    return Finding(
+        severity=Severity.INFO,
+        summary=f"the cursor of {view.log} / {view.subscription} was moved forward from {moved.from_offset} to "
+        f"{moved.to_offset} {by} {_ago(past_s)}: {moved.messages} unread messages were passed over",
+        evidence={
+            "from_offset": moved.from_offset,
+            "to_offset": moved.to_offset,
+            "passed_over_messages": moved.messages,
+            "moved_by": moved.by,
+            "operation": moved.operation,
+            "seconds_ago": past_s,
+            "lag_messages": view.unread,
+        },
+        next=(
+            NextCall(
+                "audit.query",
+                {"topic": view.topic, "operation": moved.operation},
+                "see who moved it; the record's call_id is what changes.undo takes",
+            ),
+            NextCall(
+                "subscriptions.seek",
+                {**view.arguments, "to": f"offset:{moved.from_offset}"},
+                "go back to where it was, if it was moved by mistake",
+            ),
+        ),
+    )
+
+
+def _ago(seconds: float) -> str:
+    return f"{seconds:.0f} s ago" if seconds < 120 else f"{seconds / 60:.0f} min ago"
+
+
+@partial(
+    Rule,
+    area=RuleArea.SUBSCRIPTION,
+    severity="warning; info while it is soon over",
+    holds="part of the window brought three times the typical number of messages or more, which explains half of "
+    "the lag, and the consumers work",
+    evidence={
+        "burst_messages": "above the typical",
+        "peak_rate, typical_rate": "messages a second",
+        "eta_s": "until caught up",
+    },
+    unobservable=("whether more of it comes",),
+    helps="wait, or add consumers",
+    many="subscriptions work on a burst",
+)
+def produce_burst(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    on_time = late(view, options)
+    if on_time is not None:
+        return on_time
+    burst = None if view.production is None else view.production.burst
+    if burst is None:
+        return "production was even over the window"
+    if burst.messages < BURST_SHARE * view.unread:
+        above = counted(burst.messages, "message above the usual does", "messages above the usual do")
+        return f"{above} not explain {counted(view.unread, 'unread message')}"
+    if not view.consumers:
+        return "no consumer is attached"
+    if not view.acknowledged.in_window:
+        return "nothing is acknowledged: the consumers would be late without a burst too"
+    if view.rewind is not None and view.state.next_unacked < view.rewind.from_offset:
+        return "the cursor was moved back, which explains the lag"
+    assert view.production is not None
+    age_s = view.lag.age.age_s
+    soon = view.lag.gaining and view.lag.eta_s is not None and view.lag.eta_s < options.allowed_age_s
+    overdue = age_s is None or age_s > 2 * options.allowed_age_s
+    return Finding(
+        severity=Severity.WARNING if overdue and not soon else Severity.INFO,
+        confidence=0.8,
+        summary=f"{view.log} got {counted(burst.messages, 'message')} more than usual within {view.production.window_s:.0f} s; "
+        f"{view.subscription!r} works on the {counted(view.unread, 'that is left', 'that are left')}",
+        evidence={
+            **lag_evidence(view),
+            "burst_messages": burst.messages,
+            "peak_rate": burst.peak_rate,
+            "typical_rate": burst.typical_rate,
+            "produced_in_window": view.production.messages,
+            "consume_rate": view.lag.consume_rate,
+            "eta_s": view.lag.eta_s,
+        },
+        next=(look_again(view),),
+    )
+
+
+@partial(
+    Rule,
+    area=RuleArea.SUBSCRIPTION,
+    severity="warning",
+    holds="the status is FALLING_BEHIND, SLOW, AT_RISK or DATA_LOST, consumers acknowledge, and neither a burst nor "
+    "a hot key nor a rewind explains it",
+    evidence={
+        "produce_rate, consume_rate": "messages a second, over the window",
+        "lag_per_s, lag_per_s_low": "growth of the lag, and its lower bound",
+        "dispatch_rate_limit": "the policy that holds it back, if it does",
+    },
+    unobservable=("how busy the consumers' machines are", PROCESS),
+    helps="add consumers or partitions, or lift the limit",
+    many="subscriptions are read more slowly than messages come",
+)
+def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    if not view.consumers:
+        return "no consumer is attached"
+    on_time = late(view, options)
+    if on_time is not None:
+        return on_time
+    lag = view.lag
+    slow = (LagStatus.FALLING_BEHIND, LagStatus.SLOW, LagStatus.AT_RISK, LagStatus.DATA_LOST)
+    if view.status not in slow:
+        return f"the lag's status is {view.status.value}"
+    fresh = all(view.now_ms - one.connected_ms < options.patience_s * 1000 for one in view.consumers)
+    if fresh and lag.status is LagStatus.CATCHING_UP:
+        return "its consumers have just come, and keep pace: the status is of the time when nobody read"
+    if not view.acknowledged.in_window:
+        return "nothing at all is acknowledged"
+    if produce_burst.holds_for(view, options):
+        return "a burst of messages explains the lag"
+    if hot_key.holds_for(view, options):
+        return "one key holds most of the unread messages: the other consumers cannot help"
+    rewind = view.rewind
+    if (
+        rewind is not None
+        and view.state.next_unacked < rewind.from_offset
+        and view.status is not LagStatus.FALLING_BEHIND
+    ):
+        return "the cursor was moved back, which explains the lag"
+    limit, rate = view.dispatch_rate_limit, lag.consume_rate
+    limited = bool(limit) and rate is not None and rate >= LIMIT_SHARE * limit
+    why = (
+        f"is held to {counted(limit, 'message')} a second by its dispatch limit"
+        if limited
+        else "falls behind"
+    )
+    if view.status is LagStatus.SLOW:
+        why = why if limited else "does not catch up"
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=0.9 if view.status is LagStatus.FALLING_BEHIND else 0.7,
+        summary=f"{view.log} / {view.subscription} {why}: {counted(view.unread, 'message')} behind, "
+        + ("rates not known" if rate is None or lag.produce_rate is None
+           else f"{lag.produce_rate:.1f} a second come, {rate:.1f} are read"),
+        evidence={
+            **lag_evidence(view),
+            **lag.evidence,
+            "produce_rate": lag.produce_rate,
+            "consume_rate": rate,
+            "eta_s": lag.eta_s,
+            "consumers": len(view.consumers),
+            "in_flight": view.state.in_flight,
+            "acknowledged_in_window": view.acknowledged.in_window,
+            "dispatch_rate_limit": limit or None,
+            "lost_messages": lag.lost_messages,
+        },
+        next=(
+            *(NextCall("topics.set_policies", {"topic": view.topic, "policies": {"max_subscription_dispatch_rate": 0}}, "lift the dispatch limit") for _ in range(limited)),
+            look_again(view),
+            NextCall("topics.describe", {"topic": view.topic}, "see whether more partitions or a shared subscription would let more consumers help"),
+        ),
+    )  # fmt: skip
+
+
+@partial(
+    Rule,
+    area=RuleArea.SUBSCRIPTION,
+    severity="critical",
+    holds="the status is AT_RISK or DATA_LOST, whoever reads or does not",
+    evidence={
+        "retention_headroom_s": "until the oldest unread message is taken",
+        "retention_age_s": "what the policy keeps; null: only its size is bounded",
+        "lost_messages": "taken before they were read",
+        "lag_messages, oldest_unread_age_s": "what is unread",
+    },
+    unobservable=("whether anybody needs what is unread",),
+    helps="keep messages for longer, let retention wait for cursors (`drop_unread: 0`), or read faster",
+    many="subscriptions lose unread messages to retention, or are about to",
+)
+def retention_risk(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    if view.status not in (LagStatus.AT_RISK, LagStatus.DATA_LOST):
+        headroom_s = view.lag.retention_headroom_s
+        if headroom_s is None:
+            return f"retention takes nothing that is unread ({view.lag.reasons.get('retention_headroom_s', 'not known')})"
+        return f"retention takes the oldest unread message in {headroom_s:.0f} s at the earliest"
+    lost = view.state.lost_messages
+    headroom_s = view.lag.retention_headroom_s
+    what = (
+        f"retention has taken {counted(lost, 'unread message')}"
+        if lost
+        else f"retention is about to take the oldest of {counted(view.unread, 'unread message')}"
+    )
+    when = "" if headroom_s is None or lost else f", in {headroom_s:.0f} s"
+    return Finding(
+        severity=Severity.CRITICAL,
+        confidence=1.0 if lost else 0.9,
+        summary=f"{what} of {view.log} / {view.subscription}{when}: "
+        + (
+            f"{counted(len(view.consumers), 'consumer reads', 'consumers read')}, too slowly"
+            if view.consumers
+            else "nobody reads"
+        ),
+        evidence={
+            "lost_messages": lost,
+            "lag_messages": view.unread,
+            "retention_headroom_s": headroom_s,
+            "retention_age_s": view.lag.evidence.get("retention_age_s"),
+            "oldest_unread_age_s": view.lag.age.age_s,
+            "status": view.status.value,
+            "consumers": len(view.consumers),
+            "acknowledged_in_window": view.acknowledged.in_window,
+        },
+        next=(
+            NextCall("topics.get_policies", {"topic": view.topic}, "see what takes it, and when"),
+            NextCall(
+                "topics.set_policies",
+                {"topic": view.topic, "policies": {"drop_unread": 0}},
+                "let the topic's retention wait for the slowest cursor",
+            ),
+        ),
+    )
+
+
+@partial(
+    Rule,
+    area=RuleArea.SUBSCRIPTION,
+    severity="warning",
+    holds="more is unread than the policy `alert_unread_messages` of its topic says, or the oldest unread message is older "
+    "than `alert_unread_age_s`; of a partitioned topic each partition is compared",
+    evidence={
+        "lag_messages, oldest_unread_age_s": "what is unread",
+        "alert_unread_messages, alert_unread_age_s": "the thresholds in force; null: none is set",
+    },
+    unobservable=("how much its users can wait for",),
+    helps="read faster, or set another threshold",
+    many="subscriptions are further behind than their topics' thresholds",
+)
+def threshold_exceeded(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    limits, age_s = view.thresholds, view.lag.age.age_s
+    if not limits.any:
+        return "no threshold is set for its topic"
+    over = []
+    if limits.messages and view.unread > limits.messages:
+        unread = counted(view.unread, "message is unread", "messages are unread")
+        over.append(f"{unread}, and alert_unread_messages is {limits.messages}")
+    if limits.age_s and age_s is not None and age_s > limits.age_s:
+        over.append(
+            f"the oldest unread message is {age_s:.0f} s old, and alert_unread_age_s is {limits.age_s}"
+        )
+    if not over:
+        unread = counted(view.unread, "unread message exceeds", "unread messages exceed")
+        return f"{unread} no threshold of its topic"
+    return Finding(
+        severity=Severity.WARNING,
+        summary=f"{view.log} / {view.subscription}: {'; '.join(over)}",
+        evidence={
+            "lag_messages": view.unread,
+            "oldest_unread_age_s": age_s,
+            "alert_unread_messages": limits.messages or None,
+            "alert_unread_age_s": limits.age_s or None,
+            "status": view.status.value,
+        },
+        next=(
+            NextCall("subscriptions.lag", view.arguments, "see its rates, and whether it gains"),
+            NextCall(
+                "topics.get_policies", {"topic": view.topic}, "see the thresholds, and where they are set"
+            ),
+        ),
+    )

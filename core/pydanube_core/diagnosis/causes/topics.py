@@ -1,0 +1,295 @@
+"""Causes in topics: what keeps messages from coming in, or brings too many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.views import NO_COUNT, Count, TopicView, ago_s
+from pydanube_core.units import counted
+
+SIZE_CODES: Final = ("MESSAGE_TOO_LARGE", "BATCH_TOO_LARGE")
+LIMIT_CODES: Final = ("LIMIT_REACHED",)
+THROTTLE_CODES: Final = ("RATE_LIMITED",)
+SCHEMA_CODES: Final = ("SCHEMA_MISMATCH", "PAYLOAD_INVALID", "SCHEMA_NOT_FOUND")
+STEADY_SAMPLES: Final = 5  # a stretch shorter than so many samples is a burst or a batch, not a flow
+SILENCE_TIMES: Final = 4.0  # the longest gap of the flow
+SILENCE_SHARE: Final = 0.1  # of the time it flowed: what came for an hour may pause for minutes
+LEAST_BURST: Final = 100  # messages: less at once is no news
+_WHO: Final = "which program sends them: a refused message is not kept"
+_COUNTED: Final = {
+    "refused_publishes": "batches or calls refused since the broker started",
+    "refused_publishes_in_window, refused_messages_in_window": "of the window",
+}
+
+
+def refusals(counts: Mapping[str, Count], codes: tuple[str, ...]) -> Count:
+    """The sum of the counts of some codes."""
+    found = [counts.get(code, NO_COUNT) for code in codes]
+    return Count(
+        total=sum(count.total for count in found),
+        in_window=sum(count.in_window for count in found),
+        last_ms=max((count.last_ms for count in found if count.last_ms is not None), default=None),
+    )
+
+
+def _evidence(view: TopicView, refused: Count, codes: tuple[str, ...]) -> dict[str, object]:
+    return {
+        "refused_publishes": refused.total,
+        "refused_publishes_in_window": refused.in_window,
+        "refused_messages_in_window": refusals(view.refused_messages, codes).in_window,
+        "last_s_ago": ago_s(view, refused.last_ms),
+    }
+
+
+@partial(
+    Rule,
+    area=RuleArea.TOPIC,
+    severity="warning",
+    holds="publishes were refused for their size in the window",
+    evidence={**_COUNTED, "max_message_size": "the limit in force, in bytes; null: that of every broker"},
+    unobservable=(_WHO,),
+    helps="send less at once, or raise the policy",
+    many="topics refuse messages for their size",
+)
+def publish_too_large(view: TopicView, options: DiagnosisOptions) -> Outcome:
+    refused = refusals(view.refused, SIZE_CODES)
+    if not refused.in_window:
+        return f"no publish was refused for its size in the last {options.window_s:.0f} s"
+    limit = view.max_message_size
+    return Finding(
+        severity=Severity.WARNING,
+        summary=f"{view.log} refused {counted(refused.in_window, 'publish', 'publishes')} within {options.window_s:.0f} s for their size: "
+        + (f"its policy max_message_size is {limit} bytes" if limit else "they are larger than a broker takes at all"),
+        evidence={**_evidence(view, refused, SIZE_CODES), "max_message_size": limit or None},
+        next=(
+            NextCall("topics.get_policies", {"topic": view.topic}, "see max_message_size, and where it comes from"),
+            *(NextCall("topics.set_policies", {"topic": view.topic, "policies": {"max_message_size": 0}}, "lift it, if messages may be that large") for _ in range(bool(limit))),
+        ),
+    )  # fmt: skip
+
+
+@partial(
+    Rule,
+    area=RuleArea.TOPIC,
+    severity="warning",
+    holds="producers were refused in the window because there may be no more",
+    evidence={**_COUNTED, "producers": "connected now", "max_producers_per_topic": "the quota"},
+    unobservable=("whether those that are connected are still needed",),
+    helps="end producers that are not needed, or raise the quota",
+    many="topics turn producers away for their quota",
+)
+def producer_limit(view: TopicView, options: DiagnosisOptions) -> Outcome:
+    refused = refusals(view.refused, LIMIT_CODES)
+    if not refused.in_window:
+        return f"no producer was turned away for a limit in the last {options.window_s:.0f} s"
+    limit = view.max_producers
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=1.0 if limit else 0.8,
+        summary=f"{view.log} turned producers away {counted(refused.in_window, 'time')} within {options.window_s:.0f} s: "
+        f"{counted(view.producers, 'is connected', 'are connected')}, and max_producers_per_topic is {limit}",
+        evidence={
+            **_evidence(view, refused, LIMIT_CODES),
+            "producers": view.producers,
+            "max_producers_per_topic": limit or None,
+        },
+        next=(
+            NextCall("producers.list", {"topic": view.topic}, "see who is connected"),
+            NextCall("topics.get_policies", {"topic": view.topic}, "see the quota, and where it comes from"),
+            NextCall("topics.set_policies", {"topic": view.topic, "policies": {"max_producers_per_topic": 0}}, "lift it, if more may write"),
+        ),
+    )  # fmt: skip
+
+
+@partial(
+    Rule,
+    area=RuleArea.TOPIC,
+    severity="warning",
+    holds="messages were refused for their schema in the window, or counted where the policy only warns",
+    evidence={
+        "refused_publishes": "batches or calls refused since the broker started",
+        "refused_publishes_in_window, refused_messages_in_window": "of the window",
+        "violations_in_window": "messages by reason, also those that were let through",
+    },
+    unobservable=("which program sends them: a refused message is not kept",),
+    helps="correct the producer, or register the version it writes",
+    many="topics get messages that do not fit their schema",
+)
+def schema_rejections(view: TopicView, options: DiagnosisOptions) -> Outcome:
+    refused = refusals(view.refused, SCHEMA_CODES)
+    violations = {reason: count for reason, count in view.violations.items() if count.in_window}
+    if not refused.in_window and not violations:
+        return f"no message was found against its schema in the last {options.window_s:.0f} s"
+    messages = refusals(view.refused_messages, SCHEMA_CODES)
+    what = "refused" if refused.in_window else "let through, and counted,"
+    number = messages.in_window or sum(count.in_window for count in violations.values())
+    things = (
+        counted(number, "message that does", "messages that do")
+        if number
+        else counted(refused.in_window, "producer that does", "producers that do")
+    )
+    return Finding(
+        severity=Severity.WARNING,
+        summary=f"{view.log} {what} {things} not fit schema subject {view.schema_subject!r} within "
+        f"{options.window_s:.0f} s",
+        evidence={
+            "refused_publishes": refused.total,
+            "refused_publishes_in_window": refused.in_window,
+            "refused_messages_in_window": messages.in_window,
+            "by_code": {c: view.refused[c].in_window for c in SCHEMA_CODES
+                        if c in view.refused and view.refused[c].in_window},
+            "violations_in_window": {reason: count.in_window for reason, count in violations.items()},
+            "validation_policy": view.validation_policy,
+            "schema_subject": view.schema_subject,
+            "last_s_ago": ago_s(view, refused.last_ms),
+        },
+        next=(
+            NextCall("topics.get_schema_config", {"topic": view.topic}, "see the subject and the policy that hold"),
+            *(NextCall("schemas.versions", {"subject": subject}, "see which versions there are, and whether a new one was registered")
+              for subject in [view.schema_subject] if subject),
+        ),
+    )  # fmt: skip
+
+
+@partial(
+    Rule,
+    area=RuleArea.TOPIC,
+    severity="warning",
+    holds="publishes were refused for their rate in the window",
+    evidence={
+        "refused_publishes": "batches or calls refused since the broker started",
+        "refused_publishes_in_window, refused_messages_in_window": "of the window",
+        "max_publish_rate": "the limit in force",
+    },
+    unobservable=("how many of them were tries of the same messages again",),
+    helps="raise the limit, or slow the producer down",
+    many="topics get more than their rate limit allows",
+)
+def publish_throttled(view: TopicView, options: DiagnosisOptions) -> Outcome:
+    refused = refusals(view.refused, THROTTLE_CODES)
+    if not refused.in_window:
+        return f"no publish was refused for its rate in the last {options.window_s:.0f} s"
+    messages = refusals(view.refused_messages, THROTTLE_CODES)
+    return Finding(
+        severity=Severity.WARNING,
+        summary=f"{view.log} refused {counted(refused.in_window, 'publish', 'publishes')} within {options.window_s:.0f} s: more than "
+        f"{counted(view.max_publish_rate, 'message')} a second came",
+        evidence={
+            "refused_publishes": refused.total,
+            "refused_publishes_in_window": refused.in_window,
+            "refused_messages_in_window": messages.in_window,
+            "max_publish_rate": view.max_publish_rate,
+            "produce_rate": round(view.production.rate, 3),
+            "last_s_ago": ago_s(view, refused.last_ms),
+        },
+        next=(
+            NextCall("topics.get_policies", {"topic": view.topic}, "see where the limit comes from"),
+            NextCall("topics.set_policies", {"topic": view.topic, "policies": {"max_publish_rate": 0}}, "lift it, if the broker may take more"),
+        ),
+    )  # fmt: skip
+
+
+@partial(
+    Rule,
+    area=RuleArea.TOPIC,
+    severity="warning; info if the producer left in good order",
+    holds="messages came without a long break for half a window, and then none for four times the longest break and "
+    "30 s (or `stuck_after`, if that is less); where no connection broke, also for a tenth of the time they came",
+    evidence={
+        "silent_s": "since the last message",
+        "steady_s, steady_messages": "of the flow before",
+        "longest_gap_s": "in it",
+        "connection": "of the last producer: open, broken or closed",
+    },
+    unobservable=("whether there is anything to produce",),
+    helps="look at the producer",
+    many="topics have stopped to get messages",
+)
+def producer_stopped(view: TopicView, options: DiagnosisOptions) -> Outcome:
+    flow = view.production
+    if flow.last_ms is None or flow.steady_since_ms is None:
+        return "nothing was published while the broker watched"
+    if not view.producer_seen:
+        return "no producer was here since the broker started: what came was written by the broker, or by operations"
+    steady_s = (flow.last_ms - flow.steady_since_ms) / 1000
+    silence_s = max(0, view.now_ms - flow.last_ms) / 1000
+    enough_s = max(STEADY_SAMPLES * options.sample_interval_s, options.window_s / 2)
+    if steady_s < enough_s:
+        return f"messages came for {steady_s:.0f} s in one stretch: too short to call it a flow"
+    left = view.departure
+    patience_s = max(options.patience_s, SILENCE_TIMES * flow.longest_gap_s)
+    if left is None or not left.abrupt:  # no connection broke: it may only pause
+        patience_s = max(patience_s, min(options.stuck_after_s, SILENCE_SHARE * steady_s))
+    if silence_s < patience_s:
+        return f"the last message came {silence_s:.0f} s ago, and patience lasts {patience_s:.0f} s"
+    finished = not view.producers and left is not None and not left.abrupt
+    if any(count.last_ms is not None and view.now_ms - count.last_ms < silence_s * 1000 and count.in_window
+           for count in view.refused.values()):  # fmt: skip
+        return "publishes come and are refused: the producers have not stopped"
+    if finished:
+        how = "its producer left in good order"
+    elif view.producers:
+        how = counted(view.producers, "producer is", "producers are") + " connected and silent"
+    elif left is not None:
+        how = f"the connection of producer {left.name!r} broke"
+    else:
+        how = "no producer is connected"
+    return Finding(
+        severity=Severity.INFO if finished else Severity.WARNING,
+        confidence=0.5 if finished else 0.7 if view.producers else 0.9,
+        summary=f"{view.log} got messages without a break longer than {flow.longest_gap_s:.1f} s for {steady_s:.0f} s, "
+        f"and none for {silence_s:.0f} s: {how}",
+        evidence={
+            "silent_s": silence_s,
+            "steady_s": steady_s,
+            "steady_messages": flow.steady_messages,
+            "longest_gap_s": flow.longest_gap_s,
+            "producers": view.producers,
+            "producer": None if left is None else left.name,
+            "connection": "open" if view.producers else None if left is None
+            else "broken" if left.abrupt else "closed",
+        },
+        next=(
+            NextCall("producers.list", {"topic": view.topic}, "see who is connected"),
+            NextCall("topics.describe", {"topic": view.topic}, "see whether it grows again"),
+        ),
+    )  # fmt: skip
+
+
+@partial(
+    Rule,
+    area=RuleArea.TOPIC,
+    severity="info",
+    holds=f"part of the window brought three times the typical number of messages or more, {LEAST_BURST} at least above it",
+    evidence={"burst_messages": "above the typical", "peak_rate, typical_rate": "messages a second"},
+    unobservable=("whether more of it comes",),
+    helps="nothing, while its subscriptions keep pace; see who sends it",
+    many="topics got much more than usual at once",
+)
+def topic_burst(view: TopicView, options: DiagnosisOptions) -> Outcome:
+    if view.production.window_s < options.window_s / 2:
+        return f"it has been watched for {view.production.window_s:.0f} s: too short to know what is usual"
+    burst = view.production.burst
+    if burst is None or burst.messages < LEAST_BURST:
+        return "production was even over the window"
+    return Finding(
+        severity=Severity.INFO,
+        confidence=0.9,
+        summary=f"{view.log} got {counted(burst.messages, 'message')} more than usual within {view.production.window_s:.0f} s: "
+        f"{burst.peak_rate:.0f} a second at the most, {burst.typical_rate:.0f} usually",
+        evidence={
+            "burst_messages": burst.messages,
+            "peak_rate": burst.peak_rate,
+            "typical_rate": burst.typical_rate,
+            "produced_in_window": view.production.messages,
+            "producers": view.producers,
+        },
+        next=(
+            NextCall("producers.list", {"topic": view.topic}, "see who sends"),
+            NextCall("topics.chart", {"topic": view.topic}, "see it over time"),
+        ),
+    )
