@@ -1,9 +1,9 @@
 """A topic goes from one broker to another; pure. What the steps are, what they guard, and what the leader does.
 
 ```text
- serving (A, e) --begin--> moving (A, e) --offer, ready--> moving (A, e) --seal--> sealed (A, e)
-        <------- cancel -------+------------------------------+                         | assign
-        ------- take away, of A that was removed ------------------------------> sealed (A, e)
+ serving (A, e) --begin--> moving (A, e) --offer, copied, ready--> moving (A, e) --seal--> sealed (A, e)
+        <------- cancel -------+--------------------------------------+                         | assign
+        ------- take away, of A that was removed --------------------------------------> sealed (A, e)
  serving (B, e') <--open-- assigned (B, e')  e' > e, and again higher while nobody has opened it
 ```
 
@@ -17,6 +17,10 @@ assignment one happens. What follows from that:
   assignment is unchanged when it looks says nothing, since the transaction may be under way. It sends the same seal
   again; of both at most one happens. The seal raises the epoch of the catalog's head too, so that no object of the
   sealed epoch gets into the catalog afterwards.
+- *The pause does not grow with the log.* What there is goes to the target while the owner serves: the owner offers it, the
+  target copies it, and where that took long, because it was much, says only `copied`: then the owner offers what came
+  meanwhile. After little, or `MAX_OFFERS`, it says `ready`, and the owner stops. Nobody is held to a copy of a topic that is not
+  handed over: it is a state of epoch 0 in the target's journal, and forgotten when the move is off.
 - *A removed owner is sealed by the leader* (`take_away`): what it wrote behind what the store has is not part of the topic any more.
 - *`opened` ends the leader's freedom.* Before it nobody has accepted anything since the seal, so that the hand-over is
   the topic, and the leader may give it to anyone, the old owner included. Afterwards it never does so by itself.
@@ -47,11 +51,16 @@ from pydanube_broker.cluster.move_record import MAX_PARTS, HandOverPart, MoveRec
 # How long the leader sees no step of a move before it takes the next itself: an object of the largest size, written
 # and read back over a slow line, takes a part of it.
 PATIENCE_MS: Final = 60_000
+# Of bytes that are offered at once: the target has written and synced them in less time than a transaction takes.
+LITTLE_BYTES: Final = 2 << 20
+# A topic that is written faster than it is copied would be offered for ever.
+MAX_OFFERS: Final = 8
 
 
 class Step(StrEnum):
     BEGIN = "begin"
     OFFER = "offer"
+    COPIED = "copied"
     READY = "ready"
     CANCEL = "cancel"
     SEAL = "seal"
@@ -79,16 +88,28 @@ def begin(now: Assignment, revision: Revision, target: BrokerId, *, at_ms: int) 
 
 
 def offer(now: Assignment, revision: Revision, parts: tuple[HandOverPart, ...]) -> Change:
-    """The owner has written what there was, and read it back."""
+    """The owner has written what there was, or what came since, and read it back."""
     move = _check(now, Step.OFFER, Stage.MOVING)
     _check_parts(now, parts)
+    offered = replace(move, parts=parts, ready=None, offers=move.offers + 1)
+    return Change(step=Step.OFFER, revision=revision, after=replace(now, move=offered))
+
+
+def copied(
+    now: Assignment, revision: Revision, incarnation: Incarnation, *, little_bytes: int = LITTLE_BYTES
+) -> Change:
+    """The target has all that is offered on its disk. It asks for what came meanwhile, or is ready if that cannot be much."""
+    move = _check(now, Step.COPIED, Stage.MOVING)
+    copied_bytes = sum(part.end - part.start for part in move.parts[move.copied :])
+    if copied_bytes <= little_bytes or move.offers >= MAX_OFFERS:
+        return ready(now, revision, incarnation)
     return Change(
-        step=Step.OFFER, revision=revision, after=replace(now, move=replace(move, parts=parts, ready=None))
+        step=Step.COPIED, revision=revision, after=replace(now, move=replace(move, copied=len(move.parts)))
     )
 
 
 def ready(now: Assignment, revision: Revision, incarnation: Incarnation) -> Change:
-    """The target has read what was offered, every byte of it."""
+    """The owner may stop: the target has what was offered, every byte of it."""
     move = _check(now, Step.READY, Stage.MOVING)
     if not move.parts:
         raise _conflict(now, f"nothing of {now.topic} is offered yet")
@@ -197,7 +218,7 @@ def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Write], list
             assert witnesses.counter.epoch < after.epoch, "no epoch of a name is given twice"
             guards += [witnesses.leadership.guard, witnesses.counter.guard]
             writes.append(Put(keys.epoch_key(after.topic), EpochRecord(epoch=after.epoch).to_json()))
-        case Step.BEGIN | Step.OFFER | Step.READY | Step.CANCEL | Step.OPEN:
+        case Step.BEGIN | Step.OFFER | Step.COPIED | Step.READY | Step.CANCEL | Step.OPEN:
             pass
         case _:
             assert_never(change.step)

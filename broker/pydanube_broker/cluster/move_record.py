@@ -43,10 +43,17 @@ class HandOverPart(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRecord(JsonRecord):
-    """A move under way. `ready`: the incarnation in which the target has read the first parts; None until then."""
+    """A move under way.
+
+    ready: the incarnation in which the target has a copy of the parts written while the owner serves; None until then.
+    copied: how many parts the target has said to have, where it asks for what came meanwhile.
+    offers: how many times the owner has offered parts.
+    """
 
     source: str
     target: str
     begun_at_ms: int
     ready: int | None = None
     parts: tuple[HandOverPart, ...] = ()
+    copied: int = 0
+    offers: int = 0

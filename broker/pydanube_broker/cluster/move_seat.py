@@ -22,7 +22,7 @@ from pydanube_storage.metadata import Revision
 
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation
-from pydanube_broker.cluster.move import Change, Step, cancel, offer, open_topic, ready, seal
+from pydanube_broker.cluster.move import LITTLE_BYTES, Change, Step, cancel, copied, offer, open_topic, seal
 from pydanube_broker.cluster.move_record import HandOverPart, Stage
 
 
@@ -34,7 +34,7 @@ class Phase(StrEnum):
     SERVING = "serving"
     OFFERING = "offering"  # serves, and writes what there is
     OFFERED = "offered"  # serves, and waits for the target
-    CHECKING = "checking"  # is the target, and reads what is offered
+    COPYING_AHEAD = "copying ahead"  # is the target, and copies what is offered
     STOPPED = "stopped"  # takes nothing, and writes the rest
     SEALING = "sealing"
     LOST = "lost"  # the journal does not hold what the metadata says this broker has
@@ -61,8 +61,8 @@ class WriteParts:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckParts:
-    """Read the parts, and hold them against their digests."""
+class CopyAhead:
+    """Copy those of the parts into the journal that are not in it yet, and sync: the topic is not this broker's so far."""
 
     turn: int
     parts: tuple[HandOverPart, ...]
@@ -70,7 +70,7 @@ class CheckParts:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Forget what the journal has of the topic, copy the parts into it in this epoch, and sync."""
+    """The same with all of the hand-over: when it is synced the journal holds the topic in this epoch."""
 
     turn: int
     epoch: Epoch
@@ -78,8 +78,8 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class StopCopy:
-    """The copy under way is not wanted any more."""
+class DropCopy:
+    """Forget what was copied: it does not become the topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Release:
     epoch: Epoch
 
 
-Effect: TypeAlias = Serve | Hold | WriteParts | CheckParts | Copy | StopCopy | Commit | Read | Release
+Effect: TypeAlias = Serve | Hold | WriteParts | CopyAhead | Copy | DropCopy | Commit | Read | Release
 
 
 class Seat:
@@ -114,10 +114,13 @@ class Seat:
 
     Args:
         held: the epoch of what the journal holds of the topic, whole; 0 for nothing, or a copy that was not finished.
+        little_bytes: see `move.copied`.
     """
 
     __slots__ = (
+        "_copying",
         "_failed",
+        "_little_bytes",
         "_looking",
         "_me",
         "_pending",
@@ -130,8 +133,11 @@ class Seat:
         "turn",
     )
 
-    def __init__(self, me: BrokerId, incarnation: Incarnation, *, held: Epoch) -> None:
+    def __init__(
+        self, me: BrokerId, incarnation: Incarnation, *, held: Epoch, little_bytes: int = LITTLE_BYTES
+    ) -> None:
         self._me = me
+        self._little_bytes = little_bytes
         self.incarnation = incarnation
         self.held = held
         self.phase = Phase.AWAY
@@ -142,6 +148,9 @@ class Seat:
         self._pending: Change | None = None
         self._looking = False  # its outcome is not known
         self._failed = False  # the work of this turn
+        self._copying = (
+            False  # some of the topic is in the journal, or on its way there, and `held` does not say so
+        )
 
     # -- the record ------------------------------------------------------------------------------------------
 
@@ -161,12 +170,12 @@ class Seat:
         return [Commit(self.turn, self._pending)]
 
     def _next(self) -> list[Effect]:
-        was_copying = self.phase is Phase.COPYING
         self.turn += 1
         self._pending, self._looking, self._failed = None, False, False
         effects = self._decide()
-        if was_copying:
-            effects.insert(0, StopCopy())
+        if self._copying and (self.record is None or self.record.heads_for != self._me):
+            self._copying = False
+            effects.insert(0, DropCopy())
         return effects
 
     def _decide(self) -> list[Effect]:
@@ -183,7 +192,8 @@ class Seat:
                 return self._hand_over(record)
             case Stage.MOVING if self._is_target(record):
                 assert record.move is not None
-                return [*self._hold(Phase.CHECKING), CheckParts(self.turn, record.move.parts)]
+                self._copying = True
+                return [*self._hold(Phase.COPYING_AHEAD), CopyAhead(self.turn, record.move.parts)]
             case Stage.ASSIGNED if mine:
                 return self._take_over(record)
             case Stage.SERVING | Stage.MOVING | Stage.ASSIGNED | Stage.SEALED:
@@ -212,7 +222,7 @@ class Seat:
             # Held also where this life has not served it yet: what is to be written is read from there.
             return [*(self._hold(Phase.STOPPED) or [Hold()]), WriteParts(self.turn, final=True)]
         effects = self._take_calls(record)
-        if record.move.parts:
+        if len(record.move.parts) > record.move.copied:
             self.phase = Phase.OFFERED
             return effects
         self.phase = Phase.OFFERING
@@ -223,6 +233,7 @@ class Seat:
         effects = self._hold(Phase.COPYING)
         if self.held > record.sealed_epoch:
             return [*effects, *self._open(record)]
+        self._copying = True
         return [*effects, Copy(self.turn, record.epoch, record.move.parts)]
 
     def _open(self, record: Assignment) -> list[Effect]:
@@ -231,7 +242,9 @@ class Seat:
 
     def _is_target(self, record: Assignment) -> bool:
         move = record.move
-        return move is not None and move.target == str(self._me) and bool(move.parts) and move.ready is None
+        if move is None or move.target != str(self._me) or move.ready is not None:
+            return False
+        return len(move.parts) > move.copied
 
     def _hold(self, phase: Phase) -> list[Effect]:
         self.phase = phase
@@ -268,19 +281,20 @@ class Seat:
         self.phase = Phase.OFFERED
         return [*self._take_calls(record), *self._commit(cancel(record, self.revision))]
 
-    def checked(self, turn: int, *, readable: bool) -> list[Effect]:
-        """The target has read what is offered, or cannot: then its owner goes on with it."""
+    def copied_ahead(self, turn: int, *, done: bool) -> list[Effect]:
+        """The target has copied what is offered, or cannot: then its owner goes on with it."""
         record = self.record
-        if turn != self.turn or record is None or self.phase is not Phase.CHECKING or self._pending:
+        if turn != self.turn or record is None or self.phase is not Phase.COPYING_AHEAD or self._pending:
             return []
-        change = ready(record, self.revision, self.incarnation) if readable else cancel(record, self.revision)
-        return self._commit(change)
+        if not done:
+            return self._commit(cancel(record, self.revision))
+        return self._commit(copied(record, self.revision, self.incarnation, little_bytes=self._little_bytes))
 
     def copied(self, turn: int, epoch: Epoch) -> list[Effect]:
-        """The journal holds the topic as it was handed over, synced. True whatever the record says by now."""
-        self.held = epoch
+        """The journal holds the topic as it was handed over, synced."""
         if turn != self.turn or self.record is None or self.phase is not Phase.COPYING:
             return []
+        self.held, self._copying = epoch, False
         return self._open(self.record)
 
     def released(self, turn: int) -> list[Effect]:
@@ -291,7 +305,7 @@ class Seat:
         return self._decide() if turn == self.turn else []
 
     def failed(self, turn: int) -> list[Effect]:
-        """A check, a copy or a release could not be made now; `tick` asks for it again."""
+        """A copy or a release could not be made now; `tick` asks for it again."""
         self._failed = self._failed or turn == self.turn
         return []
 

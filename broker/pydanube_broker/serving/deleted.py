@@ -58,7 +58,9 @@ class Deleted:
         """Let go of all that this broker keeps of it, for the room it takes; what could have come back yet is noted."""
         now = now_ms()
         before = self._catalog.promised(now)
-        await self.forget(NEVER_MS, among=frozenset(self._hub.states) if self._several else None)
+        # a copy of epoch 0 is of a topic that another broker still keeps
+        here = frozenset(topic_id for topic_id, state in self._hub.states.items() if state.epoch)
+        await self.forget(NEVER_MS, among=here if self._several else None)
         gone = before.keys() - self._catalog.promised(now).keys()
         self.given_up = {call_id: until for call_id, until in self.given_up.items() if until > now}
         self.given_up |= {call_id: before[call_id] for call_id in gone}

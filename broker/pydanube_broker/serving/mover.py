@@ -8,13 +8,13 @@ in its journal. Its effects are carried out one after the other; what a newer re
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol, assert_never
 
 import anyio
 from anyio.abc import TaskGroup
-from pydanube_core.errors import ClusterError
+from pydanube_core.errors import ClusterError, Conflict
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision
@@ -23,11 +23,12 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.move import Change, Step, Witnesses, transaction
-from pydanube_broker.cluster.move_record import HandOverPart, Stage
+from pydanube_broker.cluster.move_record import MAX_PARTS, HandOverPart, Stage
 from pydanube_broker.cluster.move_seat import (
-    CheckParts,
     Commit,
     Copy,
+    CopyAhead,
+    DropCopy,
     Effect,
     Hold,
     Phase,
@@ -35,16 +36,15 @@ from pydanube_broker.cluster.move_seat import (
     Release,
     Seat,
     Serve,
-    StopCopy,
     WriteParts,
 )
 from pydanube_broker.cluster.removal import check_not_removed
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.serving.hand_over_writer import HandOverWriter
 from pydanube_broker.tier.fragments import Fragments
-from pydanube_broker.topics.fragment import Section, read_section
+from pydanube_broker.topics.fragment import SECTION_BYTES, read_section
 from pydanube_broker.topics.hand_over import sections_of
-from pydanube_broker.topics.handed_over import copy_in, release
+from pydanube_broker.topics.handed_over import Arrival, release
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic
 
@@ -118,6 +118,7 @@ class Mover:
         self._wall_ms = wall_ms
         self._objects = ObjectCatalog(store, wall_ms=wall_ms)
         self._drives: dict[TopicId, _Drive] = {}
+        self._arrivals: dict[TopicId, Arrival] = {}  # copies that are not finished
         self._limit = anyio.CapacityLimiter(_AT_ONCE)
         self._group: TaskGroup | None = None
         self._early: dict[TopicId, tuple[Assignment | None, Revision]] = {}  # seen before `run`
@@ -209,13 +210,13 @@ class Mover:
                         await self._hold(topic_id, seat.record.epoch)
             case WriteParts(turn, final):
                 await self._write(topic_id, seat, turn, final=final)
-            case CheckParts(turn, parts):
-                readable = await self._is_readable(topic_id, parts)
-                self._act(topic_id, lambda seat: seat.checked(turn, readable=readable))
+            case CopyAhead(turn, parts):
+                done = await self._copy_ahead(topic_id, seat, parts)
+                self._act(topic_id, lambda seat: seat.copied_ahead(turn, done=done))
             case Copy(turn, epoch, parts):
                 await self._copy(topic_id, turn, epoch, parts)
-            case StopCopy():
-                pass  # it was given up for this
+            case DropCopy():
+                self._drop_copy(topic_id)
             case Commit(turn, change):
                 await self._commit(topic_id, turn, change)
             case Read():
@@ -251,10 +252,14 @@ class Mover:
         try:
             topic = await self._doors.topic(topic_id, record.epoch)
             async with self._limit:
-                parts += [
-                    await self._writer.write(section)
-                    async for section in sections_of(topic, first, self._give_way, final=final)
-                ]
+                async for section in sections_of(topic, first, self._give_way, final=final):
+                    if len(parts) == MAX_PARTS:
+                        raise Conflict(
+                            f"{record.topic} cannot be handed over: of what the object store does not have yet there is "
+                            f"more than {MAX_PARTS} parts of {SECTION_BYTES} bytes take",
+                            topic=str(record.topic),
+                        )
+                    parts.append(await self._writer.write(section))
         except ClusterError as error:
             self._failed("hand_over_not_written", topic_id, error)
             self._act(topic_id, lambda seat: seat.not_written(turn))
@@ -262,30 +267,50 @@ class Mover:
         at_ms = self._wall_ms()
         self._act(topic_id, lambda seat: seat.written(turn, tuple(parts), at_ms=at_ms))
 
-    async def _is_readable(self, topic_id: TopicId, parts: tuple[HandOverPart, ...]) -> bool:
+    async def _copy_ahead(self, topic_id: TopicId, seat: Seat, parts: tuple[HandOverPart, ...]) -> bool:
         try:
             async with self._limit:
-                async for _ in self._sections(parts):
-                    pass
+                if not seat.held:
+                    await self._take(topic_id, parts)
+                    await self._hub.journal.until_durable()
+                else:  # what stands there goes only when it was sealed: that the parts can be read has to do
+                    for part in parts:
+                        read_section(await self._fragments.read(part), digest=part.digest)
         except ClusterError as error:
-            self._failed("hand_over_not_readable", topic_id, error)
+            self._failed("hand_over_not_copied_ahead", topic_id, error)
             return False
         return True
 
-    async def _sections(self, parts: tuple[HandOverPart, ...]) -> AsyncIterator[Section]:
-        for part in parts:
-            yield read_section(await self._fragments.read(part), digest=part.digest)
+    async def _take(self, topic_id: TopicId, parts: tuple[HandOverPart, ...]) -> Arrival:
+        """Copy what is not in the journal yet."""
+        arrival = self._arrivals.get(topic_id)
+        if arrival is None or not arrival.continues(parts):
+            arrival = self._arrivals[topic_id] = Arrival(self._hub, topic_id)
+        for part in parts[len(arrival.parts) :]:
+            section = read_section(await self._fragments.read(part), digest=part.digest)
+            await arrival.take(part, section)
+        return arrival
+
+    def _drop_copy(self, topic_id: TopicId) -> None:
+        arrival = self._arrivals.pop(topic_id, None)
+        if arrival is not None:
+            try:
+                arrival.drop()
+            except ClusterError as error:
+                self._failed("copy_not_dropped", topic_id, error)
 
     async def _copy(
         self, topic_id: TopicId, turn: int, epoch: Epoch, parts: tuple[HandOverPart, ...]
     ) -> None:
         try:
             async with self._limit:
-                await copy_in(self._hub, topic_id, epoch, self._sections(parts))
+                arrival = await self._take(topic_id, parts)
+                await arrival.finish(epoch)
         except ClusterError as error:
             self._failed("hand_over_not_copied", topic_id, error)
             self._act(topic_id, lambda seat: seat.failed(turn))
             return
+        del self._arrivals[topic_id]
         self._act(topic_id, lambda seat: seat.copied(turn, epoch))
 
     async def _release(self, topic_id: TopicId, turn: int) -> None:

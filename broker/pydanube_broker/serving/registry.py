@@ -52,6 +52,7 @@ from pydanube_broker.topics.agreement import (
     check_journal_there,
     check_prefixes_there,
 )
+from pydanube_broker.topics.handed_over import forget_unfinished
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.list_changes import ListChanges
 from pydanube_broker.topics.log_state import starts_in
@@ -170,6 +171,7 @@ class Registry:
             topic.recovered()
         for topic_id, offset in self._begins.items():
             self._hub.topics[topic_id].trim(offset)
+        forget_unfinished(self._hub)
         index = self.catalog.index
         gone = self._hub.forget_unknown(
             # what another broker owns now goes when it was handed over, not for being missing here

@@ -93,8 +93,8 @@ async def _left_behind(
 ) -> Left | None:
     """What a broker that was removed has of a topic, and its next owner has not."""
     item = await metadata.get(keys.assignment_key(TopicId(state.topic_id)))
-    if item is None or not state.opened:
-        return None  # deleted for good, or on its way here
+    if item is None or not state.epoch:
+        return None  # deleted for good, or a copy that was not finished
     place = Assignment.of(item.key, item.value)
     held = await catalog.head(state.topic_id)
     head = None if held is None else held.head

@@ -10,13 +10,17 @@ from pydanube_broker.cluster.assignment import Assignment, EpochCounter, check_m
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
 from pydanube_broker.cluster.move import (
+    LITTLE_BYTES,
+    MAX_OFFERS,
     PATIENCE_MS,
     Change,
     Standing,
+    Step,
     Witnesses,
     assign,
     begin,
     cancel,
+    copied,
     leaders_change,
     offer,
     open_topic,
@@ -46,6 +50,7 @@ def part(first: int, end: int) -> HandOverPart:
 
 MOVING = begin(SERVING, NOW, TWO, at_ms=1).after
 OFFERED = offer(MOVING, NOW, (part(0, 5),)).after
+COPIED = copied(OFFERED, NOW, LIFE, little_bytes=8).after
 READY = ready(OFFERED, NOW, LIFE).after
 SEALED = seal(READY, NOW, (part(0, 5), part(5, 8)), at_ms=9).after
 ASSIGNED = assign(SEALED, NOW, TWO, incarnation=LIFE, epoch=Epoch(4)).after
@@ -59,7 +64,7 @@ def test_a_move_ends_where_it_was_to_go_and_remembers_the_seal() -> None:
     assert cancel(READY, NOW).after == SERVING
 
 
-@pytest.mark.parametrize("stage", [SERVING, MOVING, OFFERED, READY, SEALED, ASSIGNED, OPENED])
+@pytest.mark.parametrize("stage", [SERVING, MOVING, OFFERED, COPIED, READY, SEALED, ASSIGNED, OPENED])
 def test_a_record_comes_back_as_it_was(stage: Assignment) -> None:
     key = keys.assignment_key(stage.topic_id)
     assert Assignment.of(key, stage.to_record().to_json()) == stage
@@ -79,6 +84,8 @@ def test_no_step_from_another_stage() -> None:
     for now in (SERVING, SEALED, ASSIGNED, OPENED):
         with pytest.raises(Conflict):
             offer(now, NOW, (part(0, 5),))
+        with pytest.raises(Conflict):
+            copied(now, NOW, LIFE)
         with pytest.raises(Conflict):
             ready(now, NOW, LIFE)
         with pytest.raises(Conflict):
@@ -103,6 +110,26 @@ def test_what_is_not_proven_is_not_sealed() -> None:
         begin(SERVING, NOW, ONE, at_ms=1)
     with pytest.raises(Conflict, match="not above"):
         assign(SEALED, NOW, TWO, incarnation=LIFE, epoch=Epoch(3))
+
+
+def test_the_owner_goes_on_serving_until_little_is_left_to_copy() -> None:
+    def offered(size: int, now: Assignment) -> Assignment:
+        before = () if now.move is None else now.move.parts
+        more = replace(part(5 * len(before), 5 * len(before) + 5), end=size)
+        return offer(now, NOW, (*before, more)).after
+
+    little = copied(offered(LITTLE_BYTES, MOVING), NOW, LIFE)
+    assert (little.step, little.after.is_served) == (Step.READY, False)
+    much = copied(offered(LITTLE_BYTES + 1, MOVING), NOW, LIFE)
+    assert (much.step, much.after.is_served) == (Step.COPIED, True)
+    then = copied(offered(LITTLE_BYTES, much.after), NOW, LIFE)
+    assert then.step is Step.READY, "what was copied before does not count"
+    now, steps = MOVING, []
+    for _ in range(MAX_OFFERS):
+        change = copied(offered(LITTLE_BYTES + 1, now), NOW, LIFE)
+        now = change.after
+        steps.append(change.step)
+    assert steps == [Step.COPIED] * (MAX_OFFERS - 1) + [Step.READY], "it ends however fast it is written"
 
 
 def test_an_assignment_that_is_not_a_step_leaves_a_move_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,13 @@ import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.cluster.move import LITTLE_BYTES
 from pydanube_broker.cluster.move_leader import MoveLeader
+from pydanube_broker.cluster.move_record import HandOverPart, Stage
+from pydanube_broker.journal import Journal
 from pydanube_broker.serving import moves, placed
 from pydanube_broker.serving.placed import Placement
+from pydanube_broker.tier.fragments import Fragments
 from pydanube_core.errors import Conflict, InvalidArgument
 from pydanube_core.names import TopicName
 
@@ -179,3 +184,47 @@ async def test_moves_that_cannot_be_are_refused(cluster: SeveralBrokers) -> None
     audit = await owner.registry.audit_topic()
     with pytest.raises(InvalidArgument, match="stays with it"):
         await owner.port.move_topic(audit.name)
+
+
+async def test_a_move_pauses_for_the_rest_and_not_for_the_tail(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nearly all of what the store does not have is copied while the owner serves; what comes meanwhile is a little."""
+    size, many = 64 << 10, 200
+    name = TopicName.parse("t")
+    async with connect(cluster.brokers[1].broker_url) as client, client.producer("t") as producer:
+        await until(lambda: cluster.serves(name))
+        await producer.send_many([bytes(size)] * many)
+        target = cluster.others("t")[0]
+        topic_id = cluster.owner("t").registry.known(name).topic_id
+        copied: Counter[tuple[str, bool]] = (
+            Counter()
+        )  # bytes, by what was done, and whether the topic was sealed by then
+        read, append = Fragments.read, Journal.append_batch
+
+        def count(what: str, size: int) -> None:
+            place = target.registry.ownership.office.place(topic_id)
+            assert place is not None
+            copied[what, place.stage is not Stage.MOVING] += size
+
+        async def counting_read(self: Fragments, part: HandOverPart) -> Any:
+            count("read", part.end - part.start)
+            return await read(self, part)
+
+        def counting_append(self: Journal, topic: int, part: bytes, data: bytes, **where: int) -> int:
+            if self is target.hub.journal and topic == topic_id:
+                count("appended", len(data))
+            return append(self, topic, part, data, **where)
+
+        monkeypatch.setattr(Fragments, "read", counting_read)
+        monkeypatch.setattr(Journal, "append_batch", counting_append)
+        async with anyio.create_task_group() as group:
+            group.start_soon(move, cluster, "t", target)
+            while target.registry.find(name) is None:  # one message after the other: the rest is not nothing
+                await producer.send(b"meanwhile")
+                many += 1
+    for what in ("read", "appended"):
+        assert copied[what, False] >= 200 * size
+        assert copied[what, True] < LITTLE_BYTES
+    stored = target.registry.known(name)
+    assert stored.commit == many

@@ -11,13 +11,13 @@ from pydanube_broker.journal import Disk, Journal, JournalOptions
 from pydanube_broker.journal.helper import InlineSyncer
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.topics.fragment import Section
-from pydanube_broker.topics.handed_over import copy_in
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.log_state import LogState
 from pydanube_broker.topics.topic import Topic
 
 from tests.broker.journal.ledger import InlinePreparer
+from tests.broker.topics.arrivals import copy_in
 
 pytestmark = pytest.mark.anyio
 TOPIC, SUBSCRIPTION = 7, 3

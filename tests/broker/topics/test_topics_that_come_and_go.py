@@ -12,7 +12,7 @@ from pydanube_broker.cluster.ids import Epoch
 from pydanube_broker.journal import Disk, Journal, JournalOptions, Kind
 from pydanube_broker.journal.helper import InlineSyncer
 from pydanube_broker.topics.fragment import Section
-from pydanube_broker.topics.handed_over import copy_in, release
+from pydanube_broker.topics.handed_over import Arrival, forget_unfinished, release
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.log_state import LogState, encode_open_body
 from pydanube_core.batch import BatchView, broker_part, encode_batch
@@ -20,6 +20,7 @@ from pydanube_core.errors import CorruptObject
 
 from tests.broker.journal.ledger import InlinePreparer, SameThread
 from tests.broker.journal.record_order import check_order
+from tests.broker.topics.arrivals import copy_in, part_of
 
 pytestmark = pytest.mark.anyio
 
@@ -193,3 +194,70 @@ async def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
             with pytest.raises(CorruptObject):
                 await copy_in(hub, MOVED, Epoch(4), each(wrong))
             assert MOVED not in hub.states or hub.states[MOVED].epoch == 0
+
+
+async def test_what_was_copied_ahead_is_not_copied_again(tmp_path: Path) -> None:
+    first, last = hand_over(b"a", 10, 3)
+    parts = [part_of(first), part_of(last)]
+    async with life(tmp_path, tidy=True) as hub:
+        arrival = Arrival(hub, MOVED)
+        assert arrival.continues(parts)
+        await arrival.take(parts[0], first)
+        assert hub.states[MOVED].epoch == 0, "nobody serves it"
+        assert arrival.continues(parts)
+        before = hub.journal.durable_lsn
+        await arrival.take(parts[1], last)
+        state = await arrival.finish(Epoch(4))
+        copied = sum(len(batch) for batch in last.batches)
+        assert copied < hub.journal.durable_lsn - before < 2 * copied + 1_000
+        assert (state.epoch, texts(hub)) == (4, [b"a"] * 20)
+    async with life(tmp_path, tidy=False) as hub:
+        assert texts(hub) == [b"a"] * 20
+    check_order(tmp_path)
+
+
+async def test_a_copy_goes_on_only_from_whole_parts_of_the_same_hand_over(tmp_path: Path) -> None:
+    first, last = hand_over(b"a", 10, 3)
+    parts = [part_of(first), part_of(last)]
+    async with life(tmp_path, tidy=True) as hub:
+        arrival = Arrival(hub, MOVED)
+        await arrival.take(parts[0], first)
+        assert not arrival.continues([part_of(last), part_of(last)])
+        hub.states[MOVED].next_offset += 2  # as a cancellation in the middle of a part leaves it
+        assert not arrival.continues(parts)
+        anew = Arrival(hub, MOVED)
+        assert not arrival.continues(parts), "its place is taken"
+        for part, section in zip(parts, (first, last), strict=True):
+            await anew.take(part, section)
+        await anew.finish(Epoch(4))
+        assert texts(hub) == [b"a"] * 20
+        arrival.drop()
+        assert texts(hub) == [b"a"] * 20, "what was given up drops nothing of what has come since"
+
+
+async def test_a_start_forgets_a_copy_that_was_not_finished(tmp_path: Path) -> None:
+    first, _ = hand_over(b"a", 10, 3)
+    async with life(tmp_path, tidy=True) as hub:
+        await Arrival(hub, MOVED).take(part_of(first), first)
+        await fill(hub)
+    async with life(tmp_path, tidy=True) as hub:
+        assert set(hub.states) == {MOVED, BUSY}
+        forget_unfinished(hub)
+        assert set(hub.states) == {BUSY}
+    async with life(tmp_path, tidy=False) as hub:
+        assert set(hub.states) == {BUSY}
+    check_order(tmp_path)
+
+
+async def test_a_copy_that_is_not_wanted_holds_up_no_segment(tmp_path: Path) -> None:
+    first, _ = hand_over(b"a", 10, 3)
+    async with life(tmp_path, tidy=True) as hub:
+        arrival = Arrival(hub, MOVED)
+        await arrival.take(part_of(first), first)
+        await fill(hub, 100)
+        hub.states[BUSY].start_offset = hub.states[BUSY].next_offset
+        assert hub.collect() == 0
+        arrival.drop()
+        assert MOVED not in hub.states
+        await hub.journal.until_durable()
+        assert hub.collect() > 0

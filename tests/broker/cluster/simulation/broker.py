@@ -13,9 +13,10 @@ from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnati
 from pydanube_broker.cluster.move import Change, Standing, Step, Witnesses, leaders_change, transaction
 from pydanube_broker.cluster.move_record import HandOverPart
 from pydanube_broker.cluster.move_seat import (
-    CheckParts,
     Commit,
     Copy,
+    CopyAhead,
+    DropCopy,
     Effect,
     Hold,
     Phase,
@@ -23,7 +24,6 @@ from pydanube_broker.cluster.move_seat import (
     Release,
     Seat,
     Serve,
-    StopCopy,
     WriteParts,
 )
 from pydanube_broker.journal.records import Kind, RecordHeader
@@ -53,6 +53,7 @@ HEARTBEAT_MS: Final = 3_000
 TICK_MS: Final = 1_000
 SUBSCRIPTION: Final = 900
 PRODUCER, TOKEN = 1, 7
+LITTLE_BYTES: Final = 600  # some messages: what is offered at once may be more
 Reply = Callable[[Any], None]
 
 #: a stage in which a broker keeps callers waiting
@@ -69,7 +70,8 @@ class Run:
     log: list[Stored]
     committed: int = 0
     waiting: list[Callable[[], None]] = field(default_factory=list)
-    copying: int = 0  # the turn of the copy under way
+    arrived: tuple[HandOverPart, ...] = ()  # copied whole, of a topic that is not this broker's yet
+    last: Section | None = None  # the newest of them
     holdings: tuple[Holdings, ...] = ()
 
 
@@ -119,14 +121,16 @@ class SimBroker:
             log = logs.get(topic_id, [])
             end = 0 if state is None else state.next_offset
             seat = self.new_seat(held)
-            self.runs[topic_id] = Run(history, seat, state, log, end)
+            run = self.runs[topic_id] = Run(history, seat, state, log, end)
+            if not held:
+                self.forget(topic_id, run)
         self.world.note(f"broker {self.id} starts life {self.life}")
         self._follow()
         self.later(0, self._heartbeat)
         self.later(TICK_MS, self._tick)
 
     def new_seat(self, held: Epoch) -> Seat:
-        return Seat(self.id, Incarnation(self.life), held=held)
+        return Seat(self.id, Incarnation(self.life), held=held, little_bytes=LITTLE_BYTES)
 
     def crash(self) -> None:
         self.world.note(f"broker {self.id} crashes")
@@ -229,13 +233,12 @@ class SimBroker:
                 self.world.note(f"broker {self.id} holds topic {topic_id}: {run.seat.phase}")
             case WriteParts(turn, final):
                 self._write(topic_id, run, turn, final=final)
-            case CheckParts(turn, parts):
-                self._fetch(run, list(parts), [], lambda found: self._checked(topic_id, turn, found))
+            case CopyAhead(turn, parts):
+                self._copy_ahead(topic_id, run, turn, parts)
             case Copy(turn, epoch, parts):
-                run.copying = turn
-                self._fetch(run, list(parts), [], lambda found: self._copy(topic_id, run, turn, epoch, found))
-            case StopCopy():
-                run.copying = 0
+                self._copy(topic_id, run, turn, epoch, parts)
+            case DropCopy():
+                self.drop_copy(topic_id, run)
             case Commit(turn, change):
                 self.commit(topic_id, turn, change)
             case Read():
@@ -361,32 +364,70 @@ class SimBroker:
 
         self._store_get(part.key, got)
 
-    def _checked(self, topic_id: TopicId, turn: int, found: list[Section] | None) -> None:
-        self.act(topic_id, lambda seat: seat.checked(turn, readable=found is not None))
+    def _copy_ahead(self, topic_id: TopicId, run: Run, turn: int, parts: tuple[HandOverPart, ...]) -> None:
+        def told(done: bool) -> None:
+            self.act(topic_id, lambda seat: seat.copied_ahead(turn, done=done))
+
+        if run.seat.held:  # what stands there goes only when it was sealed
+            self._fetch(run, list(parts), [], lambda found: told(found is not None))
+        else:
+            self._take(
+                topic_id, run, turn, parts, lambda: self.when_copied(lambda: told(True)), lambda: told(False)
+            )
+
+    def _take(
+        self,
+        topic_id: TopicId,
+        run: Run,
+        turn: int,
+        parts: tuple[HandOverPart, ...],
+        done: Callable[[], None],
+        failed: Callable[[], None],
+    ) -> None:
+        """Copy what has not arrived yet."""
+        if not run.arrived or run.arrived != parts[: len(run.arrived)]:
+            self.forget(topic_id, run)
+        missing = parts[len(run.arrived) :]
+
+        def found(sections: list[Section] | None) -> None:
+            if run.seat.turn != turn:
+                return
+            if sections is None:
+                failed()
+                return
+            if not run.arrived:
+                run.state = LogState(topic_id)
+                self.append_to(run, Kind.TOPIC_OPEN, encode_open_body(0, sections[0].first_offset))
+            assert run.state is not None
+            for section in sections:
+                require(section.first_offset == run.state.next_offset, "parts do not follow each other")
+                for batch in section.batches:
+                    self.append_to(run, Kind.BATCH, bytes(batch))
+                run.state.next_offset = section.end_offset
+                run.last = section
+            run.arrived = parts
+            done()
+
+        self._fetch(run, list(missing), [], found)
 
     def _copy(
-        self, topic_id: TopicId, run: Run, turn: int, epoch: Epoch, found: list[Section] | None
+        self, topic_id: TopicId, run: Run, turn: int, epoch: Epoch, parts: tuple[HandOverPart, ...]
     ) -> None:
-        if run.copying != turn:
-            return
-        if found is None:
-            self.act(topic_id, lambda seat: seat.failed(turn))
-            return
-        handed = found[-1].state
-        require(handed is not None, "a hand-over without its last part")
-        assert handed is not None
+        def taken() -> None:
+            require(run.last is not None and run.last.state is not None, "a hand-over without its last part")
+            assert run.last is not None
+            assert run.last.state is not None
+            run.state, run.holdings = run.last.state, run.last.holdings
+            run.state.epoch, run.committed = epoch, run.state.next_offset
+            self.append(Kind.ADOPT, topic_id, encode_state(run.state))
+            self.when_copied(lambda: self.act(topic_id, lambda seat: seat.copied(turn, epoch)))
+
+        self._take(
+            topic_id, run, turn, parts, taken, lambda: self.act(topic_id, lambda seat: seat.failed(turn))
+        )
+
+    def drop_copy(self, topic_id: TopicId, run: Run) -> None:
         self.forget(topic_id, run)
-        run.state = LogState(topic_id)
-        self.append_to(run, Kind.TOPIC_OPEN, encode_open_body(0, found[0].first_offset))
-        for section in found:
-            for batch in section.batches:
-                self.append_to(run, Kind.BATCH, bytes(batch))
-        handed.epoch = epoch
-        run.state = handed
-        run.holdings = found[-1].holdings
-        run.committed = handed.next_offset
-        self.append(Kind.ADOPT, topic_id, encode_state(handed))
-        self.when_copied(lambda: self.act(topic_id, lambda seat: seat.copied(turn, epoch)))
 
     def when_copied(self, done: Callable[[], None]) -> None:
         self.when_synced(done)
@@ -401,6 +442,7 @@ class SimBroker:
             return
         self.append(Kind.RELEASE, topic_id, encode_release_body(run.state.epoch, run.state.next_offset))
         run.state, run.log, run.committed, run.holdings = None, [], 0, ()
+        run.arrived, run.last = (), None
 
     # -- transactions ----------------------------------------------------------------------------------------
 

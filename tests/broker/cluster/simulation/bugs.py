@@ -11,6 +11,7 @@ from pydanube_broker.cluster.ids import Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.move import Change, Standing, Step, Witnesses
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.move_seat import Effect, Hold, Phase, Seat
+from pydanube_broker.journal.records import Kind
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.topics.fragment import Section
 from pydanube_core.errors import ClusterError
@@ -118,6 +119,22 @@ class NotReadBack(SimBroker):
         done(True)
 
 
+class CopyKept(SimBroker):
+    """What was copied ahead stays when the move is off."""
+
+    def drop_copy(self, topic_id: TopicId, run: Run) -> None:
+        pass
+
+
+class RestNotCopied(SimBroker):
+    """The next owner takes the state out of the last part, and its messages for copied."""
+
+    def append_to(self, run: Run, kind: Kind, body: bytes) -> None:
+        if kind is Kind.BATCH and run.arrived and not run.seat.serving:
+            return
+        super().append_to(run, kind, body)
+
+
 class CopyNotSynced(SimBroker):
     """The next owner opens before its copy is on disk."""
 
@@ -192,6 +209,8 @@ BUGS: Final[tuple[type[SimBroker], ...]] = (
     WatchFromNow,
     ServesWhileSealing,
     ReleaseForgotten,
+    CopyKept,
+    RestNotCopied,
     CopyNotSynced,
     RestForgotten,
     SessionsForgotten,

@@ -118,6 +118,7 @@ class SimCluster:
                     other.id,
                     left.seat.held,
                 )
+                require(left.seat.held > 0 or left.state is None, "a copy that nobody wants stays:", other.id)
 
     def _is_quiet(self) -> bool:
         """Whether every broker is there and every topic served: then a little later there is nothing left to come."""

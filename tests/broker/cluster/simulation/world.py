@@ -177,7 +177,7 @@ class SimStore:
         world.after(world.random.randint(5, 100), arrive)
 
 
-STAGES: Final = ("serving", "moving", "offered", "ready", "sealed", "assigned")
+STAGES: Final = ("serving", "moving", "offered", "copied", "ready", "sealed", "assigned")
 
 
 def stage_of(record: Assignment) -> str:
@@ -187,4 +187,6 @@ def stage_of(record: Assignment) -> str:
     assert record.move is not None
     if record.move.ready is not None:
         return "ready"
+    if record.move.parts and len(record.move.parts) == record.move.copied:
+        return "copied"
     return "offered" if record.move.parts else "moving"
