@@ -1,4 +1,4 @@
-"""The page of the console, docs/console.md: its views, keys and filters as its registry has them. tools/gen_docs.py writes it."""
+"""The section on the console in docs/reference.md: views, keys and filters from their registries. tools/gen_docs.py writes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PICTURES: Final = {
 }
 
 HEAD: Final = """\
-# The console
+## The console
 
 `danube tui` (extra `tui`) shows a cluster in a terminal: what needs a person stands first, everything else is one key
 away. It only reads unless it is started with `--allow-writes`, and knows nothing of its own: each view shows what
@@ -53,16 +53,16 @@ most), and counts at the bottom what went by without having been on the screen.
 
 ![Messages](console-messages.svg)
 
-## Views
+### Views
 
 After `:` come a view's name or alias and what it is of; up brings back what was typed before. The command beside a view
 tells the same without a screen; `danube tui --snapshot VIEW --json` gives a view's rows as they are shown, and ends with
-the exit codes of every command ([errors](errors.md)).
+the exit codes of every command.
 
 """
 
 FILTERS: Final = """\
-## Filters
+### Filters
 
 Terms after `/` stand side by side, and a row must hold to all of them.
 
@@ -79,7 +79,7 @@ Terms after `/` stand side by side, and a row must hold to all of them.
 """
 
 KEYS_TEXT: Final = """\
-## Keys
+### Keys
 
 A change is there with `--allow-writes` alone, and, where the broker has its locks on, for callers with a right to it: what the
 caller may not do is neither in the footer nor in the palette, and dimmed in the help. Its plan is shown first, with what goes and who feels it; Cancel has the
@@ -96,15 +96,15 @@ a file, by action; two actions with one key in a view are an error that names bo
 """
 
 END: Final = """\
-## In a browser
+### In a browser
 
 `danube tui --serve` prints a link with a token that works once. The browser gets a cookie for it that scripts do not see
 and other sites cannot send, and the next link is printed for the next browser. Page and websocket check cookie, `Host`
 and `Origin`; the page asks no foreign host for anything. Four consoles run at most, and one that is not used for
 `--idle` (30 minutes) ends. It listens on this machine alone: from elsewhere, `ssh -L 8766:127.0.0.1:8766 HOST`. In a container, whose port is published on
-127.0.0.1, `--host 0.0.0.0 --insecure-bind`: [the compose file](deployment.md#compose) has it so.
+127.0.0.1, `--host 0.0.0.0 --insecure-bind`: [the compose file](operating.md#compose) has it so.
 
-## Looks
+### Looks
 
 `--theme` or f2: {themes}. `ansi` uses the terminal's own sixteen colours, and is what `NO_COLOR` gets; `--ascii` draws
 with ASCII alone; `--no-mouse` leaves the mouse to the terminal. Nothing is told by colour alone. What others wrote is
@@ -115,8 +115,8 @@ terminal's clipboard (OSC 52) and, for those that do not take it, into a file wh
 """
 
 
-def page() -> str:
-    """The whole page."""
+def section() -> str:
+    """Return the section."""
     parts = [
         HEAD,
         "| view | also | of | what it shows | without a screen |\n|---|---|---|---|---|\n",
@@ -124,7 +124,7 @@ def page() -> str:
     ]
     parts += ["\n", FILTERS, KEYS_TEXT]
     for group in dict.fromkeys(action.group for action in ACTIONS.values()):
-        parts += [f"### {group}\n\n| key | action | where | what it does |\n|---|---|---|---|\n"]
+        parts += [f"#### {group}\n\n| key | action | where | what it does |\n|---|---|---|---|\n"]
         parts += [_key(action) for action in ACTIONS.values() if action.group == group]
         parts += ["\n"]
     parts += [

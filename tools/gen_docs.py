@@ -1,11 +1,11 @@
-"""Write the files that are tables of what the code says: docs/ai-clients.md, configuration.md, console.md, diagnosis.md, errors.md, metrics.md,
-operations.md and telemetry.md, and the words that shells complete (cli/pydanube_cli/completion/words.json).
+"""Write the pages that are tables of what the code says, docs/operations.md and docs/reference.md, and the words that
+shells complete (cli/pydanube_cli/completion/words.json).
 
     python tools/gen_docs.py            write them
     python tools/gen_docs.py --check    write nothing; print a diff and exit with 1 when one has drifted
 
-Each has a short text of its own here, the rest comes from pydanube_mcp, pydanube_broker.settings and .metric_table,
-pydanube_core.errors and the registry of pydanube_admin.
+Their texts stand here; the tables come from pydanube_mcp, pydanube_broker.settings and .metric_table, pydanube_core.errors
+and the registry of pydanube_admin.
 """
 
 from __future__ import annotations
@@ -49,8 +49,25 @@ EFFECTS: Final = {
     Effect.DESTROY: "destroys",
 }
 
+REFERENCE: Final = """\
+# Reference
+
+What the code says of itself, as tables.
+
+- [Settings](#settings): where they come from, and every key
+- [Errors](#errors): every code, with its exit code and its gRPC status
+- [Diagnosis](#diagnosis): what the broker says is wrong, by which rule, and what helps
+- [Metrics](#metrics): what Prometheus is told
+- [Telemetry](#telemetry): the tables of samples in the object store
+- [The console](#the-console): views, filters and keys of `danube tui`
+- [AI clients](#ai-clients): what to paste into each
+
+The operations, with their arguments and results, are on a [page of their own](operations.md).
+
+"""
+
 CONFIGURATION: Final = """\
-# Configuration
+## Settings
 
 A broker takes its settings from three places; a later one wins:
 
@@ -58,11 +75,9 @@ A broker takes its settings from three places; a later one wins:
 2. environment variables: `DANUBE_<SECTION>__<KEY>`, for example `DANUBE_LOG__LEVEL=debug`,
 3. flags of `danube up` and `danube broker`.
 
-An unknown section or key is an error that names the line and the nearest name there is, as is a variable that has one
-underscore where two belong (`DANUBE_LOG_LEVEL`). Durations are written
-`100ms`, `90s`, `5m`, `24h`, sizes `64KiB`, `32MiB`, `1GiB` or a plain number of bytes.
-
-In a clone of the repository the command is `./danube`.
+An unknown section or key is an error that names the line and the closest name that exists. So is a variable with one
+underscore where two belong (`DANUBE_LOG_LEVEL`). Durations are written `100ms`, `90s`, `5m`, `24h`; sizes are written
+`64KiB`, `32MiB`, `1GiB` or as a plain number of bytes.
 
 - `danube config init` writes a file with every key, commented.
 - `danube config check --config FILE` finds mistakes without starting anything.
@@ -71,12 +86,12 @@ In a clone of the repository the command is `./danube`.
 """
 
 ERRORS: Final = """\
-# Errors
+## Errors
 
 Every face shows the same error: a code, a sentence that says what failed and what to do, facts, and the calls that
 would help.
 
-| face | where it is |
+| face | where the error is |
 |---|---|
 | command line | the message on stderr; with `--json` one line `{"error": …}` there; the exit code below |
 | Python SDK | an exception, a `pydanube_core.errors.ClusterError`, with the attributes below |
@@ -93,10 +108,10 @@ would help.
 | `details` | facts: for bad input `field` and `value`; for others the topic, the offset, the port … |
 | `next` | calls that would help: `operation`, `tool`, `command`, `arguments`, `why` |
 
-A publish whose commit failed carries `details.outcome = "unknown"`: the message may or may not be stored. Retried by
-the same producer session it is safe, since the broker recognises it; sent anew it may be there twice.
+If the commit of a publish failed, `details.outcome` is `"unknown"`: the message may or may not be stored. A retry by the
+same producer session is safe, because the broker recognises it. A new send may store the message a second time.
 
-Exit code 0 is success (a pipe closed by its reader too), 130 an interrupt. Usage errors exit with 2.
+Exit code 0 is success, also when the reader of a pipe closes it. 130 is an interrupt. Usage errors exit with 2.
 """
 
 EXITS: Final = {
@@ -109,9 +124,9 @@ EXITS: Final = {
 }
 
 DIAGNOSIS: Final = """\
-# Diagnosis
+## Diagnosis
 
-A broker looks at itself every `diagnosis.sample_interval` and says what is wrong, without a language model:
+A broker looks at itself every `diagnosis.sample_interval` and says what is wrong. No language model is involved.
 
 | question | command | MCP tool |
 |---|---|---|
@@ -121,61 +136,50 @@ A broker looks at itself every `diagnosis.sample_interval` and says what is wron
 | why does nothing come in | `danube diagnose producer TOPIC` | `diagnose_producer` |
 | what has been wrong for a while | `danube alerts list` | `list_alerts` |
 
-`--fail-on warning` makes the command exit with 6 when a finding of that severity, or a worse one, is there.
+With `--fail-on warning` the command exits with 6 when there is a finding of that severity or a worse one.
 
 A finding names its rule, its subject, a severity (`info`, `warning`, `critical`), a confidence, the evidence (the
-numbers that decided), what it is not (`ruled_out`, each with the number that speaks against it), what could not be
-seen (`unobservable`), and the next calls. The worst come first: by severity, then the broker itself, then the subject with
-most messages waiting or refused; of one subject, causes come before effects. What others wrote (keys, reasons, over MCP also names of consumers and producers) stands under `untrusted`. The verdict is `failing` with a critical finding, `degraded` with a
-warning, `unknown` if too little could be seen, else `healthy`. A finding of `info` does not change it.
+numbers that decided), other causes that were ruled out (`ruled_out`, each with the number that speaks against it), what
+could not be seen (`unobservable`), and the next calls. The worst findings come first: by severity, then those of the broker
+itself, then by the number of messages that wait or were refused. Of one subject, causes come before effects. What others
+wrote (keys, reasons, over MCP also names of consumers and producers) stands under `untrusted`.
 
-Findings about one subject use the facts of the moment and what was seen in the last `diagnosis.window`; counts named
-`…_in_window` are of that time, the others since the broker started. Asked about the cluster, the broker
-tells equal findings as one (how many, the worst with its evidence, the next four; the others are pages of `alerts list`),
-leaves what is ruled out to the diagnosis of the subject, and stays below 8 KB. It answers from
-its last looks, and says nothing of mail that waits for a consumer until it has waited for `diagnosis.stuck_after`. A
-finding that is there in `diagnosis.open_after` looks in a row opens an alert, and `diagnosis.close_after` looks without it
-close it.
+The verdict is `failing` with a critical finding, `degraded` with a warning, `unknown` if too little could be seen, otherwise
+`healthy`. A finding of severity `info` does not change it.
 
-What is too much for one topic is in order for another: the policies `alert_unread_messages` and `alert_unread_age_s` (seconds) of a topic, of
-its namespace, or `[policies]` of the settings are thresholds of each subscription. What exceeds one is the finding `threshold_exceeded`,
-beside its cause, and an alert as every other.
+Findings about one subject use the facts of the moment and what was seen in the last `diagnosis.window`. Counts named
+`…_in_window` are of that time; other counts began with the broker. A diagnosis of the cluster counts equal findings as one:
+it shows the worst with its evidence and names the next four, and `alerts list` has the others. It leaves ruled-out causes
+to the diagnosis of the subject, and stays below 8 KB.
+
+A finding that is there in `diagnosis.open_after` looks in a row opens an alert; `diagnosis.close_after` looks without it close
+the alert.
+
+Thresholds of your own are the policies `alert_unread_messages` and `alert_unread_age_s` (seconds) of a topic, of its
+namespace, or in `[policies]` of the settings. They hold for each subscription. Beyond them there is the finding
+`threshold_exceeded` beside its cause, and an alert.
 
     ./danube topics set-policies orders --policies alert_unread_messages=10000,alert_unread_age_s=600
 
-## The status of a subscription
+### The status of a subscription
 
 `danube subscriptions lag` shows one for each subscription and partition. The first line that holds wins:
 
 | status | holds when |
 |---|---|
-| `UNKNOWN` | fewer than 3 samples or half of those expected, or the newest is older than 3 intervals; never taken for health |
+| `UNKNOWN` | there are fewer than 3 samples or half of those expected, or the newest is older than 3 intervals; never taken for health |
 | `DATA_LOST` | messages were trimmed before they were read |
 | `CAUGHT_UP` | nothing is unread, or nothing older than two samples |
-| `AT_RISK` | retention takes the oldest unread message within two samples, or in a fifth of its time and it is not gaining |
-| `STUCK` | the cursor has not moved for `diagnosis.stuck_after`, while there was unread mail for as long |
+| `AT_RISK` | retention takes the oldest unread message within two samples, or within a fifth of its time while the subscription is not gaining |
+| `STUCK` | the cursor has not moved for `diagnosis.stuck_after`, and there was unread mail for as long |
 | `FALLING_BEHIND` | the lower bound (95 %) of the lag's slope is above 0: it grows, however large it is |
-| `SLOW` | gaining, but for more than an hour yet; or neither gaining nor losing, with old mail or without a consumer |
-| `CATCHING_UP` | gaining, or consumers keep pace with everything read within `diagnosis.stuck_after` |
+| `SLOW` | gaining, but it will take more than an hour; or neither gaining nor losing, with old mail or without a consumer |
+| `CATCHING_UP` | gaining, or consumers keep pace and everything is read within `diagnosis.stuck_after` |
 
 Rates are slopes by Theil and Sen: the median of the slopes between all pairs of samples, which one odd sample cannot
-bend. A status is entered after `open_after` looks and left after `close_after`; that everything is read counts at once.
-`eta_s` is the lag over what it shrinks by a second, null with `not_gaining` where it does not.
-
-## How it is checked
-
-`tests/diagnosis` breaks a live broker from outside, by clients, signals, policies, a small disk and a stopped S3 server, and
-compares the first finding and its numbers with its own counts: thirty-one faults of subscriptions and topics, all at once on one
-broker and each alone; three that weigh on the whole broker (a disk that syncs slowly, clients that connect again and again, one
-topic that takes it all); two at once, both named; a disk that fills, a journal whose helper was killed, a store that stopped.
-Every call that the finding proposes is made, and must show what it speaks of. Ten shapes of honest work (idle, bursty, a batch
-job, pauses, a standby, …) raise nothing; fifty such workloads, each for ten minutes of a clock that goes faster, raise at most
-one alarm. Settings of the tests are `sample_interval` 200 ms, `window` 4 s, `stuck_after` 2 s.
-Seen on 23 November 2026 on two shared, loaded cores: thirty faults side by side with seeds 2 to 11, the cause first 299 times of
-300, each but that one within 6 s of its beginning; a publish that was throttled was called a producer that had stopped, on a
-machine where clients waited 15 s for their broker. `make diagnosis` runs it all, with eleven seeds for the faults alone.
-
-## Rules
+bend. A status is entered after `open_after` looks and left after `close_after`; `CAUGHT_UP` counts at once.
+`eta_s` is the lag divided by the rate at which it shrinks; where it does not shrink, `eta_s` is null with the reason
+`not_gaining`. How all this is checked: [measurements](research/measurements.md#diagnosis).
 
 """
 
@@ -213,7 +217,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def configuration() -> str:
-    """docs/configuration.md"""
+    """Return the section on settings: a table for each section of the file."""
     entries: dict[str, list[Entry]] = {}
     for entry in Settings().entries():
         entries.setdefault(entry.section, []).append(entry)
@@ -233,7 +237,7 @@ def section_text(name: str, summary: str, entries: list[Entry]) -> str:
         default = "unset" if entry.default is None else f"`{json_text(entry.default)}`"
         kind = " or ".join(f"`{word}`" for word in entry.words) or entry.kind.value
         rows.append((f"`{entry.key}`", kind, default, meaning))
-    return f"## [{name}]\n\n{summary}\n\n{note}{table(('key', 'type', 'default', 'meaning'), rows)}"
+    return f"### [{name}] settings\n\n{summary}\n\n{note}{table(('key', 'type', 'default', 'meaning'), rows)}"
 
 
 def json_text(value: object) -> str:
@@ -241,7 +245,7 @@ def json_text(value: object) -> str:
 
 
 def error_codes() -> str:
-    """docs/errors.md"""
+    """Return the section on errors: a table for each exit code."""
     parts = [ERRORS]
     for number, meaning in EXITS.items():
         rows = [
@@ -249,7 +253,7 @@ def error_codes() -> str:
             for code in errors.CODES.values()
             if code.exit == number
         ]
-        parts.append(f"## Exit {number}: {meaning}\n\n{table(('code', 'meaning', 'gRPC status'), rows)}")
+        parts.append(f"### Exit {number}: {meaning}\n\n{table(('code', 'meaning', 'gRPC status'), rows)}")
     missing = {code.exit for code in errors.CODES.values()} - set(EXITS)
     assert not missing, f"exit codes without a heading: {missing}"
     return "\n".join(parts)
@@ -261,7 +265,7 @@ def summary_of(code: str) -> str:
 
 
 def operations() -> str:
-    """docs/operations.md"""
+    """Return the page of operations."""
     parts = [
         OPERATIONS_TEXT + table(("operation", "MCP tool", "", ""), map(overview_row, OPERATIONS.values()))
     ]
@@ -353,29 +357,29 @@ def type_of(field: Mapping[str, Any]) -> str:
 
 
 def diagnosis() -> str:
-    """docs/diagnosis.md"""
+    """Return the section on diagnosis: its terms, and a table of evidence for each rule."""
     parts = [DIAGNOSIS.rstrip() + "\n"]
     for area, title in (
-        (RuleArea.SUBSCRIPTION, "On a subscription"),
-        (RuleArea.TOPIC, "On a topic"),
-        (RuleArea.BROKER, "On a broker"),
+        (RuleArea.SUBSCRIPTION, "a subscription"),
+        (RuleArea.TOPIC, "a topic"),
+        (RuleArea.BROKER, "a broker"),
     ):
-        parts.append(f"### {title}\n")
+        parts.append(f"### Rules: {title}\n")
         parts += [rule_text(rule) for rule in RULES.values() if rule.area is area]
     return "\n".join(parts)
 
 
 def rule_text(rule: Rule) -> str:
-    """One rule."""
+    """Return what one rule says: when it holds, its evidence, what helps."""
     evidence = table(("evidence", ""), [(f"`{name}`", meaning) for name, meaning in rule.evidence.items()])
     return (
         f"#### {rule.name}\n\nHolds when {rule.holds}. Severity: {rule.severity}.\n\n{evidence}\n"
-        f"What helps: {rule.helps}. Not to be seen from here: {'; '.join(rule.unobservable)}.\n"
+        f"What helps: {rule.helps}. Cannot be seen from here: {'; '.join(rule.unobservable)}.\n"
     )
 
 
 def telemetry() -> str:
-    """docs/telemetry.md"""
+    """Return the section on telemetry: a table for each table of samples."""
     parts = [TELEMETRY_TEXT]
     for each in TABLES.values():
         rows = [
@@ -388,44 +392,39 @@ def telemetry() -> str:
             for column in each.columns
         ]
         parts.append(
-            f"## {each.name}\n\n{each.meaning}\n\n{table(('column', 'type', 'unit', 'meaning'), rows)}"
+            f"### Telemetry table: {each.name}\n\n{each.meaning}\n\n{table(('column', 'type', 'unit', 'meaning'), rows)}"
         )
     return "\n".join(parts)
 
 
 TELEMETRY_TEXT: Final = """\
-# Telemetry
+## Telemetry
 
-Each broker writes down what it sees of itself every few seconds, as Parquet in the object store:
+Each broker writes samples of itself every few seconds, as Parquet in the object store:
 
     <tier.url>/<cluster>/telemetry/<table>/date=YYYY-MM-DD/<start>-<end>-<broker>-<generation>-<random>.parquet
 
 `start` and `end` are milliseconds since 1970: the file holds samples taken in between. Small files of an hour become
-one; after `telemetry.downsample_after` only the last sample of each minute is kept, after `telemetry.keep` the last of
+one. After `telemetry.downsample_after` only the last sample of each minute is kept, after `telemetry.keep` the last of
 each hour, after `telemetry.keep_downsampled` nothing. A file of a higher generation replaces those of its broker whose
 times lie within its own: they are deleted ten minutes later, and a reader that lists the folder leaves them out.
-[Reports](spark.md) and the Spark source `danube_telemetry` do so. At rest, when no replaced file is left, a glob is exact:
+[Reports](spark.md) and the Spark source `danube_telemetry` do so. Once no replaced file is left, a glob is exact:
 
     duckdb -c "select topic, max(unread_offsets) from 'danube-data/objects/*/telemetry/cursors/*/*.parquet' group by 1"
 
-A row is one sample; what has not changed is told again once a minute or so. So the last row of a subscription holds for
-75 s at the default interval, and a time without rows is a time without telemetry, not one without change. Counters
-count since the broker started, and `incarnation` says which start that was: another is a restart. In a file the rows
-of a subject lie together, the newest first. While the broker's clock is behind what it has written nothing is written, so
-that a time is told once; a clock that was set back by more than an hour is believed.
-
-A day of 1 000 subscriptions, one to a topic, in which every one moves by another amount every five seconds takes 53 MB
-while they keep up and 47 MB while all are behind (`python benchmarks/telemetry_size.py`, whose rates jump at random):
-53 kB for each topic with its subscription and consumer. What stands still is told once a minute and costs next to
-nothing. By the minute it is a twelfth.
+A row is one sample. A subject that has not changed is written again about once a minute, so the last row of a subscription
+holds for 75 s at the default interval, and a time without rows is a time without telemetry. Counters count since the broker
+started; a row with another `incarnation` comes from another start. In a file the rows of a subject lie together, the newest
+first. While the broker's clock is behind what it has written, it writes nothing, so that each moment is told once; a clock
+that was set back by more than an hour is believed.
 """
 
 METRICS_PAGE: Final = """\
-# Metrics
+## Metrics
 
 `GET /metrics` on the metrics port (9040), in the text form of Prometheus. Beyond `metrics.topic_series_limit` topics the
 quietest are summed under `topic="_other"`. Counters count since the broker started; a counter with labels shows a series
-once it has counted something. What to scrape, alert rules and dashboards: [observability](deployment.md#observability).
+once it has counted something. What to scrape, alert rules and dashboards: [observability](operating.md#observability).
 
 """
 
@@ -433,7 +432,7 @@ once it has counted something. What to scrape, alert rules and dashboards: [obse
 def metrics() -> str:
     parts = [METRICS_PAGE]
     for area in MetricArea:
-        parts.append(f"## {area.capitalize()}\n\n| metric | kind | labels | |\n|---|---|---|---|\n")
+        parts.append(f"### Metrics: {area}\n\n| metric | kind | labels | |\n|---|---|---|---|\n")
         parts += [
             f"| `{one.shown_name}` | {one.kind} | {', '.join(f'`{label}`' for label in one.labels)} | {one.text} |\n"
             for one in METRICS.values()
@@ -444,26 +443,29 @@ def metrics() -> str:
 
 
 AI_CLIENTS: Final = """\
-# AI clients, one by one
+## AI clients
 
-What each program wants, to be pasted. `danube mcp --print-config CLIENT` prints the same with the path of the program on
-your machine; what an assistant can then do is told in [administering with an assistant](ai-administration.md).
+What to paste into each program. `danube mcp --print-config CLIENT` prints the same with the path of the program on
+your machine. What an assistant can do then is on the page [administering with an AI assistant](ai-administration.md).
 
-Two ways lead to a broker:
+There are two ways to a broker:
 
-- **local**: the program starts `danube mcp`, which asks the broker's admin port. `DANUBE_ADMIN_ENDPOINT` names another
-  than `http://127.0.0.1:50051`; `--read-only` offers and allows nothing that changes anything.
-- **over HTTP**: `danube up` serves MCP at `http://127.0.0.1:8765/mcp`, for this machine. From elsewhere it wants TLS and
-  `[auth] mode = "required"` ([security](security.md)); every request then shows a bearer token, which the blocks below take
-  from where the program keeps secrets. With `DANUBE_TOKEN_FILE` or `DANUBE_TOKEN` set, `--print-config` prints these.
+- **local**: the program starts `danube mcp`, which calls the broker's admin port. `DANUBE_ADMIN_ENDPOINT` names another
+  address than `http://127.0.0.1:50051`. With `--read-only` it neither offers nor allows changes.
+- **over HTTP**: `danube up` serves MCP at `http://127.0.0.1:8765/mcp`, for this machine. From elsewhere it needs TLS and
+  `[auth] mode = "required"` ([security](security.md)). Every request then carries a bearer token, which the blocks below take
+  from where the program keeps secrets. With `DANUBE_TOKEN_FILE` or `DANUBE_TOKEN` set, `--print-config` prints these blocks.
+
+The blocks are what the command prints, and tests speak MCP over both ways, with and without tokens. The programs themselves,
+and a sign-in at a provider, were not run.
 
 """
 AI_CLIENTS_END: Final = """\
-## ChatGPT, Claude on the web, and others that connect from elsewhere
+### ChatGPT, Claude on the web, and others that connect from elsewhere
 
-Their connectors call a public address with HTTPS and sign in by OAuth. The broker is the resource server of that, not the
-authorization server: sign-in is your identity provider's (Keycloak, Entra ID, Auth0 …), which must know how to register such
-clients. Give the broker what its tokens look like:
+Their connectors call a public HTTPS address and sign in by OAuth. The broker is the resource server; the authorization
+server is your identity provider (Keycloak, Entra ID, Auth0 …), which must know how to register such clients. Tell the
+broker what the provider's tokens look like:
 
 ```toml
 [tls]
@@ -476,21 +478,9 @@ audience = "https://broker.example:8765/mcp"
 jwt_keys = "jwks.json"                 # the provider's JWK set, saved
 ```
 
-The connector is then given `https://broker.example:8765/mcp`. It is answered with 401 and the page
-`/.well-known/oauth-protected-resource/mcp` (RFC 9728), which names the issuer; the principal is the token's `principal_name`,
-else its `sub`, and `danube bindings create` gives it roles. Never put a tunnel to a port without locks.
-
-## By a click: the bundle, and the registry
-
-`python tools/build_mcpb.py` makes the bundle that Claude Desktop and other hosts install by a form. A release from a repository
-on github.com has `server.json` beside it, which tells the MCP registry where the bundle lies and what its checksum is; see
-[deployment](deployment.md#packages).
-
-## How this was tried
-
-The blocks are what the command prints (this page is made from it). Tests start the local server as a client does, speak MCP with
-it over both ways, with tokens and without, and run the public conformance suite. A test reads the page of OAuth and web tokens are
-tried by a list of good and bad ones. The programs themselves, and a sign-in at a provider, were not run here.
+Give the connector `https://broker.example:8765/mcp`. It is answered with 401 and the page
+`/.well-known/oauth-protected-resource/mcp` (RFC 9728), which names the issuer. The principal is the token's `principal_name`,
+otherwise its `sub`; `danube bindings create` gives it roles. Never open a tunnel to a port without authentication.
 """
 AI_PROGRAM: Final = Path("/usr/local/bin/danube")
 AI_PLACES: Final[Mapping[McpClient, tuple[str, str]]] = {
@@ -510,7 +500,7 @@ def ai_clients() -> str:
     for client in McpClient:
         title, where = AI_PLACES[client]
         language = "sh" if client is McpClient.CLAUDE_CODE else "json"
-        parts.append(f"## {title}\n\n{where}\n\n")
+        parts.append(f"### {title}\n\n{where}\n\n")
         parts.append(f"```{language}\n{print_config(client, program=AI_PROGRAM)}\n```\n\n")
         try:
             text = print_config(client, url="http://127.0.0.1:8765/mcp")
@@ -524,16 +514,13 @@ def ai_clients() -> str:
     return "".join(parts) + AI_CLIENTS_END
 
 
-PAGES: Final = {
-    "ai-clients.md": ai_clients,
-    "configuration.md": configuration,
-    "console.md": console_page.page,
-    "diagnosis.md": diagnosis,
-    "errors.md": error_codes,
-    "metrics.md": metrics,
-    "operations.md": operations,
-    "telemetry.md": telemetry,
-}
+def reference() -> str:
+    """Return the page of all tables but those of the operations."""
+    sections = (configuration, error_codes, diagnosis, metrics, telemetry, console_page.section, ai_clients)
+    return REFERENCE + "\n".join(section().rstrip() + "\n" for section in sections)
+
+
+PAGES: Final = {"operations.md": operations, "reference.md": reference}
 # What is no page: the words that shells complete
 WORDS: Final = ROOT / "cli" / "pydanube_cli" / "completion" / "words.json"
 

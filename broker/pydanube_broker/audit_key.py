@@ -1,7 +1,7 @@
 """The key of this broker's audit records: a file of its own *beside* the data directory, so that no copy has it.
 
 Whoever has the key can write audit records that verify. It is in no metadata, no export and no bundle; a backup of the data
-directory has it only where somebody copies it along (docs/storage.md#the-key-of-the-audit).
+directory has it only where somebody copies it along (docs/operating.md#the-key-of-the-audit).
 """
 
 from __future__ import annotations

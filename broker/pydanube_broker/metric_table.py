@@ -1,6 +1,6 @@
 """Every metric that a broker shows at `/metrics`, declared once.
 
-`metrics.py` fills them in; the page docs/metrics.md and the dashboards under deploy/grafana are made from this table.
+`metrics.py` fills them in; the page docs/reference.md#metrics and the dashboards under deploy/grafana are made from this table.
 The original's names are kept where the meaning is the same.
 """
 

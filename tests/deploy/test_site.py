@@ -33,7 +33,7 @@ def test_the_site_is_built_without_a_dead_link(tmp_path: Path) -> None:
     gather()
     done = build(tmp_path / "site")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "site" / "coming-from.html").is_file()
+    assert (tmp_path / "site" / "reference.html").is_file()
     assert (tmp_path / "site" / "search" / "search_index.json").stat().st_size > 100_000
     page = (tmp_path / "site" / "index.html").read_text()
     assert "fonts.googleapis.com" not in page, "nothing is fetched from elsewhere"
@@ -51,7 +51,7 @@ def test_a_dead_link_ends_the_build(link: str, tmp_path: Path) -> None:
 
 def test_links_lead_to_pages_and_files_that_are_none_stay_words() -> None:
     known = places()
-    page = ROOT / "docs" / "research" / "http2.md"
+    page = ROOT / "docs" / "research" / "grpc-server.md"
     text = "[i](../interface.md#6-operations) [r](../../README.md) [`tests/conftest.py`](../../tests/conftest.py)\n"
     assert (
         for_site(text, page, known)

@@ -33,7 +33,7 @@ RUN = {
         "./danube produce 'bad name!'",
         "./danube config init",
     ],
-    "docs/storage.md": [
+    "docs/operating.md": [
         "./danube objects list logs --format paths",
         "./danube objects export logs",
         "./danube topics set-policies logs",
@@ -48,30 +48,26 @@ ELSEWHERE = {
     ("docs/quickstart.md", "make run"): "tests/e2e/test_walk_road.py",
     ("docs/quickstart.md", "kill -9"): "tests/e2e/test_walk_road.py",
     ("docs/quickstart.md", "./danube bench"): "tests/cli/test_bench_live.py",
-    ("docs/storage.md", "[tier]"): "tests/e2e/test_walk_tier.py",
-    ("docs/storage.md", "duckdb -c"): "tests/e2e/test_walk_tier.py",
-    ("docs/storage.md", "import subprocess, duckdb"): "tests/e2e/test_walk_tier.py",
-    ("docs/storage.md", "import pandas"): "tests/e2e/test_walk_tier.py",
-    ("docs/storage.md", "import polars"): "tests/e2e/test_walk_tier.py",
-    ("docs/storage.md", "from pyspark"): "tests/e2e/test_walk_tier.py",
-    ("docs/storage.md", "kill -TERM"): "tests/e2e/test_tier_backups_and_copies.py",
-    ("docs/storage.md", "rm -rf"): "tests/e2e/test_tier_backups_and_copies.py",
-    ("docs/storage.md", "DANUBE_TIER__TAKE_OVER"): "tests/e2e/test_tier_backups_and_copies.py",
+    ("docs/operating.md", "[tier]"): "tests/e2e/test_walk_tier.py",
+    ("docs/operating.md", "duckdb -c"): "tests/e2e/test_walk_tier.py",
+    ("docs/operating.md", "import subprocess, duckdb"): "tests/e2e/test_walk_tier.py",
+    ("docs/operating.md", "import pandas"): "tests/e2e/test_walk_tier.py",
+    ("docs/operating.md", "import polars"): "tests/e2e/test_walk_tier.py",
+    ("docs/operating.md", "from pyspark"): "tests/e2e/test_walk_tier.py",
+    ("docs/operating.md", "kill -TERM"): "tests/e2e/test_tier_backups_and_copies.py",
+    ("docs/operating.md", "rm -rf"): "tests/e2e/test_tier_backups_and_copies.py",
+    ("docs/operating.md", "DANUBE_TIER__TAKE_OVER"): "tests/e2e/test_tier_backups_and_copies.py",
     ("docs/administration.md", ""): "tests/mcp/test_conversations_page.py",
     ("docs/administration.md", "danube topics delete"): "tests/cli/test_operation_commands.py",
     ("docs/ai-administration.md", ""): "tests/mcp/test_conversations_page.py",
-    (
-        "docs/ai-clients.md",
-        "",
-    ): "configurations of programs that cannot be had here; made by danube mcp --print-config, drift is checked",
+    ("docs/reference.md", ""): "made from the code, drift is checked; its files are for programs that cannot be had here",
     ("docs/cluster.md", ""): "tests/e2e/test_cluster_page.py",
-    ("docs/console.md", ""): "tests/tui/test_serving.py",
+    ("docs/reference.md", "danube tui"): "tests/tui/test_serving.py",
     ("docs/data-formats.md", ""): "tests/core/test_data_formats_page.py",
     ("docs/delivery.md", ""): "tests/e2e/test_delivery_to_killed_consumers.py",
-    ("docs/deployment.md", ""): "tests/cli/test_config_doctor_and_start.py",
+    ("docs/operating.md", ""): "tests/cli/test_config_doctor_and_start.py",
     ("docs/design.md", ""): "tests/house/test_design_page.py",
     ("docs/interface.md", ""): "tests/e2e/test_walk_road.py",
-    ("docs/measurements.md", ""): "tests/cli/test_bench_live.py",
     (
         "docs/operations.md",
         "",
@@ -153,7 +149,7 @@ def run(words: list[str], folder: Path, broker: BrokerProcess) -> subprocess.Com
 @pytest.mark.parametrize("page", RUN)
 def test_the_samples_of_the_page_run(page: str, desk: tuple[Path, BrokerProcess]) -> None:
     folder, broker = desk
-    if page == "docs/storage.md":
+    if page == "docs/operating.md":
         broker.command("produce", "logs", "-f", str(folder / "dpkg.log"))
     found, last = blocks(ROOT / page), ""
     for begins in RUN[page]:

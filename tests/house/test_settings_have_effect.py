@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def without_effect() -> set[str]:
-    """Sections and keys that docs/configuration.md calls without effect."""
+    """Sections and keys that docs/reference.md#settings calls without effect."""
     spec = importlib.util.spec_from_file_location("gen_docs", ROOT / "tools" / "gen_docs.py")
     assert spec is not None
     assert spec.loader is not None

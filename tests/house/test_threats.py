@@ -39,7 +39,7 @@ def test_each_threat_names_a_test_that_is_there() -> None:
     } == {}
 
 
-@pytest.mark.parametrize("page", ["docs/attacks.md"])
+@pytest.mark.parametrize("page", ["docs/research/attacks.md"])
 def test_each_attack_names_tests_that_are_there(page: str) -> None:
     named = re.findall(r"(tests/[\w/]+\.py)::(test_\w+)", (ROOT / page).read_text(encoding="utf-8"))
     assert len(named) > 50

@@ -1,6 +1,6 @@
 """The figures of both reports by SQL over the telemetry files: DuckDB reads and computes, and nothing of ours is in between.
 
-It follows docs/spark.md and docs/diagnosis.md, not our code. `RAW` is a status without hysteresis.
+It follows docs/spark.md and docs/reference.md#diagnosis, not our code. `RAW` is a status without hysteresis.
 """
 
 from __future__ import annotations

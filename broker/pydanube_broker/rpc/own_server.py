@@ -1,6 +1,6 @@
 """Our own gRPC server: listens, looks after its connections, and goes when it is told to.
 
-How it is built is in docs/grpc-server.md: `http2` speaks HTTP/2 without I/O, `calls` puts gRPC on its streams,
+How it is built is in docs/research/grpc-server.md: `http2` speaks HTTP/2 without I/O, `calls` puts gRPC on its streams,
 `own_connection` joins both to a transport, and here is what the connections share.
 """
 

@@ -1,7 +1,7 @@
 """`danube objects list --format paths|glob|sql`: what other tools open.
 
 `paths` is exact at any moment: only listed objects are the topic. `glob` is one pattern for each folder, for tools that
-take no list; while a compaction's sources are still there it matches them too (docs/storage.md). `sql` is all those
+take no list; while a compaction's sources are still there it matches them too (docs/operating.md#the-cold-tier). `sql` is all those
 patterns as one list of texts, for `read_parquet(…)`: a topic with partitions has several folders.
 """
 

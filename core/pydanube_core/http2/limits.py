@@ -1,6 +1,6 @@
 """The limits of a connection: sizes, counts and times, in one place.
 
-The reasons for the numbers stand beside them. `docs/grpc-server.md` shows this table to operators.
+The reasons for the numbers stand beside them. `docs/research/grpc-server.md` shows this table to operators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The telemetry tables: columns, types, units, meaning. docs/telemetry.md is made from this.
+"""The telemetry tables: columns, types, units, meaning. docs/reference.md#telemetry is made from this.
 
 A row is one sample. What did not change is told again once a minute or so (`HOLD_ROUNDS`): the last row of a subject
 holds until its next one, for that long. Counters count since the broker started: another incarnation is a restart.
