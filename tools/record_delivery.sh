@@ -1,5 +1,5 @@
 #!/bin/bash
-# Record docs/delivery.md's transcript: a consumer of each type is killed, and what the others then receive.
+# Record the transcripts of docs/delivery.md: a consumer is killed, and what the others then receive.
 # Every line that begins with a dollar sign can be typed in a clone, beside a broker of `make run`.
 #
 #     tools/record_delivery.sh [PORT-OFFSET]      (needs jq; prints the transcript)
@@ -69,20 +69,6 @@ kill_it() {
     eval "wait \$$1" 2>/dev/null || true
 }
 
-echo "## Exclusive"
-fill ex zero one two
-consume a1 ex -s s --ack none
-until_lines a1.json 3
-say "./danube consume ex -s s --consumer b1 --count 1 --timeout 1s --json 2>&1 | jq -c '.error | {code, message}'"
-danube consume ex -s s --consumer b1 --count 1 --timeout 1s --json 2>&1 | jq -c '.error | {code, message}'
-show a1
-kill_it a1
-consume b1 ex -s s --timeout 60s
-until_lines b1.json 3
-show b1
-say "kill \$b1"
-kill $b1
-
 echo "## Failover"
 fill fo zero one two
 consume a2 fo -s s --sub-type failover --ack none
@@ -98,21 +84,6 @@ until_lines b2.json 5
 show b2
 say "kill \$b2"
 kill $b2
-
-echo "## Shared"
-create sh
-consume a3 sh -s s --sub-type shared --ack none
-consume b3 sh -s s --sub-type shared
-attached sh 2
-fill sh zero one two three four five
-for _ in $(seq 600); do [ "$(cat a3.json b3.json | wc -l)" -ge 6 ] && break; sleep 0.1; done
-show a3
-show b3
-kill_it a3
-until_lines b3.json 6
-show b3
-say "kill \$b3"
-kill $b3
 
 echo "## Key-shared"
 create ks

@@ -60,7 +60,10 @@ ELSEWHERE = {
     ("docs/administration.md", ""): "tests/mcp/test_conversations_page.py",
     ("docs/administration.md", "danube topics delete"): "tests/cli/test_operation_commands.py",
     ("docs/ai-administration.md", ""): "tests/mcp/test_conversations_page.py",
-    ("docs/reference.md", ""): "made from the code, drift is checked; its files are for programs that cannot be had here",
+    (
+        "docs/reference.md",
+        "",
+    ): "made from the code, drift is checked; its files are for programs that cannot be had here",
     ("docs/cluster.md", ""): "tests/e2e/test_cluster_page.py",
     ("docs/reference.md", "danube tui"): "tests/tui/test_serving.py",
     ("docs/data-formats.md", ""): "tests/core/test_data_formats_page.py",
