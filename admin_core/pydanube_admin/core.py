@@ -46,7 +46,7 @@ from pydanube_admin.engine.desk import Desk
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.identifiers import CALL, new_id
 from pydanube_admin.engine.list_memory import ListMemory
-from pydanube_admin.engine.models import NotSeen, Page
+from pydanube_admin.engine.models import Page, not_seen
 from pydanube_admin.engine.permission import check_permission
 from pydanube_admin.engine.recorded_calls import run_recorded
 from pydanube_admin.peers import ASK, Peers, noting
@@ -370,8 +370,7 @@ def _with_unseen(result: BaseModel, unseen: Mapping[str, str]) -> BaseModel:
     """A list says which brokers did not answer."""
     if not unseen or not isinstance(result, Page):
         return result
-    found = [NotSeen(broker_id=broker_id, why=why) for broker_id, why in sorted(unseen.items())]
-    return result.model_copy(update={"not_seen": found})
+    return result.model_copy(update={"not_seen": not_seen(unseen)})
 
 
 def _known_principal(port: ClusterPort) -> Principal | None:

@@ -8,11 +8,12 @@ brokers it was not (`not_done_at`), and the same call does the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import anyio
 from pydanube_core.balance import LoadReport
@@ -21,22 +22,23 @@ from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.rules import alerts_of_all, of_all_brokers, of_owners
-from pydanube_core.errors import ClusterError, NotOwner, SubscriptionNotFound, Unavailable
+from pydanube_core.errors import ClusterError, NotOwner, SubscriptionNotFound, TopicNotFound, Unavailable
 from pydanube_core.facts import (
     BrokerAddress,
     BrokerFacts,
     CursorDifference,
     RetentionFacts,
     SessionFacts,
-    SubscriptionFacts,
     TopicFacts,
     TrafficFacts,
 )
-from pydanube_core.list_keys import LagKey, ListChanges
+from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges
 from pydanube_core.units import counted
 
 from pydanube_admin.peer_calls import named
 from pydanube_admin.peers import DEADLINE_S, FORWARD_S, Peers, by_id, note_unseen, unseen
+
+T = TypeVar("T")
 
 _AGAIN_S: Final = 0.05  # an owner that was just chosen opens the topic within moments
 _ON_ITS_WAY_S: Final = (
@@ -97,9 +99,8 @@ _AT_OWNERS: Final = (
 ) - _IN_THE_METADATA
 ASKED: Final = _AT_OWNERS | {
     "topic_facts",
-    "topics",
     "list_changes",
-    "lag_index",
+    "lag_of_status",
     "lag_facts",
     "status",
     "producers",
@@ -188,20 +189,29 @@ class WidePort:
         return answers
 
     async def topic_facts(self, topics: Sequence[str]) -> Sequence[Sequence[TopicFacts]]:
-        """Of each topic, in their order, what its owners say; of one whose owner does not answer there is nothing.
-
-        A topic on its way to another owner is asked for again; where that takes too long its owner is noted as one that
-        does not answer.
-        """
+        """Of each topic, in their order, what its owners say; of one whose owner does not answer there is nothing."""
         found: dict[str, list[Sequence[TopicFacts]]] = {}
-        missing, until = topics, anyio.current_time() + _ON_ITS_WAY_S
-        while missing := await self._facts_of(missing, found):
-            if anyio.current_time() >= until:
-                for broker_id in by_id(await self._port.owners(missing[0])):
-                    note_unseen(broker_id, f"{missing[0]} is on its way to another broker")
-                break
-            await anyio.sleep(_AGAIN_S)
+        await self._until_there(topics, lambda some: self._facts_of(some, found), log=str)
         return [_joined(found[topic]) for topic in topics if topic in found]
+
+    async def _until_there(
+        self,
+        wanted: Sequence[T],
+        ask: Callable[[Sequence[T]], Awaitable[Sequence[T]]],
+        *,
+        log: Callable[[T], str],
+    ) -> None:
+        """Ask for what is wanted, and again for what is on its way to another owner: `ask` returns that.
+
+        What takes too long is noted as what its owner does not answer. A call waits once: a list of many asks often.
+        """
+        until = anyio.current_time() + (0.0 if unseen() else _ON_ITS_WAY_S)
+        while wanted := await ask(wanted):
+            if anyio.current_time() >= until:
+                for each in wanted:
+                    await self._note_on_its_way(log(each))
+                return
+            await anyio.sleep(_AGAIN_S)
 
     async def _facts_of(
         self, topics: Sequence[str], found: dict[str, list[Sequence[TopicFacts]]]
@@ -251,25 +261,14 @@ class WidePort:
 
     # -- about all -------------------------------------------------------------------------------------------
 
-    async def topics(self) -> Sequence[TopicFacts]:
-        """Of every broker; a partitioned one once."""
-        found: dict[str, list[Sequence[TopicFacts]]] = {}
-        for facts in chain.from_iterable((await self._everywhere("topics")).values()):
-            found.setdefault(facts.topic, []).append((facts,))
-        return [_joined(each)[0] for _, each in sorted(found.items())]
-
-    async def subscriptions(self, topic: str | None, subscription: str | None) -> Sequence[SubscriptionFacts]:
-        """As of one broker, of all."""
-        if topic is not None:
-            return list(await self._at_owners("subscriptions", topic, subscription))
-        found = await self._everywhere("subscriptions", topic=None, subscription=subscription)
-        return _all_of(found.values())
-
     async def traffic(self, topic: str | None) -> TrafficFacts:
         """As of one broker, of all."""
         if topic is not None:
             return _traffic([await self._at_owners("traffic", topic)])
-        return _traffic(list((await self._everywhere("traffic", topic=None)).values()))
+        found = await self._whole(
+            "traffic", {"topic": None}, lambda answer: answer.logs, self._port.log_count
+        )
+        return _traffic(list(found.values()))
 
     async def list_changes(self, since: Mapping[str, int] | None) -> Sequence[ListChanges]:
         """Of every broker that answers, what changed there."""
@@ -297,20 +296,29 @@ class WidePort:
             found += each
         return found
 
-    async def lag_index(
-        self, topic: str | None, subscription: str | None, *, status: LagStatus | None = None
-    ) -> Sequence[LagKey]:
+    async def lag_of_status(
+        self, status: LagStatus, topic: str | None, subscription: str | None
+    ) -> LagKeysOfStatus:
         """As of one broker, of all."""
-        given = {"topic": topic, "subscription": subscription, "status": status}
-        if topic is None:
-            return _all_of((await self._everywhere("lag_index", **given)).values())
-        brokers = list(by_id(await self._port.owners(topic)).values())
-        if not brokers:
-            return await self._port.lag_index(topic, subscription, status=status)
-        return _all_of((await self._all(brokers, "lag_index", lambda broker: given)).values())
+
+        async def there() -> int:
+            return len(await self._port.lag_index(topic, subscription))
+
+        given = {"status": status, "topic": topic, "subscription": subscription}
+        answers = await self._whole("lag_of_status", given, lambda answer: answer.judged, there)
+        keys = _all_of(answer.keys for answer in answers.values())
+        return LagKeysOfStatus(keys, sum(answer.judged for answer in answers.values()))
 
     async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
         """Those of a page, in its order; what went meanwhile is left out."""
+        found: dict[tuple[str, str], LagFacts] = {}
+        await self._until_there(keys, lambda some: self._lag_of(some, found), log=lambda key: key.log)
+        return [found[key.log, key.subscription] for key in keys if (key.log, key.subscription) in found]
+
+    async def _lag_of(
+        self, keys: Sequence[LagKey], found: dict[tuple[str, str], LagFacts]
+    ) -> Sequence[LagKey]:
+        """Put into `found` what owners say of these; returns those that an owner which answered does not have."""
         wanted: dict[str, list[LagKey]] = {}
         addresses: dict[str, BrokerAddress] = {}
         for key in keys:
@@ -320,10 +328,15 @@ class WidePort:
         answers = await self._all(
             list(addresses.values()), "lag_facts", lambda broker: {"keys": wanted[broker.broker_id]}
         )
-        found = {
-            (each.facts.topic, each.facts.subscription): each for some in answers.values() for each in some
-        }
-        return [found[key.log, key.subscription] for key in keys if (key.log, key.subscription) in found]
+        for each in chain.from_iterable(answers.values()):
+            found[each.facts.topic, each.facts.subscription] = each
+        away = []
+        for key in chain.from_iterable(wanted[broker_id] for broker_id in answers):
+            if (key.log, key.subscription) not in found:
+                with suppress(TopicNotFound):
+                    if key in await self._port.lag_index(key.log, key.subscription):
+                        away.append(key)
+        return away
 
     async def statuses(self) -> Sequence[BrokerFacts]:
         """Every registered broker that answers."""
@@ -334,27 +347,65 @@ class WidePort:
         return _all_of((await self._everywhere("loads")).values())
 
     async def diagnose_cluster(self) -> Diagnosis:
-        """What every broker finds, this one first; see `of_all_brokers`."""
-        found = await self._everywhere("diagnose_cluster")
-        own = found.pop(self._own, None) or await self._port.diagnose_cluster()
-        if not found and not unseen():
-            return own
-        return of_all_brokers({self._own: own, **found}, missing=unseen())
+        """What every broker finds; see `of_all_brokers`."""
+        found = await self._whole(
+            "diagnose_cluster", {}, lambda answer: answer.subject["topics"], self._port.log_count
+        )
+        if found.keys() == {self._own} and not unseen():
+            (own,) = found.values()
+            return cast("Diagnosis", own)
+        return of_all_brokers(found, missing=unseen())
 
     async def alerts(self) -> tuple[Sequence[Alert], Sequence[Alert]]:
         """The open ones and the closed ones of every broker."""
         found = await self._everywhere("alerts")
-        if self._own not in found:
-            found[self._own] = await self._port.alerts()
         opened, closed = zip(*found.values(), strict=True)
         return alerts_of_all(opened), alerts_of_all(closed)
+
+    async def _whole(
+        self,
+        method: str,
+        given: Mapping[str, Any],
+        seen: Callable[[Any], int],
+        there: Callable[[], Awaitable[int]],
+    ) -> dict[str, Any]:
+        """What every broker says, by id, where together they are to have `seen` all that is `there`.
+
+        While they have not, something is on its way from one to another: they are asked again, and its owner is noted where
+        that takes too long.
+        """
+        until = anyio.current_time() + _ON_ITS_WAY_S
+        while True:
+            topic = given.get("topic")
+            if topic is None:
+                answers = await self._everywhere(method, **given)
+            else:
+                owners = by_id(await self._port.owners(topic))
+                answers = await self._all(list(owners.values()), method, lambda broker: given)
+            if unseen() or sum(map(seen, answers.values())) >= await there():
+                break
+            if anyio.current_time() >= until:
+                for move in await self._port.moves():
+                    await self._note_on_its_way(move.topic)
+                if not unseen():
+                    note_unseen(self._own, "it knows of topics that no broker serves now")
+                break
+            await anyio.sleep(_AGAIN_S)
+        return answers
+
+    async def _note_on_its_way(self, topic: str) -> None:
+        for broker_id in by_id(await self._port.owners(topic)):
+            note_unseen(broker_id, f"{topic} is on its way to another broker")
 
     async def _everywhere(self, method: str, **given: Any) -> dict[str, Any]:
         for broker_id, topics in (await self._port.missed()).items():
             note_unseen(
                 broker_id, f"it is not registered, and {counted(topics, 'topic waits', 'topics wait')} for it"
             )
-        return await self._all(await self._port.members(), method, lambda broker: given)
+        answers = await self._all(await self._port.members(), method, lambda broker: given)
+        if self._own not in answers:  # its lease is over: it goes on with what it has
+            answers[self._own] = await getattr(self._port, method)(**given)
+        return answers
 
     async def _all(
         self,

@@ -43,7 +43,7 @@ from pydanube_core.facts import (
     TopicFacts,
     TrafficFacts,
 )
-from pydanube_core.list_keys import LagKey, ListChanges, TopicKey
+from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges, TopicKey
 from pydanube_core.quotas import QuotasPort
 from pydanube_core.schema_facts import SchemasPort
 from pydanube_core.security.locks_port import LocksPort
@@ -92,6 +92,17 @@ class MetadataPort(Protocol):
 
     async def topic_index(self) -> Sequence[TopicKey]:
         """Every topic, in no order; cheap, also for ten thousand."""
+
+    async def log_count(self) -> int:
+        """How many topics users have, each partition by itself."""
+
+    async def lag_index(self, topic: str | None, subscription: str | None) -> Sequence[LagKey]:
+        """Every subscription of each log, in the order of `LagKey.place`; cheap, also for ten thousand.
+
+        Nothing is found where nothing matches.
+
+        Raises `TopicNotFound`.
+        """
 
     async def topics_alike(self, topic: str) -> Sequence[str]:
         """Topics that a name which does not exist may have been meant as, best first; cheap among ten thousand too."""
@@ -334,8 +345,6 @@ class TopicPort(Protocol):
 class EachBrokerPort(Protocol):
     """One broker and the topics it owns: its lists hold those only."""
 
-    async def topics(self) -> Sequence[TopicFacts]: ...
-
     async def topic_facts(self, topics: Sequence[str]) -> Sequence[Sequence[TopicFacts]]:
         """`topic` of each name of a page, in its order; what went since the index is left out."""
 
@@ -352,15 +361,10 @@ class EachBrokerPort(Protocol):
         Cheap also with ten thousand topics: it costs what changed. What changed may be no more.
         """
 
-    async def lag_index(
-        self, topic: str | None, subscription: str | None, *, status: LagStatus | None = None
-    ) -> Sequence[LagKey]:
-        """Every subscription of each log, or those of a settled status; cheap, also for ten thousand.
-
-        Nothing is found where nothing matches.
-
-        Raises `TopicNotFound`.
-        """
+    async def lag_of_status(
+        self, status: LagStatus, topic: str | None, subscription: str | None
+    ) -> LagKeysOfStatus:
+        """The subscriptions of each log whose settled status this is. Raises `TopicNotFound`."""
 
     async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
         """Those of a page, in its order; what went meanwhile is left out."""

@@ -22,6 +22,18 @@ class LagKey(NamedTuple):
     partition: int | None
     subscription: str
 
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """By what it stands in a list: by topic, then by subscription, its partitions in their order."""
+        return self.topic, self.subscription, -1 if self.partition is None else self.partition
+
+
+class LagKeysOfStatus(NamedTuple):
+    """The subscriptions of one broker that have a status."""
+
+    keys: Sequence[LagKey]
+    judged: int  # of so many that it serves: as many as there are, where none is between two brokers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListChanges:

@@ -16,6 +16,7 @@ from pydanube_admin.remote import OpsClient
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.settings import Settings
+from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.errors import ClusterError
 from pydanube_core.facts import TopicFacts
 from pydanube_core.names import TopicName
@@ -167,6 +168,13 @@ async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> 
     assert [each["broker_id"] for each in answer["not_seen"]] == [gone_id]
     alone = await ask(cluster.brokers[1], "topics.list", filter=lost[0])
     assert (alone["items"], [each["broker_id"] for each in alone["not_seen"]]) == ([], [gone_id])
+    unread = await ask(cluster.brokers[1], "subscriptions.lag")
+    assert [each["topic"] for each in unread["items"]] == [topic for topic in TOPICS if topic not in lost]
+    assert unread["total"] == len(TOPICS)
+    metrics = await ask(cluster.brokers[1], "cluster.metrics")
+    assert metrics["topics"] == len(TOPICS) - len(lost)
+    for answer in (unread, metrics):
+        assert [each["broker_id"] for each in answer["not_seen"]] == [gone_id]
     diagnosis = await ask(cluster.brokers[1], "diagnose.cluster")
     assert gone_id in diagnosis["unobservable"][0]
     assert diagnosis["verdict"] != "healthy"
@@ -176,24 +184,98 @@ async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> 
         assert caught.value.retryable
 
 
-async def test_a_topic_between_two_owners_is_in_every_list(cluster: SeveralBrokers) -> None:
+@asynccontextmanager
+async def moved_round(cluster: SeveralBrokers) -> AsyncIterator[anyio.Event]:
+    """A topic goes from broker to broker; gives what is set when it has been at each of them twice."""
     asked, name = cluster.brokers[1], TopicName.parse("t0")
     record = asked.registry.catalog.index.find_topic(name)
     assert record is not None
-    listed = anyio.Event()
+    was_round = anyio.Event()
 
     async def go_round() -> None:
         for target in (*cluster.brokers.values(), *cluster.brokers.values()):
             if target is not cluster.owner("t0"):
                 await asked.moves.begin([record], BrokerId(int(target.data_dir.broker_id)))
                 await until(lambda target=target: target.registry.find(name) is not None)
-        listed.set()
+        was_round.set()
 
     async with anyio.create_task_group() as group:
         group.start_soon(go_round)
-        while not listed.is_set():
-            answer = await ask(asked, "topics.list")
-            assert "not_seen" in answer or [each["topic"] for each in answer["items"]] == TOPICS
+        yield was_round
+
+
+LISTS: dict[str, dict[str, Any]] = {
+    "topics.list": {},
+    "subscriptions.list": {},
+    "subscriptions.lag": {"sort": "topic"},
+}
+
+
+@pytest.mark.parametrize("operation", LISTS)
+async def test_a_topic_between_two_owners_is_in_every_list(cluster: SeveralBrokers, operation: str) -> None:
+    async with moved_round(cluster) as was_round:
+        while not was_round.is_set():
+            for arguments in ({}, LISTS[operation]):
+                answer = await ask(cluster.brokers[1], operation, **arguments)
+                assert "not_seen" in answer or [each["topic"] for each in answer["items"]] == TOPICS
+
+
+async def test_a_topic_between_two_owners_is_in_every_sum(cluster: SeveralBrokers) -> None:
+    port = cluster.brokers[1].port
+    async with moved_round(cluster) as was_round:
+        while not was_round.is_set():
+            metrics = await ask(cluster.brokers[1], "cluster.metrics")
+            assert "not_seen" in metrics or (metrics["topics"], metrics["lag_messages"]) == (9, 9)
+            found = await ask(cluster.brokers[1], "diagnose.cluster")
+            assert found["unobservable"] or found["subject"]["topics"] == 9
+            of_status = [
+                await ask(cluster.brokers[1], "subscriptions.lag", status=each) for each in LagStatus
+            ]
+            listed = [item["topic"] for answer in of_status for item in answer["items"]]
+            assert any("not_seen" in answer for answer in of_status) or set(listed) == set(TOPICS)
+    assert len(await port.lag_index(None, None)) == 9
+
+
+async def test_what_does_not_arrive_is_named_and_not_said_to_be_gone(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wide_port, "_ON_ITS_WAY_S", 0.0)
+    owner = cluster.owner("t0")
+    owner_id = str(owner.data_dir.broker_id)
+    asked = next(broker for broker in cluster.brokers.values() if broker is not owner)
+    before = await ask(asked, "subscriptions.lag")
+    async with connect(asked.broker_url) as client, client.consumer("t0", "s") as consumer:
+        [message] = await consumer.receive()
+        await message.ack()
+        await consumer.flush_acks()
+    served = owner.registry.ownership.topics
+    away = served.pop(TopicName.parse("t0"))
+    for operation, arguments in (
+        ("topics.list", {}),
+        ("subscriptions.list", {}),
+        ("subscriptions.lag", {}),
+        ("subscriptions.lag", {"sort": "-lag_messages"}),
+        ("subscriptions.lag", {"limit": 1}),
+        ("subscriptions.lag", {"changed_since": before["mark"]}),
+        ("cluster.metrics", {}),
+    ):
+        answer = await ask(asked, operation, **arguments)
+        assert len(answer.get("items", ())) < 9
+        assert "gone" not in answer or answer["gone"] == []
+        assert answer["not_seen"], (operation, answer)
+    assert (await ask(asked, "topics.list"))["not_seen"][0]["broker_id"] == owner_id
+    later = await ask(
+        asked,
+        "subscriptions.lag",
+        limit=1,
+        page=(await ask(asked, "subscriptions.lag", limit=1))["next_page"],
+    )
+    assert ([each["topic"] for each in later["items"]], later.get("not_seen")) == (["/default/t1"], None)
+    unseen = await ask(asked, "subscriptions.lag", changed_since=before["mark"])
+    served[TopicName.parse("t0")] = away
+    seen = await ask(asked, "subscriptions.lag", changed_since=unseen["mark"])
+    assert [(each["topic"], each["lag_messages"]) for each in seen["items"]] == [("/default/t0", 0)]
+    assert seen["gone"] == []
 
 
 async def test_a_topic_that_its_owners_still_open_is_waited_for(

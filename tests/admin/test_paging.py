@@ -16,12 +16,12 @@ from pydanube_core.errors import PageInvalid
 NAMES = st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), unique=True, max_size=40)
 
 
-def walk(names: list[str], limit: int) -> list[str]:
+def walk(names: list[str], limit: int, *, ordered: bool = False) -> list[str]:
     seen: list[str] = []
     page: str | None = None
     while True:
         request = ListTopicsRequest(limit=limit, page=page)
-        part = cut(names, key=lambda name: (name,), operation="topics.list", request=request)
+        part = cut(names, key=lambda name: (name,), operation="topics.list", request=request, ordered=ordered)
         assert part.total == len(names)
         assert len(part.items) <= limit
         seen += part.items
@@ -33,6 +33,24 @@ def walk(names: list[str], limit: int) -> list[str]:
 @given(NAMES, st.integers(1, 50))
 def test_pages_together_are_the_list_in_order(names: list[str], limit: int) -> None:
     assert walk(names, limit) == sorted(names)
+    assert walk(sorted(names), limit, ordered=True) == sorted(names)
+
+
+def test_of_an_ordered_list_only_the_page_is_looked_at() -> None:
+    names, looked_at = [f"{number:05d}" for number in range(10_000)], 0
+
+    def key(name: str) -> tuple[str]:
+        nonlocal looked_at
+        looked_at += 1
+        return (name,)
+
+    page: str | None = None
+    for begin in (0, 5):
+        request = ListTopicsRequest(limit=5, page=page)
+        part = cut(names, key=key, operation="topics.list", request=request, ordered=True)
+        assert (part.items, part.total) == (names[begin : begin + 5], 10_000)
+        page = part.next_page
+    assert looked_at < 40
 
 
 def test_what_is_created_or_deleted_between_pages_neither_repeats_nor_skips() -> None:

@@ -34,7 +34,7 @@ async def parts_of(cluster: Administered, topic: str) -> list[str]:
 
 async def topics_of(cluster: Administered) -> list[str]:
     """The topics as people name them, without the broker's own."""
-    found = {facts.parent or facts.topic for facts in await cluster.broker.port.topics()}
+    found = [key.topic for key in await cluster.broker.port.topic_index()]
     return sorted(topic for topic in found if not topic.startswith("/system/"))
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, LimitReached, PlanExpired, PlanNotFound, PlanUsed
-from pydanube_core.names import SYSTEM_NAMESPACE, TopicName
+from pydanube_core.names import TopicName
 
 from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.context import Context
@@ -34,8 +34,8 @@ async def topics_named(context: Context, globs: str) -> list[str]:
     Raises `LimitReached`: there are too many.
     """
     patterns = [each.strip() for each in globs.split(",") if each.strip()]
-    names = {TopicName.parse(facts.topic).base for facts in await context.port.topics()}
-    listed = sorted(str(name) for name in names if name.namespace != SYSTEM_NAMESPACE)
+    index = await context.port.topic_index()
+    listed = sorted(key.topic for key in index if not TopicName.parse(key.topic).is_system)
     found: set[str] = set()
     for pattern in patterns:
         found.update(await chosen(listed, glob(pattern)))

@@ -7,6 +7,7 @@ simply none. 64-bit ids are decimal strings, times RFC 3339 in UTC with millisec
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -99,6 +100,11 @@ ItemT = TypeVar("ItemT", bound=Result)
 class NotSeen(Result):
     broker_id: str
     why: str
+
+
+def not_seen(unseen: Mapping[str, str]) -> list[NotSeen] | None:
+    """Brokers that did not answer, by id with why, as results name them; None: all did."""
+    return [NotSeen(broker_id=broker_id, why=why) for broker_id, why in sorted(unseen.items())] or None
 
 
 class Page(Result, Generic[ItemT]):

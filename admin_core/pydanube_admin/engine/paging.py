@@ -18,6 +18,7 @@ import fnmatch
 import heapq
 import re
 import time
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from types import UnionType
@@ -89,10 +90,12 @@ def cut(
     operation: str,
     request: ListRequest,
     falling: bool = False,
+    ordered: bool = False,
 ) -> Slice[T]:
     """The page of `items` that `request` asks for, ascending by `key`. Keys are unique and alike in shape.
 
-    `falling`: the second part of a key goes from large to small.
+    `falling`: the second part of a key goes from large to small. `ordered`: the items are ascending, so that only those of
+    the page are looked at.
 
     Raises `PageInvalid`: `request.page` is no token of this list with these arguments.
     """
@@ -107,11 +110,16 @@ def cut(
         key_of_last = opened(request.page, scope)
         try:
             after = place(key_of_last)
-            behind = [item for item in everything if place(key(item)) > after]
+            if ordered:
+                behind = everything[bisect_right(everything, after, key=key) :]
+            else:
+                behind = [item for item in everything if place(key(item)) > after]
         except (TypeError, IndexError):  # a key of another shape, under a digest that somebody worked out
             raise invalid_page(request.page) from None
-    # Of ten thousand items fifty are shown: they are found without sorting the others
-    found = heapq.nsmallest(request.limit + 1, behind, key=lambda item: place(key(item)))
+    if ordered:
+        found = behind[: request.limit + 1]
+    else:  # of ten thousand items fifty are shown: they are found without sorting the others
+        found = heapq.nsmallest(request.limit + 1, behind, key=lambda item: place(key(item)))
     chosen, more = found[: request.limit], len(found) > request.limit
     return Slice(
         items=chosen, next_page=seal(key(chosen[-1]), scope) if more else None, total=len(everything)
@@ -125,15 +133,15 @@ class Followed(Generic[T]):
     Attributes:
         found: everything that is in it.
         changed: what of one broker's changes may be in it; what is in it no more as well.
-        identity: of one of those the values of its item's `identity`.
         sight: False where the caller sees a part, which is another when his roles are: then nothing is followed, and rows are
             compared.
+        ordered: whether `found` has them in the list's own order.
     """
 
     found: Callable[[], Awaitable[Iterable[T]]]
     changed: Callable[[ListChanges], Awaitable[Iterable[T]]]
-    identity: Callable[[T], Identity]
     sight: bool
+    ordered: bool = False
 
 
 async def page_of(
@@ -151,7 +159,15 @@ async def page_of(
     async def one_by_one(some: Sequence[T]) -> list[R]:
         return [make(one) for one in some]
 
-    return await Listing(context, item, one_by_one, key=key, operation=operation, request=request).page(found)
+    return await Listing(
+        context,
+        item,
+        one_by_one,
+        lambda one: _identity(make(one)),
+        key=key,
+        operation=operation,
+        request=request,
+    ).page(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +176,14 @@ class Listing(Generic[T, R]):
 
     Attributes:
         make: items of some of what was found, one for each in their order; without those that have gone.
+        identity: of something that was found the values of its item's `identity`.
         key: the list's own order; unique and alike in shape.
     """
 
     context: Context
     item: type[R]
     make: Callable[[Sequence[T]], Awaitable[list[R]]]
+    identity: Callable[[T], Identity]
     _: KW_ONLY
     key: Callable[[T], Key]
     operation: str
@@ -186,7 +204,7 @@ class Listing(Generic[T, R]):
         gone: list[dict[str, Any]] | None = None
         because = None
         if asked is None:
-            page = await self._whole(found)
+            page = await self._whole(list(found))
             if request.page is None and len(page.items) == page.total:  # all of it is here
                 lists.see(kept_as, {_identity(each): each for each in page.items})
         else:
@@ -216,14 +234,18 @@ class Listing(Generic[T, R]):
         because = None if asked is None else marks.whole_because(before, told)
         gone: list[dict[str, Any]] | None = None
         if asked is None or because is not None:
-            page = await self._whole(await followed.found())
+            page = await self._whole(list(await followed.found()), ordered=followed.ordered)
         else:
             news = dict.fromkeys([each for one in told for each in await followed.changed(one)])
             some = cut(news, key=self.key, operation=self.operation + _CHANGED, request=self.request)
             items = await self.make(some.items)
             there = {_identity(each) for each in items}
-            gone = self._named([which for which in map(followed.identity, some.items) if which not in there])
+            away = [which for which in map(self.identity, some.items) if which not in there]
+            unseen = set(map(self.identity, await followed.found())) if away else set()
+            gone = self._named(which for which in away if which not in unseen)
             page = self._of(items, next_page=some.next_page, total=some.total)
+            if not unseen.isdisjoint(away):  # whoever has them does not say: they are told with the next mark
+                return self._marked(page, scope, asked or (), gone=gone, because=because)
         return self._marked(page, scope, marks.told_mark(told), gone=gone, because=because)
 
     def _named(self, gone: Iterable[Identity]) -> list[dict[str, Any]]:
@@ -241,8 +263,8 @@ class Listing(Generic[T, R]):
         self.context.lists.note_time(scope, page.as_of, mark)
         return page.model_copy(update={"mark": seal(mark, scope), "gone": gone, "whole_because": because})
 
-    async def _whole(self, found: Iterable[T]) -> Page[R]:
-        everything, request = list(found), self.request
+    async def _whole(self, everything: Sequence[T], *, ordered: bool = False) -> Page[R]:
+        request = self.request
         field, falling = _order(self.item, request)
         if request.top is not None:
             if request.page is not None:
@@ -251,7 +273,7 @@ class Listing(Generic[T, R]):
                 )
             request = request.model_copy(update={"limit": request.top})
         if field is None:
-            page = cut(everything, key=self.key, operation=self.operation, request=request)
+            page = cut(everything, key=self.key, operation=self.operation, request=request, ordered=ordered)
             items, next_page, total = await self.make(page.items), page.next_page, page.total
         else:
             made = await self._made(everything)
@@ -282,15 +304,15 @@ class Listing(Generic[T, R]):
         )
 
     async def _made(self, found: Sequence[T]) -> list[tuple[Key, R]]:
-        """Every item with its key, some hundreds a turn. Of a hundred one of which has gone, each is made alone."""
+        """Every item with its key, a hundred a turn; without what has gone."""
         made: list[tuple[Key, R]] = []
         for start in range(0, len(found), MADE_A_TURN):
             some = found[start : start + MADE_A_TURN]
             items = await self.make(some)
-            if len(items) == len(some):
-                made += zip(map(self.key, some), items, strict=True)
-            else:
-                made += [(self.key(one), each) for one in some for each in await self.make([one])]
+            if len(items) < len(some):
+                there = {_identity(each) for each in items}
+                some = [one for one in some if self.identity(one) in there]
+            made += zip(map(self.key, some), items, strict=True)
             await asyncio.sleep(0)
         return made
 

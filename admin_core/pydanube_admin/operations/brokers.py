@@ -14,10 +14,20 @@ from pydanube_core.units import format_time, parse_moment_ms
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
-from pydanube_admin.engine.models import SINCE_DESCRIPTION, Change, Page, Request, Result, SortedListRequest
+from pydanube_admin.engine.models import (
+    SINCE_DESCRIPTION,
+    Change,
+    NotSeen,
+    Page,
+    Request,
+    Result,
+    SortedListRequest,
+    not_seen,
+)
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import glob, page_of
+from pydanube_admin.peers import unseen
 
 MOST_SHOWN: Final = 100  # topics of a broker that is to be removed
 
@@ -119,6 +129,8 @@ class Metrics(Result):
 
 class ClusterMetrics(Metrics):
     brokers: int
+    # Those that did not answer: what they count is not in it
+    not_seen: list[NotSeen] | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 class BrokerMetricsResult(Metrics):
@@ -291,7 +303,7 @@ async def metrics_of(context: Context, port: ClusterPort, topic: str | None) -> 
 )
 async def cluster_metrics(context: Context, request: Request) -> ClusterMetrics:
     counted = await metrics_of(context, context.port, None)
-    return ClusterMetrics(brokers=len(await context.port.members()), **counted)
+    return ClusterMetrics(brokers=len(await context.port.members()), not_seen=not_seen(unseen()), **counted)
 
 
 @operation(

@@ -6,7 +6,13 @@ from functools import partial
 from typing import Annotated, ClassVar
 
 from pydantic import Field
-from pydanube_core.errors import AlreadyExists, InvalidArgument, NamespaceNotEmpty, NamespaceNotFound
+from pydanube_core.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    NamespaceNotEmpty,
+    NamespaceNotFound,
+    Unavailable,
+)
 from pydanube_core.facts import NamespaceFacts
 from pydanube_core.names import DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, TopicName, check_namespace
 from pydanube_core.refusals import changed_since, namespace_taken, reused
@@ -30,6 +36,7 @@ from pydanube_admin.operations.policies import (
     shortens_retention,
     with_changes,
 )
+from pydanube_admin.peers import unseen
 
 NamespaceArgument = Annotated[str, Field(max_length=256, description="Name of the namespace")]
 
@@ -247,11 +254,12 @@ async def forecast_set_namespace_policies(context: Context, request: SetNamespac
     before = await context.port.namespace_policies(name)
     given = plain(request.policies)
     after = with_changes(before.effective, given, {})
-    inside = [
-        facts
-        for facts in await context.port.topics()
-        if facts.parent is None and TopicName.parse(facts.topic).namespace == name
-    ]
+    index = await context.port.topic_index()
+    topics = [key.topic for key in index if TopicName.parse(key.topic).namespace == name]
+    inside = [facts for facts, *_ in await context.port.topic_facts(topics)]
+    if (away := unseen()) and shortens_retention(before.effective, after):
+        whys = "; ".join(f"{broker}: {why}" for broker, why in away.items())
+        raise Unavailable(f"what would go cannot be said: {whys}", retry_after_ms=1000)
     # What a topic sets itself holds there: together with that, the same change shortens here and not there.
     shortened = {
         facts.topic: {**after, **facts.policies}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import chain
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydanube_core.cluster_port import LagFacts
@@ -31,13 +30,10 @@ from pydanube_admin.engine.models import (
 )
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.page_tokens import Key
 from pydanube_admin.engine.paging import Followed, Listing, chosen, glob
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.engine.spelling import shown
 from pydanube_admin.operations.topics import find_topic
-
-ITEMS_A_TURN: Final = 50
 
 
 class ListSubscriptionsRequest(SortedListRequest):
@@ -155,45 +151,37 @@ def _base(facts: SubscriptionFacts) -> str:
     return facts.topic if facts.partition is None else str(TopicName.parse(facts.topic).base)
 
 
-def _key(facts: SubscriptionFacts) -> Key:
-    return (_base(facts), facts.subscription, -1 if facts.partition is None else facts.partition)
-
-
 async def subscription_facts(
-    context: Context, topic: str | None, subscription: str | None
+    context: Context, topic: str, subscription: str | None
 ) -> list[SubscriptionFacts]:
-    """Each subscription of each log asked for, once.
+    """The subscriptions of a topic that was found, or one of them, on each of its logs in their order.
 
-    Raises `TopicNotFound`, `SubscriptionNotFound`: what was named does not exist.
+    Raises `TopicNotFound`, `SubscriptionNotFound`.
     """
-    if topic is None:
-        found = list(await _of_log(context, None, subscription))
-    else:
-        named = await find_topic(context, topic)
-        # One after another: the port answers from memory.
-        logs = [await _of_log(context, log.topic, subscription) for log in named.logs]
-        found = list(chain.from_iterable(logs))
-    if subscription is not None and not found:
-        raise await no_such_subscription(context, topic, subscription)
-    return list({_key(facts): facts for facts in found}.values())
-
-
-async def _of_log(context: Context, log: str | None, subscription: str | None) -> Sequence[SubscriptionFacts]:
-    """Of one log or of all. None is found if the subscription is elsewhere, or the log went since it was listed."""
     try:
-        found = await context.port.subscriptions(log, subscription)
-    except (SubscriptionNotFound, TopicNotFound):
-        return ()
-    return [facts for facts in found if log in (None, facts.topic)]
+        found = await context.port.subscriptions(topic, subscription)
+    except SubscriptionNotFound:
+        assert subscription is not None, "all of a topic may be none"
+        raise await no_such_subscription(context, topic, subscription) from None
+    return sorted(found, key=lambda facts: (facts.partition or 0, facts.subscription))
 
 
 async def _index(
     context: Context, topic: str | None, subscription: str | None, *, status: LagStatus | None = None
 ) -> Sequence[LagKey]:
-    """The subscriptions there are, as far as the caller sees them."""
-    found = await context.port.lag_index(topic, subscription, status=status)
+    """The subscriptions there are, or those of a status, as far as the caller sees them."""
+    if status is None:
+        found = await context.port.lag_index(topic, subscription)
+    else:
+        found = (await context.port.lag_of_status(status, topic, subscription)).keys
     sight = _sight(context)
     return found if sight.everything else await chosen(found, lambda key: sight.topic(key.topic))
+
+
+async def _matching(pattern: str | None, keys: Sequence[LagKey]) -> Sequence[LagKey]:
+    """Those whose subscription's name a glob matches."""
+    matches = glob(pattern)
+    return keys if pattern is None else await chosen(keys, lambda key: matches(key.subscription))
 
 
 async def no_such_subscription(
@@ -238,59 +226,52 @@ async def list_subscriptions(context: Context, request: ListSubscriptionsRequest
     matches, together = glob(request.filter), _Together(context, topic)
 
     async def found() -> Sequence[tuple[str, str]]:
-        return await together.of(
-            await chosen(await _index(context, topic, None), lambda key: matches(key.subscription))
-        )
+        return await together.of(await _matching(request.filter, await _index(context, topic, None)))
 
     async def changed(news: ListChanges) -> Sequence[tuple[str, str]]:
         keys = await chosen(news.subscriptions, lambda key: _is_of(key, topic) and matches(key.subscription))
         return await together.of(keys, partly=True)
 
     async def made(some: Sequence[tuple[str, str]]) -> list[SubscriptionItem]:
-        items = []
-        for index, (name, subscription) in enumerate(some, start=1):
-            if index % ITEMS_A_TURN == 0:
-                await asyncio.sleep(0)
-            logs = together.logs[name, subscription]
-            facts = [one for log in logs for one in await _of_log(context, log, subscription)]
-            if facts:  # else it went since the index
-                items.append(_item(name, subscription, facts))
-        return items
+        parts: dict[tuple[str, str], list[SubscriptionFacts]] = {name: [] for name in some}
+        for one in await context.port.lag_facts([key for name in some for key in together.keys[name]]):
+            parts[_base(one.facts), one.facts.subscription].append(one.facts)
+        # One without any went since the index
+        return [_item(*name, facts) for name, facts in parts.items() if facts]
 
     listing = Listing(
         context,
         SubscriptionItem,
         made,
+        lambda name: name,
         key=lambda name: name,
         operation="subscriptions.list",
         request=request,
     )
     sight = _sight(context).everything
-    return await listing.followed(
-        Followed(found=found, changed=changed, identity=lambda name: name, sight=sight)
-    )
+    return await listing.followed(Followed(found=found, changed=changed, sight=sight))
 
 
 class _Together:
-    """Subscriptions by topic and name, with the logs of each: those of the partitions are one."""
+    """Subscriptions by topic and name: those of the partitions are one."""
 
     def __init__(self, context: Context, topic: str | None) -> None:
         self._context = context
         self._topic = topic  # of which alone
-        self.logs: dict[tuple[str, str], list[str]] = {}
+        self.keys: dict[tuple[str, str], list[LagKey]] = {}
 
     async def of(self, keys: Sequence[LagKey], *, partly: bool = False) -> list[tuple[str, str]]:
         """Those of the keys. `partly`: of a partitioned topic not every partition may be among them."""
         names = list(dict.fromkeys((key.topic, key.subscription) for key in keys))
         await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
-        self.logs |= {name: [] for name in names}
+        self.keys |= {name: [] for name in names}
         if partly:
             for topic in {key.topic for key in keys if key.partition is not None}:
                 with suppress(TopicNotFound):
                     keys = [*keys, *await _index(self._context, self._topic or topic, None)]
         for key in dict.fromkeys(keys):
-            if (logs := self.logs.get((key.topic, key.subscription))) is not None:
-                logs.append(key.log)
+            if (those := self.keys.get((key.topic, key.subscription))) is not None:
+                those.append(key)
         await asyncio.sleep(0)
         return names
 
@@ -354,10 +335,8 @@ async def consumer_lag(context: Context, request: LagRequest) -> Page[LagItem]:
             and (status is None or not await _index(context, topic, request.subscription))
         ):
             raise await no_such_subscription(context, request.topic, request.subscription)
-        if request.filter is not None:
-            keys = await chosen(keys, lambda key: matches(key.subscription))
         await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
-        return keys
+        return await _matching(request.filter, keys)
 
     of_status: set[LagKey] | None = None
 
@@ -382,7 +361,8 @@ async def consumer_lag(context: Context, request: LagRequest) -> Page[LagItem]:
         context,
         LagItem,
         made,
-        key=lambda key: (key.topic, key.subscription, -1 if key.partition is None else key.partition),
+        lambda key: (key.topic, key.subscription, key.partition),
+        key=lambda key: key.place,
         operation="subscriptions.lag",
         request=request,
     )
@@ -390,8 +370,8 @@ async def consumer_lag(context: Context, request: LagRequest) -> Page[LagItem]:
         Followed(
             found=found,
             changed=changed,
-            identity=lambda key: (key.topic, key.subscription, key.partition),
             sight=_sight(context).everything,
+            ordered=status is None,
         )
     )
 

@@ -49,9 +49,10 @@ async def list_tasks(context: Context, request: SortedListRequest) -> Page[TaskI
             for record in some
         ]
 
-    listing = Listing(
-        context, TaskItem, made, key=lambda record: (record.task_id,), operation="tasks.list", request=request
-    )
+    def key(record: TaskRecord) -> tuple[str]:
+        return (record.task_id,)
+
+    listing = Listing(context, TaskItem, made, key, key=key, operation="tasks.list", request=request)
     return await listing.page(found)
 
 

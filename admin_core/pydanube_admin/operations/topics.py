@@ -243,10 +243,8 @@ async def list_topics(context: Context, request: ListTopicsRequest) -> Page[Topi
     def key(name: str) -> tuple[str]:
         return (name,)
 
-    listing = Listing(context, TopicItem, made, key=key, operation="topics.list", request=request)
-    return await listing.followed(
-        Followed(found=found, changed=changed, identity=key, sight=sight.everything)
-    )
+    listing = Listing(context, TopicItem, made, key, key=key, operation="topics.list", request=request)
+    return await listing.followed(Followed(found=found, changed=changed, sight=sight.everything))
 
 
 def _at(time_ms: int | None) -> str | None:

@@ -7,6 +7,7 @@ there any more stay until their keys go: it may come back. Look-ups are by exact
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -19,7 +20,8 @@ from pydanube_core.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from pydanube_core.names import TopicName
+from pydanube_core.list_keys import LagKey
+from pydanube_core.names import SYSTEM_NAMESPACE, TopicName
 from pydanube_core.spelling import TopicNames
 from pydanube_storage.metadata import KeyValue, Revision
 
@@ -50,6 +52,8 @@ class RegistryIndex:
         self._partitioned: dict[TopicName, PartitionedRecord] = {}
         self._parts: dict[TopicName, dict[int, TopicName]] = {}
         self._subscriptions: dict[TopicId, dict[str, SubscriptionRecord]] = {}
+        # Those of topics that are there, in the order of lists: a page of them is found without a look at the others
+        self._lag: list[tuple[tuple[str, str, int], LagKey]] = []
 
     # Feeding
 
@@ -60,17 +64,26 @@ class RegistryIndex:
         if item.key in keys.TOPICS:
             topic = TopicRecord.of(item)
             former = self._topics.get(topic.topic)
-            if former is not None and former.topic_id != topic.topic_id:
-                self._names.pop(former.topic_id, None)  # deleted and made anew while we looked away
+            is_new = former is None or former.topic_id != topic.topic_id
+            if former is not None and is_new:  # deleted and made anew while we looked away
+                self._names.pop(former.topic_id, None)
+                self._unlist(former, self._subscriptions.get(former.topic_id, _NOTHING))
             if former is None and not topic.partition:  # the first stands for all
                 self.spelled.add(str(topic.topic.base))
             self._topics[topic.topic] = topic
             self._names[topic.topic_id] = topic.topic
+            if is_new:
+                for name in self._subscriptions.get(topic.topic_id, _NOTHING):
+                    self._list(topic, name)
             if topic.partition is not None:
                 self._parts.setdefault(topic.topic.base, {})[topic.partition] = topic.topic
         elif item.key in keys.SUBSCRIPTIONS:
             subscription = SubscriptionRecord.of(item)
-            self._subscriptions.setdefault(subscription.topic_id, {})[subscription.name] = subscription
+            beside = self._subscriptions.setdefault(subscription.topic_id, {})
+            owner = self.topic_by_id(subscription.topic_id)
+            if owner is not None and subscription.name not in beside:
+                self._list(owner, subscription.name)
+            beside[subscription.name] = subscription
         elif item.key in keys.PARTITIONED:
             parent = PartitionedRecord.of(item)
             self._partitioned[parent.topic] = parent
@@ -90,6 +103,7 @@ class RegistryIndex:
         if key in keys.TOPICS:
             topic = self._topics.pop(keys.topic_of_key(key))
             self._names.pop(topic.topic_id, None)
+            self._unlist(topic, self._subscriptions.get(topic.topic_id, _NOTHING))
             if not topic.partition:
                 self.spelled.discard(str(topic.topic.base))
             if topic.partition is not None:
@@ -101,12 +115,26 @@ class RegistryIndex:
             topic_id, name = keys.subscription_of_key(key)
             subscriptions = self._subscriptions.get(topic_id, {})
             subscriptions.pop(name, None)
+            owner = self.topic_by_id(topic_id)
+            if owner is not None:
+                self._unlist(owner, (name,))
             if not subscriptions:
                 self._subscriptions.pop(topic_id, None)
         elif key in keys.PARTITIONED:
             del self._partitioned[keys.topic_of_key(key)]
         else:
             del self._namespaces[keys.namespace_of_key(key)]
+
+    def _list(self, topic: TopicRecord, name: str) -> None:
+        key = _lag_key(topic, name)
+        insort(self._lag, (key.place, key))
+
+    def _unlist(self, topic: TopicRecord, names: Iterable[str]) -> None:
+        for name in names:
+            key = _lag_key(topic, name)
+            at = bisect_left(self._lag, (key.place, key))
+            if self._lag[at : at + 1] == [(key.place, key)]:
+                del self._lag[at]
 
     def revision(self, key: str) -> Revision | None:
         """Return the revision of a key's last change; None for a key that is not known."""
@@ -141,6 +169,10 @@ class RegistryIndex:
     def count_topics(self, namespace: str) -> int:
         """How many topics with a log a namespace has. O(topics)."""
         return sum(name.namespace == namespace for name in self._topics)
+
+    def count_of_users(self) -> int:
+        """How many topics with a log users have. O(topics)."""
+        return sum(name.namespace != SYSTEM_NAMESPACE for name in self._topics)
 
     def count_subscriptions(self, namespace: str) -> int:
         """How many subscriptions the topics of a namespace have, those of each partition by themselves. O(topics)."""
@@ -190,6 +222,15 @@ class RegistryIndex:
         """Return the topic's subscriptions, by name."""
         found = self._subscriptions.get(topic_id, _NOTHING)
         return [found[name] for name in sorted(found)]
+
+    def lag_keys(self, topic: TopicName | None = None) -> list[LagKey]:
+        """Every subscription of each log, or of a topic's logs, in the order of `LagKey.place`."""
+        if topic is None:
+            return [key for _, key in self._lag]
+        record = self._topics.get(topic)
+        logs = self.partitions(topic) if record is None else [record]
+        found = [_lag_key(log, name) for log in logs for name in self._subscriptions.get(log.topic_id, ())]
+        return sorted(found, key=lambda key: key.place)
 
     def find_subscription(self, topic_id: TopicId, name: str) -> SubscriptionRecord | None:
         return self._subscriptions.get(topic_id, _NOTHING).get(name)
@@ -260,3 +301,7 @@ class RegistryIndex:
                 topic=str(name),
                 partitions=parent.spec.partitions,
             )
+
+
+def _lag_key(topic: TopicRecord, subscription: str) -> LagKey:
+    return LagKey(str(topic.parent or topic.topic), topic.name, topic.partition, subscription)

@@ -11,7 +11,7 @@ from pydanube_core.diagnosis.findings import Diagnosis, Finding
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.rules import check_view, diagnose
 from pydanube_core.errors import InvalidArgument, SubscriptionNotFound
-from pydanube_core.list_keys import LagKey, ListChanges
+from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges
 from pydanube_core.names import TopicName
 
 from pydanube_broker.observation.history import history_of
@@ -54,21 +54,26 @@ class DiagnosisPart(SubscriptionsPart):
                     subscriptions[LagKey(base, log, partition, each)] = None
         return [ListChanges(life=life, mark=mark, topics=tuple(topics), subscriptions=tuple(subscriptions))]
 
-    async def lag_index(
-        self, topic: str | None, subscription: str | None, *, status: LagStatus | None = None
-    ) -> Sequence[LagKey]:
-        slices, found = Slices(), []
+    async def lag_index(self, topic: str | None, subscription: str | None) -> Sequence[LagKey]:
+        index, name = self._broker.registry.catalog.index, None if topic is None else TopicName.parse(topic)
+        if name is not None and index.find_topic(name) is None and index.partitioned(name) is None:
+            raise self._broker.registry.not_found(name)
+        found = index.lag_keys(name)
+        return found if subscription is None else [key for key in found if key.subscription == subscription]
+
+    async def lag_of_status(
+        self, status: LagStatus, topic: str | None, subscription: str | None
+    ) -> LagKeysOfStatus:
+        slices, found, judged = Slices(), [], 0
         for index, one in enumerate(self._logs(topic)):
             if index % 64 == 0:
                 await slices()
-            log, partition = one.name, one.options.partition
-            base = log if partition is None else _base(one)
             for name, pump in one.subscriptions.items():
-                if (subscription is None or subscription == name) and (
-                    status is None or self.observation.status_of(one, pump)[0] is status
-                ):
-                    found.append(LagKey(base, log, partition, name))
-        return found
+                if subscription in (None, name):
+                    judged += 1
+                    if self.observation.status_of(one, pump)[0] is status:
+                        found.append(LagKey(_base(one), one.name, one.options.partition, name))
+        return LagKeysOfStatus(found, judged)
 
     async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
         slices, found = Slices(), []

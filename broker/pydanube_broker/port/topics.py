@@ -41,6 +41,9 @@ class TopicsPart(Administration):
             found.append(TopicKey(str(whole.topic), tuple(owners)))
         return found
 
+    async def log_count(self) -> int:
+        return self._broker.registry.catalog.index.count_of_users()
+
     async def owners(self, topic: str) -> Sequence[BrokerAddress | None]:
         name, registry = TopicName.parse(topic), self._broker.registry
         record = registry.catalog.index.find_topic(name)
@@ -53,18 +56,6 @@ class TopicsPart(Administration):
 
     async def topics_alike(self, topic: str) -> Sequence[str]:
         return self._broker.registry.spelled_alike(TopicName.parse(topic))
-
-    async def topics(self) -> Sequence[TopicFacts]:
-        registry = self._broker.registry
-        slices, facts = Slices(), []
-        for topic in registry.topics:
-            await slices()
-            facts.append(self._topic(topic))
-        for record in list(registry.catalog.index.all_partitioned()):
-            await slices()
-            if (whole := self._whole(record.topic)) is not None:
-                facts.append(whole)
-        return sorted(facts, key=lambda fact: fact.topic)
 
     async def topic(self, topic: str) -> Sequence[TopicFacts]:
         name = TopicName.parse(topic)
@@ -199,12 +190,6 @@ class TopicsPart(Administration):
             policies=dict(record.settings.policies),
             schema=record.settings.schema,
         )
-
-    def _whole(self, name: TopicName) -> TopicFacts | None:
-        """A partitioned topic; None if it was deleted since it was listed."""
-        if self._broker.registry.catalog.index.partitioned(name) is None:
-            return None
-        return self._parent(name, [self._topic(topic) for topic in self._broker.registry.parts(name)[1]])
 
     def _parent(self, name: TopicName, parts: Sequence[TopicFacts]) -> TopicFacts:
         """A partitioned topic as the sum of its parts."""

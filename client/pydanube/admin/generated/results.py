@@ -304,6 +304,7 @@ class ClusterMetrics(Result):
     uptime_s: float
     as_of: str
     brokers: int
+    not_seen: list[NotSeen] | None = None
 
 
 class Rebalanced(Result):
