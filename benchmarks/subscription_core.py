@@ -54,7 +54,7 @@ def drain(
             consumer_id, session, ranges = waiting.pop(0)
             sub.ack(consumer_id, session, ranges)
         if number % 50 == 0:
-            sub.take_dirty()
+            sub.changes(), sub.kept()
     for consumer_id, session, ranges in waiting:
         sub.ack(consumer_id, session, ranges)
     took = time.process_time() - started - foreign

@@ -4,7 +4,7 @@ Run once for a format and commit the result; a changed fixture would prove nothi
 stopped and one that was abandoned with an unproven tail, each of several segments of 32 KiB, with batches of every
 column and codec, cursors, trims, producer sessions, a deleted topic, and the sidecars of sealed segments.
 
-    .venv/bin/python tools/make_format_fixture.py FOLDER
+    .venv/bin/python -m tools.make_format_fixture FOLDER
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from pydanube_broker.journal import Disk, Journal, JournalOptions, Kind
-from pydanube_broker.journal.helper import InlinePreparer, InlineSyncer
+from pydanube_broker.journal.helper import InlineSyncer
 from pydanube_broker.subscription.cursor import Attempts, CursorDelta
 from pydanube_broker.subscription.cursor_codec import encode_delta
 from pydanube_broker.topics.hub import Hub
@@ -34,20 +33,10 @@ from pydanube_broker.topics.producers import Opening
 from pydanube_core.batch import BROKER_PART_BYTES, BatchView, Codec, broker_part, encode_batch
 from pydanube_core.errors import Overloaded
 
+from tests.broker.journal.ledger import InlinePreparer, SameThread
+
 SEGMENT_BYTES = 32 << 10
 TIME_MS = 1_760_000_000_000
-
-
-class SameThread(Executor):
-    """Carries out the journal's file work at once, so that the sidecars are there when it stops."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except BaseException as error:
-            future.set_exception(error)
-        return future
 
 
 def open_journal(folder: Path) -> tuple[Journal, Hub]:

@@ -54,7 +54,6 @@ TOMBSTONES: Final = KeyRange.prefix("/tombstones/")
 TOPIC_TOMBSTONES: Final = KeyRange.prefix("/tombstones/topics/")
 PARENT_TOMBSTONES: Final = KeyRange.prefix("/tombstones/partitioned/")
 VERDICTS: Final = KeyRange.prefix("/tombstones/verdicts/")
-SUBSCRIPTION_TOMBSTONES: Final = KeyRange.prefix("/tombstones/subscriptions/")
 # One range, so that a change of both trees is seen in order; of what lies between only `FOLLOWED` is taken in.
 WATCHED: Final = KeyRange(start=REGISTRY.start, end=TOMBSTONES.end)
 EPOCHS: Final = KeyRange.prefix(_EPOCHS)

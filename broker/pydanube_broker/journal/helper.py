@@ -254,33 +254,3 @@ class HelperPreparer:
         if self._process is not None:
             self._process.close()
             self._process = None
-
-
-class InlinePreparer:
-    """Prepares segments in the loop, through the journal's disk. For tests."""
-
-    def __init__(self, disk: Disk) -> None:
-        self.done: PrepareDone = lambda base, error: None
-        self._disk = disk
-
-    def prepare(self, path: Path, base_lsn: int, segment_bytes: int) -> None:
-        error: OSError | None = None
-        temporary = path.with_name(path.name + ".new")
-        try:
-            fd = self._disk.create(temporary)
-            try:
-                self._disk.pwritev(fd, [bytes(segment_bytes)], 0)
-                self._disk.pwritev(fd, [encode_file_header(base_lsn, segment_bytes)], 0)
-                self._disk.datasync(fd)
-            finally:
-                self._disk.close(fd)
-            self._disk.rename(temporary, path)
-            self._disk.sync_dir(path.parent)
-        except OSError as problem:
-            error = problem
-            with contextlib.suppress(OSError):
-                self._disk.unlink(temporary)
-        asyncio.get_running_loop().call_soon(self.done, base_lsn, error)
-
-    def close(self) -> None:
-        pass

@@ -16,7 +16,7 @@ import mmap
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -214,11 +214,6 @@ class SegmentIndex:
         for piece in pieces:
             crc = crc32(piece, crc)
         return [_HEAD.pack(_MAGIC, _VERSION, len(topics), self.base_lsn, self.end_lsn, crc, 0), *pieces]
-
-    def entries(self) -> Iterator[tuple[int, Entry]]:
-        for topic, run in self.runs.items():
-            for i in range(len(run)):
-                yield topic, run.entry(i)
 
     def close(self) -> None:
         """Let go of the mapping; runs of a mapped segment are not to be used afterwards."""

@@ -99,11 +99,6 @@ def merge_attempts(base: Iterable[Attempts], newer: Iterable[Attempts]) -> list[
     return _without(_newest((tuple(base), tuple(newer))), ())
 
 
-def apply_delta(snapshot: CursorSnapshot, delta: CursorDelta) -> CursorSnapshot:
-    """The snapshot after the delta; the last one wins."""
-    return apply_deltas(snapshot, (delta,))
-
-
 def apply_deltas(snapshot: CursorSnapshot, deltas: Sequence[CursorDelta]) -> CursorSnapshot:
     """The snapshot after one delta and then the next; O(n log n) of all they hold together.
 

@@ -154,15 +154,6 @@ class RangeSet:
         at = bisect_right(self._starts, start) - 1
         return start >= end or (at >= 0 and self._ends[at] >= end)
 
-    def overlap(self, start: int, end: int) -> list[Range]:
-        """The parts of the set inside `[start, end)`, ascending."""
-        at = bisect_right(self._ends, start)
-        found: list[Range] = []
-        while at < len(self._starts) and self._starts[at] < end:
-            found.append((max(start, self._starts[at]), min(end, self._ends[at])))
-            at += 1
-        return found
-
     def add(self, start: int, end: int) -> int:
         """Add `[start, end)`; the number of offsets that were not in the set before."""
         if start >= end:

@@ -41,7 +41,7 @@ key); behind a blocked one nothing is sent in any case.
 
 *On error nothing has changed.* Methods that return effects list them in the order to carry them out.
 
-*Durable* are snapshots and deltas (`snapshot`, `take_dirty`, `restore`); sessions, credit and flights are not. What
+*Durable* are snapshots and deltas (`snapshot`, `changes`, `restore`); sessions, credit and flights are not. What
 was exhausted and not yet dropped or dead-lettered at a restart is delivered once more; its count goes on.
 """
 
@@ -60,7 +60,6 @@ from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot
 from pydanube_broker.subscription.effects import Effect
 from pydanube_broker.subscription.failures import Failures
-from pydanube_broker.subscription.invariants import check_members, check_window
 from pydanube_broker.subscription.kept_places import KeptPlaces
 from pydanube_broker.subscription.members import Members, SubscriptionType
 from pydanube_broker.subscription.planning import first_blocked, oldest_sent, worst_failure
@@ -105,7 +104,7 @@ class Subscription(Sending):
             end: the topic's readable end, one past the last committed message.
             span_messages: most messages between floor and next, from 1.
             ordered_retry: None means the type's default: on for key-shared, else off.
-            durable: False keeps no deltas (`take_dirty` is None): plain readers.
+            durable: False keeps no deltas (`changes` is None): plain readers.
             sessions: the ids to give, ascending, above those of an earlier life; None counts from 1.
             random: uniform in [0, 1), for jitter.
         """
@@ -554,15 +553,11 @@ class Subscription(Sending):
         """All that must survive a restart."""
         return self._window.snapshot()
 
-    def take_dirty(self) -> CursorDelta | None:
-        """Return the changes since the last call, for the journal; None if there are none.
-
-        `apply_delta(last snapshot, delta)` is the snapshot now.
-        """
-        return self._window.take_dirty()
-
     def changes(self) -> CursorDelta | None:
-        """Return the changes since the last `kept`; `take_dirty` in two steps, for a record that may find no room."""
+        """Return the changes since the last `kept`, for the journal; None if there are none.
+
+        Applied to the snapshot of then they make the snapshot of now. A record may find no room: `kept` is apart.
+        """
         return self._window.changes()
 
     def kept(self) -> None:
@@ -627,9 +622,3 @@ class Subscription(Sending):
                 if not c.absent
             ),
         )
-
-    def check(self) -> None:
-        """Assert the invariants; for tests."""
-        check_window(self._window)
-        assert self._window.room(self._span) >= 0
-        check_members(self._members, self._window)

@@ -656,12 +656,6 @@ class Window:
         self._dirty_ranges.clear()
         self._dirty_floor = self.floor
 
-    def take_dirty(self) -> CursorDelta | None:
-        """`changes` and `kept` in one."""
-        delta = self.changes()
-        self.kept()
-        return delta
-
 
 def _not_delivered(offset: int, consumer: Consumer) -> NotDelivered:
     return NotDelivered(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import struct
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pydanube_broker.journal import Disk, Journal, JournalOptions, Kind, RecordHeader
-from pydanube_broker.journal.helper import InlinePreparer, InlineSyncer, Preparer, Syncer
+from pydanube_broker.journal.helper import InlineSyncer, PrepareDone, Preparer, Syncer
+from pydanube_broker.journal.records import encode_file_header
 from pydanube_broker.journal.segments import READY_TARGET
 from pydanube_core.batch import BROKER_PART_BYTES, broker_part, encode_batch, read_broker_part
 from pydanube_core.errors import JournalReadOnly
@@ -38,6 +40,36 @@ class SameThread(Executor):
         except BaseException as error:
             future.set_exception(error)
         return future
+
+
+class InlinePreparer:
+    """Prepares segments in the loop, through the journal's disk."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.done: PrepareDone = lambda base, error: None
+        self._disk = disk
+
+    def prepare(self, path: Path, base_lsn: int, segment_bytes: int) -> None:
+        error: OSError | None = None
+        temporary = path.with_name(path.name + ".new")
+        try:
+            fd = self._disk.create(temporary)
+            try:
+                self._disk.pwritev(fd, [bytes(segment_bytes)], 0)
+                self._disk.pwritev(fd, [encode_file_header(base_lsn, segment_bytes)], 0)
+                self._disk.datasync(fd)
+            finally:
+                self._disk.close(fd)
+            self._disk.rename(temporary, path)
+            self._disk.sync_dir(path.parent)
+        except OSError as problem:
+            error = problem
+            with contextlib.suppress(OSError):
+                self._disk.unlink(temporary)
+        asyncio.get_running_loop().call_soon(self.done, base_lsn, error)
+
+    def close(self) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True)

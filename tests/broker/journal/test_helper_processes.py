@@ -16,12 +16,12 @@ import anyio
 import anyio.lowlevel
 import pytest
 from pydanube_broker.journal import Disk, HelperPreparer, segments
-from pydanube_broker.journal.helper import HelperSyncer, InlinePreparer, InlineSyncer, Preparer, Syncer
+from pydanube_broker.journal.helper import HelperSyncer, InlineSyncer, Preparer, Syncer
 from pydanube_broker.journal.records import FILE_HEADER_BYTES, read_file_header
 from pydanube_broker.journal.sync_program import MESSAGE, prepare, rename_new
 from pydanube_core.errors import JournalReadOnly, Overloaded
 
-from tests.broker.journal.ledger import SEGMENT_BYTES, Desk, turns_until
+from tests.broker.journal.ledger import SEGMENT_BYTES, Desk, InlinePreparer, turns_until
 
 SYNCERS: dict[str, Callable[[], Syncer]] = {
     "inline": lambda: InlineSyncer(Disk()),

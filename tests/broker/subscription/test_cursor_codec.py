@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.subscription.cursor import Attempts, CursorDelta, CursorSnapshot, apply_delta
+from pydanube_broker.subscription.cursor import Attempts, CursorDelta, CursorSnapshot, apply_deltas
 from pydanube_broker.subscription.cursor_codec import (
     decode_delta,
     decode_snapshot,
@@ -95,11 +95,13 @@ def test_a_newer_version_is_refused_by_name() -> None:
 
 def test_the_last_delta_wins_even_if_it_goes_back() -> None:
     base = CursorSnapshot(generation=3, floor=100, acknowledged=((110, 120),))
-    assert apply_delta(base, CursorDelta(generation=4, floor=10)) == CursorSnapshot(generation=4, floor=10)
-    assert apply_delta(base, CursorDelta(generation=3, floor=105)) == CursorSnapshot(
+    assert apply_deltas(base, (CursorDelta(generation=4, floor=10),)) == CursorSnapshot(
+        generation=4, floor=10
+    )
+    assert apply_deltas(base, (CursorDelta(generation=3, floor=105),)) == CursorSnapshot(
         generation=3, floor=105, acknowledged=((110, 120),)
     )
-    assert apply_delta(base, CursorDelta(generation=3, floor=110)).floor == 120
+    assert apply_deltas(base, (CursorDelta(generation=3, floor=110),)).floor == 120
 
 
 def test_impossible_cursors_cannot_be_made() -> None:

@@ -13,7 +13,6 @@ from pydanube_broker.subscription.cursor import (
     Attempts,
     CursorDelta,
     CursorSnapshot,
-    apply_delta,
     apply_deltas,
     merge_attempts,
 )
@@ -22,6 +21,8 @@ from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.ranges import normalise, subtract
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.topics.log_state import LogState, encode_cursor_body
+
+from tests.broker.subscription.invariants import take_changes
 
 SPAN = 30
 
@@ -65,7 +66,7 @@ def _by_offset(attempts: tuple[Attempts, ...] | list[Attempts]) -> dict[int, tup
 def test_folding_is_applying_one_by_one(deltas: list[CursorDelta]) -> None:
     snapshot = CursorSnapshot(floor=0)
     for delta in deltas:
-        snapshot = apply_delta(snapshot, delta)
+        snapshot = apply_deltas(snapshot, (delta,))
     folded = apply_deltas(CursorSnapshot(floor=0), deltas)
     assert (folded.generation, folded.floor, folded.acknowledged) == (
         snapshot.generation,
@@ -123,11 +124,11 @@ def test_a_cursor_of_tens_of_thousands_of_holes_is_put_back_in_linear_time() -> 
     """As undo does it after a subscription was deleted; each hole once sorted all that came before it."""
     holes = tuple((at, at + 1) for at in range(1, 60_000, 2))
     subscription = Subscription(SubscriptionType.SHARED, cursor=CursorSnapshot(floor=0), end=60_000)
-    subscription.take_dirty()
+    take_changes(subscription)
     began = time.process_time()
     for start, end in holes:
         subscription.skipped(start, end)
     assert time.process_time() - began < 2.0, "it took a minute"
-    delta = subscription.take_dirty()
+    delta = take_changes(subscription)
     assert delta is not None
     assert delta.acknowledged == holes == subscription.snapshot().acknowledged

@@ -7,7 +7,7 @@ import itertools
 import tracemalloc
 
 import pytest
-from pydanube_broker.subscription.cursor import CursorSnapshot, apply_delta
+from pydanube_broker.subscription.cursor import CursorSnapshot, apply_deltas
 from pydanube_broker.subscription.effects import (
     Blocked,
     DeadLetter,
@@ -22,6 +22,8 @@ from pydanube_broker.subscription.policy import Backoff, FailurePolicy, PoisonPo
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_core.errors import ClusterError, ConsumerBusy, InvalidArgument, NotDelivered
+
+from tests.broker.subscription.invariants import check, take_changes
 
 EXACT = FailurePolicy(jitter=0.0)
 
@@ -58,7 +60,7 @@ def pull(sub: Subscription, now_ms: int = 0, *, at_most: int = 1 << 30) -> list[
         offsets = [o for s, e in plan.ranges for o in range(s, e)][: min(plan.max_messages, at_most)]
         ranges = runs(offsets)
         assert sub.sent(plan, ranges, 10 * len(offsets), offsets[-1] + 1, now_ms)
-        sub.check()
+        check(sub)
         sent.append((plan, offsets))
     return sent
 
@@ -180,7 +182,7 @@ def test_holes_in_the_log_count_as_acknowledged() -> None:
     plan = sub.next_plan()
     assert plan is not None
     assert sub.sent(plan, [(10, 12), (20, 21)], 30, 500, 0)
-    sub.check()
+    check(sub)
     assert sub.floor == 10
     sub.ack(1, session, [(10, 21)])
     assert sub.floor == 500
@@ -443,10 +445,10 @@ def test_counts_and_acknowledgements_survive_a_restart() -> None:
 def test_deltas_add_up_to_the_snapshot() -> None:
     sub = exclusive(end=20)
     cursor = sub.snapshot()
-    assert sub.take_dirty() is None
+    assert take_changes(sub) is None
     session = attach(sub)
     pull(sub)
-    assert sub.take_dirty() is None
+    assert take_changes(sub) is None
     for step in range(4):
         match step:
             case 0:
@@ -458,10 +460,10 @@ def test_deltas_add_up_to_the_snapshot() -> None:
             case _:
                 pull(sub)
                 sub.ack(1, sub.session_of(1) or 0, [(4, 6)])
-        delta = sub.take_dirty()
+        delta = take_changes(sub)
         assert delta is not None
-        assert sub.take_dirty() is None
-        cursor = apply_delta(cursor, delta)
+        assert take_changes(sub) is None
+        cursor = apply_deltas(cursor, (delta,))
         assert cursor == sub.snapshot()
 
 
@@ -481,7 +483,7 @@ def test_row_10_a_burst_of_acks_leaves_a_delta_to_write_even_if_nothing_follows(
     session = attach(sub)
     pull(sub)
     sub.ack(1, session, [(0, 100)])
-    delta = sub.take_dirty()
+    delta = take_changes(sub)
     assert delta is not None
     assert (delta.floor, delta.acknowledged) == (100, ())
 
@@ -531,7 +533,7 @@ def test_an_idle_subscription_takes_less_than_8_kilobytes_also_after_work() -> N
                 assert sub.sent(plan, [(plan.start, end)], 0, end, now)
             sub.ack(1, 1, [(plan.start, end)])
         sub.leave(1, now)
-        sub.take_dirty()
+        take_changes(sub)
         assert sub.floor == 200_000
         assert sub.next_deadline_ms() is None
         return sub
@@ -556,7 +558,7 @@ def test_an_ack_by_mask_counts_once_and_refuses_what_was_not_delivered() -> None
     pull(sub)
     assert sub.ack(1, session, [(0, 1)], [(1, 0b1011)]) == 4
     assert sub.ack(1, session, [], [(1, 0b1011)]) == 0
-    sub.check()
+    check(sub)
     assert sub.floor == 3
     for beyond in (6, 1 << 63):
         with pytest.raises(NotDelivered):

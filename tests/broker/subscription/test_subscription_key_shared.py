@@ -13,6 +13,8 @@ from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_core.errors import InvalidArgument, LimitReached
 
+from tests.broker.subscription.invariants import check
+
 EXACT = FailurePolicy(jitter=0.0)
 
 
@@ -68,7 +70,7 @@ class Topic:
             )
             assert selections is not None
             sent += [(s.consumer_id, offsets[i]) for s in selections for i in s.indices]
-        self.sub.check()
+        check(self.sub)
         return sent
 
     def ack(self, consumer_id: int, *offsets: int) -> None:

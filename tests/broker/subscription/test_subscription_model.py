@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 )
 from pydanube_broker.subscription import subscription as subscription_module
 from pydanube_broker.subscription.consumer import Standing
-from pydanube_broker.subscription.cursor import CursorSnapshot, apply_delta
+from pydanube_broker.subscription.cursor import CursorSnapshot, apply_deltas
 from pydanube_broker.subscription.cursor_codec import (
     decode_delta,
     decode_snapshot,
@@ -43,6 +43,7 @@ from pydanube_broker.subscription.subscription import REFRESHES, Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_core.errors import ConsumerBusy, NotDelivered
 
+from tests.broker.subscription.invariants import check, take_changes
 from tests.broker.subscription.recording_window import RecordingWindow
 from tests.broker.subscription.states import CONSUMER_MOVES, MESSAGE_MOVES, ConsumerState
 
@@ -463,7 +464,7 @@ class DeliveryMachine(RuleBasedStateMachine):
                 return
             assert bound is None or plan.max_messages <= bound
             self.answer(plan, data.draw(st.sampled_from((1, 2, 5, 100))))
-            self.sub.check()
+            check(self.sub)
         raise AssertionError("the core never comes to an end")
 
     def answer(self, plan: Plan, at_most: int) -> None:
@@ -961,9 +962,9 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     def commit(self, data: st.DataObject) -> None:
         """Cursors become durable: deltas add up to the snapshot, through bytes and back."""
-        delta = self.sub.take_dirty()
+        delta = take_changes(self.sub)
         if delta is not None:
-            self.cursor = apply_delta(self.cursor, decode_delta(encode_delta(delta)))
+            self.cursor = apply_deltas(self.cursor, (decode_delta(encode_delta(delta)),))
         assert self.cursor == self.sub.snapshot()
         assert decode_snapshot(encode_snapshot(self.cursor)) == self.cursor
         self.durable = deepcopy(
@@ -1003,7 +1004,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def agrees(self) -> None:
         if not hasattr(self, "sub"):
             return
-        self.sub.check()
+        check(self.sub)
         self.moves_are_in_the_tables()
         facts = self.sub.statistics(self.now)
         assert facts.in_flight == len(self.flight)

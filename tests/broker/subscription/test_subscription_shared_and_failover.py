@@ -11,6 +11,8 @@ from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_core.errors import NotDelivered
 
+from tests.broker.subscription.invariants import check
+
 EXACT = FailurePolicy(jitter=0.0)
 
 
@@ -45,7 +47,7 @@ def pull(sub: Subscription, now_ms: int = 0, *, at_most: int = 1 << 30) -> list[
         else:
             assert sub.sent(plan, ranges, 0, offsets[-1] + 1, now_ms)
             sent.append((plan.consumer_id, offsets))
-        sub.check()
+        check(sub)
     return sent
 
 

@@ -17,6 +17,8 @@ from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_core.errors import ConsumerBusy, NotDelivered
 
+from tests.broker.subscription.invariants import check
+
 POLICY = FailurePolicy(jitter=0.0, ack_timeout_ms=60_000, base_redelivery_delay_ms=0)
 KEYS = 7  # offset modulo that is the slot
 
@@ -53,7 +55,7 @@ class Consumers:
         session = self.core.session_of(consumer_id)
         assert session is not None
         self.sessions[consumer_id] = session
-        self.core.check()
+        check(self.core)
         return self.core.places.resumed(consumer_id)
 
     def pull(self, *, at_most: int = 1 << 30) -> list[tuple[int, int, int]]:
@@ -70,7 +72,7 @@ class Consumers:
             chosen = self.core.routed(plan, ranges, offsets[-1] + 1, self.now_ms, slots=slots)
             assert chosen is not None
             sent += [(s.consumer_id, offsets[i], s.delivery_count) for s in chosen for i in s.indices]
-        self.core.check()
+        check(self.core)
         self.sent += sent
         return sent
 
@@ -83,12 +85,12 @@ class Consumers:
         self._open(self.core.snapshot())
         if held is not None:
             self.core.places.take_in(held, self.now_ms, self.now_ms + REJOIN_MS)
-        self.core.check()
+        check(self.core)
 
     def wait(self, ms: int) -> None:
         self.now_ms += ms
         self.core.tick(self.now_ms)
-        self.core.check()
+        check(self.core)
 
 
 ALL = pytest.mark.parametrize("type", list(SubscriptionType))
@@ -275,7 +277,7 @@ def test_everything_is_acknowledged_in_the_end_however_often_it_moves(
             case 3 if there:
                 consumer = rng.choice(sorted(there))
                 clients.core.leave(consumer, clients.now_ms)
-                clients.core.check()
+                check(clients.core)
                 there.discard(consumer)
                 held[consumer].clear()
             case _:

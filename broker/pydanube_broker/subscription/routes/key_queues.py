@@ -13,7 +13,6 @@ from pydanube_broker.subscription.chunk import NOTHING_QUEUED, Chunk
 from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.ranges import head_of_mask
-from pydanube_broker.subscription.window import Window
 
 
 class KeyQueues:
@@ -89,18 +88,3 @@ class KeyQueues:
         """After a seek: the chunks are gone."""
         self._waiting = [0] * len(self._waiting)
         self._chunks.clear()
-
-    def check(self, window: Window) -> None:
-        """Assert the invariants; for tests."""
-        waiting = [0] * len(self._waiting)
-        for chunk in window.chunks:
-            together = 0
-            for seat, mask in chunk.queued.items():
-                assert mask
-                assert not mask & together
-                assert mask & chunk.ready == mask
-                together |= mask
-                waiting[seat] += mask.bit_count()
-            assert (chunk.queued is NOTHING_QUEUED) is (chunk.start not in self._chunks)
-        assert waiting == self._waiting
-        assert list(self._chunks.values()) == [chunk for chunk in window.chunks if chunk.queued]

@@ -27,7 +27,7 @@ from pydanube_broker.cluster.move_seat import (
     WriteParts,
 )
 from pydanube_broker.journal.records import Kind, RecordHeader
-from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot, apply_delta
+from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot, apply_deltas
 from pydanube_broker.subscription.cursor_codec import encode_delta
 from pydanube_broker.topics.fragment import FragmentBuilder, Held, HeldBy, Holdings, Section, read_section
 from pydanube_broker.topics.log_state import (
@@ -628,7 +628,7 @@ class SimBroker:
             floor=cursor.floor,
             acknowledged=tuple((at, at + 1) for at in sorted(offsets)),
         )
-        state.cursors[SUBSCRIPTION] = now = apply_delta(cursor, delta)
+        state.cursors[SUBSCRIPTION] = now = apply_deltas(cursor, (delta,))
         run.history.check_cursor(now, run.committed)
         body = encode_cursor_body(SUBSCRIPTION, encode_delta(delta))
         self.append(Kind.CURSOR, topic_id, body)

@@ -1,17 +1,40 @@
-"""Invariants of a window; the tests check them after every step."""
+"""Invariants of a subscription's state; the tests check them after every step."""
 
 from __future__ import annotations
 
 from bisect import insort
 
-from pydanube_broker.subscription.members import Members
+from pydanube_broker.subscription.chunk import NOTHING_QUEUED
+from pydanube_broker.subscription.cursor import CursorDelta
 from pydanube_broker.subscription.ranges import ranges_of
+from pydanube_broker.subscription.routes.key_queues import KeyQueues
 from pydanube_broker.subscription.routes.key_slots import KeySlots, slots_of
+from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.window import Window
 
 
+def check(subscription: Subscription) -> None:
+    """Assert the invariants of a subscription; O(everything)."""
+    window, members = subscription._window, subscription._members
+    check_window(window)
+    assert window.room(subscription._span) >= 0
+    if members.slots is not None:
+        check_slots(members.slots, window)
+    for consumer in members.consumers:
+        flights = [f for chunk in window.chunks for f in chunk.flights if f.consumer is consumer]
+        assert consumer.in_flight == sum(flight.mask.bit_count() for flight in flights)
+        assert consumer.credit_messages >= 0
+
+
+def take_changes(subscription: Subscription) -> CursorDelta | None:
+    """Return what changed since the call before, as it is appended to the journal; None if nothing did."""
+    delta = subscription.changes()
+    subscription.kept()
+    return delta
+
+
 def check_window(window: Window) -> None:
-    """Assert the invariants; O(everything), for tests."""
+    """Assert the invariants of a window; O(everything)."""
     at = window.floor
     ready = waiting = blocked = in_flight = 0
     for chunk in window.chunks:
@@ -46,21 +69,11 @@ def check_window(window: Window) -> None:
         assert not any(c.open & c.local(low, high) for c in window.chunks)
 
 
-def check_members(members: Members, window: Window) -> None:
-    """Assert what must be so of those attached; for tests."""
-    if members.slots is not None:
-        check_slots(members.slots, window)
-    for consumer in members.consumers:
-        flights = [f for chunk in window.chunks for f in chunk.flights if f.consumer is consumer]
-        assert consumer.in_flight == sum(flight.mask.bit_count() for flight in flights)
-        assert consumer.credit_messages >= 0
-
-
 def check_slots(table: KeySlots, window: Window) -> None:
-    """Assert the invariants of key-shared; for tests."""
+    """Assert the invariants of key-shared."""
     held: dict[int, int] = {}
     stops: dict[int, list[int]] = {}
-    table.queues.check(window)
+    check_queues(table.queues, window)
     for chunk in window.chunks:
         waiting = 0
         for seat, mask in chunk.queued.items():
@@ -93,3 +106,19 @@ def check_slots(table: KeySlots, window: Window) -> None:
     for index in table._owner.values():
         counts[index] += 1
     assert counts == table._owned
+
+
+def check_queues(queues: KeyQueues, window: Window) -> None:
+    """Assert the invariants of what waits for the seats of key-shared."""
+    waiting = [0] * len(queues._waiting)
+    for chunk in window.chunks:
+        together = 0
+        for seat, mask in chunk.queued.items():
+            assert mask
+            assert not mask & together
+            assert mask & chunk.ready == mask
+            together |= mask
+            waiting[seat] += mask.bit_count()
+        assert (chunk.queued is NOTHING_QUEUED) is (chunk.start not in queues._chunks)
+    assert waiting == queues._waiting
+    assert list(queues._chunks.values()) == [chunk for chunk in window.chunks if chunk.queued]
