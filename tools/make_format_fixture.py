@@ -19,8 +19,7 @@ from typing import Any
 
 from pydanube_broker.journal import Disk, Journal, JournalOptions, Kind
 from pydanube_broker.journal.helper import InlineSyncer
-from pydanube_broker.subscription.cursor import Attempts, CursorDelta
-from pydanube_broker.subscription.cursor_codec import encode_delta
+from pydanube_broker.subscription.cursor import Attempts, CursorDelta, encode_delta
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.log_state import (
     LogState,

@@ -34,17 +34,17 @@ from pydanube_broker.metadata_watch import look_after
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
-from pydanube_broker.port_certificates import port_certificates
 from pydanube_broker.ports import admin_port, grpc_port, status_port
 from pydanube_broker.relay.carried_calls import CARRIED_CALL, CarriedCalls
 from pydanube_broker.relay.letters import APPEND, Letters
-from pydanube_broker.relay.opening import join, open_relay
+from pydanube_broker.relay.relay import join, open_relay
 from pydanube_broker.reserve import Reserve
 from pydanube_broker.rpc.advertised import advertised_url
+from pydanube_broker.rpc.certificates import port_certificates
 from pydanube_broker.rpc.hot import Route, StreamReply
 from pydanube_broker.rpc.own_server import OwnServer
 from pydanube_broker.rpc.patience import places, raise_limit
-from pydanube_broker.security.opening import open_locks
+from pydanube_broker.security.locks import open_locks
 from pydanube_broker.services.consume import ConsumeStream
 from pydanube_broker.services.health import HealthService
 from pydanube_broker.services.official import OfficialServices

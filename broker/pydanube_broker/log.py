@@ -16,8 +16,10 @@ import logging
 import os
 import re
 import sys
+from collections import deque
 from typing import Any, Final, TextIO
 
+from pydanube_core.facts import LogLine
 from pydanube_core.secrets import known_secrets, without_secrets
 from pydanube_core.units import format_time
 
@@ -117,3 +119,38 @@ def configure_logging(*, level: str, format: str, stream: TextIO | None = None) 
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     logging.getLogger("pydanube").setLevel(_LEVELS[level])
+
+
+LINES: Final = 2000
+MAX_CHARS: Final = 2000  # of a line
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+class LogRing(logging.Handler):
+    """Keeps the last events for `brokers.logs`, bounded in number and length: no file and no shell is needed to read them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: deque[LogLine] = deque(maxlen=LINES)
+        self._formatter = EventFormatter(as_json=False, tracebacks=False)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields = record_fields(record)
+        self._lines.append(
+            LogLine(
+                time_ms=int(record.created * 1000),
+                level=str(fields["level"]),
+                event=str(fields["event"]),
+                text=self._formatter.format(record)[:MAX_CHARS],
+            )
+        )
+
+    def last(self, *, lines: int, level: str | None, since_ms: int | None) -> list[LogLine]:
+        """The last lines of a level or above, the oldest first."""
+        wanted = LEVELS[LEVELS.index(level) :] if level in LEVELS else None
+        found = [
+            line
+            for line in self._lines
+            if (wanted is None or line.level in wanted) and (since_ms is None or line.time_ms >= since_ms)
+        ]
+        return found[-lines:]

@@ -16,13 +16,13 @@ from pydanube_broker.data_dir import DataDir
 from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.health import Health
 from pydanube_broker.journal import Journal
-from pydanube_broker.log_ring import LogRing
+from pydanube_broker.log import LogRing
 from pydanube_broker.metrics import BrokerMetrics
 from pydanube_broker.observation.cluster_viewing import Told
 from pydanube_broker.observation.load_meter import LoadMeter
 from pydanube_broker.observation.observed import Observed
-from pydanube_broker.port_certificates import PortCertificates
 from pydanube_broker.relay.relay import Relay
+from pydanube_broker.rpc.certificates import PortCertificates
 from pydanube_broker.rpc.peer_memory import PeerMemory
 from pydanube_broker.security.locks import Locks
 from pydanube_broker.serving.data_changes import DataChanges

@@ -111,8 +111,8 @@ def of_the_store(hold: StoreHold) -> Iterator[Finding]:
 
 def check_secrets(settings: Settings) -> None:
     """Read certificates and keys as a start does. Raises `InvalidArgument` where they cannot be used."""
-    from pydanube_broker.port_certificates import port_certificates
-    from pydanube_broker.security.opening import web_tokens
+    from pydanube_broker.rpc.certificates import port_certificates
+    from pydanube_broker.security.locks import web_tokens
 
     port_certificates(settings.tls)
     web_tokens(settings.auth)

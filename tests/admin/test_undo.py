@@ -16,8 +16,7 @@ from pydanube_admin.engine.admin_options import AdminOptions
 from pydanube_admin.engine.change_records import IMAGES
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.tombstone_records import TopicTombstone
-from pydanube_broker.subscription.cursor import CursorSnapshot
-from pydanube_broker.subscription.cursor_codec import decode_snapshot, encode_snapshot
+from pydanube_broker.subscription.cursor import CursorSnapshot, decode_snapshot, encode_snapshot
 from pydanube_core.errors import ClusterError, DiskFull
 from pydanube_core.names import TopicName
 

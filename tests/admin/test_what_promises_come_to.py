@@ -28,8 +28,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pydanube_admin import AdminCore
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings_load import load_settings
-from pydanube_broker.subscription.cursor import CursorSnapshot
-from pydanube_broker.subscription.cursor_codec import encode_snapshot
+from pydanube_broker.subscription.cursor import CursorSnapshot, encode_snapshot
 from pydanube_broker.subscription.ranges import normalise, subtract, total
 from pydanube_broker.topics import topic as topic_module
 from pydanube_broker.topics.stored_messages import append_durably

@@ -15,7 +15,7 @@ from pydanube.wire.http2_transport import Http2Transport
 from pydanube.wire.ops_channel import OpsChannel
 from pydanube_broker.broker import Broker
 from pydanube_broker.relay.carried_calls import CARRIED_CALL
-from pydanube_broker.relay.envelope import Seals
+from pydanube_broker.relay.membership import Seals
 from pydanube_broker.settings import Settings
 from pydanube_broker.settings_security import Auth
 from pydanube_broker.settings_security import Tls as TlsSettings

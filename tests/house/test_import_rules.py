@@ -121,7 +121,7 @@ PURE = (
     "pydanube_broker.schema.protobuf.compat",
     "pydanube_broker.schema.protobuf.model",
     "pydanube_broker.schema.protobuf.payload",
-    "pydanube_broker.schema.protobuf.reservations",
+    "pydanube_broker.schema.protobuf.compat",
     "pydanube_broker.schema.vocabulary",
     "pydanube_broker.journal.tail_cache",
     "pydanube_mcp.fencing",

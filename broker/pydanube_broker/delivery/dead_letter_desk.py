@@ -23,9 +23,8 @@ from pydanube_core.names import TopicName
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal.records import Kind
 from pydanube_broker.journal.tail_cache import CachedBatch
-from pydanube_broker.subscription.cursor import CursorDelta
-from pydanube_broker.subscription.cursor_codec import encode_delta
-from pydanube_broker.subscription.dead_letters import Wanted, dead_letter_batches, reason_of
+from pydanube_broker.subscription.copies import Wanted, dead_letter_batches, reason_of
+from pydanube_broker.subscription.cursor import CursorDelta, encode_delta
 from pydanube_broker.subscription.effects import DeadLetter
 from pydanube_broker.subscription.ranges import Range, subtract
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy

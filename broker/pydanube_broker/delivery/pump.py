@@ -27,8 +27,7 @@ from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch, Kind
 from pydanube_broker.outcome import Told
 from pydanube_broker.subscription.batch_columns import producer_bytes
-from pydanube_broker.subscription.cursor import CursorSnapshot
-from pydanube_broker.subscription.cursor_codec import encode_delta
+from pydanube_broker.subscription.cursor import CursorSnapshot, encode_delta
 from pydanube_broker.subscription.effects import (
     Activated,
     Blocked,

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+import secrets
+import stat
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
-from pydanube_core.audit_key import AuditKey
+from pydanube_core.audit_key import KEY_BYTES, AuditKey
 from pydanube_core.errors import (
     ClusterError,
     Conflict,
@@ -20,8 +27,9 @@ from pydanube_core.errors import (
 )
 from pydanube_core.facts import DataChangesTaken, StateItem
 from pydanube_core.names import TopicName
+from pydanube_storage.folders import sync_folder
 
-from pydanube_broker.audit_key import load_audit_key
+from pydanube_broker.data_dir import DataDir
 from pydanube_broker.outcome import outcome_of
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port.exports import append, export_path, next_in, write_head
@@ -31,6 +39,76 @@ from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.tenants.quotas import Quotas
 from pydanube_broker.topics.stored_messages import append_durably, payloads_between
 from pydanube_broker.topics.topic import Topic
+
+log = logging.getLogger("pydanube.broker")
+
+
+def load_audit_key(data_dir: DataDir, named: Path | None) -> AuditKey:
+    """Return the key of this broker's audit records, made where there is none: a file *beside* the data directory.
+
+    So no copy of the directory has it. Whoever has the key can write audit records that verify. It is in no metadata, no
+    export and no bundle (docs/operating.md#the-key-of-the-audit).
+
+    A key that can neither be read nor made never keeps a broker from starting: one that lasts as long as the process
+    takes its place, and the log says what to do. Its records verify as "chain only" afterwards.
+
+    Args:
+        named: the key's file, as the settings have it; None for the place beside the data directory.
+    """
+    if data_dir.memory and named is None:
+        return AuditKey(secrets.token_bytes(KEY_BYTES))
+    file = named or data_dir.path.with_name(f"{data_dir.path.name}.audit-key")
+    try:
+        return AuditKey(_read(file) or _made(file))
+    except (OSError, ValueError) as error:
+        log.warning(
+            "audit_key_unusable",
+            extra={
+                "path": str(file),
+                "error": str(error),
+                "remedy": "correct it, or name another file in admin.audit_key; until then the key ends with this "
+                "process",
+            },
+        )
+        return AuditKey(secrets.token_bytes(KEY_BYTES))
+
+
+def _read(file: Path) -> bytes | None:
+    """The key; None where there is no such file. Raises `ValueError`: it is no key, or no secret."""
+    try:
+        source = file.open("rb")
+    except FileNotFoundError:
+        return None
+    with source:
+        found = os.fstat(source.fileno())
+        if sys.platform != "win32":
+            if found.st_mode & stat.S_IRWXO:
+                raise ValueError("everybody on this machine may read or write it: chmod 600")
+            if found.st_uid not in (0, os.geteuid()):
+                raise ValueError("it is another user's")
+        text = source.read(2 * KEY_BYTES + 2)
+    key = bytes.fromhex(text.decode("ascii"))
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"it is no key of {KEY_BYTES} bytes in hexadecimal digits")
+    return key
+
+
+def _made(file: Path) -> bytes:
+    """A new key, on stable storage."""
+    key = secrets.token_bytes(KEY_BYTES)
+    number, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # 0600, and nobody else's
+    try:
+        with os.fdopen(number, "w") as out:
+            out.write(key.hex() + "\n")
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(temporary, file)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    sync_folder(file.parent)
+    return key
+
 
 _READ_BYTES: Final = 4 * 1024 * 1024
 _AUDIT_ROOM_BYTES: Final = 64 * 1024  # of the journal, for a group of records

@@ -1,6 +1,6 @@
 """Calls of administration that another broker carries here (`danube.relay.Administration/Call`), for whoever makes them.
 
-What may be done is decided here and for the caller, never for the broker that carries it (`envelope`). Roles, bindings and
+What may be done is decided here and for the caller, never for the broker that carries it (`membership.Seals`). Roles, bindings and
 tokens are looked at anew before: what was granted or revoked at the other broker a moment ago holds here too.
 """
 

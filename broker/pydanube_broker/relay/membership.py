@@ -1,21 +1,144 @@
 """How brokers prove to each other that they are of one cluster: by a secret that is kept in its metadata.
 
 A relayed call carries who sends it, and a keyed digest of sender and receiver, which only a broker that reads the
-cluster's metadata can make.
+cluster's metadata can make. A call of administration goes in an envelope (`Seals`).
 """
 
 from __future__ import annotations
 
 import hmac
+import json
 import secrets
+from collections import OrderedDict
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
-from pydanube_core.errors import ClusterError, PermissionDenied
+from pydanube_core.errors import ClusterError, Overloaded, PermissionDenied
+from pydanube_core.security.identity import RELAYED_PROOF, Identity
+from pydanube_core.security.permissions import Principal
 from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, Put
 
 from pydanube_broker.cluster.keys import RELAY_SECRET
-from pydanube_broker.relay.envelope import Seals
+
+#: how long a seal holds; how far the clocks of two brokers may be apart
+FRESH_MS: Final = 60_000
+MOST_REMEMBERED: Final = 65_536  # seals of the last two minutes that were opened
+_DIGEST: Final = 32
+_LENGTH: Final = 4
+_NONCE: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """What was enclosed. `caller`: None where the sender has its locks off and asks nobody."""
+
+    sender: str
+    caller: Identity | None
+    request: bytes
+
+
+class Seals:
+    """Makes and opens the seals of one broker, on calls of administration that go to another. Pure but for its dice.
+
+    The receiver does not ask the sender's rights but those of the caller, whom the sender names; so whoever could make a
+    seal could be anybody. The key is the cluster's secret. A seal is for one receiver, for what it encloses, for a minute,
+    and for one time: what somebody has overheard opens nothing. Layout: digest (32 bytes), length of the head (4,
+    big-endian), head (JSON), the request as its client sent it.
+
+    Args:
+        secret: the cluster's.
+        me: this broker's id.
+    """
+
+    def __init__(self, secret: bytes, me: str) -> None:
+        self._secret = secret
+        self._me = me
+        self._opened: OrderedDict[str, int] = OrderedDict()  # nonce → until when it would hold
+
+    def seal(self, receiver: str, caller: Identity | None, request: bytes, now_ms: int) -> bytes:
+        """Enclose a request for another broker."""
+        head = {
+            "from": self._me,
+            "to": receiver,
+            "at_ms": now_ms,
+            "nonce": secrets.token_hex(_NONCE),
+            "caller": None if caller is None else _encoded(caller),
+        }
+        text = json.dumps(head).encode()
+        body = len(text).to_bytes(_LENGTH, "big") + text + request
+        return self._digest(body) + body
+
+    def open(self, sealed: bytes, now_ms: int) -> Envelope:
+        """
+        Raises:
+            PermissionDenied: no member sealed it, or not for this broker, or not for now, or it was opened already.
+            Overloaded: too many were opened lately to tell which come again.
+        """
+        digest, body = sealed[:_DIGEST], sealed[_DIGEST:]
+        if not hmac.compare_digest(digest, self._digest(body)):
+            raise _refused("it does not prove that a broker of this cluster sent it")
+        end = _LENGTH + int.from_bytes(body[:_LENGTH], "big")
+        head: dict[str, Any] = json.loads(body[_LENGTH:end])
+        if head["to"] != self._me:
+            raise _refused("it is for another broker")
+        apart_ms = now_ms - head["at_ms"]
+        if abs(apart_ms) > FRESH_MS:
+            raise _refused(
+                f"it was sealed {apart_ms // 1000} s ago by the clock of broker {head['from']}, and holds for "
+                f"{FRESH_MS // 1000} s: set the clocks of both machines"
+            )
+        self._note(head["nonce"], head["at_ms"] + FRESH_MS, now_ms)
+        caller = head["caller"]
+        return Envelope(
+            sender=head["from"], caller=None if caller is None else _decoded(caller), request=body[end:]
+        )
+
+    def _note(self, nonce: str, until_ms: int, now_ms: int) -> None:
+        if nonce in self._opened:
+            raise _refused("it was opened already")
+        if len(self._opened) >= MOST_REMEMBERED:
+            self._opened = OrderedDict(each for each in self._opened.items() if each[1] >= now_ms)
+        if len(self._opened) >= MOST_REMEMBERED:
+            raise Overloaded("too many calls came from other brokers in a minute", retry_after_ms=1000)
+        self._opened[nonce] = until_ms
+
+    def _digest(self, body: bytes) -> bytes:
+        return blake2b(body, key=self._secret, digest_size=_DIGEST, person=b"danube call").digest()
+
+
+def _refused(why: str) -> PermissionDenied:
+    return PermissionDenied(f"this call is for brokers among themselves: {why}", field="seal")
+
+
+def _encoded(identity: Identity) -> dict[str, Any]:
+    """Whom it names and by what he is known, which are no secrets."""
+    return {
+        "principal": [identity.principal.name, identity.principal.type],
+        "method": identity.method,
+        "credential": identity.credential,
+        "expires_at_s": identity.expires_at_s,
+        "issued_at_s": identity.issued_at_s,
+        "scopes": None if identity.scopes is None else sorted(identity.scopes),
+        "everything": identity.everything,
+        "actor": None if identity.actor is None else _encoded(identity.actor),
+    }
+
+
+def _decoded(given: dict[str, Any]) -> Identity:
+    name, kind = given["principal"]
+    return Identity(
+        principal=Principal(name, kind),
+        method=given["method"],
+        credential=given["credential"],
+        expires_at_s=given["expires_at_s"],
+        issued_at_s=given["issued_at_s"],
+        scopes=None if given["scopes"] is None else frozenset(given["scopes"]),
+        everything=given["everything"],
+        actor=None if given["actor"] is None else _decoded(given["actor"]),
+        proof=RELAYED_PROOF,
+    )
+
 
 #: `<broker id>.<digest>`
 RELAYED: Final = b"x-danube-relayed"

@@ -16,6 +16,8 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 
+from pydanube_broker.settings_security import Tls
+
 log = logging.getLogger("pydanube.rpc")
 
 VERIFY: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
@@ -103,3 +105,34 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 def _no_password() -> str:
     """Called for an encrypted key, where OpenSSL would ask the terminal."""
     raise ValueError("the key is encrypted; a broker has nobody to ask for its password")
+
+
+class PortCertificates:
+    """The certificates of a broker's ports: gRPC ports may ask clients for theirs, HTTP ports do not.
+
+    Prometheus, browsers and the programs of AI assistants show tokens, if anything. `grpc` and `http` return the context in
+    force.
+    """
+
+    def __init__(self, files: CertificateFiles, client_auth: str) -> None:
+        self._grpc = Certificates(files, client_auth=client_auth, protocols=("h2",))
+        self._http = Certificates(files, client_auth="none", protocols=("http/1.1",))
+
+    def grpc(self) -> ssl.SSLContext:
+        return self._grpc.context
+
+    def http(self) -> ssl.SSLContext:
+        return self._http.context
+
+    def look(self) -> None:
+        """Take files that changed. A handful of `stat` calls."""
+        self._grpc.look()
+        self._http.look()
+
+
+def port_certificates(settings: Tls) -> PortCertificates | None:
+    """None: plain text. Raises `InvalidArgument` where the files cannot be used."""
+    if settings.cert is None or settings.key is None:
+        return None
+    files = CertificateFiles(cert=settings.cert, key=settings.key, client_ca=settings.client_ca)
+    return PortCertificates(files, settings.client_auth)

@@ -9,8 +9,8 @@ from typing import Any
 from pydanube_core.names import TopicName
 from pydanube_core.schema_facts import CompatibilityFacts, RegistrationFacts, SchemaFacts, SubjectFacts
 
+from pydanube_broker.schema.compatibility import Refused
 from pydanube_broker.schema.records import SubjectRecord, VersionRecord, VersionSpec
-from pydanube_broker.schema.refused_messages import Refused
 from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.schema.vocabulary import parse_mode, parse_policy, parse_profile, parse_type
 

@@ -6,9 +6,38 @@ from dataclasses import dataclass
 
 from pydanube_core.errors import SchemaIncompatible
 
-from pydanube_broker.schema.differences import Difference
-from pydanube_broker.schema.refused_messages import Refused
+from pydanube_broker.schema.differences import Difference, Direction, directions
+from pydanube_broker.schema.formats import JsonSchema, ParsedSchema
+from pydanube_broker.schema.json_schema.counterexample import Counterexample, counterexample
 from pydanube_broker.schema.vocabulary import CompatibilityMode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The message, and which of the two refuses it. `version`: the old one's."""
+
+    sample: Counterexample
+    version: int
+    by_new: bool  # the new schema refuses what the old one wrote; else the other way round
+
+
+def refused_message(
+    compared: tuple[tuple[int, int], ParsedSchema, object], new: ParsedSchema, mode: CompatibilityMode
+) -> Refused | None:
+    """Return a message that one takes and the other refuses; None for other formats than JSON Schema, and where none is found.
+
+    `compared`: schema id and version of the old one, and what it is.
+    """
+    (_, version), old, _ = compared
+    if not isinstance(old, JsonSchema) or not isinstance(new, JsonSchema):
+        return None
+    for direction in directions(mode):
+        by_new = direction is Direction.BACKWARD
+        writer, reader = (old, new) if by_new else (new, old)
+        sample = counterexample(writer.document, writer.validator, reader.validator)
+        if sample is not None:
+            return Refused(sample=sample, version=version, by_new=by_new)
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from pydanube_storage.metadata import MAX_VALUE_BYTES, GuardFailed, MetadataStor
 
 from pydanube_broker.cluster.set_aside import Aside
 from pydanube_broker.schema import keys
-from pydanube_broker.schema.compatibility import Compatibility
+from pydanube_broker.schema.compatibility import Compatibility, refused_message
 from pydanube_broker.schema.differences import Difference, merged
 from pydanube_broker.schema.formats import (
     ParsedSchema,
@@ -43,7 +43,6 @@ from pydanube_broker.schema.records import (
     removed,
     stored,
 )
-from pydanube_broker.schema.refused_messages import refused_message
 from pydanube_broker.schema.store import SchemaStore
 from pydanube_broker.schema.turns import Turns
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType

@@ -22,7 +22,7 @@ from pydanube_broker.services.answer_ranges import check_number, masks_of, pairs
 from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.rights_watch import Right
 from pydanube_broker.serving.topic_access import Action
-from pydanube_broker.subscription.cursor_codec import encode_snapshot
+from pydanube_broker.subscription.cursor import encode_snapshot
 from pydanube_broker.subscription.routes.key_filters import check_filter_sizes, check_key_filters
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.tenants.pace import Pace

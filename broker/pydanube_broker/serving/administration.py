@@ -22,7 +22,7 @@ from pydanube_broker.cluster.subscription_operations import KEPT_OPTIONS
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.outcome import outcome_of
 from pydanube_broker.serving.registry import Registry
-from pydanube_broker.subscription.cursor_codec import decode_snapshot, encode_snapshot
+from pydanube_broker.subscription.cursor import decode_snapshot, encode_snapshot
 from pydanube_broker.subscription.ranges import subtract, total
 from pydanube_broker.subscription.subscription_policy import OPTION, SubscriptionPolicy
 from pydanube_broker.topics.limits import check_policies, effective_policies

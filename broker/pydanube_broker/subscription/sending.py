@@ -17,13 +17,14 @@ from pydanube_broker.subscription.plan import Plan, Selection
 from pydanube_broker.subscription.planning import barrier, first_ready, next_ready
 from pydanube_broker.subscription.ranges import Range, head_of_mask, normalise, subtract, total
 from pydanube_broker.subscription.routes.key_slots import UNROUTED, KeySlots, pack_slots
-from pydanube_broker.subscription.routes.seats import bytes_by_seat, indices_of
 from pydanube_broker.subscription.routes.spreading import (
     MAX_ROUTED,
     NOBODY,
     affordable,
+    bytes_by_seat,
     head_of,
     indices_for,
+    indices_of,
     learn_keys,
     masks_for,
     round_robin,

@@ -24,11 +24,20 @@ from typing import Final, Protocol
 
 from pydanube_core.errors import NotDelivered
 
-from pydanube_broker.subscription.chunk import NO_SLOTS, NOT_FIRST, Chunk, Flight, Poison, Timer, Wait
+from pydanube_broker.subscription.chunk import (
+    NO_SLOTS,
+    NOT_FIRST,
+    SWEEP_ENTRIES,
+    Chunk,
+    Flight,
+    Poison,
+    Timer,
+    Timers,
+    Wait,
+)
 from pydanube_broker.subscription.consumer import Consumer, Standing
 from pydanube_broker.subscription.cursor import Attempts, CursorDelta, CursorSnapshot, merge_attempts
 from pydanube_broker.subscription.ranges import Range, RangeSet, joined, normalise, ranges_of
-from pydanube_broker.subscription.timers import SWEEP_ENTRIES, Timers
 
 # A chunk's masks are at most this long: 1 KiB an integer, so an operation stays near 0.1 µs.
 CHUNK_OFFSETS: Final = 8192

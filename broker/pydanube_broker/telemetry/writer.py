@@ -11,12 +11,15 @@ import asyncio
 import contextlib
 import logging
 import marshal
+import os
 import secrets
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import psutil
 from pydanube_core.errors import ClusterError
 from pydanube_core.observation import Round
 from pydanube_core.telemetry import TelemetryFile, telemetry_folder
@@ -217,3 +220,11 @@ class TelemetryWriter:
         if self._error is None:  # once for an outage
             log.warning("telemetry_failed", extra={"error": error.message})
         self._error = error.message
+
+
+def machine_of(broker_id: str, incarnation: int) -> Machine:
+    """Return the processors this process may use, and the memory. Network capacity cannot be asked, nor is it declared yet."""
+    cpus = os.cpu_count() if sys.platform == "darwin" else len(os.sched_getaffinity(0))
+    return Machine(
+        broker_id=broker_id, incarnation=incarnation, cpus=cpus, memory_bytes=psutil.virtual_memory().total
+    )

@@ -170,5 +170,5 @@ def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
         [sys.executable, "-m", "pydanube_broker.tier.process", str(theirs.fileno())],
         pass_fds=(theirs.fileno(),),
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is the broker's alone; `priority` nices the session
+        start_new_session=True,  # Ctrl-C is the broker's alone; the process nices the session
     )

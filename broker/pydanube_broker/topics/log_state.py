@@ -1,7 +1,7 @@
 """The state that the journal must give back of a topic after a crash, and its bytes in heads and records.
 
 Pure. Little-endian. A head is a count of topics and, for each, the fields below; cursors are opaque here
-(`subscription.cursor_codec`). Bodies of the records that belong to a topic (ids are in the record's header)::
+(`subscription.cursor`). Bodies of the records that belong to a topic (ids are in the record's header)::
 
     TOPIC_OPEN    u64 epoch, u64 start offset          PRODUCER   u64 producer id, u32 epoch, name (UTF-8)
     TRIM_PREFIX   u64 new start offset                 SESSION    u64 producer id, u32 epoch, u64 token, name (UTF-8)
@@ -33,8 +33,14 @@ from pydanube_core.batch.layout import PRODUCER_PART
 from pydanube_core.errors import FormatTooNew
 
 from pydanube_broker.journal.records import Kind, RecordHeader
-from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot, apply_deltas
-from pydanube_broker.subscription.cursor_codec import decode_delta, decode_snapshot, encode_snapshot
+from pydanube_broker.subscription.cursor import (
+    CursorDelta,
+    CursorSnapshot,
+    apply_deltas,
+    decode_delta,
+    decode_snapshot,
+    encode_snapshot,
+)
 from pydanube_broker.subscription.holdings import Holdings
 from pydanube_broker.subscription.ranges import Range, normalise
 from pydanube_broker.topics.producers import Appended, Opening, Producers

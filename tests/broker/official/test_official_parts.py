@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_broker.services.official.ids import MAX_ID, consumer_id, producer_id
-from pydanube_broker.services.official.takeover import LONGEST_DELAY_MS, QUIET_MS, Takeovers
+from pydanube_broker.services.official.known_clients import LONGEST_DELAY_MS, QUIET_MS, Takeovers
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.subscription import Subscription

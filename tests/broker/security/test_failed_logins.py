@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydanube_broker.security.failed_logins import (
+from pydanube_broker.security.authenticator import (
     FORGOTTEN_AFTER_S,
     FREE,
     MOST_ADDRESSES,

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.subscription.cursor import Attempts, CursorDelta, CursorSnapshot, apply_deltas
-from pydanube_broker.subscription.cursor_codec import (
+from pydanube_broker.subscription.cursor import (
+    Attempts,
+    CursorDelta,
+    CursorSnapshot,
+    apply_deltas,
     decode_delta,
     decode_snapshot,
     encode_delta,

@@ -14,9 +14,9 @@ from pydanube_broker.subscription.cursor import (
     CursorDelta,
     CursorSnapshot,
     apply_deltas,
+    encode_delta,
     merge_attempts,
 )
-from pydanube_broker.subscription.cursor_codec import encode_delta
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.ranges import normalise, subtract
 from pydanube_broker.subscription.subscription import Subscription

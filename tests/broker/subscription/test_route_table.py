@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_broker.subscription.routes import route_table
-from pydanube_broker.subscription.routes.route_table import LARGE_PART, RouteTable
-from pydanube_broker.subscription.routes.spreading import NOBODY
+from pydanube_broker.subscription.routes.route_table import RouteTable
+from pydanube_broker.subscription.routes.spreading import LARGE_PART, NOBODY
 
 SLOT = st.integers(0, 65_535)
 STEP = st.one_of(

@@ -14,10 +14,8 @@ from pydanube_broker.subscription.chunk import Chunk
 from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.plan import Plan
 from pydanube_broker.subscription.ranges import Range, digits_of, head_of_mask, normalise, ranges_of
-from pydanube_broker.subscription.routes.route_table import LARGE_PART
 from pydanube_broker.subscription.routes.routed_part import KEPT_BYTES, KeptColumns, gather, pick
-from pydanube_broker.subscription.routes.seats import bytes_by_seat, indices_of
-from pydanube_broker.subscription.routes.spreading import indices_for
+from pydanube_broker.subscription.routes.spreading import LARGE_PART, bytes_by_seat, indices_for, indices_of
 from pydanube_core.batch import BatchView, broker_part, read_producer_part
 from pydanube_core.batch.encode import encode_batch
 from pydanube_core.batch.select import slot_of

@@ -28,8 +28,9 @@ from hypothesis.stateful import (
 )
 from pydanube_broker.subscription import subscription as subscription_module
 from pydanube_broker.subscription.consumer import Standing
-from pydanube_broker.subscription.cursor import CursorSnapshot, apply_deltas
-from pydanube_broker.subscription.cursor_codec import (
+from pydanube_broker.subscription.cursor import (
+    CursorSnapshot,
+    apply_deltas,
     decode_delta,
     decode_snapshot,
     encode_delta,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pydanube_broker.journal import CachedBatch
-from pydanube_broker.tier.cold_cache import ColdCache, ColdRange
+from pydanube_broker.tier.cold_reads import ColdCache, ColdRange
 from pydanube_broker.tier.messages import pack_batches, unpack_batches
 
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from pydanube_broker.tier.priority import READING, URGENT, WRITING, Session, nice_thread
+from pydanube_broker.tier.process import READING, URGENT, WRITING, Session, nice_thread
 
 DEADLINE_S = 60.0
 
@@ -61,7 +61,7 @@ def test_a_thread_is_niced_alone() -> None:
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="the kernel does not group by session")
 def test_the_kernel_takes_the_value_up_and_down() -> None:
     program = (
-        "import time; from pathlib import Path; from pydanube_broker.tier.priority import *\n"
+        "import time; from pathlib import Path; from pydanube_broker.tier.process import *\n"
         "session = Session(linger_s=0.2); file = Path('/proc/self/autogroup')\n"
         "def until(value):\n"
         f"    end = time.monotonic() + {DEADLINE_S}\n"

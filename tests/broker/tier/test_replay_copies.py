@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_broker.journal import CachedBatch
-from pydanube_broker.subscription.dead_letters import MAX_REASON_BYTES, Wanted, dead_letter_batches
+from pydanube_broker.subscription.copies import MAX_REASON_BYTES, Wanted, dead_letter_batches
 from pydanube_broker.topics.replay import ATTRIBUTE, copies_of
 from pydanube_core.batch import (
     BATCH_TARGET_BYTES,

@@ -8,14 +8,16 @@ Extensions are fields of the message they extend, wherever in the files they sta
 its default, so a default is part of what was written.
 
 A number that was used once must never mean something else. Versions are compared with their neighbour only, so
-what protects a number beyond that is its `reserved` line (`reservations`): a removed field leaves one behind, and it
+what protects a number beyond that is its `reserved` line ("Reserved Fields"): a removed field leaves one behind, and it
 stays, whatever the direction.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -23,7 +25,6 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto,
 
 from pydanube_broker.schema.differences import Difference, Direction, Findings
 from pydanube_broker.schema.protobuf.model import ProtoFile, fields_of, label
-from pydanube_broker.schema.protobuf.reservations import Reserved, broken_reservations
 
 _F: Final = FieldDescriptor
 # "int32, uint32, int64, uint64, and bool are all compatible", enum "with int32, uint32, int64 and uint64 in terms
@@ -300,3 +301,64 @@ def _shown(field: Any) -> str:
 def _type_name(field: Any) -> str:
     named = field.message_type or field.enum_type
     return _NAMES[field.type] if named is None else str(named.name)
+
+
+Range = tuple[int, int]
+#: place below the message or enum, rule, before, after
+Broken = tuple[str, str, str | None, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """Of one message or enum. `used`: number → (name, as a person writes it). `ranges` are half-open."""
+
+    what: str  # field, enum_value
+    used: Mapping[int, tuple[str, str]]
+    ranges: Sequence[Range]
+    names: frozenset[str]
+
+
+def broken_reservations(old: Reserved, new: Reserved) -> Iterator[Broken]:
+    """Return the reserved numbers and names that the new version uses, and those it no longer protects."""
+    before, after = _Ranges(old.ranges), _Ranges(new.ranges)
+    names = {name for name, _ in new.used.values()}
+    for number, (name, shown) in new.used.items():
+        if number in before:
+            yield name, "reserved_number_used", f"reserved {number}", shown
+        if name in old.names:
+            yield name, "reserved_name_used", f"reserved {name!r}", shown
+    for number, (name, shown) in old.used.items():
+        if number not in new.used and number not in after:
+            yield name, f"{old.what}_removed_not_reserved", shown, None
+    used = sorted(new.used)
+    for start, end in old.ranges:
+        at = bisect_right(used, start - 1)
+        if not after.covers(start, end) and not (at < len(used) and used[at] < end):
+            yield "", "reservation_removed", _text(start, end), None
+    for name in sorted(old.names - new.names - names):
+        yield "", "reservation_removed", name, None
+
+
+class _Ranges:
+    """The union of ranges, which may be many: looked up by halving."""
+
+    def __init__(self, ranges: Iterable[Range]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in sorted(ranges):
+            if self._ends and start <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], end)
+            else:
+                self._starts.append(start)
+                self._ends.append(end)
+
+    def __contains__(self, number: int) -> bool:
+        return self.covers(number, number + 1)
+
+    def covers(self, start: int, end: int) -> bool:
+        at = bisect_right(self._starts, start) - 1
+        return at >= 0 and end <= self._ends[at]
+
+
+def _text(start: int, end: int) -> str:
+    return f"reserved {start}" if end == start + 1 else f"reserved {start} to {end - 1}"

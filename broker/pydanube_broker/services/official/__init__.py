@@ -29,13 +29,12 @@ from pydanube_broker.rpc.hot import ColdHandler, HotHandler, ServerStreamOpener
 from pydanube_broker.services.official.auth import AuthService
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.consumer import ConsumerService
-from pydanube_broker.services.official.discovery import DiscoveryService
+from pydanube_broker.services.official.discovery import DiscoveryService, Whereabouts
 from pydanube_broker.services.official.health_check import HealthCheckService
 from pydanube_broker.services.official.producer import ProducerService
 from pydanube_broker.services.official.receive import ReceiveStream
 from pydanube_broker.services.official.schema_gate import NoSchemas, SchemaGate
 from pydanube_broker.services.official.storage import StorageService
-from pydanube_broker.services.official.whereabouts import Whereabouts
 from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import Topic

@@ -25,6 +25,7 @@ from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
+from pydanube_broker.services.official.discovery import Whereabouts
 from pydanube_broker.services.official.ids import consumer_id, producer_id
 from pydanube_broker.services.official.known_clients import (
     AttachedStream,
@@ -34,7 +35,6 @@ from pydanube_broker.services.official.known_clients import (
     ProducerRecord,
 )
 from pydanube_broker.services.official.seat import RESTART_S, keep_seat
-from pydanube_broker.services.official.whereabouts import Whereabouts
 from pydanube_broker.tenants.quotas import Share
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.topic import Topic

@@ -11,11 +11,47 @@ from pydanube_core.names import TopicName
 
 from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.delivery.any_pump import AnyPump
-from pydanube_broker.services.official.takeover import Takeovers
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.tenants.quotas import Share
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.topic import Topic
+
+QUIET_MS: Final = 10_000
+FIRST_DELAY_MS: Final = 250
+LONGEST_DELAY_MS: Final = 4_000
+
+assert LONGEST_DELAY_MS < QUIET_MS, "else rivals would be forgotten between two rounds"
+
+
+class Takeovers:
+    """When a consumer may take the stream of another one with its name. Pure: monotonic milliseconds go in.
+
+    Two living processes with one name take the stream from each other: whoever loses it opens it again at once, Rust and
+    Python without any delay (docs/research/data-plane.md#105-recipes). The first takeover is immediate, since it may be a
+    client that came back before its dead connection was noticed. Those that follow within `QUIET_MS` wait longer each time,
+    so that two rivals settle at one change every four seconds, and deliver in between.
+    """
+
+    __slots__ = ("_count", "_last_ms")
+
+    def __init__(self) -> None:
+        self._last_ms: int | None = None
+        self._count = 0
+
+    def wait_ms(self, now_ms: int) -> int:
+        """How long a newcomer has to wait before it may take over; 0: at once."""
+        if self._last_ms is None or now_ms - self._last_ms >= QUIET_MS:
+            return 0
+        delay = min(FIRST_DELAY_MS << min(self._count - 1, 10), LONGEST_DELAY_MS)
+        return max(0, self._last_ms + delay - now_ms)
+
+    def happened(self, now_ms: int) -> None:
+        """Count a takeover that took place."""
+        if self._last_ms is not None and now_ms - self._last_ms >= QUIET_MS:
+            self._count = 0
+        self._count += 1
+        self._last_ms = now_ms
+
 
 KNOWN_BYTES: Final = 1024  # of a producer or consumer beside its names
 SWEEPS_WITHOUT_A_CALL: Final = 3  # 5 s apart, until a client counts as gone

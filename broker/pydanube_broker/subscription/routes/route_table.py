@@ -1,7 +1,6 @@
 """slot -> consumer index, one byte a slot, looked up for whole parts at once.
 
-With `dealt` the only module of the core that knows numpy, and it does without: with it a look-up costs some 2 ns a message,
-without 40. The table takes 64 KiB, so it exists only while there are consumers and large parts.
+A look-up costs some 2 ns a message. The table takes 64 KiB, so it exists only while there are consumers and large parts.
 """
 
 from __future__ import annotations
@@ -9,16 +8,11 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
-try:
-    import numpy as np
-except ImportError:  # the base install; the broker always has it
-    np = None  # type: ignore[assignment]
+import numpy as np
 
-from pydanube_broker.subscription.routes.spreading import NOBODY
+from pydanube_broker.subscription.routes.spreading import LARGE_PART, NOBODY
 
 _SLOTS: Final = 65_536
-# Messages of a part from which 64 KiB are worth it.
-LARGE_PART: Final = 256
 
 
 class RouteTable:
@@ -61,8 +55,6 @@ class RouteTable:
             for slot, index in self._few.items():
                 self._table[slot] = index
             self._few = {}
-        if np is None:
-            return bytearray(map(self._table.__getitem__, slots))
         return bytearray(np.frombuffer(self._table, np.uint8)[np.frombuffer(slots, np.uint16)])
 
     def items(self) -> list[tuple[int, int]]:

@@ -6,9 +6,12 @@ costs a few nanoseconds a message and consumer, in C; a loop over messages in Py
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator, MutableSequence, Sequence
 from itertools import accumulate, compress
 from typing import Final
+
+import numpy as np
 
 from pydanube_broker.subscription.chunk import Chunk
 from pydanube_broker.subscription.consumer import Consumer
@@ -16,6 +19,9 @@ from pydanube_broker.subscription.ranges import Range, ranges_of
 
 NOBODY: Final = 255
 MAX_ROUTED: Final = 250  # consumers that one routed part can be spread over; one byte a message
+
+# Messages of a part from which numpy, and a table of 64 KiB, are worth it.
+LARGE_PART: Final = 256
 
 _ONE: Final = [bytes(1 if i == k else 0 for i in range(256)) for k in range(256)]
 _DIGIT: Final = [bytes(49 if i == k else 48 for i in range(256)) for k in range(256)]
@@ -90,7 +96,7 @@ def learn_keys(placed: Sequence[tuple[Chunk, int]], keys: Sequence[str]) -> None
 def round_robin(
     consumers: Sequence[Consumer], messages: int, sizes: Sequence[int] | None
 ) -> tuple[bytearray, int]:
-    """Deal messages one by one to consumers that still have credit, beginning with the first.
+    """Assign messages one by one to consumers that still have credit, beginning with the first.
 
     Returns:
         (who, next): `who` is shorter than `messages` when credit ran out; `next` is whose turn is next.
@@ -114,3 +120,20 @@ def round_robin(
             bytes_left[turn] = room - sizes[message]
         turn = (turn + 1) % count
     return who, turn
+
+
+def indices_of(who: bytes | bytearray, seat: int) -> MutableSequence[int]:
+    """The messages of one seat, ascending; of a large part as 64-bit numbers, which the shell need not convert."""
+    if len(who) < LARGE_PART:
+        return indices_for(who, seat)
+    found = np.flatnonzero(np.frombuffer(who, np.uint8) == seat)
+    return array("q", found.astype(np.int64, copy=False).tobytes())
+
+
+def bytes_by_seat(who: bytes | bytearray, sizes: Sequence[int] | None) -> Sequence[int] | None:
+    """How many bytes go to each seat; None where that is not cheaper than adding up the indices of each."""
+    if not isinstance(sizes, array) or len(who) < LARGE_PART:
+        return None
+    # Sums of whole numbers far below 2^53, so they are exact.
+    totals = np.bincount(np.frombuffer(who, np.uint8), np.frombuffer(sizes, np.int64), 256)
+    return totals.astype(np.int64).tolist()  # type: ignore[no-any-return]

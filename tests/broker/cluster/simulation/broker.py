@@ -27,8 +27,7 @@ from pydanube_broker.cluster.move_seat import (
     WriteParts,
 )
 from pydanube_broker.journal.records import Kind, RecordHeader
-from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot, apply_deltas
-from pydanube_broker.subscription.cursor_codec import encode_delta
+from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot, apply_deltas, encode_delta
 from pydanube_broker.topics.fragment import FragmentBuilder, Held, HeldBy, Holdings, Section, read_section
 from pydanube_broker.topics.log_state import (
     LogState,
