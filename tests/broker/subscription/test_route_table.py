@@ -1,13 +1,11 @@
-"""The table of free slots: the same answers small and large, with numpy and without."""
+"""The table of free slots: the same answers small and large."""
 
 from __future__ import annotations
 
 from array import array
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.subscription.routes import route_table
 from pydanube_broker.subscription.routes.route_table import RouteTable
 from pydanube_broker.subscription.routes.spreading import LARGE_PART, NOBODY
 
@@ -20,28 +18,22 @@ STEP = st.one_of(
 )
 
 
-@pytest.mark.parametrize("vectorised", [True, False])
 @given(steps=st.lists(STEP, max_size=40))
-def test_a_table_answers_as_a_dictionary_would(vectorised: bool, steps: list[tuple[str, int, int]]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        if not vectorised:
-            patch.setattr(route_table, "np", None)
-        table, expected = RouteTable(), dict[int, int]()
-        for kind, a, b in steps:
-            match kind:
-                case "set":
-                    table.set(a, b)
-                    expected[a] = b
-                case "unset":
-                    table.unset(a)
-                    expected.pop(a, None)
-                case "clear":
-                    table.clear()
-                    expected.clear()
-                case _:
-                    slots = array("H", ([*expected, b] * (a + 1))[:a])
-                    assert table.look_up(slots) == bytearray(expected.get(s, NOBODY) for s in slots)
-            assert table.items() == sorted(expected.items())
-            assert table.get(a if kind != "look_up" else b) == expected.get(
-                a if kind != "look_up" else b, NOBODY
-            )
+def test_a_table_answers_as_a_dictionary_would(steps: list[tuple[str, int, int]]) -> None:
+    table, expected = RouteTable(), dict[int, int]()
+    for kind, a, b in steps:
+        match kind:
+            case "set":
+                table.set(a, b)
+                expected[a] = b
+            case "unset":
+                table.unset(a)
+                expected.pop(a, None)
+            case "clear":
+                table.clear()
+                expected.clear()
+            case _:
+                slots = array("H", ([*expected, b] * (a + 1))[:a])
+                assert table.look_up(slots) == bytearray(expected.get(s, NOBODY) for s in slots)
+        assert table.items() == sorted(expected.items())
+        assert table.get(a if kind != "look_up" else b) == expected.get(a if kind != "look_up" else b, NOBODY)
