@@ -14,17 +14,12 @@ import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pydanube_broker.subscription.chunk import Chunk
 from pydanube_broker.subscription.consumer import Consumer
-from pydanube_broker.subscription.effects import Effect
 from pydanube_broker.subscription.ranges import ranges_of, subtract, total
 from pydanube_broker.subscription.window import Window
-
-if TYPE_CHECKING:
-    from pydanube_broker.subscription.members import Members
-    from pydanube_broker.subscription.set_aside import SettingAside
 
 REJOIN_MS: Final = (
     10_000  # as long as a broker's lease: a client that looks for the topic has found it by then
@@ -199,57 +194,3 @@ def _unpacked(slots: bytes) -> array[int]:
     if sys.byteorder == "big":
         found.byteswap()
     return found
-
-
-class KeptPlaces:
-    """Keep the places of consumers whose topic came from another broker, until they come or their time is over.
-
-    Says what the topic's next owner is to know when it goes.
-    """
-
-    __slots__ = ("_aside", "_members", "_window", "until_ms")
-
-    def __init__(self, members: Members, window: Window, aside: SettingAside) -> None:
-        self._members = members
-        self._window = window
-        self._aside = aside
-        self.until_ms: int | None = None  # None: there are none
-
-    def take_in(self, holdings: Holdings, now_ms: int, until_ms: int) -> None:
-        """Go on where the topic's former owner ended, before anything else; places are kept until `until_ms`."""
-        slots = self._members.slots
-        if take_in(self._window, holdings, self._members.keep_places, now_ms, keyed=slots is not None):
-            self.until_ms = until_ms
-            if slots is not None:
-                slots.own_what_flies(self._window)
-
-    def hand_over(self, subscription_id: int, now_ms: int) -> Holdings | None:
-        """Say what the topic's next owner is to know beside the cursor, and end.
-
-        What it will not keep for those who hold it counts as delivered.
-        """
-        keyed = self._members.slots is not None
-        for consumer in tuple(self._members.consumers):
-            if not (consumer.reports or consumer.absent or keyed):
-                self._members.leave(consumer.consumer_id)  # its client cannot go on with a session
-        holdings = holdings_of(subscription_id, self._window, self._members.consumers, now_ms, keyed=keyed)
-        if holdings is None:
-            for consumer in tuple(self._members.consumers):
-                self._members.leave(consumer.consumer_id)
-        return holdings
-
-    def resumed(self, consumer_id: int) -> bool:
-        """Whether the consumer went on with what was kept for it."""
-        consumer = self._members.find(consumer_id)
-        return consumer is not None and consumer.resumed
-
-    def due(self, now_ms: int) -> list[Effect]:
-        """Give up the places whose time is over."""
-        if self.until_ms is None or now_ms < self.until_ms:
-            return []
-        self.until_ms = None
-        active = self._members.active
-        for consumer in [one for one in self._members.consumers if one.absent]:
-            self._members.leave(consumer.consumer_id)
-        self._aside.settle(now_ms)
-        return self._aside.activated(active)

@@ -60,7 +60,7 @@ from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot
 from pydanube_broker.subscription.effects import Effect
 from pydanube_broker.subscription.failures import Failures
-from pydanube_broker.subscription.holdings import KeptPlaces
+from pydanube_broker.subscription.kept_places import KeptPlaces
 from pydanube_broker.subscription.members import Members, SubscriptionType
 from pydanube_broker.subscription.planning import first_blocked, oldest_sent, worst_failure
 from pydanube_broker.subscription.policy import FailurePolicy
