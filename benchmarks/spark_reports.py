@@ -23,9 +23,9 @@ from typing import Self
 import pyarrow.parquet as pq
 from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_spark import open_session
-from pydanube_spark.reports.lag import lag_table
-from pydanube_spark.reports.lag_rows import Span
-from pydanube_spark.reports.lag_work import LagQuestion, LagWork
+from pydanube_spark.reports.engine import on_spark
+from pydanube_spark.reports.lag.work import LagQuestion, LagWork
+from pydanube_spark.reports.run import Span
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.objects.local import LocalStore
 
@@ -64,7 +64,7 @@ def main() -> None:
             begun = time.monotonic()
             load_before = os.getloadavg()[0]
             question = LagQuestion(store=StoreOptions(url=folder), cluster=None, span=span)
-            frame = lag_table(spark, LagWork.plan(question))
+            frame = on_spark(spark, LagWork.plan(question))
             with PeakMemory() as memory:
                 rows = frame.toArrow().num_rows
             took_s = time.monotonic() - begun

@@ -199,7 +199,7 @@ def _progress() -> Callable[[str, float], None]:
 
 
 def _say_lag(result: Mapping[str, Any]) -> None:
-    from pydanube_spark.reports.lag_view import age_text
+    from pydanube_spark.reports.pages.time_texts import age_text
 
     print_table(
         [

@@ -12,8 +12,9 @@ from pydanube_core.diagnosis import LagStatus
 from pydanube_core.telemetry import table_named
 from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_core.units import format_time
-from pydanube_spark.reports.balance_run import run_balance
-from pydanube_spark.reports.run import ReportRequest, run_lag
+from pydanube_spark.reports.balance.report import run_balance
+from pydanube_spark.reports.lag.report import run_lag
+from pydanube_spark.reports.run import ReportRequest
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.objects.local import LocalStore
 from pydanube_storage.telemetry.reading import read_samples

@@ -11,12 +11,13 @@ import pytest
 from pydanube_cli import report
 from pydanube_core.diagnosis import DiagnosisOptions
 from pydanube_core.units import format_time
-from pydanube_spark.reports.history import ARRAYS, Grid, History
-from pydanube_spark.reports.lag_page import lag_page
-from pydanube_spark.reports.lag_rows import Span, rows_of_history
-from pydanube_spark.reports.lag_view import lag_summary, offenders, shown_row
-from pydanube_spark.reports.page import html
-from pydanube_spark.reports.picture import png
+from pydanube_spark.reports.lag.history import ARRAYS, Grid, History
+from pydanube_spark.reports.lag.page import lag_page
+from pydanube_spark.reports.lag.rows import rows_of_history
+from pydanube_spark.reports.lag.summary import lag_summary, offenders, shown_row
+from pydanube_spark.reports.pages.page import html
+from pydanube_spark.reports.pages.picture import png
+from pydanube_spark.reports.run import Span
 
 START = 472_222 * 3_600_000
 END = START + 3_600_000

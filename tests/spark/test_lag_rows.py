@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydanube_core.diagnosis import DiagnosisOptions
-from pydanube_spark.reports.history import ARRAYS, Grid, History, LogFacts
-from pydanube_spark.reports.lag_rows import LagRow, Span, rows_of_history
-from pydanube_spark.reports.lag_view import lag_summary, shown_row
+from pydanube_spark.reports.lag.history import ARRAYS, Grid, History, LogFacts
+from pydanube_spark.reports.lag.rows import LagRow, rows_of_history
+from pydanube_spark.reports.lag.summary import lag_summary, shown_row
+from pydanube_spark.reports.run import Span
 
 HOUR = 3_600_000
 START = 472_222 * HOUR

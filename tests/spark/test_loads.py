@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pydanube_core.balance import Resource, TopicLoad
-from pydanube_spark.reports.loads import rate, snapshot_of
+from pydanube_spark.reports.balance.loads import rate, snapshot_of
 
 
 def rows(*samples: tuple[int, int, int]) -> list[dict[str, Any]]:

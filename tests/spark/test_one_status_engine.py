@@ -9,8 +9,9 @@ import pytest
 from pydanube_broker.observation.tracks import CursorTrack, Rounds
 from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis import DiagnosisOptions, LagWindow, Retention, SettledStatus, judge_lag
-from pydanube_spark.reports.history import ARRAYS, Grid, History, LogFacts
-from pydanube_spark.reports.lag_rows import Span, rows_of_history
+from pydanube_spark.reports.lag.history import ARRAYS, Grid, History, LogFacts
+from pydanube_spark.reports.lag.rows import rows_of_history
+from pydanube_spark.reports.run import Span
 
 OPTIONS = DiagnosisOptions()
 GRID = Grid.of(5000)

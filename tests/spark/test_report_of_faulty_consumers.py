@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from pydanube.sync import connect
 from pydanube_core.units import format_time
-from pydanube_spark.reports.balance_work import bucket_ms_of
-from pydanube_spark.reports.lag_rows import Span
-from pydanube_spark.reports.lag_work import LagQuestion, LagWork
+from pydanube_spark.reports.balance.work import bucket_ms_of
+from pydanube_spark.reports.lag.work import LagQuestion, LagWork
+from pydanube_spark.reports.run import Span
 from pydanube_storage.objects import StoreOptions
 
 from tests.support.broker_process import BrokerProcess

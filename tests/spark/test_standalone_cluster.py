@@ -19,9 +19,10 @@ from pydanube_core.errors import StoreUnavailable
 from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_core.units import format_time
 from pydanube_spark.java import find_java
-from pydanube_spark.reports.balance_run import run_balance
+from pydanube_spark.reports.balance.report import run_balance
+from pydanube_spark.reports.lag.report import run_lag
 from pydanube_spark.reports.main import main
-from pydanube_spark.reports.run import ReportRequest, run_lag
+from pydanube_spark.reports.run import ReportRequest
 from pydanube_storage.objects import StoreOptions, open_store
 from pydanube_storage.objects.local import LocalStore
 

@@ -1,50 +1,108 @@
-"""Where a report is made: in this process while its files are few, on Spark where they are many or it is asked for."""
+"""Where a report is made: in this process while its files are few, on Spark where they are many or it is asked for.
+
+The work is the same: files are read into packed rows, rows of one subject are brought together, and judged. On Spark
+tasks read and judge, and Spark brings together.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, ClassVar, Final, Protocol
 
+import pyarrow as pa
 from pydanube_core.errors import MissingExtra
 from pydanube_core.extras import install_command
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 #: of telemetry: a day of some hundred subscriptions. Spark takes as long to start as this takes to report.
 FEW_BYTES: Final = 16 << 20
+_DDL: Final = {
+    pa.int64(): "bigint",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.bool_(): "boolean",
+    pa.binary(): "binary",
+}
 
 
-def rows_of(
-    stored_bytes: int,
-    master: str | None,
-    *,
-    here: Callable[[], list[dict[str, Any]]],
-    spark: Callable[[SparkSession], Any],
-) -> tuple[list[dict[str, Any]], str]:
-    """The rows of a report, and what made them: `python` or `spark`.
+class Work(Protocol):
+    """A report whose files are known. It is sent to where the work is done.
+
+    Attributes:
+        packed, made: Arrow schemas of what `read` and `judge` give.
+        together: columns of `packed` by which its rows belong together.
+    """
+
+    packed: ClassVar[Any]
+    made: ClassVar[Any]
+    together: ClassVar[tuple[str, ...]]
+
+    @property
+    def stored_bytes(self) -> int:
+        """Return the size of the files."""
+
+    @property
+    def files(self) -> Sequence[tuple[str, str]]:
+        """Return (table, key) of each file."""
+
+    def read(self, files: Iterable[tuple[str, str]]) -> Iterator[Any]:
+        """Yield record batches of `packed`."""
+
+    def judge(self, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return the rows, of `made`, for what belongs together."""
+
+
+def rows_of(work: Work, master: str | None) -> tuple[list[dict[str, Any]], str]:
+    """Return the rows of a report, and what made them: `python` or `spark`.
 
     Args:
-        stored_bytes: of the files to read.
         master: Spark's; None: whatever is quicker.
-        here, spark: make the same rows, in this process or as a DataFrame.
 
     Raises:
         MissingExtra: there is too much for this process, and Spark is not installed.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit: its executors are waiting
-    if master is None and not submitted and stored_bytes <= FEW_BYTES:
-        return here(), "python"
+    if master is None and not submitted and work.stored_bytes <= FEW_BYTES:
+        return _made_here(work), "python"
     for module in ("pyspark", "pandas"):
         if find_spec(module) is None:
             raise MissingExtra(
-                f"{stored_bytes >> 20} MiB of telemetry are reported on Spark, and {module} is not installed: "
+                f"{work.stored_bytes >> 20} MiB of telemetry are reported on Spark, and {module} is not installed: "
                 f"{install_command('spark')}; or report less with --since, --until",
                 extra="spark",
                 module=module,
             )
     from pydanube_spark.session import open_session
 
-    return spark(open_session(master, name="danube report")).toArrow().to_pylist(), "spark"
+    return on_spark(open_session(master, name="danube report"), work).toArrow().to_pylist(), "spark"
+
+
+def _made_here(work: Work) -> list[dict[str, Any]]:
+    together: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+    for batch in work.read(work.files):
+        for part in batch.to_pylist():
+            together[tuple(part[name] for name in work.together)].append(part)
+    return [row for parts in together.values() for row in work.judge(parts)]
+
+
+def on_spark(spark: Any, work: Work) -> Any:
+    """Return the rows of a report as a DataFrame of a session."""
+
+    def read(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield from work.read((row["kind"], row["key"]) for row in batch.to_pylist())
+
+    def judge(table: Any) -> Any:
+        return pa.Table.from_pylist(work.judge(table.to_pylist()), schema=work.made)
+
+    tasks = max(1, min(len(work.files), 4 * spark.sparkContext.defaultParallelism))
+    files = spark.createDataFrame(list(work.files), "kind string, key string").repartition(tasks)
+    packed = files.mapInArrow(read, _ddl(work.packed))
+    return packed.groupBy(*work.together).applyInArrow(judge, _ddl(work.made))
+
+
+def _ddl(schema: Any) -> str:
+    """Return an Arrow schema as Spark writes one."""
+    return ", ".join(f"{field.name} {_DDL[field.type]}" for field in schema)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,14 @@ from pydanube_core.errors import InvalidArgument
 from pydanube_core.units import parse_duration_s
 
 from pydanube_spark.failures import failure_of
-from pydanube_spark.reports.balance_run import run_balance
-from pydanube_spark.reports.progress import Progress, say_progress
-from pydanube_spark.reports.run import ReportRequest, run_lag
-from pydanube_spark.reports.traffic import run_traffic
+from pydanube_spark.reports.balance.report import BALANCE
+from pydanube_spark.reports.lag.report import LAG
+from pydanube_spark.reports.progress import say_progress
+from pydanube_spark.reports.run import ReportRequest, run_report
+from pydanube_spark.reports.traffic import TRAFFIC
 from pydanube_spark.sources.options import store_options
 
-_REPORTS: dict[str, Callable[[ReportRequest, Progress], dict[str, Any]]] = {
-    "lag": run_lag,
-    "balance": run_balance,
-    "traffic": run_traffic,
-}
+_REPORTS = {report.name: report for report in (LAG, BALANCE, TRAFFIC)}
 _STORE = ("endpoint", "region", "path-style", "profile", "role", "anonymous")
 #: settings of the broker's diagnosis that decide a status, as they are said here → field of `DiagnosisOptions`
 _DURATIONS = {"stuck-after": "stuck_after_s", "sample-interval": "sample_interval_s", "window": "window_s"}
@@ -94,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run one report; returns the exit code."""
     try:
         name, request = request_of(arguments)
-        result = _REPORTS[name](request, say_progress)
+        result = run_report(_REPORTS[name], request, say_progress)
     except Exception as error:
         failure = failure_of(error)
     else:

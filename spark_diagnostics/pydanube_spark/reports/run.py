@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pydanube_core.diagnosis import DiagnosisOptions
@@ -14,16 +14,19 @@ from pydanube_core.errors import CorruptObject, InvalidArgument
 from pydanube_core.units import format_time, parse_moment_ms
 from pydanube_storage.objects import StoreOptions
 
-from pydanube_spark.reports.comparison import compare_lag, previous
-from pydanube_spark.reports.engine import rows_of
-from pydanube_spark.reports.lag_page import lag_page
-from pydanube_spark.reports.lag_rows import Span
-from pydanube_spark.reports.lag_view import lag_summary, offenders, shown_row
-from pydanube_spark.reports.lag_work import DAMAGED, LAG_SCHEMA, LagQuestion, LagWork, rows_here
-from pydanube_spark.reports.output import check_folder, write_report
+from pydanube_spark.reports.pages.output import check_folder, write_report
+from pydanube_spark.reports.pages.page import Page
 from pydanube_spark.reports.progress import Progress, no_progress
 
-_ROWS_SHOWN: Final = 1000
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The time that is reported: `[since_ms, until_ms)`."""
+
+    since_ms: int
+    until_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +51,54 @@ class ReportRequest:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a report has found of one time."""
+
+    cluster: str
+    engine: str  # what made it: python or spark
+    newest_ms: int  # of the newest sample
+    summary: dict[str, Any]
+    rows: list[dict[str, Any]]  # all of it, in order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """How a report is written down: its page, and the Arrow schema of its rows."""
+
+    page: Callable[[Sequence[Row], Mapping[str, Any]], Page]
+    schema: Any
+
+
+def _only_summary(before: Found, now: Found) -> dict[str, Any]:
+    return {"summary": before.summary}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A kind of report.
+
+    Attributes:
+        plan: finds the files of a time; what can be wrong is said before anything is started for it. What it returns
+            reads them.
+        shown: a row as JSON shows it.
+        answered: the rows that are answered, of all.
+        compared: what is told of the time before, beside its time.
+        beside: the rows, with what they were in the time before (none where it could not be read).
+        files: None: it has none.
+    """
+
+    name: str
+    plan: Callable[[ReportRequest, Span], Callable[[], Found]]
+    shown: Callable[[Row], dict[str, Any]] = dict
+    answered: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows
+    compared: Callable[[Found, Found], dict[str, Any]] = _only_summary
+    beside: Callable[[list[dict[str, Any]], Sequence[Row]], list[dict[str, Any]]] = lambda rows, before: rows
+    files: Files | None = None
+
+
 def span_of(request: ReportRequest, *, now_ms: int) -> Span:
-    """The time asked for; `since` is a length before `until`, or a time.
+    """Return the time asked for; `since` is a length before `until`, or a time.
 
     Raises `InvalidArgument`: neither, or nothing lies in between.
     """
@@ -66,90 +115,61 @@ def span_of(request: ReportRequest, *, now_ms: int) -> Span:
     return Span(since_ms=max(0, since_ms), until_ms=until_ms)
 
 
-def run_lag(request: ReportRequest, progress: Progress = no_progress) -> dict[str, Any]:
-    """The lag report: {report, cluster, since, until, as_of, data_age_s, engine, took_s, rows, summary, files}, and
-    `previous` if it is to be compared; rows of the whole time, the worst first, a thousand at most; all of them are in
-    the files.
+def run_report(report: Report, request: ReportRequest, progress: Progress = no_progress) -> dict[str, Any]:
+    """Make a report: {report, cluster, since, until, as_of, data_age_s, engine, took_s, rows, summary, files}, and
+    `previous` if it is to be compared. All rows are in the files.
 
     Raises `ClusterError`: no store, no telemetry, none of that time, no such topic, no Java.
     """
     begun = time.monotonic()
     now_ms = time.time_ns() // 1_000_000
     span = span_of(request, now_ms=now_ms)
-    work = _plan(request, span)
-    if request.out is not None:
-        check_folder(request.out)
+    read = report.plan(request, span)
+    out = None if report.files is None else request.out
+    if out is not None:
+        check_folder(out)
     progress("reading telemetry", 0.1)
-    rows, damaged, engine = _lag_rows(work, request)
-    if not rows and damaged:
-        raise CorruptObject(f"no file of that time can be read: {damaged[0]}", files=damaged[:20])
-    if not rows:
-        raise InvalidArgument(
-            f"no subscription of {request.topic!r} was sampled in that time"
-            if request.topic
-            else "no subscription was sampled in that time",
-            field="topic" if request.topic else "since",
-            value=request.topic or request.since,
-        )
-    summary = lag_summary(rows, damaged)
-    newest_ms = max(row["as_of_ms"] for row in rows)
-    report: dict[str, Any] = {
-        "report": "lag",
-        "cluster": work.telemetry.cluster,
+    found = read()
+    rows = found.rows
+    body: dict[str, Any] = {
+        "report": report.name,
+        "cluster": found.cluster,
         "since": format_time(span.since_ms),
         "until": format_time(span.until_ms),
-        "as_of": format_time(newest_ms),
-        "data_age_s": max(0, now_ms - newest_ms) / 1000,
-        "engine": engine,
-        "summary": summary,
+        "as_of": format_time(found.newest_ms),
+        "data_age_s": max(0, now_ms - found.newest_ms) / 1000,
+        "engine": found.engine,
+        "summary": found.summary,
     }
     if request.compare is not None:
         progress("reading the time before", 0.6)
-        report["previous"] = previous(span, lambda before: _lag_before(request, before, rows))
+        body["previous"], before = _previous(report, request, span, found)
+        rows = report.beside(rows, before)
     progress("writing the report", 0.9)
-    report["took_s"] = round(time.monotonic() - begun, 3)
-    files = {}
-    if request.out is not None:
-        table = pa.Table.from_pylist(rows, schema=LAG_SCHEMA)
-        shown = [shown_row(row) for row in rows]
-        files = write_report(
-            request.out, "lag", rows=table, shown=shown, report=report, page=lag_page(rows, report)
+    body["took_s"] = round(time.monotonic() - begun, 3)
+    written = {}
+    if out is not None:
+        assert report.files is not None
+        written = write_report(
+            out,
+            report.name,
+            rows=pa.Table.from_pylist(rows, schema=report.files.schema),
+            shown=[report.shown(row) for row in rows],
+            report=body,
+            page=report.files.page(rows, body),
         )
     progress("done", 1.0)
-    return {**report, "rows": [shown_row(row) for row in offenders(rows)[:_ROWS_SHOWN]], "files": files}
+    return {**body, "rows": [report.shown(row) for row in report.answered(rows)], "files": written}
 
 
-def _plan(request: ReportRequest, span: Span) -> LagWork:
-    return LagWork.plan(
-        LagQuestion(
-            store=request.store,
-            cluster=request.cluster,
-            span=span,
-            topic=request.topic,
-            options=request.rules,
-        )
-    )
-
-
-def _lag_rows(work: LagWork, request: ReportRequest) -> tuple[list[dict[str, Any]], list[str], str]:
-    """(rows in order, texts of damaged files, what made them)."""
-
-    def spark(session: Any) -> Any:
-        from pydanube_spark.reports.lag import lag_table
-
-        return lag_table(session, work)
-
-    found, engine = rows_of(
-        work.telemetry.stored_bytes, request.master, here=lambda: rows_here(work), spark=spark
-    )
-    damaged = [row["evidence"] for row in found if row["status"] == DAMAGED]
-    rows = sorted(
-        (row for row in found if row["status"] != DAMAGED),
-        key=lambda row: (row["topic"], row["subscription"], row["hour_ms"] is None, row["hour_ms"] or 0),
-    )
-    return rows, damaged, engine
-
-
-def _lag_before(request: ReportRequest, span: Span, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    before, damaged, _ = _lag_rows(_plan(request, span), request)
-    return compare_lag(lag_summary(before, damaged), before, rows)
+def _previous(
+    report: Report, request: ReportRequest, span: Span, now: Found
+) -> tuple[dict[str, Any], Sequence[Row]]:
+    """Return {since, until, …} of the time before, of the same length, and its rows; or {since, until, reason} and none."""
+    before = Span(since_ms=max(0, 2 * span.since_ms - span.until_ms), until_ms=span.since_ms)
+    head = {"since": format_time(before.since_ms), "until": format_time(before.until_ms)}
+    try:
+        found = report.plan(request, before)()
+    except (InvalidArgument, CorruptObject) as error:  # none of that time, or none that can be read
+        return {**head, "reason": error.message}, ()
+    return {**head, **report.compared(found, now)}, found.rows

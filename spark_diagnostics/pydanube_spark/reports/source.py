@@ -1,19 +1,14 @@
-"""Which telemetry a report reads, and how it gets into Spark: files as rows, each opened by the task that needs it.
-
-Spark moves one row for each subscription and file, its samples packed in one value: moving every sample as a row of
-its own costs ten times as much as judging them.
-"""
+"""Which telemetry a report reads: the files of a table with samples of a time, and what the brokers told beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from pydanube_core import zstd
 from pydanube_core.errors import CorruptObject, InvalidArgument, ObjectMissing
 from pydanube_core.names import TopicName
 from pydanube_core.telemetry import TelemetryFile, table_named
@@ -21,11 +16,9 @@ from pydanube_core.telemetry.tables import HOLD_ROUNDS
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.telemetry.reading import read_samples, stored_files
 
-from pydanube_spark.reports.history import ARRAYS
 from pydanube_spark.sources.cluster import cluster_folder, open_for_reading
 
 _SHORTEST_MS: Final = 100
-_LEVEL: Final = 1  # zstd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,88 +135,3 @@ def topic_matches(topic: str, glob: str | None) -> bool:
         return True
     full = glob if glob.startswith("/") else f"/{glob}" if "/" in glob else f"/default/{glob}"
     return fnmatchcase(topic, full) or fnmatchcase(str(TopicName.parse(topic).base), full)
-
-
-PACKED: Final = pa.schema(
-    [
-        pa.field("topic", pa.string()),
-        pa.field("topic_id", pa.int64()),
-        pa.field("partition", pa.int64()),
-        pa.field("subscription", pa.string()),
-        pa.field("subscription_id", pa.int64()),
-        pa.field("type", pa.string()),
-        pa.field("broker_id", pa.string()),
-        pa.field("first_ms", pa.int64()),
-        pa.field("samples", pa.binary()),
-        pa.field("damaged", pa.string()),
-    ]
-)
-PACKED_DDL: Final = (
-    "topic string, topic_id bigint, partition bigint, subscription string, subscription_id bigint, type string, broker_id string, first_ms bigint, "
-    "samples binary, damaged string"
-)
-
-
-def packed_samples(
-    store: StoreOptions, keys: Sequence[str], topic: str | None, start_ms: int, end_ms: int
-) -> Iterator[Any]:
-    """For each file a batch of `PACKED`: one row for each subscription in it; a damaged file is a row that says so."""
-    opened = open_for_reading(store)
-    table = table_named("cursors")
-    names = ["topic", "topic_id", "partition", "subscription", "subscription_id", "type", "broker_id"]
-    for key in keys:
-        try:
-            samples = read_samples(opened, key, table, columns=[*names, *ARRAYS])
-        except (CorruptObject, ObjectMissing) as error:
-            yield pa.RecordBatch.from_pylist([{"damaged": error.message}], schema=PACKED)
-            continue
-        rows = list(_packed(samples, names, topic, start_ms, end_ms))
-        if rows:
-            yield pa.RecordBatch.from_pylist(rows, schema=PACKED)
-
-
-def _packed(
-    samples: Any, names: list[str], topic: str | None, start_ms: int, end_ms: int
-) -> Iterator[dict[str, Any]]:
-    arrays = {name: _numbers(samples.column(name)) for name in ARRAYS}
-    ids = np.stack([_numbers(samples.column("topic_id")), _numbers(samples.column("subscription_id"))])
-    if not ids.shape[1]:
-        return
-    edges = np.flatnonzero((ids[:, 1:] != ids[:, :-1]).any(axis=0)) + 1
-    firsts, ends = np.concatenate([[0], edges]), np.concatenate([edges, [ids.shape[1]]])
-    subjects = samples.select(names).take(pa.array(firsts)).to_pylist()
-    matrix = np.stack([arrays[name] for name in ARRAYS])
-    times = arrays["taken_at"]
-    for subject, first, end in zip(subjects, firsts, ends, strict=True):
-        if not topic_matches(subject["topic"], topic):
-            continue
-        own, when = matrix[:, first:end], times[first:end]
-        order = np.argsort(when, kind="stable")  # the newest is first in the file
-        own, when = own[:, order], when[order]
-        low, high = np.searchsorted(when, [start_ms, end_ms])
-        if low < high:
-            yield {**subject, "first_ms": int(when[low]), "samples": pack(own[:, low:high])}
-
-
-def _numbers(column: Any) -> Any:
-    """A column of integers or times; null is -1."""
-    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return whole.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-
-
-def pack(arrays: Any) -> bytes:
-    """Rows of integers as bytes: differences compress to a twentieth, and shuffles are what reports wait for."""
-    steps = np.diff(arrays, axis=1, prepend=0)
-    return zstd.compress(np.ascontiguousarray(steps).tobytes(), level=_LEVEL)
-
-
-def unpacked(values: Sequence[bytes]) -> dict[str, Any]:
-    """The arrays of a subscription from its packed parts, in order of time."""
-    parts = [
-        np.frombuffer(zstd.decompress(value), np.int64).reshape(len(ARRAYS), -1).cumsum(axis=1)
-        for value in values
-    ]
-    whole = np.concatenate(parts, axis=1)
-    if (np.diff(whole[0]) < 0).any():
-        whole = whole[:, np.argsort(whole[0], kind="stable")]
-    return dict(zip(ARRAYS, whole, strict=True))

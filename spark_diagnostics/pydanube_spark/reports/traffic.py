@@ -6,10 +6,10 @@ them; they begin at 0 with each start of the broker, and whenever the topic come
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -21,10 +21,7 @@ from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_core.units import format_time
 from pydanube_storage.telemetry.reading import read_samples, stored_files
 
-from pydanube_spark.reports.comparison import previous
-from pydanube_spark.reports.lag_rows import Span
-from pydanube_spark.reports.progress import Progress, no_progress
-from pydanube_spark.reports.run import ReportRequest, span_of
+from pydanube_spark.reports.run import Found, Report, ReportRequest, Span, run_report
 from pydanube_spark.reports.source import Telemetry, find_telemetry, topic_matches
 from pydanube_spark.sources.cluster import open_for_reading
 
@@ -34,44 +31,6 @@ LEAD_MS: Final = 2 * HOUR_MS
 MOST_STRETCHES: Final = 48
 _LENGTHS_MS: Final = (300_000, 900_000, HOUR_MS, 6 * HOUR_MS, 24 * HOUR_MS)
 _MOST_BYTES: Final = 1 << 30  # of files: some ten thousand topics over a week
-
-
-def run_traffic(request: ReportRequest, progress: Progress = no_progress) -> dict[str, Any]:
-    """The traffic report: as that of lag, with a row for each topic, those with most messages first.
-
-    Raises `ClusterError`: no store, no telemetry, none of that time, no such topic, too much of it.
-    """
-    begun = time.monotonic()
-    now_ms = time.time_ns() // 1_000_000
-    span = span_of(request, now_ms=now_ms)
-    progress("reading telemetry", 0.1)
-    found = traffic_of(request, span)
-    newest_ms = found.until_ms
-    report: dict[str, Any] = {
-        "report": "traffic",
-        "cluster": found.cluster,
-        "since": format_time(span.since_ms),
-        "until": format_time(span.until_ms),
-        "as_of": format_time(newest_ms),
-        "data_age_s": max(0, now_ms - newest_ms) / 1000,
-        "engine": "python",
-        "summary": found.summary(),
-    }
-    rows = found.rows()
-    if request.compare is not None:
-        progress("reading the time before", 0.6)
-        before: dict[str, Mapping[str, Any]] = {}
-
-        def make(span: Span) -> dict[str, Any]:
-            earlier = traffic_of(request, span)
-            before.update((row["topic"], row) for row in earlier.rows())
-            return {"summary": earlier.summary()}
-
-        report["previous"] = previous(span, make)
-        rows = [compared(row, before.get(row["topic"])) for row in rows]
-    report["took_s"] = round(time.monotonic() - begun, 3)
-    progress("done", 1.0)
-    return {**report, "rows": rows, "files": {}}
 
 
 def compared(row: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -324,3 +283,27 @@ def _count_broker(found: Traffic, files: _Files, keys: list[str], began_ms: int 
         found.from_ms = min(found.from_ms, int(samples.rounds[0]) if told_ms is None else told_ms)
         told_ms = int(samples.rounds[-1])
         found.until_ms = max(found.until_ms, told_ms)
+
+
+def _plan(request: ReportRequest, span: Span) -> Callable[[], Found]:
+    def find() -> Found:
+        found = traffic_of(request, span)
+        return Found(
+            cluster=found.cluster,
+            engine="python",
+            newest_ms=found.until_ms,
+            summary=found.summary(),
+            rows=found.rows(),
+        )
+
+    return find
+
+
+def _beside(rows: list[dict[str, Any]], before: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    were = {row["topic"]: row for row in before}
+    return [compared(row, were.get(row["topic"])) for row in rows]
+
+
+TRAFFIC: Final = Report(name="traffic", plan=_plan, beside=_beside)
+#: with a row for each topic, those with most messages first
+run_traffic: Final = partial(run_report, TRAFFIC)

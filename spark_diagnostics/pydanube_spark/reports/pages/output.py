@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydanube_core.errors import InvalidArgument
 
-from pydanube_spark.reports.page import Page, html
-from pydanube_spark.reports.picture import png
+from pydanube_spark.reports.pages.page import Page, html
+from pydanube_spark.reports.pages.picture import png
 
 
 def check_folder(folder: Path) -> None:

@@ -1,51 +1,37 @@
 """The consumer-lag report: which files, how a file becomes samples by subscription, and how each is judged. No Spark.
 
-`rows_here` does all of it in this process; `lag.lag_table` does the same on Spark, where there is more of it. Memory is
-bounded by one file and by one subscription's samples, besides what is kept packed.
+Memory is bounded by one file and by one subscription's samples, besides what is kept packed.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import pyarrow as pa
 from pydanube_core.diagnosis import DiagnosisOptions
 from pydanube_core.errors import InvalidArgument
 from pydanube_storage.objects import StoreOptions
 
-from pydanube_spark.reports.cold_ages import ColdAges
-from pydanube_spark.reports.history import Grid, History, LogFacts
-from pydanube_spark.reports.known_logs import log_facts
-from pydanube_spark.reports.lag_rows import LagRow, Span, rows_of_history
-from pydanube_spark.reports.source import Telemetry, find_telemetry, packed_samples, unpacked
+from pydanube_spark.reports.lag.cold_ages import ColdAges
+from pydanube_spark.reports.lag.history import Grid, History, LogFacts
+from pydanube_spark.reports.lag.known_logs import log_facts
+from pydanube_spark.reports.lag.packing import PACKED, packed_samples, unpacked
+from pydanube_spark.reports.lag.rows import LagRow, rows_of_history
+from pydanube_spark.reports.run import Span
+from pydanube_spark.reports.source import Telemetry, find_telemetry
 
-_KINDS: Final = {
-    "int": (pa.int64(), "bigint"),
-    "float": (pa.float64(), "double"),
-    "str": (pa.string(), "string"),
+_KINDS: Final = {"int": pa.int64(), "float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
+_SUBJECT: Final = {
+    "topic": pa.string(),
+    "partition": pa.int64(),
+    "subscription": pa.string(),
+    "type": pa.string(),
 }
-_SUBJECT: Final = [
-    ("topic", pa.string(), "string"),
-    ("partition", pa.int64(), "bigint"),
-    ("subscription", pa.string(), "string"),
-    ("type", pa.string(), "string"),
-]
-
-
-def _columns() -> list[tuple[str, Any, str]]:
-    found = list(_SUBJECT)
-    for each in fields(LagRow):
-        text = str(each.type).removesuffix(" | None")
-        kind, ddl = (pa.bool_(), "boolean") if text == "bool" else _KINDS[text]
-        found.append((each.name, kind, ddl))
-    return found
-
-
-LAG_SCHEMA: Final = pa.schema([pa.field(name, kind) for name, kind, _ in _columns()])
-LAG_DDL: Final = ", ".join(f"{name} {ddl}" for name, _, ddl in _columns())
+LAG_SCHEMA: Final = pa.schema(
+    _SUBJECT | {each.name: _KINDS[str(each.type).removesuffix(" | None")] for each in fields(LagRow)}
+)
 #: status of a row that stands for a damaged file, which `evidence` names
 DAMAGED: Final = "DAMAGED"
 
@@ -83,6 +69,9 @@ class LagWork:
     telemetry: Telemetry
     grid: Grid
     logs: Mapping[int, LogFacts]
+    packed: ClassVar = PACKED
+    made: ClassVar = LAG_SCHEMA
+    together: ClassVar[tuple[str, ...]] = ("topic_id", "subscription_id")
 
     @classmethod
     def plan(cls, question: LagQuestion) -> Self:
@@ -103,10 +92,21 @@ class LagWork:
             logs=log_facts(question.store, telemetry.cluster, span, question.topic),
         )
 
-    def read(self, keys: Sequence[str]) -> Iterator[Any]:
-        """Record batches `PACKED`: the samples of each file by subscription."""
+    @property
+    def stored_bytes(self) -> int:
+        """Return the size of the files."""
+        return self.telemetry.stored_bytes
+
+    @property
+    def files(self) -> Sequence[tuple[str, str]]:
+        """Return (table, key) of each file."""
+        return [("cursors", key) for key in self.telemetry.keys]
+
+    def read(self, files: Iterable[tuple[str, str]]) -> Iterator[Any]:
+        """Yield record batches `PACKED`: the samples of each file by subscription."""
         question = self.question
         until_ms = question.span.until_ms
+        keys = (key for _, key in files)
         return packed_samples(question.store, keys, question.topic, question.read_from_ms, until_ms)
 
     def judge(self, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -135,7 +135,7 @@ class LagWork:
             end_ms=self._end_ms(),
             gone=gone,
         )
-        subject = {name: last[name] for name, _, _ in _SUBJECT}
+        subject = {name: last[name] for name in _SUBJECT}
         return [{**subject, **asdict(row)} for row in rows]
 
     def _end_ms(self) -> int:
@@ -144,12 +144,3 @@ class LagWork:
         if newest_ms + self.grid.hold_ms >= span.until_ms:
             return span.until_ms
         return max(newest_ms, span.since_ms + 1)
-
-
-def rows_here(work: LagWork) -> list[dict[str, Any]]:
-    """The rows of the report, made in this process."""
-    by_subscription: dict[tuple[int | None, int | None], list[dict[str, Any]]] = defaultdict(list)
-    for batch in work.read(work.telemetry.keys):
-        for part in batch.to_pylist():
-            by_subscription[part["topic_id"], part["subscription_id"]].append(part)
-    return [row for parts in by_subscription.values() for row in work.judge(parts)]

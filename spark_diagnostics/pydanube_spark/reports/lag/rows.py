@@ -24,7 +24,8 @@ from pydanube_core.diagnosis import (
 from pydanube_core.diagnosis.settled_status import counts_at_once
 from pydanube_core.telemetry.files import HOUR_MS
 
-from pydanube_spark.reports.history import Grid, History
+from pydanube_spark.reports.lag.history import Grid, History
+from pydanube_spark.reports.run import Span
 
 _LONGEST: Final = (1 << 63) - 1  # what the column holds: a product of two counters may be anything
 #: worst first: what a report begins with
@@ -35,14 +36,6 @@ SEVERITY: Final = (
 STRETCHES: Final = 48  # of the whole time, for pictures of it
 #: offset of the oldest unread message → its append time, by the Parquet statistics of the cold tier; None: not there
 AppendTime = Callable[[int], int | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """The time that is reported: `[since_ms, until_ms)`."""
-
-    since_ms: int
-    until_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

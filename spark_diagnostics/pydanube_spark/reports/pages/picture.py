@@ -7,9 +7,9 @@ from dataclasses import replace
 from pydanube_core.charts import picture
 from pydanube_core.charts.chart import Chart
 
-from pydanube_spark.reports.markup import seen
-from pydanube_spark.reports.page import Page
-from pydanube_spark.reports.style import COLOURS
+from pydanube_spark.reports.pages.markup import seen
+from pydanube_spark.reports.pages.page import Page
+from pydanube_spark.reports.pages.style import COLOURS
 
 
 def png(page: Page) -> bytes:

@@ -8,9 +8,6 @@ from typing import Any
 from pydanube_core.telemetry.files import DAY_MS
 from pydanube_core.units import format_time
 
-from pydanube_spark.reports.lag_rows import STRETCHES, Span, stretch_ms
-from pydanube_spark.reports.lag_view import age_text
-
 
 def as_of_text(report: Mapping[str, Any]) -> str:
     """Cluster, time, and the age of the newest sample."""
@@ -26,13 +23,6 @@ def minute_text(time: str) -> str:
     return f"{time[:10]} {time[11:19]}"
 
 
-def stretch_labels(since_ms: int, until_ms: int) -> list[str]:
-    """The end of each stretch, with its day where there are several."""
-    span = Span(since_ms=since_ms, until_ms=until_ms)
-    ends = [min(until_ms, since_ms + stretch_ms(span) * (i + 1)) for i in range(STRETCHES)]
-    return [time_label(end, until_ms - since_ms) for end in ends]
-
-
 def time_label(time_ms: int, length_ms: int) -> str:
     """A time on an axis that is so long."""
     text = format_time(time_ms)
@@ -43,3 +33,13 @@ def time_label(time_ms: int, length_ms: int) -> str:
         if length_ms <= 7 * DAY_MS
         else text[5:10]
     )
+
+
+def age_text(seconds: float | None) -> str:
+    """A time span as people say it; – where it is not known."""
+    if seconds is None:
+        return "–"
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"

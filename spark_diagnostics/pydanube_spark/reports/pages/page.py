@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from pydanube_core.charts.chart import Chart
 
-from pydanube_spark.reports.charts import svg
-from pydanube_spark.reports.markup import escaped
-from pydanube_spark.reports.style import SCRIPT, style
-from pydanube_spark.reports.table import TableView, table_html
+from pydanube_spark.reports.pages.charts import svg
+from pydanube_spark.reports.pages.markup import escaped
+from pydanube_spark.reports.pages.style import SCRIPT, style
+from pydanube_spark.reports.pages.table import TableView, table_html
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,9 @@ from typing import Any, Final
 from pydanube_core.diagnosis import LagStatus, StuckReason
 from pydanube_core.units import counted
 
-from pydanube_spark.reports.lag_view import WARNING, age_text
-from pydanube_spark.reports.page import Step
+from pydanube_spark.reports.lag.summary import WARNING
+from pydanube_spark.reports.pages.page import Step
+from pydanube_spark.reports.pages.time_texts import age_text
 
 _MOST: Final = 5
 _OLD_S: Final = 300.0

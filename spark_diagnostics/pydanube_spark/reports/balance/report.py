@@ -1,25 +1,20 @@
-"""Run the balance report from question to files."""
+"""The balance report as a kind of report: from the question to its rows and their summary."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
-import pyarrow as pa
 from pydanube_core.diagnosis import theil_sen
 from pydanube_core.errors import CorruptObject, InvalidArgument
 from pydanube_core.units import format_time
 
-from pydanube_spark.reports.balance_page import balance_page
-from pydanube_spark.reports.balance_work import BALANCE_SCHEMA, DAMAGED, BalanceWork, rows_here
-from pydanube_spark.reports.comparison import previous
+from pydanube_spark.reports.balance.page import balance_page
+from pydanube_spark.reports.balance.work import BALANCE_SCHEMA, DAMAGED, BalanceWork
 from pydanube_spark.reports.engine import rows_of
-from pydanube_spark.reports.lag_rows import Span
-from pydanube_spark.reports.output import check_folder, write_report
-from pydanube_spark.reports.progress import Progress, no_progress
-from pydanube_spark.reports.run import ReportRequest, span_of
+from pydanube_spark.reports.run import Files, Found, Report, ReportRequest, Span, run_report
 
 Row = Mapping[str, Any]
 FULL: Final = 0.8
@@ -27,19 +22,18 @@ _DAY_S: Final = 86_400.0
 _JSON: Final = ("moves", "rejected", "resources", "hot_topics", "what_if", "deductions")
 
 
-def run_balance(request: ReportRequest, progress: Progress = no_progress) -> dict[str, Any]:
-    """The balance report: as that of lag, with a row a stretch of time.
+def _plan(request: ReportRequest, span: Span) -> Callable[[], Found]:
+    return partial(_find, BalanceWork.plan(request.store, request.cluster, span, request.topic), request)
 
-    Raises `ClusterError`: no store, no telemetry, none of that time, no Java.
+
+def _find(work: BalanceWork, request: ReportRequest) -> Found:
+    """Return a row for each stretch of the time.
+
+    Raises `CorruptObject`, `InvalidArgument`: there are none, since no file can be read, or nothing was sampled.
     """
-    begun = time.monotonic()
-    now_ms = time.time_ns() // 1_000_000
-    span = span_of(request, now_ms=now_ms)
-    work = BalanceWork.plan(request.store, request.cluster, span, request.topic)
-    if request.out is not None:
-        check_folder(request.out)
-    progress("reading telemetry", 0.1)
-    rows, damaged, engine = _rows(work, request)
+    found, engine = rows_of(work, request.master)
+    damaged = [row["because"] for row in found if row["verdict"] == DAMAGED]
+    rows = sorted((row for row in found if row["verdict"] != DAMAGED), key=lambda row: row["hour_ms"])
     if not rows and damaged:
         raise CorruptObject(f"no file of that time can be read: {damaged[0]}", files=damaged[:20])
     if not rows:
@@ -48,51 +42,13 @@ def run_balance(request: ReportRequest, progress: Progress = no_progress) -> dic
         raise InvalidArgument(
             f"no topic {request.topic!r} was sampled in that time", field="topic", value=request.topic
         )
-    newest_ms = work.brokers.newest_ms
-    report: dict[str, Any] = {
-        "report": "balance",
-        "cluster": work.brokers.cluster,
-        "since": format_time(span.since_ms),
-        "until": format_time(span.until_ms),
-        "as_of": format_time(newest_ms),
-        "data_age_s": max(0, now_ms - newest_ms) / 1000,
-        "engine": engine,
-        "summary": balance_summary(rows, damaged),
-    }
-    if request.compare is not None:
-        progress("reading the time before", 0.6)
-        report["previous"] = previous(span, lambda before: _before(request, before))
-    progress("writing the report", 0.9)
-    report["took_s"] = round(time.monotonic() - begun, 3)
-    shown = [shown_row(row) for row in rows]
-    files = {}
-    if request.out is not None:
-        page = balance_page(rows, report)
-        table = pa.Table.from_pylist(rows, schema=BALANCE_SCHEMA)
-        files = write_report(request.out, "balance", rows=table, shown=shown, report=report, page=page)
-    progress("done", 1.0)
-    return {**report, "rows": shown, "files": files}
-
-
-def _rows(work: BalanceWork, request: ReportRequest) -> tuple[list[dict[str, Any]], list[str], str]:
-    """(rows in order, texts of damaged files, what made them)."""
-
-    def spark(session: Any) -> Any:
-        from pydanube_spark.reports.balance import balance_table
-
-        return balance_table(session, work)
-
-    size = work.brokers.stored_bytes + work.topics.stored_bytes
-    found, engine = rows_of(size, request.master, here=lambda: rows_here(work), spark=spark)
-    damaged = [row["because"] for row in found if row["verdict"] == DAMAGED]
-    rows = sorted((row for row in found if row["verdict"] != DAMAGED), key=lambda row: row["hour_ms"])
-    return rows, damaged, engine
-
-
-def _before(request: ReportRequest, span: Span) -> dict[str, Any]:
-    work = BalanceWork.plan(request.store, request.cluster, span, request.topic)
-    rows, damaged, _ = _rows(work, request)
-    return {"summary": balance_summary(rows, damaged)}
+    return Found(
+        cluster=work.brokers.cluster,
+        engine=engine,
+        newest_ms=work.brokers.newest_ms,
+        summary=balance_summary(rows, damaged),
+        rows=rows,
+    )
 
 
 def shown_row(row: Row) -> dict[str, Any]:
@@ -162,3 +118,9 @@ def days_to_full(points: Sequence[tuple[int, float]]) -> tuple[float | None, str
     if slope.low <= 0:
         return None, "not_rising"
     return (FULL - points[-1][1]) / slope.per_s / _DAY_S, None
+
+
+BALANCE: Final = Report(
+    name="balance", plan=_plan, shown=shown_row, files=Files(page=balance_page, schema=BALANCE_SCHEMA)
+)
+run_balance: Final = partial(run_report, BALANCE)

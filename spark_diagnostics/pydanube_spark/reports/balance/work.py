@@ -1,15 +1,11 @@
-"""The cluster-balance report: telemetry rows are gathered by hour, and each hour is judged by `assess`. No Spark.
-
-`rows_here` does all of it in this process; `balance.balance_table` does the same on Spark, where there is more of it.
-"""
+"""The cluster-balance report: telemetry rows are gathered by hour, and each hour is judged by `assess`. No Spark."""
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,45 +17,42 @@ from pydanube_core.telemetry.tables import LOAD_EVERY
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.telemetry.reading import read_samples
 
-from pydanube_spark.reports.lag_rows import Span
-from pydanube_spark.reports.loads import BROKER_COLUMNS, TOPIC_COLUMNS, Stretch, snapshot_of
+from pydanube_spark.reports.balance.loads import BROKER_COLUMNS, TOPIC_COLUMNS, Stretch, snapshot_of
+from pydanube_spark.reports.run import Span
 from pydanube_spark.reports.source import Telemetry, find_telemetry, topic_matches
 from pydanube_spark.sources.cluster import open_for_reading
 
 DAMAGED: Final = "DAMAGED"
 _BROKER_STEP_MS: Final = 60_000  # of a broker's samples one a minute is enough for a rate over an hour
-_COLUMNS: Final = (
-    ("hour_ms", pa.int64(), "bigint"),
-    ("as_of_ms", pa.int64(), "bigint"),
-    ("verdict", pa.string(), "string"),
-    ("because", pa.string(), "string"),
-    ("score", pa.float64(), "double"),
-    ("bottleneck", pa.string(), "string"),
-    ("brokers", pa.int64(), "bigint"),
-    ("topics", pa.int64(), "bigint"),
-    ("mean_used", pa.float64(), "double"),
-    ("highest_used", pa.float64(), "double"),
-    ("highest_after", pa.float64(), "double"),
-    ("max_over_mean", pa.float64(), "double"),
-    ("cv", pa.float64(), "double"),
-    ("gini", pa.float64(), "double"),
-    ("must_move", pa.float64(), "double"),
-    ("disk_used", pa.float64(), "double"),
-    ("owner_changes", pa.int64(), "bigint"),
-    ("flapping", pa.int64(), "bigint"),
-    ("moves", pa.string(), "string"),
-    ("rejected", pa.string(), "string"),
-    ("resources", pa.string(), "string"),
-    ("hot_topics", pa.string(), "string"),
-    ("what_if", pa.string(), "string"),
-    ("deductions", pa.string(), "string"),
+BALANCE_SCHEMA: Final = pa.schema(
+    {
+        "hour_ms": pa.int64(),
+        "as_of_ms": pa.int64(),
+        "verdict": pa.string(),
+        "because": pa.string(),
+        "score": pa.float64(),
+        "bottleneck": pa.string(),
+        "brokers": pa.int64(),
+        "topics": pa.int64(),
+        "mean_used": pa.float64(),
+        "highest_used": pa.float64(),
+        "highest_after": pa.float64(),
+        "max_over_mean": pa.float64(),
+        "cv": pa.float64(),
+        "gini": pa.float64(),
+        "must_move": pa.float64(),
+        "disk_used": pa.float64(),
+        "owner_changes": pa.int64(),
+        "flapping": pa.int64(),
+        "moves": pa.string(),
+        "rejected": pa.string(),
+        "resources": pa.string(),
+        "hot_topics": pa.string(),
+        "what_if": pa.string(),
+        "deductions": pa.string(),
+    }
 )
-BALANCE_SCHEMA: Final = pa.schema([pa.field(name, kind) for name, kind, _ in _COLUMNS])
-BALANCE_DDL: Final = ", ".join(f"{name} {ddl}" for name, _, ddl in _COLUMNS)
-_ROWS: Final = pa.schema(
-    [pa.field("bucket", pa.int64()), pa.field("kind", pa.string()), pa.field("rows", pa.string())]
-)
-ROWS_DDL: Final = "bucket bigint, kind string, rows string"
+_ROWS: Final = pa.schema({"bucket": pa.int64(), "kind": pa.string(), "rows": pa.string()})
 
 
 def bucket_ms_of(span: Span, interval_ms: int) -> int:
@@ -77,6 +70,9 @@ class BalanceWork:
     span: Span
     topic: str | None = None
     policy: Policy = field(default_factory=Policy)
+    packed: ClassVar = _ROWS
+    made: ClassVar = BALANCE_SCHEMA
+    together: ClassVar[tuple[str, ...]] = ("bucket",)
 
     @classmethod
     def plan(cls, store: StoreOptions, cluster: str | None, span: Span, topic: str | None = None) -> Self:
@@ -93,7 +89,12 @@ class BalanceWork:
         )
 
     @property
-    def files(self) -> list[tuple[str, str]]:
+    def stored_bytes(self) -> int:
+        """Return the size of the files."""
+        return self.brokers.stored_bytes + self.topics.stored_bytes
+
+    @property
+    def files(self) -> Sequence[tuple[str, str]]:
         """Return (table, key) of each file."""
         return [("brokers", key) for key in self.brokers.keys] + [("topics", key) for key in self.topics.keys]
 
@@ -103,7 +104,7 @@ class BalanceWork:
         return max(self.brokers.interval_ms, self.brokers.thinned_ms)
 
     def read(self, files: Iterable[tuple[str, str]]) -> Iterator[Any]:
-        """Record batches of (bucket, kind, rows as JSON)."""
+        """Yield record batches of (bucket, kind, rows as JSON)."""
         opened = open_for_reading(self.brokers.store)
         bucket_ms = bucket_ms_of(self.span, self.interval_ms)
         for kind, key in files:
@@ -129,15 +130,6 @@ class BalanceWork:
             epoch=bucket,
         )
         return [row_of(assess(stretch.snapshot, self.policy), stretch, bucket, end_ms)]
-
-
-def rows_here(work: BalanceWork) -> list[dict[str, Any]]:
-    """The rows of the report, made in this process."""
-    by_bucket: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for batch in work.read(work.files):
-        for part in batch.to_pylist():
-            by_bucket[part["bucket"]].append(part)
-    return [row for parts in by_bucket.values() for row in work.judge(parts)]
 
 
 def _rows(store: Any, kind: str, key: str, span: Span, bucket_ms: int, topic: str | None) -> Any:

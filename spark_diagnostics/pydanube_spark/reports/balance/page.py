@@ -9,10 +9,9 @@ from typing import Any, Final
 from pydanube_core.charts.chart import Chart, Series
 from pydanube_core.units import parse_time_ms
 
-from pydanube_spark.reports.comparison import comparison_table
-from pydanube_spark.reports.page import Page, Step
-from pydanube_spark.reports.stretches import as_of_text, time_label
-from pydanube_spark.reports.table import TableView, plain_rows
+from pydanube_spark.reports.pages.page import Page, Step
+from pydanube_spark.reports.pages.table import TableView, comparison_table, plain_rows
+from pydanube_spark.reports.pages.time_texts import as_of_text, time_label
 
 Row = Mapping[str, Any]
 _COLOURS: Final = ("one", "two", "three", "four", "five", "six", "seven", "eight")

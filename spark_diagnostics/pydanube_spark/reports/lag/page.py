@@ -16,13 +16,13 @@ from pydanube_core.diagnosis import LagStatus, eta_of_partitions
 from pydanube_core.names import TopicName
 from pydanube_core.units import counted, parse_time_ms
 
-from pydanube_spark.reports.comparison import comparison_table
-from pydanube_spark.reports.lag_rows import SEVERITY, STRETCHES
-from pydanube_spark.reports.lag_steps import next_steps
-from pydanube_spark.reports.lag_view import WARNING, age_text, offenders, severity, subject_of
-from pydanube_spark.reports.page import Page
-from pydanube_spark.reports.stretches import as_of_text, stretch_labels
-from pydanube_spark.reports.table import Cell, Strip, TableRow, TableView
+from pydanube_spark.reports.lag.rows import SEVERITY, STRETCHES, stretch_ms
+from pydanube_spark.reports.lag.steps import next_steps
+from pydanube_spark.reports.lag.summary import WARNING, offenders, severity, subject_of
+from pydanube_spark.reports.pages.page import Page
+from pydanube_spark.reports.pages.table import Cell, Strip, TableRow, TableView, comparison_table
+from pydanube_spark.reports.pages.time_texts import age_text, as_of_text, time_label
+from pydanube_spark.reports.run import Span
 
 Row = Mapping[str, Any]
 STATUS_COLOURS: Final = {
@@ -261,7 +261,7 @@ def _evidence(row: Row) -> str:
 
 def _charts(worst: Sequence[Row], report: Mapping[str, Any]) -> list[Chart]:
     since_ms, until_ms = (parse_time_ms(report[name], field=name) for name in ("since", "until"))
-    labels = stretch_labels(since_ms, until_ms)
+    labels = _stretch_labels(since_ms, until_ms)
     by_status = {status: [0.0] * STRETCHES for status in LagStatus}
     for row in worst:
         for stretch, status, *_ in json.loads(row["course"] or "[]"):
@@ -313,3 +313,10 @@ def _points(row: Row) -> list[tuple[float | None, float | None]]:
     for stretch, _, lag, age_s in json.loads(row["course"] or "[]"):
         found[min(stretch, STRETCHES - 1)] = (lag, age_s)
     return found
+
+
+def _stretch_labels(since_ms: int, until_ms: int) -> list[str]:
+    """The end of each stretch, with its day where there are several."""
+    span = Span(since_ms=since_ms, until_ms=until_ms)
+    ends = [min(until_ms, since_ms + stretch_ms(span) * (i + 1)) for i in range(STRETCHES)]
+    return [time_label(end, until_ms - since_ms) for end in ends]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydanube_core.charts.chart import HEIGHT, MARGIN, WIDTH, Chart, labels_shown, runs, short, ticks, top_of
 
-from pydanube_spark.reports.markup import escaped
+from pydanube_spark.reports.pages.markup import escaped
 
 
 def svg(chart: Chart) -> str:

@@ -16,8 +16,8 @@ from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.telemetry.reading import read_samples, stored_files
 
-from pydanube_spark.reports.history import LogFacts
-from pydanube_spark.reports.lag_rows import Span
+from pydanube_spark.reports.lag.history import LogFacts
+from pydanube_spark.reports.run import Span
 from pydanube_spark.reports.source import topic_matches
 from pydanube_spark.sources.cluster import open_for_reading
 

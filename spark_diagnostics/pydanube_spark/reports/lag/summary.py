@@ -10,7 +10,7 @@ from pydanube_core.diagnosis import LagStatus, eta_of_partitions
 from pydanube_core.names import TopicName
 from pydanube_core.units import format_time
 
-from pydanube_spark.reports.lag_rows import SEVERITY
+from pydanube_spark.reports.lag.rows import SEVERITY
 
 Row = Mapping[str, Any]
 
@@ -116,13 +116,3 @@ def _partitioned(rows: Sequence[Row]) -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-def age_text(seconds: float | None) -> str:
-    """A time span as people say it; – where it is not known."""
-    if seconds is None:
-        return "–"
-    for size, unit in ((3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s"

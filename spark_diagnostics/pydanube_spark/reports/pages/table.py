@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydanube_core.units import counted
 
-from pydanube_spark.reports.markup import escaped
+from pydanube_spark.reports.pages.markup import escaped
 
 #: a strip: (colour, how long), in the order of time
 Strip = Sequence[tuple[str, float]]
@@ -59,6 +60,27 @@ def plain_rows(rows: Sequence[Sequence[str]]) -> list[TableRow]:
 
 def _numeric(text: str) -> bool:
     return text == "–" or text[:1].isdigit() or (text[:1] in "-+" and text[1:2].isdigit())
+
+
+def comparison_table(
+    report: Mapping[str, Any], figures: Callable[[Mapping[str, Any]], dict[str, str]]
+) -> TableView:
+    """The figures of both times, and what changed its status."""
+    before = report["previous"]
+    title = "Compared with the time before"
+    head = ("", f"{before['since'][:16]} to {before['until'][:16]}".replace("T", " "), "now")
+    if "reason" in before:
+        return TableView(title=title, head=head, rows=(), note=f"Nothing to compare with: {before['reason']}")
+    was, now = figures(before["summary"]), figures(report["summary"])
+    rows = [(name, was[name], now[name]) for name in now]
+    rows += [
+        (f"{each['subscription']} of {each['topic']}", each["before"], each["now"])
+        for each in before.get("changed", ())
+    ]
+    more = before.get("changed_total", 0) - len(before.get("changed", ()))
+    return TableView(
+        title=title, head=head, rows=plain_rows(rows), note=f"{more} more changed." if more else ""
+    )
 
 
 def table_html(view: TableView) -> str:

@@ -1,0 +1,1 @@
+"""The cluster-balance report: how loads lay, hour by hour, and which moves would have helped."""

@@ -1,0 +1,103 @@
+"""The lag report as a kind of report: from the question to its rows, and what it says of the time before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from pydanube_core.errors import CorruptObject, InvalidArgument
+
+from pydanube_spark.reports.engine import rows_of
+from pydanube_spark.reports.lag.page import lag_page
+from pydanube_spark.reports.lag.summary import lag_summary, offenders, severity, shown_row, subject_of
+from pydanube_spark.reports.lag.work import DAMAGED, LAG_SCHEMA, LagQuestion, LagWork
+from pydanube_spark.reports.run import Files, Found, Report, ReportRequest, Span, run_report
+
+_ROWS_SHOWN: Final = 1000
+_CHANGES_SHOWN: Final = 100
+
+
+def _plan(request: ReportRequest, span: Span) -> Callable[[], Found]:
+    work = LagWork.plan(
+        LagQuestion(
+            store=request.store,
+            cluster=request.cluster,
+            span=span,
+            topic=request.topic,
+            options=request.rules,
+        )
+    )
+    return partial(_find, work, request)
+
+
+def _find(work: LagWork, request: ReportRequest) -> Found:
+    """Return rows an hour and of the whole time, by topic and subscription.
+
+    Raises `CorruptObject`, `InvalidArgument`: there are none, since no file can be read, or nothing was sampled.
+    """
+    found, engine = rows_of(work, request.master)
+    damaged = [row["evidence"] for row in found if row["status"] == DAMAGED]
+    rows = sorted(
+        (row for row in found if row["status"] != DAMAGED),
+        key=lambda row: (row["topic"], row["subscription"], row["hour_ms"] is None, row["hour_ms"] or 0),
+    )
+    if not rows and damaged:
+        raise CorruptObject(f"no file of that time can be read: {damaged[0]}", files=damaged[:20])
+    if not rows:
+        raise InvalidArgument(
+            f"no subscription of {request.topic!r} was sampled in that time"
+            if request.topic
+            else "no subscription was sampled in that time",
+            field="topic" if request.topic else "since",
+            value=request.topic or request.since,
+        )
+    return Found(
+        cluster=work.telemetry.cluster,
+        engine=engine,
+        newest_ms=max(row["as_of_ms"] for row in rows),
+        summary=lag_summary(rows, damaged),
+        rows=rows,
+    )
+
+
+def _worst(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    return offenders(rows)[:_ROWS_SHOWN]
+
+
+def _compared(before: Found, now: Found) -> dict[str, Any]:
+    """Return {summary, changed}: the subscriptions whose status is another one, those that became worse first."""
+    were = {subject_of(row): row for row in offenders(before.rows)}
+    changed = []
+    for row in offenders(now.rows):
+        was = were.get(subject_of(row))
+        if was is not None and was["status"] != row["status"]:
+            changed.append(
+                {
+                    "topic": row["topic"],
+                    "subscription": row["subscription"],
+                    "before": was["status"],
+                    "now": row["status"],
+                    "worse": severity(row["status"]) < severity(was["status"]),
+                    "lag_before": was["lag_messages"],
+                    "lag_now": row["lag_messages"],
+                }
+            )
+    changed.sort(key=lambda each: not each["worse"])
+    return {
+        "summary": before.summary,
+        "changed": changed[:_CHANGES_SHOWN],
+        "changed_total": len(changed),
+    }
+
+
+LAG: Final = Report(
+    name="lag",
+    plan=_plan,
+    shown=shown_row,
+    answered=_worst,
+    compared=_compared,
+    files=Files(page=lag_page, schema=LAG_SCHEMA),
+)
+#: of the rows, those of the whole time are answered, the worst first, a thousand at most
+run_lag: Final = partial(run_report, LAG)
