@@ -14,20 +14,14 @@ none is given out again, etcd's revision, from which ids come, is raised above t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import secrets
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Final
 
 import anyio
-from pydanube_core.errors import ClusterMismatch, CorruptObject, InvalidArgument, ObjectMissing
-from pydanube_core.names import AUDIT_TOPIC, TopicName
-from pydanube_storage.catalog import ObjectCatalog
+from pydanube_core.errors import ClusterMismatch, InvalidArgument
 from pydanube_storage.folders import sync_folder
 from pydanube_storage.metadata import (
     Absent,
@@ -35,18 +29,15 @@ from pydanube_storage.metadata import (
     DeleteRange,
     EmbeddedStore,
     KeyRange,
-    KeyValue,
     MetadataStore,
     Put,
     read_all,
 )
 from pydanube_storage.metadata.etcd import EtcdStore
-from pydanube_storage.objects import LocalStore, ObjectStore, open_store
+from pydanube_storage.objects import LocalStore, open_store, store_identity
 
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.assignment import AssignmentRecord
-from pydanube_broker.cluster.bulk_writes import Say, parts, raise_revision
-from pydanube_broker.cluster.records import PartitionedSpec, SubscriptionSpec, TopicSpec
+from pydanube_broker.cluster.bulk_writes import Say, raise_revision
 from pydanube_broker.data_dir import DataDir, read_format
 from pydanube_broker.metadata_home import (
     ADOPTING,
@@ -57,22 +48,13 @@ from pydanube_broker.metadata_home import (
     check_settings,
     options_of,
 )
-from pydanube_broker.schema.keys import SUBJECTS
-from pydanube_broker.schema.records import SubjectSpec
+from pydanube_broker.relocation import check_listed, copy_objects, relocated, sizes_below, write_compared
 from pydanube_broker.settings import EMBEDDED, Settings
 from pydanube_broker.tier.options import missing_extra, store_options
+from pydanube_broker.tier.ownership import OWNER, TIER, is_store
 from pydanube_broker.tier.tier import CLUSTER_KEY
-from pydanube_broker.topics.topic import now_ms
 
 log = logging.getLogger("pydanube.cluster")
-
-_LONE: Final = (  # what was true of that one life of the broker, or is another's on etcd
-    keys.MEMBERS,
-    keys.only(keys.LEADER),
-    keys.only("/tier/owner"),
-)
-_AUDIT_STATE: Final = "/admin/audit/"
-_PIECE_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,8 +184,11 @@ class _Move:
     async def run(self, lone: MetadataStore) -> Adopted:
         """Do everything up to where the prefix is the cluster, which it is not yet."""
         items, revision = await read_all(lone, KeyRange.prefix("/"))
-        objects, size = await self._copy_objects(lone)
-        writes = list(moved(items, self._broker_id))
+        objects, size, is_known = await self._copy_objects(lone)
+        # What was true of that one life of the broker, or is another's on etcd
+        of_alone = keys.Trees(keys.MEMBERS, keys.only(keys.LEADER), keys.only(OWNER) if is_known else TIER)
+        left = {item.key for item in items if item.key in of_alone}
+        writes = list(relocated(items, left, audit_from=None, audit_to=self._broker_id))
         self._say(f"{len(writes)} keys of the metadata go to {self._url}")
         await self._write_metadata(writes)
         await raise_revision(self._etcd, revision, Put(ADOPTING, self._mark), self._say)
@@ -222,23 +207,24 @@ class _Move:
             object_bytes=size,
         )
 
-    async def _copy_objects(self, lone: MetadataStore) -> tuple[int, int]:
+    async def _copy_objects(self, lone: MetadataStore) -> tuple[int, int, bool]:
+        """How many objects the cluster's store has, their bytes, and whether it is the one that the metadata knew before."""
         name = await lone.get(CLUSTER_KEY)
         if name is None:
-            return 0, 0  # it never had a tier
+            return 0, 0, False  # it never had a tier
         cluster = name.value.decode()
         target = open_store(self._store_options)
         try:
-            listed = partial(_sizes, target, cluster)
             if (self._folder / "objects" / cluster).is_dir():
                 self._say(f"objects go to {target.url}")
                 source = LocalStore(self._folder / "objects")
-                await anyio.to_thread.run_sync(_copy, source, target, cluster, self._say)
-            there = await anyio.to_thread.run_sync(listed)
+                await anyio.to_thread.run_sync(copy_objects, source, target, cluster, self._say)
+            there = await anyio.to_thread.run_sync(sizes_below, target, cluster)
+            store_id = await anyio.to_thread.run_sync(store_identity, target, cluster, "")
         finally:
             target.close()
-        await _check_listed(ObjectCatalog(lone, wall_ms=now_ms), there, target.url)
-        return len(there), sum(there.values())
+        await check_listed(lone, there, target.url)
+        return len(there), sum(there.values()), await is_store(lone, store_id)
 
     async def _write_metadata(self, writes: list[Put]) -> None:
         """The prefix holds these and the mark, and nothing that an earlier attempt left."""
@@ -256,97 +242,4 @@ class _Move:
             ],
             guards=[Absent(IDENTITY)],
         )
-        for part in parts(writes):
-            await self._etcd.transact(part)
-        found, _ = await read_all(self._etcd, everything)
-        if {each.key: each.value for each in found if each.key != ADOPTING} != {
-            each.key: each.value for each in writes
-        }:
-            raise ClusterMismatch(
-                f"{self._url} does not hold what was written there: somebody else writes there too. Choose a prefix of its own",
-                field="metadata.url",
-                value=self._url,
-            )
-
-
-def moved(items: Iterable[KeyValue], broker_id: int) -> Iterator[Put]:
-    """A lone broker's metadata as one of several has it: with ids in place of create revisions, and an audit of its own. Pure."""
-    own_audit = TopicName.parse(f"{AUDIT_TOPIC}-{broker_id}")
-    audit = TopicName.parse(AUDIT_TOPIC)
-    renamed = {
-        keys.topic_key(audit): keys.topic_key(own_audit),
-        keys.epoch_key(audit): keys.epoch_key(own_audit),
-    }
-    for item in items:
-        key, value = item.key, item.value
-        if item.lease_id is not None or any(key in left for left in _LONE):
-            continue
-        if key in keys.TOPICS:
-            topic = TopicSpec.from_json(value, key=key)
-            name = str(own_audit) if topic.name == str(audit) else topic.name
-            value = replace(topic, name=name, identity=topic.identity or item.create_revision).to_json()
-        elif key in keys.PARTITIONED:
-            parent = PartitionedSpec.from_json(value, key=key)
-            value = replace(parent, identity=parent.identity or item.create_revision).to_json()
-        elif key in keys.SUBSCRIPTIONS:
-            one = SubscriptionSpec.from_json(value, key=key)
-            name = str(own_audit) if one.topic == str(audit) else one.topic
-            value = replace(one, topic=name, identity=one.identity or item.create_revision).to_json()
-        elif key in SUBJECTS:
-            subject = SubjectSpec.from_json(value, key=key)
-            value = replace(subject, identity=subject.identity or item.create_revision).to_json()
-        elif key in keys.ASSIGNMENTS:
-            place = AssignmentRecord.from_json(value, key=key)
-            if place.topic == str(audit):
-                value = replace(place, topic=str(own_audit)).to_json()
-        elif key.startswith(_AUDIT_STATE):
-            key = f"{_AUDIT_STATE}{broker_id}/{key.removeprefix(_AUDIT_STATE)}"
-        yield Put(renamed.get(key, key), value)
-
-
-def _sizes(store: ObjectStore, cluster: str) -> dict[str, int]:
-    return {each.key: each.bytes for each in store.list(cluster)}
-
-
-def _copy(source: ObjectStore, target: ObjectStore, cluster: str, say: Say) -> None:
-    """Copy what is below `cluster`, but for whose it is; what is there already is compared, and stays. Blocking."""
-    there = _sizes(target, cluster)
-    done = 0
-    for fact in source.list(cluster):
-        if fact.key.startswith(f"{cluster}/owner/"):
-            continue
-        if fact.key not in there:
-            target.put(fact.key, source.read(fact.key, 0, fact.bytes))
-        if there.get(fact.key, fact.bytes) != fact.bytes or _digest(target, fact.key, fact.bytes) != _digest(
-            source, fact.key, fact.bytes
-        ):
-            raise CorruptObject(
-                f"{fact.key} in {target.url} is not what it is in {source.url}: choose a tier.url that is empty, or remove that object there",
-                store=target.url,
-                key=fact.key,
-                cause="adopt",
-            )
-        done += 1
-        if done % 1000 == 0:
-            say(f"{done} objects are in {target.url}")
-
-
-def _digest(store: ObjectStore, key: str, size: int) -> str:
-    digest = hashlib.sha256()
-    for start in range(0, size, _PIECE_BYTES):
-        digest.update(store.read(key, start, min(size, start + _PIECE_BYTES)))
-    return digest.hexdigest()
-
-
-async def _check_listed(catalog: ObjectCatalog, there: dict[str, int], url: str) -> None:
-    """Raise `ObjectMissing` where the catalog has an object that the cluster's store has not."""
-    for topic_id, head in (await catalog.heads()).items():
-        async for entry in catalog.entries(topic_id):
-            key = f"{head.folder}/{entry.name}"
-            if there.get(key) != entry.bytes:
-                raise ObjectMissing(
-                    f"{key} is not in {url}, nor in the data directory, and the broker's catalog lists it: if its objects are in "
-                    "another store, set DANUBE_TIER__URL to that one. Nothing was changed on etcd",
-                    store=url,
-                    key=key,
-                )
+        await write_compared(self._etcd, writes, where=self._url, mark=ADOPTING)

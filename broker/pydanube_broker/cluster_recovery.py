@@ -23,13 +23,14 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import anyio
-from pydanube_core.errors import ClusterMismatch, Conflict, InvalidArgument
+from pydanube_core.errors import ClusterMismatch, InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import (
@@ -50,7 +51,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment, EpochRecord
 from pydanube_broker.cluster.bulk_writes import Say, parts, raise_revision
 from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId
-from pydanube_broker.cluster.membership import IncarnationRecord
+from pydanube_broker.cluster.membership import IncarnationRecord, check_nobody_registered
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.data_dir import DataDir
 from pydanube_broker.journal import Disk, HelperPreparer, Journal, JournalOptions
@@ -126,26 +127,34 @@ async def recover(
                 field="data.dir",
                 data_dir=str(folder),
             )
-        hub = Hub()
-        hub.journal = Journal(
-            folder / "journal",
-            JournalOptions(
-                segment_bytes=settings.journal.segment_bytes,
-                tail_cache_bytes=settings.journal.tail_cache_bytes,
-            ),
-            hub,
-            disk=Disk(),
-            syncer=InlineSyncer(Disk()),
-            preparer=HelperPreparer(),
-        )
-        found = hub.journal.recover(hub.begins)
-        stack.callback(hub.journal.abandon)
-        newest = newest_id(hub.states.values(), (header.topic_id for header, _ in found.tail))
+        hub, newest = stack.enter_context(journal_of(settings, folder))
         etcd = await stack.enter_async_context(EtcdStore(options_of(settings)))
         child = TierChild(store_options(settings, folder, spool=str(data_dir.broker_id)))
         stack.push_async_callback(child.close)
         one = _OneDirectory(settings, data_dir, home, hub, etcd, child, say)
         return await one.run(newest, tuple(without))
+
+
+@contextmanager
+def journal_of(settings: Settings, folder: Path) -> Iterator[tuple[Hub, int]]:
+    """Read the journal of a stopped broker, which is left as it is: the states of its topics, and the highest id that it knows."""
+    hub = Hub()
+    hub.journal = Journal(
+        folder / "journal",
+        JournalOptions(
+            segment_bytes=settings.journal.segment_bytes,
+            tail_cache_bytes=settings.journal.tail_cache_bytes,
+        ),
+        hub,
+        disk=Disk(),
+        syncer=InlineSyncer(Disk()),
+        preparer=HelperPreparer(),
+    )
+    found = hub.journal.recover(hub.begins)
+    try:
+        yield hub, newest_id(hub.states.values(), (header.topic_id for header, _ in found.tail))
+    finally:
+        hub.journal.abandon()
 
 
 class _OneDirectory:
@@ -264,15 +273,7 @@ class _OneDirectory:
 
     async def _begin(self) -> Recovering | None:
         """Let no broker start until the directories of all were seen."""
-        members, _ = await read_all(self._etcd, keys.MEMBERS)
-        if members:
-            names = ", ".join(str(keys.number_in_key(item.key)) for item in members)
-            raise Conflict(
-                f"brokers are registered on {self._url} ({names}): stop all of them, and wait for 10 s where one was killed, or "
-                "where etcd was restored with what it knew of them. Nothing was changed",
-                field="metadata.url",
-                value=self._url,
-            )
+        await check_nobody_registered(self._etcd, self._url)
         waiting = tuple(sorted(await self._brokers()))
         self._say(f"no broker starts on {self._url} until this is done for {', '.join(waiting)}")
         begun = Recovering(recovery=secrets.token_hex(_ID_BYTES), waiting=waiting)

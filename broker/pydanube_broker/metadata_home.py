@@ -5,7 +5,7 @@ cursors are two halves of one state, as `topics.agreement` says of the files. On
 
 | who | where | what |
 |---|---|---|
-| the prefix | `/cluster/identity` | a random id, made with the first broker, and that of the last recovery (`cluster_recovery`) |
+| the prefix | `/cluster/identity` | a random id, made with the first broker, that of the last recovery (`cluster_recovery`), and whom it was released to (`release`) |
 | the prefix | `/cluster/brokers/<id>` | a broker that uses it: its directory, and the life of it |
 | the directory | `cluster.json` | that id, the highest revision seen, its present life and the one it was about to begin |
 
@@ -53,7 +53,7 @@ IDENTITY: Final = "/cluster/identity"
 ADOPTING: Final = "/cluster/adopting"  # until then: which directory is being moved there (`adoption`)
 RECOVERING: Final = "/cluster/recovering"  # brokers whose directories a restored etcd is still to hear of
 RESIDENTS: Final = KeyRange.prefix("/cluster/brokers/")
-_FILE: Final = "cluster.json"
+CLUSTER_FILE: Final = "cluster.json"
 SQLITE: Final = "metadata.sqlite"
 _WAIT_S: Final = 2.0  # between two attempts of a start that waits for etcd
 
@@ -68,11 +68,12 @@ class Home:
     life: str = ""
     next_life: str = ""
     recovery: str = ""  # the last one that the directory took part in
+    released: bool = False  # the broker is about to go on alone (`release`)
 
     @staticmethod
     def read(folder: Path) -> Home | None:
         """None for a directory that has never been on etcd."""
-        file = folder / _FILE
+        file = folder / CLUSTER_FILE
         try:
             return Home(**json.loads(file.read_bytes()))
         except FileNotFoundError:
@@ -86,15 +87,20 @@ class Home:
             ) from error
 
     def write(self, folder: Path) -> None:
-        write_synced(folder / _FILE, json.dumps(asdict(self)) + "\n")
+        write_synced(folder / CLUSTER_FILE, json.dumps(asdict(self)) + "\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The value of `/cluster/identity`. `recovery`: the last time that the cluster went on with an older etcd, a random id."""
+    """The value of `/cluster/identity`.
+
+    `recovery`: the last time that the cluster went on with an older etcd, a random id. `released`: the broker that goes on alone
+    since, with all topics.
+    """
 
     cluster_id: str
     recovery: str = ""
+    released: str = ""
 
     @classmethod
     def of(cls, value: bytes) -> Identity:
@@ -215,6 +221,7 @@ async def opened_metadata(
             check_ids(file, newest_id, embedded.statistics().revision)
             yield embedded
         return
+    _check_not_between(home, folder)
     if (folder / SQLITE).exists():
         raise _mismatch(
             f"{folder} is a lone broker's: its topics are in {SQLITE}, of which etcd knows nothing. Start it without "
@@ -245,20 +252,26 @@ async def look_at_metadata(settings: Settings, folder: Path) -> None:
         identity = await store.get(IDENTITY)
         if home is not None:
             found = None if identity is None else Identity.of(identity.value)
-            _check_home(home, found, store.statistics().revision, 0, str(options.address), folder)
+            check_home(home, found, store.statistics().revision, 0, str(options.address), folder)
 
 
 def _check_embedded(home: Home | None, folder: Path) -> None:
-    if home is not None and (folder / SQLITE).exists():
-        raise _mismatch(
-            f"{folder} is being moved to the cluster on {home.metadata}, and that was interrupted: go on with "
-            f"danube cluster adopt {folder} --metadata {home.metadata}",
-            folder,
-        )
+    _check_not_between(home, folder)
     if home is not None:
         raise _mismatch(
-            f"{folder} belongs to the cluster on {home.metadata}, where its metadata is: start with --metadata {home.metadata}. There "
-            "is no way back to a broker without etcd; a cluster of one broker is as good as one",
+            f"{folder} belongs to the cluster on {home.metadata}, where its metadata is: start with --metadata {home.metadata}. The "
+            f"last broker of a cluster can go on without etcd: danube cluster release {folder} --metadata {home.metadata}",
+            folder,
+        )
+
+
+def _check_not_between(home: Home | None, folder: Path) -> None:
+    """Raise `ClusterMismatch` where the directory was on its way to a cluster, or back, when that was interrupted."""
+    if home is not None and (home.released or (folder / SQLITE).exists()):
+        way, command = ("from", "release") if home.released else ("to", "adopt")
+        raise _mismatch(
+            f"{folder} is being moved {way} the cluster on {home.metadata}, and that was interrupted: go on with "
+            f"danube cluster {command} {folder} --metadata {home.metadata}",
             folder,
         )
 
@@ -279,26 +292,21 @@ async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: s
     """Check that directory and prefix belong together, then take the broker's id there for this life of the directory."""
     folder, revision = data_dir.path, store.statistics().revision
     identity = await store.get(IDENTITY)
-    waiting = await store.get(RECOVERING)
-    if waiting is not None:
-        raise _mismatch(
-            f"{url} was restored from an older snapshot, and is recovered now: no broker starts before danube cluster recover "
-            f"was called for the data directories of {', '.join(Recovering.of(waiting.value).waiting) or 'all brokers'}",
-            folder,
-        )
+    await check_not_recovering(store, url, folder)
     if home is None and newest_id:
         raise CorruptJournal(
-            f"{folder} holds messages, and neither {_FILE} nor {SQLITE} says to which topics they belong. Nothing was "
+            f"{folder} holds messages, and neither {CLUSTER_FILE} nor {SQLITE} says to which topics they belong. Nothing was "
             "changed. Restore the whole directory from a backup, or choose another --data-dir",
             value=str(folder),
         )
     if home is not None:
-        _check_home(
+        check_home(
             home, None if identity is None else Identity.of(identity.value), revision, newest_id, url, folder
         )
     if identity is None:
         identity = await _found(store, url, folder)
     found = Identity.of(identity.value)
+    _check_not_released(found, url, folder)
     known = home or Home(cluster_id=found.cluster_id, metadata=url, recovery=found.recovery)
     key = broker_key(data_dir.broker_id)
     resident = await store.get(key)
@@ -308,10 +316,22 @@ async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: s
     begun = replace(known, metadata=url, next_life=own.life, revision=max(known.revision, revision))
     begun.write(folder)
     guard = Absent(key) if resident is None else ModRevision(key, resident.mod_revision)
-    await store.transact([Put(key, own.to_json())], guards=[guard])
+    unchanged = ModRevision(IDENTITY, identity.mod_revision)  # not released in this moment
+    await store.transact([Put(key, own.to_json())], guards=[guard, unchanged, Absent(RECOVERING)])
     begun = replace(begun, life=own.life, next_life="")
     begun.write(folder)
     return begun
+
+
+async def check_not_recovering(store: MetadataStore, url: str, folder: Path) -> None:
+    """Raise `ClusterMismatch` while etcd, restored from a snapshot, is still to hear of directories."""
+    waiting = await store.get(RECOVERING)
+    if waiting is not None:
+        raise _mismatch(
+            f"{url} was restored from an older snapshot, and is recovered now: no broker starts before danube cluster recover "
+            f"was called for the data directories of {', '.join(Recovering.of(waiting.value).waiting) or 'all brokers'}",
+            folder,
+        )
 
 
 def resident_of(data_dir: DataDir, life: str) -> Resident:
@@ -325,7 +345,7 @@ def resident_of(data_dir: DataDir, life: str) -> Resident:
     )
 
 
-def _check_home(
+def check_home(
     home: Home, found: Identity | None, revision: int, newest_id: int, url: str, folder: Path
 ) -> None:
     """Pure: the directory has been on etcd; is that what is there now?"""
@@ -353,6 +373,17 @@ def check_identity(home: Home, found: Identity | None, url: str, folder: Path) -
         raise _mismatch(
             f"{url} is cluster {found.cluster_id}, and {folder} belongs to {home.cluster_id} (last on {home.metadata}). Nothing "
             "was changed. Correct --metadata or --data-dir",
+            folder,
+        )
+    _check_not_released(found, url, folder)
+
+
+def _check_not_released(found: Identity, url: str, folder: Path) -> None:
+    if found.released:
+        raise _mismatch(
+            f"{url} was released: broker {found.released} goes on alone, with all topics. Nothing was changed. Where that command was "
+            "interrupted, call danube cluster release for the directory of that broker again; for a new cluster choose a prefix that "
+            "is empty",
             folder,
         )
 

@@ -44,8 +44,13 @@ GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
     },
     "cluster": {
         "local": ("local_cluster.command", "local", "run several brokers and etcd on this machine"),
-        "adopt": ("adopt", "adopt", "move a lone broker to etcd, as the first of several"),
-        "recover": ("recover", "recover", "go on with an etcd that was restored from an older snapshot"),
+        "adopt": ("cluster_directory", "adopt", "move a lone broker to etcd, as the first of several"),
+        "release": ("cluster_directory", "release", "let the last broker of a cluster go on without etcd"),
+        "recover": (
+            "cluster_directory",
+            "recover",
+            "go on with an etcd that was restored from an older snapshot",
+        ),
     },
     "tls": {"init": ("tls", "init", "make an authority and certificates for a broker and its clients")},
     "report": {

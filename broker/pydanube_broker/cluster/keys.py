@@ -62,7 +62,12 @@ REMOVED: Final = KeyRange.prefix("/removed/")
 INCARNATIONS: Final = KeyRange.prefix("/incarnations/")
 
 
-class _Trees:
+def only(key: str) -> KeyRange:
+    """The range of exactly this key: keys hold no U+0000, so nothing lies between."""
+    return KeyRange(start=key, end=key + "\x01")
+
+
+class Trees:
     """Keys in any of these ranges."""
 
     def __init__(self, *trees: KeyRange) -> None:
@@ -72,7 +77,9 @@ class _Trees:
         return any(key in tree for tree in self._trees)
 
 
-FOLLOWED: Final = _Trees(REGISTRY, TOMBSTONES)
+FOLLOWED: Final = Trees(REGISTRY, TOMBSTONES)
+# What says something to several brokers on one prefix, and nothing to a lone one
+OF_SEVERAL: Final = Trees(MEMBERS, only(LEADER), REMOVED, KeyRange.prefix("/cluster/"), only(RELAY_SECRET))
 
 
 def _digits(number: int) -> str:
@@ -142,11 +149,6 @@ def verdict_key(call_id: str) -> str:
 
 def call_of_verdict(key: str) -> str:
     return key.rpartition("/")[2]
-
-
-def only(key: str) -> KeyRange:
-    """The range of exactly this key: keys hold no U+0000, so nothing lies between."""
-    return KeyRange(start=key, end=key + "\x01")
 
 
 def catalog_range(topic_id: TopicId) -> KeyRange:

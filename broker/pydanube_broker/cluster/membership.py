@@ -35,6 +35,7 @@ from pydanube_storage.metadata import (
     ModRevision,
     Put,
     Revision,
+    read_all,
 )
 from pydanube_storage.metadata.leaving import leave
 
@@ -335,3 +336,16 @@ def _next_incarnation(counter: KeyValue | None) -> Incarnation:
     except ClusterError as error:
         last = counted_at_most(counter, error)
     return Incarnation(last + 1)
+
+
+async def check_nobody_registered(store: MetadataStore, url: str) -> None:
+    """Raise `Conflict` where brokers run, or were killed a moment ago."""
+    members, _ = await read_all(store, keys.MEMBERS)
+    if members:
+        names = ", ".join(str(keys.number_in_key(item.key)) for item in members)
+        raise Conflict(
+            f"brokers are registered on {url} ({names}): stop all of them, and wait for 10 s where one was killed, or "
+            "where etcd was restored with what it knew of them. Nothing was changed",
+            field="metadata.url",
+            value=url,
+        )

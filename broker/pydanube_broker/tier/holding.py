@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
-import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +33,7 @@ from pydanube_broker.tier.ownership import (
     Known,
     Verdict,
     judge,
+    mark_of,
     note_name,
     place_of,
     read_known,
@@ -254,15 +252,12 @@ class StoreHold:
                 next_life=self.life,
             ),
         )
-        wanted = OwnerMark(
-            incarnation=following,
-            life=self.life,
+        wanted = mark_of(
+            following,
+            self.life,
             place=place,
             broker_id=self._broker_id,
-            host=socket.gethostname(),
             data_dir=str(self._data_dir),
-            pid=os.getpid(),
-            since=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         now = await self._make(wanted, scope=self._scope)
         if now != wanted:

@@ -10,18 +10,17 @@ another one, restored from its snapshot, is used beside it. Every broker looks, 
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from pydanube_core.errors import ClusterMismatch
 from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, ModRevision, Put, Revision
 from pydanube_storage.objects import OwnerMark
+
+from pydanube_broker.tier.ownership import mark_of
 
 SCOPE: Final = "metadata"
 _KEY: Final = "/tier/metadata"
@@ -128,15 +127,12 @@ class MetadataWitness:
 
     async def _leave(self, noted: Noted) -> None:
         broker_id, data_dir = self._me
-        mark = OwnerMark(
-            incarnation=max((noted.read_at, *(number + 1 for number, _ in noted.marks))),
-            life=secrets.token_hex(_LIFE_BYTES),
+        mark = mark_of(
+            max((noted.read_at, *(number + 1 for number, _ in noted.marks))),
+            secrets.token_hex(_LIFE_BYTES),
             place="",
             broker_id=broker_id,
-            host=socket.gethostname(),
             data_dir=data_dir,
-            pid=os.getpid(),
-            since=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         with suppress(GuardFailed):  # another broker leaves one in this moment
             await note(self._metadata, noted, mark.incarnation, mark.life)

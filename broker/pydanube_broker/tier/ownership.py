@@ -26,16 +26,20 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
+import socket
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from pydanube_core.errors import Conflict, StoreOwned
-from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, ModRevision, Put, Revision
+from pydanube_storage.metadata import Absent, GuardFailed, KeyRange, MetadataStore, ModRevision, Put, Revision
 from pydanube_storage.objects import OwnerMark
 
-_KEY: Final = "/tier/owner"
+TIER: Final = KeyRange.prefix("/tier/")  # what the metadata knows of its store
+OWNER: Final = "/tier/owner"
 _STORE: Final = "/tier/store"
 
 
@@ -121,6 +125,20 @@ def place_of(data_dir: Path) -> str:
     return str(stat.st_ino)
 
 
+def mark_of(incarnation: int, life: str, *, place: str, broker_id: str, data_dir: str) -> OwnerMark:
+    """Return the mark that this process makes now."""
+    return OwnerMark(
+        incarnation=incarnation,
+        life=life,
+        place=place,
+        broker_id=broker_id,
+        host=socket.gethostname(),
+        data_dir=data_dir,
+        pid=os.getpid(),
+        since=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
 async def read_known(metadata: MetadataStore, scope: str) -> Known | None:
     """Return what this broker last knew of its store; None too where that cannot be read: then the mark in the store decides.
 
@@ -171,5 +189,11 @@ async def note_name(metadata: MetadataStore, name: StoreName, store_id: str, giv
         await metadata.transact([Put(_STORE, value.encode())], guards=[ModRevision(_STORE, name.revision)])
 
 
+async def is_store(metadata: MetadataStore, store_id: str) -> bool:
+    """Whether brokers on these metadata had the store of that name last."""
+    item = await metadata.get(_STORE)
+    return item is not None and bool(store_id) and item.value.decode().partition(" ")[0] == store_id
+
+
 def _key(scope: str) -> str:
-    return f"{_KEY}/{scope}" if scope else _KEY
+    return f"{OWNER}/{scope}" if scope else OWNER

@@ -65,6 +65,7 @@ class EmbeddedStore(StoreShell):
         path: the SQLite file, made if missing; its folder must exist. Held exclusively while open.
         clock: where leases get their time from.
         history_revisions: how many revisions a watch can look back, also after opening again.
+        first_revision: of a new file: its changes are counted from there on.
         pending: entered while a call waits for the worker thread.
         make_room: called when the disk is full; whether it freed something, so that the call is tried once more.
 
@@ -77,6 +78,7 @@ class EmbeddedStore(StoreShell):
         *,
         clock: Clock | None = None,
         history_revisions: int = DEFAULT_HISTORY_REVISIONS,
+        first_revision: int = 0,
         pending: Callable[[], AbstractContextManager[None]] | None = None,
         make_room: Callable[[], bool] | None = None,
     ) -> None:
@@ -84,6 +86,7 @@ class EmbeddedStore(StoreShell):
         self._make_room = make_room or (lambda: False)
         self._path = path
         self._history_revisions = history_revisions
+        self._first_revision = first_revision
         self._pending = pending or nullcontext
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._slots = anyio.Semaphore(_MAX_WAITING)
@@ -167,7 +170,7 @@ class EmbeddedStore(StoreShell):
     def _work(self, opened: _Request) -> None:
         worker: _Worker | None = None
         try:
-            worker = _Worker(self._path, self._clock, self._history_revisions)
+            worker = _Worker(self._path, self._clock, self._history_revisions, self._first_revision)
         except BaseException as error:
             opened.error = error
         try:
@@ -210,11 +213,11 @@ class EmbeddedStore(StoreShell):
 class _Worker:
     """Rows and engine, in the thread that owns them."""
 
-    def __init__(self, path: Path, clock: Clock, history_revisions: int) -> None:
+    def __init__(self, path: Path, clock: Clock, history_revisions: int, first_revision: int) -> None:
         self._path = path
         self._clock = clock
         self._failed = False
-        self.rows = SqliteRows(path)
+        self.rows = SqliteRows(path, first_revision=first_revision)
         try:
             self.engine = Engine(self.rows, now_ms=clock.now_ms(), history_revisions=history_revisions)
         except sqlite3.Error as error:

@@ -47,7 +47,6 @@ _SCHEMA: Final = (
         only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
         revision INTEGER NOT NULL, compacted INTEGER NOT NULL, last_lease INTEGER NOT NULL
     )""",
-    "INSERT INTO counters VALUES (1, 0, 0, 0)",
 )  # fmt: skip
 _KV_COLUMNS: Final = "key, value, create_revision, mod_revision, lease_id"
 
@@ -85,8 +84,8 @@ def translate(error: sqlite3.Error, *, path: Path, outcome: str | None = None) -
 class SqliteRows:
     """Rows over one connection; use it in the thread that opened it. Methods raise `sqlite3.Error`."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or make the file.
+    def __init__(self, path: Path, *, first_revision: int = 0) -> None:
+        """Open or make the file, a new one at that revision.
 
         Raises:
             DataDirLocked, DataDirForeign, FormatTooNew, CorruptMetadata, StoreUnavailable: the file is unchanged.
@@ -98,7 +97,7 @@ class SqliteRows:
         except sqlite3.Error as error:
             raise translate(error, path=path) from error
         try:
-            self._prepare()
+            self._prepare(first_revision)
             if is_new:
                 _sync_directory(path.parent)
         except sqlite3.Error as error:
@@ -108,7 +107,7 @@ class SqliteRows:
             self._connection.close()
             raise
 
-    def _prepare(self) -> None:
+    def _prepare(self, first_revision: int) -> None:
         run = self._connection.execute
         # Before the first access in WAL mode: then no shared memory file
         run("PRAGMA locking_mode = EXCLUSIVE")
@@ -134,6 +133,7 @@ class SqliteRows:
         if is_empty:
             for statement in _SCHEMA:
                 run(statement)
+            run("INSERT INTO counters VALUES (1, ?, ?, 0)", (first_revision, first_revision))
             run(f"PRAGMA application_id = {_APPLICATION_ID}")
             run(f"PRAGMA user_version = {METADATA_FORMAT_VERSION}")
         self.commit()

@@ -1,7 +1,8 @@
 """Whose a store is: marks `<cluster>/owner/<incarnation, 20 digits>.json`, one for each life of a broker that writes there.
 
 The highest incarnation is the owner. A mark is made only where there is none of its number, so that of two who want to
-be the next one only one is. Brokers that share a store have marks of their own, in `<cluster>/owner/<broker id>/`. Old marks are removed, but for the last few, which tell a person what happened.
+be the next one only one is. Brokers that share a store have marks of their own, in
+`<cluster>/owner/<broker id>/`. Old marks are removed, but for the last few, which tell a person what happened.
 """
 
 from __future__ import annotations
@@ -64,10 +65,10 @@ def newest_mark(store: ObjectStore, cluster: str, scope: str = "") -> OwnerMark 
 
     `scope`: the id of one of several brokers that share them, empty of a lone one.
     """
-    keys = [fact.key for fact in store.list(_folder(cluster, scope)) if _NAME.search(fact.key)]
+    keys = _marks(store, cluster, scope)
     if not keys:
         return None
-    key = max(keys)
+    key = keys[-1]
     size = store.size(key)
     if size > _MAX_BYTES:
         raise _unreadable(store.url, key, f"it has {size} bytes")
@@ -82,8 +83,7 @@ def make_mark(store: ObjectStore, cluster: str, mark: OwnerMark, scope: str = ""
     now = newest_mark(store, cluster, scope)
     assert now is not None
     if now == mark:
-        keys = sorted(fact.key for fact in store.list(_folder(cluster, scope)) if _NAME.search(fact.key))
-        for old in keys[:-_KEPT]:
+        for old in _marks(store, cluster, scope)[:-_KEPT]:
             store.delete(old)
     return now
 
@@ -105,6 +105,16 @@ def store_identity(store: ObjectStore, cluster: str, proposed: str) -> str:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _unreadable(store.url, key, repr(error)[:100]) from error
     raise _unreadable(store.url, key, f"it has {size} bytes")
+
+
+def _marks(store: ObjectStore, cluster: str, scope: str) -> list[str]:
+    """The keys of the marks of one scope, ascending: those of others lie in folders below a lone broker's."""
+    folder = _folder(cluster, scope)
+    return sorted(
+        fact.key
+        for fact in store.list(folder)
+        if fact.key.rpartition("/")[0] == folder and _NAME.search(fact.key)
+    )
 
 
 def _unreadable(store: str, key: str, why: str) -> CorruptObject:

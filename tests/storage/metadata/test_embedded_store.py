@@ -60,6 +60,16 @@ async def test_keys_and_revisions_go_on_after_opening_again(path: Path) -> None:
         assert await store.transact([Put("/a", b"3")]) == 3
 
 
+async def test_a_new_file_goes_on_above_the_revision_of_another_store(path: Path) -> None:
+    async with EmbeddedStore(path, first_revision=500) as store:
+        assert await store.transact([Put("/a", b"1")]) == 501
+        with pytest.raises(Compacted):
+            async with store.watch(EVERYTHING, from_revision=Revision(500)) as events:
+                await anext(events)
+    async with EmbeddedStore(path, first_revision=9) as store:
+        assert store.statistics().revision == 501, "an older file has its own"
+
+
 async def test_revision_of_a_deleted_key_is_not_used_again_after_opening(path: Path) -> None:
     async with EmbeddedStore(path) as store:
         await store.transact([Put("/a", b"")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,15 @@ def test_a_mark_that_is_none_is_named_with_what_to_do(tmp_path: Path, data: byte
 def test_any_bytes_are_a_mark_or_refused(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(CorruptObject):
         _said(tmp_path, data)
+
+
+def test_marks_of_several_brokers_are_not_those_of_a_lone_one(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    several = replace(MARK, incarnation=900)
+    assert make_mark(store, "c", several, "12") == several
+    assert newest_mark(store, "c") is None
+    assert make_mark(store, "c", MARK) == MARK
+    assert newest_mark(store, "c", "12") == several
 
 
 def test_other_files_beside_the_marks_are_nobodys(tmp_path: Path) -> None:

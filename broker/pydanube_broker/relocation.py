@@ -1,0 +1,158 @@
+"""What `adoption` and `release` share: a stopped broker's metadata and objects go to another place, and are compared there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from pydanube_core.errors import ClusterMismatch, CorruptObject, ObjectMissing
+from pydanube_core.names import AUDIT_TOPIC, TopicName
+from pydanube_storage.catalog import ObjectCatalog
+from pydanube_storage.metadata import KeyRange, KeyValue, MetadataStore, Put, read_all
+from pydanube_storage.objects import ObjectStore
+
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.assignment import AssignmentRecord
+from pydanube_broker.cluster.bulk_writes import Say, parts
+from pydanube_broker.cluster.records import PartitionedSpec, SubscriptionSpec, TopicSpec
+from pydanube_broker.schema.keys import SUBJECTS
+from pydanube_broker.schema.records import SubjectSpec
+from pydanube_broker.topics.topic import now_ms
+
+_AUDIT_STATE: Final = "/admin/audit/"
+_PIECE_BYTES: Final = 8 << 20
+
+
+def relocated(
+    items: Iterable[KeyValue],
+    left: Container[str],
+    *,
+    audit_from: int | None,
+    audit_to: int | None,
+) -> Iterator[Put]:
+    """Return a broker's metadata as another store is to have them: ids in place of create revisions, and the audit renamed. Pure.
+
+    Args:
+        left: keys that stay behind, as all with a lease do.
+        audit_from, audit_to: whose the audit is, here and there: the broker's id, None for a lone one.
+    """
+    before, after = _audit_of(audit_from), _audit_of(audit_to)
+    state_before, state_after = _audit_state_of(audit_from), _audit_state_of(audit_to)
+    renamed = {
+        keys.topic_key(before): keys.topic_key(after),
+        keys.epoch_key(before): keys.epoch_key(after),
+    }
+
+    def name_of(topic: str) -> str:
+        return str(after) if topic == str(before) else topic
+
+    for item in items:
+        key, value = item.key, item.value
+        if item.lease_id is not None or key in left:
+            continue
+        if key in keys.TOPICS:
+            topic = TopicSpec.from_json(value, key=key)
+            identity = topic.identity or item.create_revision
+            value = replace(topic, name=name_of(topic.name), identity=identity).to_json()
+        elif key in keys.PARTITIONED:
+            parent = PartitionedSpec.from_json(value, key=key)
+            value = replace(parent, identity=parent.identity or item.create_revision).to_json()
+        elif key in keys.SUBSCRIPTIONS:
+            one = SubscriptionSpec.from_json(value, key=key)
+            identity = one.identity or item.create_revision
+            value = replace(one, topic=name_of(one.topic), identity=identity).to_json()
+        elif key in SUBJECTS:
+            subject = SubjectSpec.from_json(value, key=key)
+            value = replace(subject, identity=subject.identity or item.create_revision).to_json()
+        elif key in keys.ASSIGNMENTS:
+            place = AssignmentRecord.from_json(value, key=key)
+            value = replace(place, topic=name_of(place.topic)).to_json()
+        elif key.startswith(state_before):
+            rest = key.removeprefix(state_before)
+            if not rest.partition("/")[0].isdecimal():  # else another broker's
+                key = state_after + rest
+        yield Put(renamed.get(key, key), value)
+
+
+def _audit_of(broker_id: int | None) -> TopicName:
+    return TopicName.parse(AUDIT_TOPIC if broker_id is None else f"{AUDIT_TOPIC}-{broker_id}")
+
+
+def _audit_state_of(broker_id: int | None) -> str:
+    return _AUDIT_STATE if broker_id is None else f"{_AUDIT_STATE}{broker_id}/"
+
+
+async def write_compared(store: MetadataStore, writes: list[Put], *, where: str, mark: str = "") -> None:
+    """Write to a store that is empty, but for a mark, and read it back. Raises `ClusterMismatch`: it holds something else."""
+    for part in parts(writes):
+        await store.transact(part)
+    found, _ = await read_all(store, KeyRange.prefix("/"))
+    if {each.key: each.value for each in found if each.key != mark} != {
+        each.key: each.value for each in writes
+    }:
+        raise ClusterMismatch(
+            f"{where} does not hold what was written there: somebody else writes there too. Choose a place of its own",
+            field="metadata.url",
+            value=where,
+        )
+
+
+def sizes_below(store: ObjectStore, cluster: str) -> dict[str, int]:
+    """Return the size of each object of a cluster by its key. Blocking."""
+    return {each.key: each.bytes for each in store.list(cluster)}
+
+
+def copy_objects(
+    source: ObjectStore, target: ObjectStore, cluster: str, say: Say, *, left: tuple[str, ...] = ("owner",)
+) -> None:
+    """Copy what is below `cluster`, each read back; what is there already is compared, and stays. Blocking.
+
+    `left`: folders that are not copied.
+
+    Raises `CorruptObject`: the target has another object under that key.
+    """
+    there = sizes_below(target, cluster)
+    behind = tuple(f"{cluster}/{each}/" for each in left)
+    done = 0
+    for fact in source.list(cluster):
+        if fact.key.startswith(behind):
+            continue
+        if fact.key not in there:
+            target.put(fact.key, source.read(fact.key, 0, fact.bytes))
+        if there.get(fact.key, fact.bytes) != fact.bytes or _digest(target, fact.key, fact.bytes) != _digest(
+            source, fact.key, fact.bytes
+        ):
+            raise CorruptObject(
+                f"{fact.key} in {target.url} is not what it is in {source.url}: remove that object there, or choose a place that is "
+                "empty",
+                store=target.url,
+                key=fact.key,
+                cause="differs",
+            )
+        done += 1
+        if done % 1000 == 0:
+            say(f"{done} objects are in {target.url}")
+
+
+def _digest(store: ObjectStore, key: str, size: int) -> str:
+    digest = hashlib.sha256()
+    for start in range(0, size, _PIECE_BYTES):
+        digest.update(store.read(key, start, min(size, start + _PIECE_BYTES)))
+    return digest.hexdigest()
+
+
+async def check_listed(metadata: MetadataStore, there: dict[str, int], url: str) -> None:
+    """Raise `ObjectMissing` where the catalog has an object that is not among those which are `there`, by size, at `url`."""
+    catalog = ObjectCatalog(metadata, wall_ms=now_ms)
+    for topic_id, head in (await catalog.heads()).items():
+        async for entry in catalog.entries(topic_id):
+            key = f"{head.folder}/{entry.name}"
+            if there.get(key) != entry.bytes:
+                raise ObjectMissing(
+                    f"{key} is not in {url}, nor in the data directory, and the broker's catalog lists it: if its objects are in "
+                    "another store, set DANUBE_TIER__URL to that one. Nothing was changed on etcd",
+                    store=url,
+                    key=key,
+                )

@@ -1,0 +1,138 @@
+"""`danube cluster adopt|release|recover`: what is done to the data directory of a broker that is stopped, and to etcd."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pydanube_cli.command import Common, command
+from pydanube_cli.config import ConfigOption
+from pydanube_cli.ready import program_name
+from pydanube_cli.render import print_json
+from pydanube_cli.runtime import run_async
+
+if TYPE_CHECKING:
+    from pydanube_broker.settings import Settings
+
+_Directory = Annotated[Path, typer.Argument(metavar="DATA_DIR", help="Of a broker, which is stopped.")]
+_Metadata = Annotated[
+    str, typer.Option("--metadata", metavar="URL", help="Of the cluster: etcd://host:port[,host:port]/prefix")
+]
+
+
+def _settings(config: Path | None, data_dir: Path, metadata: str) -> Settings:
+    from pydanube_broker.settings_load import load_settings
+
+    # What these commands do is said in lines of their own
+    logging.getLogger("pydanube").addHandler(logging.NullHandler())
+    return load_settings(config, os.environ, overrides={"data.dir": str(data_dir), "metadata.url": metadata})
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@command(
+    examples=[
+        "DANUBE_TIER__URL=/mnt/danube-objects danube cluster adopt ./danube-data --metadata etcd://h1:2379,h2:2379/production",
+    ]
+)
+def adopt(*, common: Common, data_dir: _Directory, metadata: _Metadata, config: ConfigOption = None) -> None:
+    """Move a lone broker to etcd, on an empty prefix: topics, messages, cursors and objects stay; others can join it then.
+
+    Killed or failed, it goes on when it is called again.
+    """
+    from pydanube_broker.adoption import adopt as move
+
+    done = run_async(partial(move, _settings(config, data_dir, metadata), say=_say))
+    if common.as_json:
+        print_json(asdict(done))
+        return
+    print(
+        f"Broker {done.broker_id} is of cluster {done.cluster_id}. Start it, and others beside it:\n"
+        f"  {program_name()} up --data-dir {data_dir} --metadata {done.metadata}"
+    )
+
+
+@command(
+    examples=[
+        "DANUBE_TIER__URL=/mnt/danube-objects danube cluster release ./danube-data --metadata etcd://h1:2379,h2:2379/production",
+    ]
+)
+def release(
+    *,
+    common: Common,
+    data_dir: _Directory,
+    metadata: _Metadata,
+    copy_objects: Annotated[
+        bool,
+        typer.Option(
+            "--copy-objects",
+            help="Copy the objects to DATA_DIR; else they stay in the store that was shared.",
+        ),
+    ] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Let the last broker of a cluster go on alone, without etcd: topics, messages, cursors and all ids stay.
+
+    The other brokers were removed before. Killed or failed, it goes on when it is called again.
+    """
+    from pydanube_broker.release import release as move
+
+    settings = _settings(config, data_dir, metadata)
+    done = run_async(partial(move, settings, copy=copy_objects, say=_say))
+    if common.as_json:
+        print_json(asdict(done))
+        return
+    tier = "" if copy_objects else f"DANUBE_TIER__URL={settings.tier.url} "
+    print(
+        f"Broker {done.broker_id} is of no cluster any more. Its objects are in {done.url}. Start it:\n"
+        f"  {tier}{program_name()} up --data-dir {data_dir}"
+    )
+
+
+@command(
+    examples=[
+        "DANUBE_TIER__URL=/mnt/danube-objects danube cluster recover ./broker-1 --metadata etcd://h1:2379,h2:2379/production",
+    ]
+)
+def recover(
+    *,
+    common: Common,
+    data_dir: _Directory,
+    metadata: _Metadata,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without", metavar="BROKER_ID", help="Whose directory is gone for good; may be repeated."
+        ),
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Let a cluster go on after etcd was restored from an older snapshot: once for the data directory of each broker.
+
+    All brokers are stopped. Killed or failed, it goes on when it is called again.
+    """
+    from pydanube_broker.cluster_recovery import recover as tell
+
+    settings = _settings(config, data_dir, metadata)
+    done = run_async(partial(tell, settings, without=tuple(without or ()), say=_say))
+    if common.as_json:
+        print_json(asdict(done))
+    elif done.waiting:
+        print(
+            f"Broker {done.broker_id} is recovered. Call this for the data directories of {', '.join(done.waiting)} too, where they "
+            "are; no broker starts before. Where one is gone for good: --without BROKER_ID"
+        )
+    else:
+        print(
+            f"Broker {done.broker_id} is recovered, and so is the cluster: start its brokers.\n"
+            f"  {program_name()} up --data-dir {data_dir} --metadata {metadata}"
+        )
