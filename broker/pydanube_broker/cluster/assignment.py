@@ -37,7 +37,7 @@ from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.cluster.membership import MemberRecord
-from pydanube_broker.cluster.move_record import MoveRecord, Stage
+from pydanube_broker.cluster.move_record import MAX_PARTS, HandOverPart, MoveRecord, Stage
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.set_aside import Aside, counted_at_most
 
@@ -92,6 +92,11 @@ class Assignment:
         return self.stage is Stage.SERVING or (
             self.stage is Stage.MOVING and self.move is not None and self.move.ready is None
         )
+
+    @property
+    def offered(self) -> tuple[HandOverPart, ...]:
+        """What is in the store of a move under way, as far as a last part may follow it."""
+        return () if self.move is None or len(self.move.parts) == MAX_PARTS else self.move.parts
 
     @property
     def heads_for(self) -> BrokerId:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -24,14 +23,13 @@ from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.joined import JoinedBroker
 from pydanube_broker.cluster.move import Witnesses, take_away, transaction
-from pydanube_broker.cluster.move_record import MAX_PARTS, Stage
+from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.records import DispatchStrategy
 from pydanube_broker.cluster.removal import is_registered, remove, removed_among
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.serving.hand_over_writer import HandOverWriter
 from pydanube_broker.tier.kept_states import KeptStates
-from pydanube_broker.topics.fragment import Section
-from pydanube_broker.topics.left_behind import left_behind
+from pydanube_broker.topics.left_behind import last_section
 from pydanube_broker.topics.log_state import LogState
 from pydanube_broker.topics.topic import now_ms
 
@@ -150,27 +148,19 @@ class TakingAway:
             if now.broker_id != owner or not self._is_to_go(now):
                 return
             head = await self._objects.head(topic_id)
-            state = replace(said.get(topic_id) or LogState(topic_id))
-            if head is not None:
-                state.start_offset = max(state.start_offset, head.head.start_offset)
-                state.tiered_offset = head.head.tiered_offset
-            parts = () if now.move is None or len(now.move.parts) == MAX_PARTS else now.move.parts
-            begin = parts[-1].end_offset if parts else state.needed_offset
-            left = left_behind(state, begin=begin, starts=self._starts(topic_id))
-            section = Section(
-                topic_id=topic_id,
-                epoch=now.epoch,
-                first_offset=begin,
-                end_offset=left.next_offset,
-                batches=(),
-                state=left,
+            section = last_section(
+                now, said.get(topic_id), None if head is None else head.head, self._starts(topic_id)
             )
+            assert section.state is not None
             part = await self._writer.write(section)
-            change = take_away(now, item.mod_revision, (*parts, part), target, at_ms=now_ms())
+            change = take_away(now, item.mod_revision, (*now.offered, part), target, at_ms=now_ms())
             name = now.topic
             folder = topic_folder(self._cluster, name.namespace, name.name, topic_id)
             witnesses = Witnesses(
-                head=head, folder=folder, start_offset=state.start_offset, resumes_at=left.next_offset
+                head=head,
+                folder=folder,
+                start_offset=section.state.start_offset,
+                resumes_at=section.end_offset,
             )
             writes, guards = transaction(change, witnesses)
             await self._store.transact(writes, guards=guards)
@@ -184,8 +174,8 @@ class TakingAway:
                 extra={
                     "topic": str(now.topic),
                     "broker_id": str(owner),
-                    "known_to": begin,
-                    "goes_on_at": left.next_offset,
+                    "known_to": section.first_offset,
+                    "goes_on_at": section.end_offset,
                 },
             )
 

@@ -10,8 +10,16 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment, EpochCounter, EpochRecord
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
-from pydanube_broker.cluster.move import Change, Standing, Step, Witnesses, leaders_change, transaction
-from pydanube_broker.cluster.move_record import HandOverPart
+from pydanube_broker.cluster.move import (
+    Change,
+    Standing,
+    Step,
+    Witnesses,
+    leaders_change,
+    take_away,
+    transaction,
+)
+from pydanube_broker.cluster.move_record import HandOverPart, Stage
 from pydanube_broker.cluster.move_seat import (
     Commit,
     Copy,
@@ -29,17 +37,22 @@ from pydanube_broker.cluster.move_seat import (
 from pydanube_broker.journal.records import Kind, RecordHeader
 from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot, apply_deltas, encode_delta
 from pydanube_broker.topics.fragment import FragmentBuilder, Held, HeldBy, Holdings, Section, read_section
+from pydanube_broker.topics.left_behind import last_section
 from pydanube_broker.topics.log_state import (
     LogState,
+    decode_head,
     encode_cursor_body,
+    encode_head,
     encode_open_body,
     encode_release_body,
+    encode_session_body,
     encode_state,
     replay_record,
 )
+from pydanube_broker.topics.producers import Opening
 from pydanube_core.batch import BROKER_PART_BYTES, broker_part, encode_batch
 from pydanube_core.batch.layout import PRODUCER_PART
-from pydanube_core.errors import ClusterError, OutOfSequence
+from pydanube_core.errors import ClusterError, Fenced, OutOfSequence, ProducerUnknown
 from pydanube_storage.catalog.catalog import Committed, head_key
 from pydanube_storage.catalog.records import CatalogHead
 from pydanube_storage.metadata import Absent, GuardFailed, LeaseId, ModRevision, Put, Revision
@@ -52,6 +65,8 @@ HEARTBEAT_MS: Final = 3_000
 TICK_MS: Final = 1_000
 SUBSCRIPTION: Final = 900
 PRODUCER, TOKEN = 1, 7
+SESSION: Final = 100_000  # sequences, by which a message is known here, of one session of the producer
+SAY_MS: Final = 5_000
 LITTLE_BYTES: Final = 600  # some messages: what is offered at once may be more
 Reply = Callable[[Any], None]
 
@@ -125,19 +140,24 @@ class SimBroker:
                 self.forget(topic_id, run)
         self.world.note(f"broker {self.id} starts life {self.life}")
         self._follow()
+        self.later(self.world.random.randint(0, SAY_MS), self._say)
         self.later(0, self._heartbeat)
         self.later(TICK_MS, self._tick)
 
     def new_seat(self, held: Epoch) -> Seat:
         return Seat(self.id, Incarnation(self.life), held=held, little_bytes=LITTLE_BYTES)
 
-    def crash(self) -> None:
+    def crash(self, *, for_good: bool = False) -> None:
         self.world.note(f"broker {self.id} crashes")
         kept = self.world.random.randint(self.synced, len(self.disk))
         del self.disk[kept:]
-        self.up, self.watching = False, False
+        self.end()
+        if not for_good:
+            self.world.after(self.world.random.randint(500, 15_000), self._start_again)
+
+    def end(self) -> None:
+        self.up, self.watching, self.leadership = False, False, None
         self.life += 1  # what is under way ends
-        self.world.after(self.world.random.randint(500, 15_000), self._start_again)
 
     def _start_again(self) -> None:
         if not self.up:
@@ -177,17 +197,25 @@ class SimBroker:
     def _follow(self) -> None:
         """Read every assignment, and watch from there."""
 
-        def work() -> list[tuple[TopicId, Assignment, Revision]]:
+        def work() -> list[tuple[TopicId, Assignment, Revision]] | None:
+            if self.is_removed():
+                return None
             self.watching, self._watched_at_ms = True, self.world.now_ms
             return [(topic_id, *self.etcd.assignment(topic_id)) for topic_id in self.histories]
 
         def done(outcome: Any) -> None:
             if isinstance(outcome, (Unknown, ClusterError)):
                 self._follow()
-                return
-            self.later(self.reading_ms(), lambda: self.saw_all(outcome))
+            elif outcome is None:
+                self.end()
+            else:
+                self.later(self.reading_ms(), lambda: self.saw_all(outcome))
 
         self.ask(work, done)
+
+    def is_removed(self) -> bool:
+        """Asked of etcd, in a request."""
+        return self.etcd.engine.get(keys.removed_key(self.id)) is not None
 
     def reading_ms(self) -> int:
         """How long a start takes to read the assignments, which are more than one page."""
@@ -261,12 +289,18 @@ class SimBroker:
         run.history.check_serves(self.id, epoch, truth)
         require(run.state is not None, "it serves a topic of which it has nothing")
         assert run.state is not None
-        run.history.check_log(self._readable(run), self._cursor(run.state))
+        self.check_log(run)
         for again in self._take_waiting(run):
             again()
 
+    def check_log(self, run: Run) -> None:
+        assert run.state is not None
+        if self.id not in run.history.removed:
+            run.history.check_log(self._readable(run), run.committed, self._cursor(run.state))
+
     def _readable(self, run: Run) -> list[Stored]:
-        return [each for each in run.log if each.offset < run.committed]
+        tiered, end = run.history.tiered, run.history.tiered_end
+        return [*tiered, *(each for each in run.log if end <= each.offset < run.committed)]
 
     @staticmethod
     def _cursor(state: LogState) -> CursorSnapshot:
@@ -274,6 +308,8 @@ class SimBroker:
 
     def _write(self, topic_id: TopicId, run: Run, turn: int, *, final: bool) -> None:
         """Write a section with what no part has yet, and read it back. The last one when all is synced."""
+        if run.seat.turn != turn:
+            return
         state = run.state
         assert state is not None
         if final and run.committed < state.next_offset:
@@ -281,8 +317,19 @@ class SimBroker:
             self.sync()
             return
         before = self.parts_before(run)
-        first = before[-1].end_offset if before else state.start_offset
-        section = self.section(topic_id, run, first, final=final)
+        first = before[-1].end_offset if before else state.needed_offset
+
+        def told(part: HandOverPart | None) -> None:
+            now = self.world.now_ms
+            if part is not None:
+                self.act(topic_id, lambda seat: seat.written(turn, (*before, part), at_ms=now))
+            else:
+                self.act(topic_id, lambda seat: seat.not_written(turn))
+
+        self._put(self.section(topic_id, run, first, final=final), told)
+
+    def _put(self, section: Section, told: Callable[[HandOverPart | None], None]) -> None:
+        """Write a section and read it back; None where that fails."""
         builder = FragmentBuilder(self.id)
         place = builder.add(section)
         key = f"fragments/{self.id}-{self.life}-{self.world.random.getrandbits(32):08x}"
@@ -292,21 +339,15 @@ class SimBroker:
             start=place.start,
             end=place.end,
             digest=place.digest,
-            first_offset=first,
+            first_offset=place.first_offset,
             end_offset=place.end_offset,
         )
-
-        def told(is_there: bool) -> None:
-            now = self.world.now_ms
-            if is_there:
-                self.act(topic_id, lambda seat: seat.written(turn, (*before, part), at_ms=now))
-            else:
-                self.act(topic_id, lambda seat: seat.not_written(turn))
-
         life = self.life
-        self.store.put(
-            self.id, key, data, lambda done: self._in(life, lambda: self.read_back(key, data, done, told))
-        )
+
+        def read_back(answered: bool) -> None:
+            self.read_back(key, data, answered, lambda is_there: told(part if is_there else None))
+
+        self.store.put(self.id, key, data, lambda done: self._in(life, lambda: read_back(done)))
 
     def read_back(self, key: str, data: bytes, answered: bool, done: Callable[[bool], None]) -> None:
         """Whether the store has what it was given."""
@@ -497,18 +538,20 @@ class SimBroker:
         run = self.runs[topic_id]
         if not self.up or not run.seat.serving or run.state is None:
             return
-        epoch = run.state.epoch
+        state, history = run.state, run.history
+        epoch, end, log = state.epoch, run.committed, list(run.log)
 
         def got(found: Any) -> None:
             if isinstance(found, (Unknown, ClusterError)) or (found is not None and found.head.epoch > epoch):
                 return
             key = head_key(topic_id)
             guard = Absent(key) if found is None else ModRevision(key, found.revision)
-            head = (
-                CatalogHead(epoch=epoch, folder="f", start_offset=0, tiered_offset=0)
-                if found is None
-                else replace(found.head, epoch=epoch, objects=found.head.objects + 1)
-            )
+            head = CatalogHead(epoch=epoch, folder="f", start_offset=0, tiered_offset=0)
+            if found is not None:
+                head = replace(found.head, epoch=epoch, objects=found.head.objects + 1)
+                state.tiered_offset = max(state.tiered_offset, head.tiered_offset)
+            messages = [each for each in log if head.tiered_offset <= each.offset < end]
+            head = replace(head, tiered_offset=max(end, head.tiered_offset))
 
             def work() -> Revision:
                 revision = self.etcd.engine.transact([guard], [Put(key, head.to_json())])
@@ -516,6 +559,8 @@ class SimBroker:
                 require(
                     truth.sealed_epoch < epoch, "an object of the sealed epoch", epoch, "is in the catalog"
                 )
+                history.tiered += messages
+                history.tiered_end = head.tiered_offset
                 return revision
 
             self.ask(work, lambda _: None, topic_id)
@@ -571,6 +616,7 @@ class SimBroker:
     # -- clients ---------------------------------------------------------------------------------------------
 
     def publish(self, topic_id: TopicId, sequence: int, reply: Reply) -> None:
+        """The first message of a session opens it."""
         run = self.runs[topic_id]
         if run.seat.serving:
             self._accept(run, topic_id, sequence, reply)
@@ -586,9 +632,13 @@ class SimBroker:
         record = run.seat.record
         assert record is not None
         run.history.check_serves(self.id, record.epoch, truth)
+        producer, first = PRODUCER + sequence // SESSION, sequence % SESSION
+        if not first and all(each.producer_id != producer for each in state.producers.sessions()):
+            opening = Opening(producer, 1, TOKEN, "p")
+            self.append_to(run, Kind.SESSION, encode_session_body(opening))
         try:
-            known = state.producers.check(PRODUCER, 1, sequence, 1)
-        except OutOfSequence:
+            known = state.producers.check(producer, 1, first, 1)
+        except (OutOfSequence, ProducerUnknown):
             reply("out of sequence")
             return
         if known is not None:
@@ -599,7 +649,7 @@ class SimBroker:
             head = broker_part(
                 base_offset=base, last_offset=base, epoch=record.epoch, append_time_ms=self.world.now_ms
             )
-            data = encode_batch([b"m"], producer_id=PRODUCER, producer_epoch=1, first_sequence=sequence)
+            data = encode_batch([b"m"], producer_id=producer, producer_epoch=1, first_sequence=first)
             self.append_to(run, Kind.BATCH, head + data)
         assert base is not None
         end = base + 1
@@ -620,6 +670,9 @@ class SimBroker:
             return
         state = run.state
         assert state is not None
+        if self.id in run.history.removed:  # what it takes now goes with it
+            reply("not owner")
+            return
         require(max(offsets) < run.committed, "an ack of what is not there")
         cursor = self._cursor(state)
         delta = CursorDelta(
@@ -628,7 +681,7 @@ class SimBroker:
             acknowledged=tuple((at, at + 1) for at in sorted(offsets)),
         )
         state.cursors[SUBSCRIPTION] = now = apply_deltas(cursor, (delta,))
-        run.history.check_cursor(now, run.committed)
+        run.history.check_cursor(now, run.committed, [each.offset for each in self._readable(run)])
         body = encode_cursor_body(SUBSCRIPTION, encode_delta(delta))
         self.append(Kind.CURSOR, topic_id, body)
         held = Held(now.floor, now.floor + 1, self.world.random.randint(0, 30_000))
@@ -646,6 +699,8 @@ class SimBroker:
         engine, now = self.etcd.engine, lambda: self.world.now_ms
 
         def work() -> Leadership | None:
+            if self.is_removed():
+                raise Fenced("removed")
             lease = self._lease
             try:
                 if lease is None:
@@ -672,6 +727,8 @@ class SimBroker:
             )
 
         def done(outcome: Any) -> None:
+            if isinstance(outcome, Fenced):
+                self.hears_of_its_removal()
             if isinstance(outcome, (Unknown, ClusterError)):
                 return
             self.leadership = outcome
@@ -681,6 +738,10 @@ class SimBroker:
         self.ask(work, done)
         self.later(HEARTBEAT_MS, self._heartbeat)
 
+    def hears_of_its_removal(self) -> None:
+        self.world.note(f"broker {self.id} was removed, and ends")
+        self.end()
+
     def _lead(self, leadership: Leadership) -> None:
         def alive() -> dict[BrokerId, Incarnation]:
             items = self.etcd.engine.range(keys.MEMBERS, limit=10, after=None, descending=False).items
@@ -689,6 +750,9 @@ class SimBroker:
         for topic_id, run in self.runs.items():
             record, revision = run.seat.record, run.seat.revision
             if record is None:
+                continue
+            if record.stage in (Stage.SERVING, Stage.MOVING) and record.broker_id in run.history.removed:
+                self._take_away(topic_id, record.broker_id)
                 continue
             waited = self.world.now_ms - self._changed_at[topic_id][1]
             counter = self._counter(record)
@@ -701,6 +765,64 @@ class SimBroker:
             )
             writes, guards = self.transaction(change, Witnesses(leadership=leadership, counter=counter))
             self.ask(lambda g=guards, w=writes: self.etcd.engine.transact(g, w), lambda _: None, topic_id)  # type: ignore[misc]
+
+    # -- topics of removed brokers ---------------------------------------------------------------------------
+
+    def _say(self) -> None:
+        """Say in the store where the topics stand, as the kept states do once a minute."""
+        states = [run.state for run in self.runs.values() if run.state is not None and run.state.epoch]
+        key = f"states/{self.id}/{self.life:06d}-{self.world.now_ms:09d}"
+        self.store.put(self.id, key, b"".join(encode_head(states)), lambda _: None)
+        self.later(SAY_MS, self._say)
+
+    def _take_away(self, topic_id: TopicId, owner: BrokerId) -> None:
+        """Have a topic of a removed broker go on from what the store has."""
+
+        def got(outcome: Any) -> None:
+            if isinstance(outcome, (Unknown, ClusterError)):
+                return
+            (now, revision), head = outcome
+            if now.broker_id == owner and now.stage in (Stage.SERVING, Stage.MOVING):
+                said = max(
+                    (key for key in self.store.objects if key.startswith(f"states/{owner}/")), default=""
+                )
+                self._store_get(said, lambda data: seal(now, revision, head, data))
+
+        def seal(now: Assignment, revision: Revision, head: Committed | None, data: bytes | None) -> None:
+            said = decode_head(memoryview(data or b"".join(encode_head([])))).get(topic_id)
+            section = self.last_section(now, said, None if head is None else head.head)
+            self._put(section, lambda part: send(now, revision, head, section, part))
+
+        def send(
+            now: Assignment,
+            revision: Revision,
+            head: Committed | None,
+            section: Section,
+            part: HandOverPart | None,
+        ) -> None:
+            if part is None:
+                return
+            change = take_away(now, revision, (*now.offered, part), self.id, at_ms=self.world.now_ms)
+            writes, guards = self.transaction(
+                change, Witnesses(head=head, folder=f"topics/{topic_id}", resumes_at=section.end_offset)
+            )
+
+            def work() -> Revision:
+                stage = stage_of(self.etcd.assignment(topic_id)[0])
+                done = self.etcd.engine.transact(guards, writes)
+                assert section.state is not None
+                begin = max(section.first_offset, section.state.needed_offset)
+                self.runs[topic_id].history.taken_away(begin, section.end_offset, self._cursor(section.state))
+                self.world.coverage["owner removed", stage] += 1
+                return done
+
+            self.world.note(f"leader {self.id} takes topic {topic_id} away from {owner}")
+            self.ask(work, lambda _: None, topic_id)
+
+        self.ask(lambda: (self.etcd.assignment(topic_id), self._head(topic_id)), got, topic_id)
+
+    def last_section(self, now: Assignment, said: LogState | None, head: CatalogHead | None) -> Section:
+        return last_section(now, said, head, {SUBSCRIPTION: 0})
 
     def leaders_change(self, record: Assignment, revision: Revision, standing: Standing) -> Change | None:
         return leaders_change(record, revision, standing)
@@ -717,7 +839,8 @@ class SimBroker:
 
 def stored(body: bytes) -> Stored:
     """A batch of one message, as the log has it."""
-    sequence = PRODUCER_PART.unpack_from(body, BROKER_PART_BYTES)[11]
+    fields = PRODUCER_PART.unpack_from(body, BROKER_PART_BYTES)
+    sequence = (fields[8] - PRODUCER) * SESSION + fields[11]
     return Stored(int.from_bytes(body[8:16], "little"), sequence, body)
 
 

@@ -14,7 +14,10 @@ from pydanube_broker.cluster.move_seat import Effect, Hold, Phase, Seat
 from pydanube_broker.journal.records import Kind
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.topics.fragment import Section
+from pydanube_broker.topics.left_behind import left_behind
+from pydanube_broker.topics.log_state import LogState
 from pydanube_core.errors import ClusterError
+from pydanube_storage.catalog.records import CatalogHead
 from pydanube_storage.metadata import Guard, Revision, Write
 
 from tests.broker.cluster.simulation.broker import SUBSCRIPTION, Run, SimBroker
@@ -198,6 +201,47 @@ class LeaderGivesUp(SimBroker):
         return super().leaders_change(record, revision, replace(standing, waited_ms=0))
 
 
+class RemovedGoesOn(SimBroker):
+    """A broker does not ask whether it was removed."""
+
+    def is_removed(self) -> bool:
+        return False
+
+
+class GoesOnWhereTheStoreEnds(SimBroker):
+    """The topic of a removed broker goes on right behind what the store has of it."""
+
+    def last_section(self, now: Assignment, said: LogState | None, head: CatalogHead | None) -> Section:
+        section = super().last_section(now, said, head)
+        assert section.state is not None
+        section.state.next_offset = end = max(section.first_offset, section.state.needed_offset)
+        section.state.cursors.clear()
+        return replace(section, end_offset=end)
+
+
+class SecondRemovalForgotten(SimBroker):
+    """Where a topic of a removed broker went on is forgotten when its next owner is removed, too."""
+
+    def last_section(self, now: Assignment, said: LogState | None, head: CatalogHead | None) -> Section:
+        return super().last_section(now, said, head and replace(head, resumes_at=0))
+
+
+class ObjectsPassedOver(SimBroker):
+    """Of a removed broker's topic what came into the store behind the parts that it had offered counts as lost."""
+
+    def last_section(self, now: Assignment, said: LogState | None, head: CatalogHead | None) -> Section:
+        section = super().last_section(now, said, head)
+        left = left_behind(
+            said or LogState(now.topic_id),
+            begin=section.first_offset,
+            resumed_at=0 if head is None else head.resumes_at,
+            starts={SUBSCRIPTION: 0},
+        )
+        assert section.state is not None
+        section.state.cursors = left.cursors
+        return section
+
+
 #: by what they are called
 BUGS: Final[tuple[type[SimBroker], ...]] = (
     NoGuard,
@@ -218,4 +262,8 @@ BUGS: Final[tuple[type[SimBroker], ...]] = (
     CursorsForgotten,
     LeaderIgnoresStages,
     LeaderGivesUp,
+    RemovedGoesOn,
+    GoesOnWhereTheStoreEnds,
+    SecondRemovalForgotten,
+    ObjectsPassedOver,
 )

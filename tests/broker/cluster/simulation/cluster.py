@@ -14,14 +14,13 @@ from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.move import PATIENCE_MS, begin
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.journal.records import Kind
-from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.topics.log_state import encode_open_body, encode_session_body
 from pydanube_broker.topics.producers import Opening
 from pydanube_core.errors import ClusterError
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import ModRevision, Put, Revision
+from pydanube_storage.metadata import Absent, ModRevision, Put, Revision
 
-from tests.broker.cluster.simulation.broker import PRODUCER, SUBSCRIPTION, TOKEN, SimBroker
+from tests.broker.cluster.simulation.broker import LEASE_MS, PRODUCER, SESSION, TOKEN, SimBroker
 from tests.broker.cluster.simulation.history import History
 from tests.broker.cluster.simulation.world import (
     SimEtcd,
@@ -37,9 +36,11 @@ FAULTY_MS: Final = 40_000
 CALM_MS: Final = 2 * PATIENCE_MS + 40_000
 BROKERS: Final = (1, 2, 3)
 TOPICS: Final = (TopicId(71), TopicId(72))
-_NOTHING: Final = CursorSnapshot(floor=0)
 _PUBLISH_MS: Final = 1_500
 _RETRY_MS: Final = 3_000
+REMOVED_MS: Final = 20_000  # by when who is gone was removed, whatever goes wrong
+_GONE: Final = 0.12  # of the faults, a broker that is gone for good
+_GONE_AT_MOST: Final = 2
 _AFTER_A_STEP: Final = 0.25  # a fault right behind a step of a move, as share of all steps
 
 
@@ -56,7 +57,8 @@ class SimCluster:
         }
         self._believed = dict.fromkeys(TOPICS, 1)  # owners, as clients know them
         self._next_sequence = dict.fromkeys(TOPICS, 0)
-        self._asked = dict.fromkeys(TOPICS, False)
+        self._gone: list[int] = []  # brokers that are to be removed
+        self._removals: list[int] = []  # those that are, as etcd was told
         for topic_id in TOPICS:
             self._create(topic_id)
         self.etcd.on_change = self._changed
@@ -93,11 +95,14 @@ class SimCluster:
         self.world.faults = False
         self.store.down = False
         self.store.blind.clear()
-        if self.world.random.random() < 0.5:  # one broker's way to the store stays cut
+        if not self._gone and self.world.random.random() < 0.5:  # one broker's way to the store stays cut
             self.store.blind.add(self.world.random.choice(BROKERS))
         end_ms = FAULTY_MS + CALM_MS
         while self.world.now_ms < end_ms and not self._is_quiet():
             self.world.run(self.world.now_ms + 5_000)
+        require(sorted(self._removals) == sorted(self._gone), "removed:", self._removals, "of", self._gone)
+        for number in self.removed:
+            require(not self.brokers[number].up, "a removed broker goes on:", number)
         before = {topic_id: len(history.acknowledged) for topic_id, history in self.histories.items()}
         self.world.run(self.world.now_ms + 2 * _RETRY_MS + 2_000)
         for topic_id, history in self.histories.items():
@@ -106,10 +111,10 @@ class SimCluster:
             run = self.brokers[record.broker_id].runs[topic_id]
             require(run.seat.serving, "the owner does not serve:", record, run.seat.phase)
             assert run.state is not None
-            history.check_log(run.log, run.state.cursors.get(SUBSCRIPTION, _NOTHING))
+            self.brokers[record.broker_id].check_log(run)
             require(len(history.acknowledged) > before[topic_id], "a publish is never answered:", topic_id)
             sealed = record.sealed_epoch
-            for other in self.brokers.values():
+            for other in self._there():
                 left = other.runs[topic_id]
                 require(other.id == record.broker_id or not left.seat.serving, "two serve:", record, other.id)
                 require(
@@ -125,25 +130,40 @@ class SimCluster:
         return all(
             self.brokers[record.broker_id].runs[topic_id].seat.serving and record.stage is Stage.SERVING
             for topic_id, record in ((topic_id, self.etcd.assignment(topic_id)[0]) for topic_id in TOPICS)
-        ) and all(each.up and each.paused_until_ms <= self.world.now_ms for each in self.brokers.values())
+        ) and (
+            all(each.up and each.paused_until_ms <= self.world.now_ms for each in self._there())
+            and len(self._removals) == len(self._gone)
+            and not any(self.brokers[number].up for number in self.removed)
+        )
+
+    @property
+    def removed(self) -> set[int]:
+        return self.histories[TOPICS[0]].removed
+
+    def _there(self) -> list[SimBroker]:
+        return [each for each in self.brokers.values() if each.id not in self.removed]
 
     # -- clients ---------------------------------------------------------------------------------------------
 
     def _publish(self, topic_id: TopicId) -> None:
         """One message after the other; the same one until it is answered, like a producer that retries."""
         world, history = self.world, self.histories[topic_id]
-        sequence = self._next_sequence[topic_id]
+        history.under_way = sequence = self._next_sequence[topic_id]
         answered = False
 
         def reply(outcome: Any) -> None:
             nonlocal answered
-            if answered or sequence in history.acknowledged:
+            if answered or sequence in history.acknowledged or sequence in history.lost:
                 return
             answered = True
             if isinstance(outcome, int):
-                history.acknowledged[sequence] = outcome
+                history.told(sequence, outcome)
                 self._next_sequence[topic_id] = sequence + 1
                 world.after(world.random.randint(1, _PUBLISH_MS), lambda: self._publish(topic_id))
+            elif outcome == "out of sequence":  # its session is an older one, or gone: a new one
+                require(len(history.gaps) > sequence // SESSION, "a retry was refused:", sequence)
+                self._next_sequence[topic_id] = (sequence // SESSION + 1) * SESSION
+                world.after(200, lambda: self._publish(topic_id))
             else:
                 require(outcome == "not owner", "a retry was refused:", outcome)
                 self._ask_elsewhere(topic_id)
@@ -161,7 +181,7 @@ class SimCluster:
 
         def overdue() -> None:
             nonlocal answered
-            if not answered and sequence not in history.acknowledged:
+            if not answered and sequence not in history.acknowledged and sequence not in history.lost:
                 answered = True
                 self._ask_elsewhere(topic_id)
                 self._publish(topic_id)
@@ -179,15 +199,15 @@ class SimCluster:
         unacknowledged = sorted(set(history.acknowledged.values()) - history.acks_confirmed)[:5]
         if unacknowledged:
             chosen = sorted(world.random.sample(unacknowledged, min(2, len(unacknowledged))))
+            broker = self.brokers[self._believed[topic_id]]
 
             def send() -> None:
-                broker = self.brokers[self._believed[topic_id]]
                 if broker.up:
                     history.acks_sent.update(chosen)
                     broker.later(0, lambda: broker.acknowledge(topic_id, chosen, reply))
 
             def reply(outcome: Any) -> None:
-                if isinstance(outcome, list):
+                if isinstance(outcome, list) and broker.id not in history.removed:
                     history.acks_confirmed.update(outcome)
 
             world.after(5, send)
@@ -203,8 +223,9 @@ class SimCluster:
         if not self.world.faults:
             return
         record, revision = self.etcd.assignment(topic_id)
-        if record.stage is Stage.SERVING:
-            target = BrokerId(self.world.random.choice([n for n in BROKERS if n != record.broker_id]))
+        others = [each.id for each in self._there() if each.id != record.broker_id]
+        if record.stage is Stage.SERVING and others:
+            target = BrokerId(self.world.random.choice(others))
             change = begin(record, revision, target, at_ms=self.world.now_ms)
             key = keys.assignment_key(topic_id)
             put = Put(key, change.after.to_record().to_json())
@@ -250,7 +271,10 @@ class SimCluster:
         role = random.choice(tuple(whom))
         broker = self.brokers[whom[role]]
         kind = random.choice(("crash", "pause", "store"))
-        if not broker.up:
+        if not broker.up or broker.id in self._gone:
+            return
+        if len(self._gone) < _GONE_AT_MOST and random.random() < _GONE:
+            self._goes(broker)
             return
         if kind != "store" and (role != "target" or record.move is not None):
             world.coverage[f"{kind} {role}", stage_of(record)] += 1
@@ -262,6 +286,32 @@ class SimCluster:
             case _:
                 world.coverage["store away", stage_of(record)] += 1
                 self._store_away(None if random.random() < 0.5 else broker.id)
+
+    def _goes(self, broker: SimBroker) -> None:
+        """A broker does not come back, or not before it was removed: two operators see to that once its lease is over."""
+        self._gone.append(broker.id)
+        if self.world.random.random() < 0.5:
+            broker.crash(for_good=True)
+        else:
+            broker.pause(REMOVED_MS + self.world.random.randint(1_000, 15_000))
+        for _ in range(2):
+            self.world.after(LEASE_MS, lambda: self._remove(broker))
+
+    def _remove(self, broker: SimBroker) -> None:
+        removed, member = keys.removed_key(broker.id), keys.member_key(broker.id)
+
+        def work() -> None:
+            self.etcd.engine.transact([Absent(removed), Absent(member)], [Put(removed, b"{}")])
+            self._removals.append(broker.id)
+            self.world.note(f"broker {broker.id} is removed")
+            for history in self.histories.values():
+                history.removed.add(broker.id)
+
+        def done(_: Any) -> None:
+            if broker.id not in self.removed:
+                self.world.after(500, lambda: self._remove(broker))
+
+        self.etcd.call(work, done)
 
     def _store_away(self, only: BrokerId | None) -> None:
         self.world.note(f"the store is away for {'all' if only is None else only}")
@@ -294,11 +344,14 @@ def run_seed(
 FAULTS: Final = (
     "request lost", "answer lost", "doubled", "late", "store away",
     "crash owner", "crash target", "crash leader", "pause owner", "pause target", "pause leader",
+    "owner removed",
 )  # fmt: skip
 
 
 def impossible(fault: str, stage: str) -> bool:
-    """A topic that is not moving has no target."""
+    """A topic that is not moving has no target; one that is sealed is nobody's, and goes on as any."""
+    if fault == "owner removed":
+        return stage in ("sealed", "assigned")
     return fault.endswith("target") and stage == "serving"
 
 

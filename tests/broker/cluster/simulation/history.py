@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.subscription.cursor import CursorSnapshot
+from pydanube_broker.topics.left_behind import JUMP
 
 from tests.broker.cluster.simulation.world import require
 
@@ -32,8 +33,47 @@ class History:
     acks_confirmed: set[int] = field(default_factory=set)
     owners: dict[int, int] = field(default_factory=dict)  # epoch → the broker that served in it
     moves: int = 0
+    tiered: list[Stored] = field(default_factory=list)  # what the object store has, by the catalog
+    tiered_end: int = 0
+    removed: set[int] = field(
+        default_factory=set
+    )  # brokers: what they do before they hear of it is not promised
+    gaps: list[tuple[int, int]] = field(default_factory=list)  # offsets that went with removed brokers
+    lost: set[int] = field(default_factory=set)  # sequences that were acknowledged from there
+    under_way: int = 0  # the sequence that the producer waits for
+    resent: set[int] = field(default_factory=set)  # those of the moments of removals
+    meaning: dict[int, int] = field(
+        default_factory=dict
+    )  # offset → the sequence that somebody was told is there
+
+    def told(self, sequence: int, offset: int) -> None:
+        """The producer is told that a message is stored."""
+        known = self.meaning.setdefault(offset, sequence)
+        require(known == sequence, "an offset means two messages:", offset, known, sequence)
+        if any(begin <= offset < end for begin, end in self.gaps):
+            self.lost.add(sequence)
+        else:
+            self.acknowledged[sequence] = offset
+
+    def taken_away(self, begin: int, end: int, cursor: CursorSnapshot) -> None:
+        """The topic goes on without its owner: what was in [begin, end) is lost, and acknowledgements since `cursor`."""
+        require(end - begin >= JUMP, "a topic goes on too near to what is lost:", begin, end)
+        require(
+            all(offset < end for offset in self.meaning),
+            "a topic goes on among offsets that were given out:",
+            end,
+        )
+        self.gaps.append((begin, end))
+        self.resent.add(self.under_way)
+        gone = {sequence for sequence, offset in self.acknowledged.items() if begin <= offset < end}
+        self.lost |= gone
+        for sequence in gone:
+            del self.acknowledged[sequence]
+        self.acks_confirmed &= self._done(cursor, self.acknowledged.values())
 
     def check_serves(self, broker: int, epoch: int, truth: Assignment) -> None:
+        if broker in self.removed:
+            return
         require(
             truth.broker_id == broker
             and truth.epoch == epoch
@@ -46,26 +86,42 @@ class History:
         owner = self.owners.setdefault(epoch, broker)
         require(owner == broker, "two owners in epoch", epoch, owner, broker)
 
-    def check_log(self, log: Sequence[Stored], cursor: CursorSnapshot) -> None:
-        """The log of a broker that serves."""
-        sequences = [stored.sequence for stored in log]
+    def check_log(self, log: Sequence[Stored], end: int, cursor: CursorSnapshot) -> None:
+        """What can be read at a broker that serves, up to `end`."""
+        sequences = [stored.sequence for stored in log if stored.sequence not in self.resent]
         require(sequences == sorted(set(sequences)), "order, or stored twice:", sequences)
         offsets = [stored.offset for stored in log]
         require(offsets == sorted(set(offsets)), "offsets given twice:", offsets)
-        has = {stored.sequence: stored.offset for stored in log}
+        for stored in log:
+            known = self.meaning.get(stored.offset, stored.sequence)
+            require(
+                known == stored.sequence,
+                "an offset means two messages:",
+                stored.offset,
+                known,
+                stored.sequence,
+            )
+        has = {stored.offset: stored.sequence for stored in log}
         for sequence, offset in self.acknowledged.items():
             require(
-                has.get(sequence) == offset,
+                has.get(offset) == sequence,
                 "acknowledged and not readable: sequence",
                 sequence,
                 "offset",
                 offset,
             )
-        self.check_cursor(cursor, len(log))
+        self.check_cursor(cursor, end, offsets)
 
-    def check_cursor(self, cursor: CursorSnapshot, end: int) -> None:
+    @staticmethod
+    def _done(cursor: CursorSnapshot, offsets: Iterable[int]) -> set[int]:
+        """Those of the offsets that count as acknowledged."""
+        ranges = [(0, cursor.floor), *cursor.acknowledged]
+        return {offset for offset in offsets if any(begin <= offset < end for begin, end in ranges)}
+
+    def check_cursor(self, cursor: CursorSnapshot, end: int, offsets: Iterable[int]) -> None:
+        """`offsets`: of the messages that can be read."""
         require(cursor.floor <= end, "a cursor lies beyond the log:", cursor, end)
-        done = set(range(cursor.floor)).union(*(range(a, b) for a, b in cursor.acknowledged))
+        done = self._done(cursor, offsets)
         require(
             done <= self.acks_sent, "a cursor passed what is unacknowledged:", sorted(done - self.acks_sent)
         )
