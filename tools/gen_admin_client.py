@@ -194,8 +194,8 @@ def sync_operations() -> str:
         "",
     ]
     lines += [
-        "from pydanube.admin.blocking import BlockingPlan",
-        "from pydanube.blocking import Blocking, InLoop",
+        "from pydanube.admin.plans import SyncPlan",
+        "from pydanube.blocking import Blocking, InLoop, Wrapped",
     ]
     names = ", ".join(sorted(["Admin", *map(class_name, groups)]))
     lines += [f"from pydanube.admin.generated.operations import {names}"]
@@ -207,7 +207,7 @@ def sync_operations() -> str:
             verb = operation.name.partition(".")[2]
             lines += [f"    {python_name(verb)} = Blocking({asyncio}.{python_name(verb)})"]
             if operation.planned:
-                lines += [f"    plan_{verb} = BlockingPlan({asyncio}.plan_{verb})"]
+                lines += [f"    plan_{verb} = Wrapped(Blocking({asyncio}.plan_{verb}), SyncPlan)"]
         lines += [""]
     lines += ["", "class SyncAdmin:", '    """All groups."""', ""]
     lines += ["    def __init__(self, loop: Loop, admin: Admin) -> None:"]

@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from functools import update_wrapper
 from operator import attrgetter
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from pydanube.sync_loop import Loop
 
 InnerT = TypeVar("InnerT")
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+class AroundAsyncio(Protocol):
+    """An object without await around one of asyncio, `_inner`, which belongs to the loop."""
+
+    @property
+    def _loop(self) -> Loop: ...
+
+    @property
+    def _inner(self) -> Any: ...
 
 
 class InLoop(Generic[InnerT]):
@@ -23,7 +33,7 @@ class InLoop(Generic[InnerT]):
 
 
 class Blocking(Generic[P, T]):
-    """A method of an `InLoop`: that of the inner object, called and waited for."""
+    """A method of an object around one of asyncio: the inner object's, called in the loop and waited for."""
 
     def __init__(self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
         self._method = method
@@ -33,9 +43,9 @@ class Blocking(Generic[P, T]):
     def __get__(self, instance: None, owner: type) -> Self: ...
 
     @overload
-    def __get__(self, instance: InLoop[Any], owner: type) -> Callable[P, T]: ...
+    def __get__(self, instance: AroundAsyncio, owner: type) -> Callable[P, T]: ...
 
-    def __get__(self, instance: InLoop[Any] | None, owner: type) -> Self | Callable[P, T]:
+    def __get__(self, instance: AroundAsyncio | None, owner: type) -> Self | Callable[P, T]:
         if instance is None:
             return self
 
@@ -43,6 +53,31 @@ class Blocking(Generic[P, T]):
             return instance._loop.call(self._method(instance._inner, *args, **options))
 
         return update_wrapper(call, getattr(instance._inner, self._method.__name__))
+
+
+class Wrapped(Generic[P, InnerT, T]):
+    """The same for a method whose result is of asyncio too: `wrap(loop, result)` makes the object without await of it."""
+
+    def __init__(self, method: Blocking[P, InnerT], wrap: Callable[[Loop, InnerT], T]) -> None:
+        self._blocking = method
+        self._wrap = wrap
+        self.__doc__ = method.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, instance: AroundAsyncio, owner: type) -> Callable[P, T]: ...
+
+    def __get__(self, instance: AroundAsyncio | None, owner: type) -> Self | Callable[P, T]:
+        if instance is None:
+            return self
+        inner = self._blocking.__get__(instance, owner)
+
+        def call(*args: P.args, **options: P.kwargs) -> T:
+            return self._wrap(instance._loop, inner(*args, **options))
+
+        return update_wrapper(call, inner)
 
 
 def at_once(method: Callable[Concatenate[Any, P], T]) -> Blocking[P, T]:

@@ -17,7 +17,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import datetime
 from functools import wraps
@@ -27,21 +27,13 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 from pydanube_core.errors import ClosedResource
 
 from pydanube import client as _client
-from pydanube.blocking import Blocking, InLoop, at_once, same
+from pydanube.blocking import Blocking, InLoop, Wrapped, at_once, same
 from pydanube.consumer import Consumer as _Consumer
 from pydanube.consumer import Reader as _Reader
-from pydanube.facts import ClientEvent, ClientStatistics, Health, Receipt, SendSummary
+from pydanube.facts import ClientEvent, Receipt, SendSummary
 from pydanube.handler_loop import Handler, HandlerArguments, first_signal
 from pydanube.message import Batch as _Batch
 from pydanube.message import Message as _Message
-from pydanube.options import (
-    ConsumerArguments,
-    ConsumerOptions,
-    ProducerArguments,
-    ProducerOptions,
-    ReaderArguments,
-    ReaderOptions,
-)
 from pydanube.producer import Payload
 from pydanube.producer import Producer as _Producer
 from pydanube.receiving.receiver import Receiver as _Receiver
@@ -50,7 +42,7 @@ from pydanube.schemas import Schemas as _Schemas
 from pydanube.sending.arrow_columns import is_arrow
 from pydanube.sending.outbound import PendingSend as _PendingSend
 from pydanube.sync_loop import Loop, Pace
-from pydanube.sync_message import Acks, Batch, Message
+from pydanube.sync_message import Acks, Batch, Message, message_of
 from pydanube.value_shapes import Value
 from pydanube.wire.bearer import TokenSource
 from pydanube.wire.endpoint import Tls
@@ -106,152 +98,6 @@ def connect_admin(
     return connect_admin_sync(url, token=token, tls=tls, principal=principal, timeout_s=timeout_s)
 
 
-class Client:
-    """As `pydanube.Client`."""
-
-    def __init__(self, make: Callable[[], _client.Client]) -> None:
-        self._make = make
-        self._loop: Loop | None = None
-        self._inner: _client.Client | None = None
-
-    def __enter__(self) -> Self:
-        if self._loop is not None:
-            raise ClosedResource("this client is in use already; call connect() again for another")
-        self._loop = loop = Loop()
-
-        async def enter() -> _client.Client:
-            return await self._make().__aenter__()
-
-        self._inner = loop.call(enter())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close every connection. Producers that are still open drop what they have not stored."""
-        loop, self._loop = self._loop, None
-        if loop is not None and self._inner is not None:
-            try:
-                loop.call(self._inner.aclose())
-            finally:
-                loop.close()
-
-    def _both(self) -> tuple[Loop, _client.Client]:
-        if self._loop is None or self._inner is None:
-            raise ClosedResource("the client is used outside its block: `with connect() as client`")
-        return self._loop, self._inner
-
-    @property
-    def admin(self) -> SyncAdmin:
-        """As `pydanube.Client.admin`: the operations of the cluster, over this client's connection."""
-        from pydanube.admin.generated.sync_operations import SyncAdmin
-
-        loop, inner = self._both()
-
-        async def made() -> SyncAdmin:  # in the loop, to which its connection belongs
-            return SyncAdmin(loop, inner.admin)
-
-        return loop.call(made())
-
-    @property
-    def schemas(self) -> Schemas:
-        """The registry of the cluster."""
-        loop, inner = self._both()
-        return Schemas(loop, inner.schemas)
-
-    def producer(
-        self, topic: str, options: ProducerOptions | None = None, **changes: Unpack[ProducerArguments]
-    ) -> Producer:
-        """As `pydanube.Client.producer`, to be used as `with client.producer(…)`."""
-        loop, inner = self._both()
-        return Producer(loop, inner.producer(topic, options, **changes))
-
-    def consumer(
-        self,
-        topic: str | Sequence[str] | None = None,
-        subscription: str = "",
-        options: ConsumerOptions | None = None,
-        *,
-        pattern: str | None = None,
-        **changes: Unpack[ConsumerArguments],
-    ) -> Consumer:
-        """As `pydanube.Client.consumer`, to be used as `with client.consumer(…)`."""
-        loop, inner = self._both()
-        return Consumer(loop, inner.consumer(topic, subscription, options, pattern=pattern, **changes))
-
-    def reader(
-        self, topic: str, options: ReaderOptions | None = None, **changes: Unpack[ReaderArguments]
-    ) -> Reader:
-        """As `pydanube.Client.reader`, to be used as `with client.reader(…)`."""
-        loop, inner = self._both()
-        return Reader(loop, inner.reader(topic, options, **changes))
-
-    def request(
-        self, service: str, payload: bytes, *, key: str | None = None, timeout_s: float = 2.0
-    ) -> Message:
-        """As `pydanube.Client.request`."""
-        loop, inner = self._both()
-        reply = loop.call(inner.request(service, payload, key=key, timeout_s=timeout_s))
-        return Message(reply, Acks(loop))
-
-    def run(
-        self,
-        handler: Handler,
-        topics: str | Sequence[str] | None,
-        subscription: str,
-        *,
-        stop: threading.Event | None = None,
-        **changes: Unpack[HandlerArguments],
-    ) -> None:
-        """As `pydanube.Client.run`; signals end it in the main thread. A function without `async` gets a `Message` of here."""
-        (loop, inner), ending = self._both(), asyncio.Event()
-
-        def end() -> None:
-            if stop is not None:
-                stop.wait()
-            with suppress(RuntimeError):  # the client is closed
-                loop.soon(ending.set)
-
-        handler = _without_await(handler, loop)
-        with ExitStack() as until:
-            if stop is not None:
-                threading.Thread(target=end, daemon=True).start()
-            elif threading.current_thread() is threading.main_thread():
-                until.enter_context(first_signal(end))
-            loop.call(inner.run(handler, topics, subscription, stop=ending, **changes))
-
-    def health(self) -> Health:
-        """As `pydanube.Client.health`."""
-        loop, inner = self._both()
-        return loop.call(_call(inner.health))
-
-    def events(self) -> Iterator[ClientEvent]:
-        """Blocks between events; ends when the client closes."""
-        loop, inner = self._both()
-        events = inner.events()
-
-        async def following() -> ClientEvent | None:
-            return await anext(events, None)
-
-        while (event := loop.call(following())) is not None:
-            yield event
-
-    def statistics(self) -> ClientStatistics:
-        """As `pydanube.Client.statistics`."""
-        loop, inner = self._both()
-        return loop.call(_call(inner.statistics))
-
-    def metrics(self) -> str:
-        """As `pydanube.Client.metrics`."""
-        loop, inner = self._both()
-        return loop.call(_call(inner.metrics))
-
-
-async def _call(function: Callable[[], T]) -> T:
-    return function()
-
-
 def _without_await(handler: Handler, loop: Loop) -> Handler:
     """The function as one that gets messages without await; one with `async`, or what is none, as it is."""
     if iscoroutinefunction(handler) or not callable(handler):
@@ -259,7 +105,7 @@ def _without_await(handler: Handler, loop: Loop) -> Handler:
 
     @wraps(handler)
     def called(*arguments: Any) -> Any:
-        return handler(*arguments[:-1], Message(arguments[-1], Acks(loop)))
+        return handler(*arguments[:-1], message_of(loop, arguments[-1]))
 
     return called
 
@@ -310,24 +156,7 @@ class Producer(InLoop[_Producer]):
     stored_before: Final[tuple[int, ...]] = same("stored_before")
     send = Blocking(_Producer.send)
 
-    def send_nowait(
-        self,
-        payload: Payload | Value,
-        *,
-        key: str | None = None,
-        attributes: Mapping[str, str] | None = None,
-        partition: int | None = None,
-        delay_ms: int | None = None,
-        ttl_ms: int | None = None,
-    ) -> PendingSend:
-        """Hand over without waiting for the receipt."""
-
-        def hand_over() -> _PendingSend:
-            return self._inner.send_nowait(
-                payload, key=key, attributes=attributes, partition=partition, delay_ms=delay_ms, ttl_ms=ttl_ms
-            )
-
-        return PendingSend(self._loop, self._loop.call(_call(hand_over)))
+    send_nowait = Wrapped(at_once(_Producer.send_nowait), PendingSend)
 
     def send_many(
         self,
@@ -491,3 +320,112 @@ class Consumer(_Receiving[_Consumer]):
 
 class Reader(_Receiving[_Reader]):
     """As `pydanube.Reader`."""
+
+
+class Client:
+    """As `pydanube.Client`."""
+
+    def __init__(self, make: Callable[[], _client.Client]) -> None:
+        self._make = make
+        self._open: tuple[Loop, _client.Client] | None = None
+
+    def __enter__(self) -> Self:
+        if self._open is not None:
+            raise ClosedResource("this client is in use already; call connect() again for another")
+        loop = Loop()
+
+        async def enter() -> _client.Client:
+            return await self._make().__aenter__()
+
+        self._open = loop, loop.call(enter())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection. Producers that are still open drop what they have not stored."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            loop, inner = opened
+            try:
+                loop.call(inner.aclose())
+            finally:
+                loop.close()
+
+    @property
+    def _loop(self) -> Loop:
+        return self._both()[0]
+
+    @property
+    def _inner(self) -> _client.Client:
+        return self._both()[1]
+
+    def _both(self) -> tuple[Loop, _client.Client]:
+        if self._open is None:
+            raise ClosedResource("the client is used outside its block: `with connect() as client`")
+        return self._open
+
+    @property
+    def admin(self) -> SyncAdmin:
+        """As `pydanube.Client.admin`: the operations of the cluster, over this client's connection."""
+        from pydanube.admin.generated.sync_operations import SyncAdmin
+
+        loop, inner = self._both()
+
+        async def made() -> SyncAdmin:  # in the loop, to which its connection belongs
+            return SyncAdmin(loop, inner.admin)
+
+        return loop.call(made())
+
+    @property
+    def schemas(self) -> Schemas:
+        """The registry of the cluster."""
+        loop, inner = self._both()
+        return Schemas(loop, inner.schemas)
+
+    def run(
+        self,
+        handler: Handler,
+        topics: str | Sequence[str] | None,
+        subscription: str,
+        *,
+        stop: threading.Event | None = None,
+        **changes: Unpack[HandlerArguments],
+    ) -> None:
+        """As `pydanube.Client.run`; signals end it in the main thread. A function without `async` gets a `Message` of here."""
+        (loop, inner), ending = self._both(), asyncio.Event()
+
+        def end() -> None:
+            if stop is not None:
+                stop.wait()
+            with suppress(RuntimeError):  # the client is closed
+                loop.soon(ending.set)
+
+        handler = _without_await(handler, loop)
+        with ExitStack() as until:
+            if stop is not None:
+                threading.Thread(target=end, daemon=True).start()
+            elif threading.current_thread() is threading.main_thread():
+                until.enter_context(first_signal(end))
+            loop.call(inner.run(handler, topics, subscription, stop=ending, **changes))
+
+    def events(self) -> Iterator[ClientEvent]:
+        """Blocks between events; ends when the client closes."""
+        loop, inner = self._both()
+        events = inner.events()
+
+        async def following() -> ClientEvent | None:
+            return await anext(events, None)
+
+        while (event := loop.call(following())) is not None:
+            yield event
+
+    # To be used as `with client.producer(…)`, and so on.
+    producer = Wrapped(at_once(_client.Client.producer), Producer)
+    consumer = Wrapped(at_once(_client.Client.consumer), Consumer)
+    reader = Wrapped(at_once(_client.Client.reader), Reader)
+    request = Wrapped(Blocking(_client.Client.request), message_of)
+    health = at_once(_client.Client.health)
+    statistics = at_once(_client.Client.statistics)
+    metrics = at_once(_client.Client.metrics)

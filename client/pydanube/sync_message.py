@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar, overload
 
-from pydanube.blocking import same
+from pydanube.blocking import Blocking, same
 from pydanube.facts import SchemaRef
 from pydanube.message import Batch as _Batch
 from pydanube.message import Message as _Message
@@ -20,7 +20,7 @@ class Acks:
     """Acks given by the application's threads, handed to the loop together; the first failure is raised later."""
 
     def __init__(self, loop: Loop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._given: deque[_Message | _Batch] = deque()
         self._scheduled = False
         self._error: Exception | None = None
@@ -31,7 +31,7 @@ class Acks:
         self._given.append(item)
         if not self._scheduled:  # two threads may both see this and schedule twice, which does no harm
             self._scheduled = True
-            self._loop.soon(self._start)
+            self.loop.soon(self._start)
 
     def check(self) -> None:
         """Raise what an earlier acknowledgement met with."""
@@ -89,27 +89,25 @@ class Message:
     def value(self, into: Callable[..., Any] | None = None) -> Any:
         """As `pydanube.Message.value`."""
         decoding = self._inner._from.lane.decode(self._inner, into)
-        return self._acks._loop.call(decoding)
+        return self._loop.call(decoding)
 
     def ack(self) -> None:
         """Gathered; `consumer.flush_acks()` waits until it is durable."""
         self._acks.give(self._inner)
 
-    def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
-        """As `pydanube.Message.nack`."""
-        self._acks._loop.call(self._inner.nack(delay_ms, reason))
+    nack = Blocking(_Message.nack)
+    extend = Blocking(_Message.extend)
+    reply = Blocking(_Message.reply)
+    terminate = Blocking(_Message.terminate)
 
-    def extend(self, ms: int) -> None:
-        """As `pydanube.Message.extend`."""
-        self._acks._loop.call(self._inner.extend(ms))
+    @property
+    def _loop(self) -> Loop:
+        return self._acks.loop
 
-    def reply(self, payload: bytes) -> None:
-        """As `pydanube.Message.reply`."""
-        self._acks._loop.call(self._inner.reply(payload))
 
-    def terminate(self, reason: str = "") -> None:
-        """As `pydanube.Message.terminate`."""
-        self._acks._loop.call(self._inner.terminate(reason))
+def message_of(loop: Loop, inner: _Message) -> Message:
+    """Return a message, outside of any consumer, with verbs that block."""
+    return Message(inner, Acks(loop))
 
 
 class Batch:
@@ -141,6 +139,8 @@ class Batch:
         """As `pydanube.Batch.ack`."""
         self._acks.give(self._inner)
 
-    def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
-        """As `pydanube.Batch.nack`."""
-        self._acks._loop.call(self._inner.nack(delay_ms, reason))
+    nack = Blocking(_Batch.nack)
+
+    @property
+    def _loop(self) -> Loop:
+        return self._acks.loop

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from pydanube.admin.blocking import BlockingPlan
 from pydanube.admin.generated.operations import (
     Admin,
     AlertsOperations,
@@ -34,7 +33,8 @@ from pydanube.admin.generated.operations import (
     TokensOperations,
     TopicsOperations,
 )
-from pydanube.blocking import Blocking, InLoop
+from pydanube.admin.plans import SyncPlan
+from pydanube.blocking import Blocking, InLoop, Wrapped
 from pydanube.sync_loop import Loop
 
 
@@ -48,7 +48,7 @@ class SyncAuditOperations(InLoop[AuditOperations]):
     """`admin.audit`"""
 
     export = Blocking(AuditOperations.export)
-    plan_export = BlockingPlan(AuditOperations.plan_export)
+    plan_export = Wrapped(Blocking(AuditOperations.plan_export), SyncPlan)
     query = Blocking(AuditOperations.query)
     verify = Blocking(AuditOperations.verify)
 
@@ -57,9 +57,9 @@ class SyncBindingsOperations(InLoop[BindingsOperations]):
     """`admin.bindings`"""
 
     create = Blocking(BindingsOperations.create)
-    plan_create = BlockingPlan(BindingsOperations.plan_create)
+    plan_create = Wrapped(Blocking(BindingsOperations.plan_create), SyncPlan)
     delete = Blocking(BindingsOperations.delete)
-    plan_delete = BlockingPlan(BindingsOperations.plan_delete)
+    plan_delete = Wrapped(Blocking(BindingsOperations.plan_delete), SyncPlan)
     list = Blocking(BindingsOperations.list)
 
 
@@ -67,7 +67,7 @@ class SyncBrokersOperations(InLoop[BrokersOperations]):
     """`admin.brokers`"""
 
     activate = Blocking(BrokersOperations.activate)
-    plan_activate = BlockingPlan(BrokersOperations.plan_activate)
+    plan_activate = Wrapped(Blocking(BrokersOperations.plan_activate), SyncPlan)
     config = Blocking(BrokersOperations.config)
     describe = Blocking(BrokersOperations.describe)
     leader = Blocking(BrokersOperations.leader)
@@ -75,17 +75,17 @@ class SyncBrokersOperations(InLoop[BrokersOperations]):
     logs = Blocking(BrokersOperations.logs)
     metrics = Blocking(BrokersOperations.metrics)
     remove = Blocking(BrokersOperations.remove)
-    plan_remove = BlockingPlan(BrokersOperations.plan_remove)
+    plan_remove = Wrapped(Blocking(BrokersOperations.plan_remove), SyncPlan)
     status = Blocking(BrokersOperations.status)
     unload = Blocking(BrokersOperations.unload)
-    plan_unload = BlockingPlan(BrokersOperations.plan_unload)
+    plan_unload = Wrapped(Blocking(BrokersOperations.plan_unload), SyncPlan)
 
 
 class SyncChangesOperations(InLoop[ChangesOperations]):
     """`admin.changes`"""
 
     undo = Blocking(ChangesOperations.undo)
-    plan_undo = BlockingPlan(ChangesOperations.plan_undo)
+    plan_undo = Wrapped(Blocking(ChangesOperations.plan_undo), SyncPlan)
 
 
 class SyncClusterOperations(InLoop[ClusterOperations]):
@@ -94,14 +94,14 @@ class SyncClusterOperations(InLoop[ClusterOperations]):
     balance = Blocking(ClusterOperations.balance)
     metrics = Blocking(ClusterOperations.metrics)
     rebalance = Blocking(ClusterOperations.rebalance)
-    plan_rebalance = BlockingPlan(ClusterOperations.plan_rebalance)
+    plan_rebalance = Wrapped(Blocking(ClusterOperations.plan_rebalance), SyncPlan)
 
 
 class SyncConsumersOperations(InLoop[ConsumersOperations]):
     """`admin.consumers`"""
 
     disconnect = Blocking(ConsumersOperations.disconnect)
-    plan_disconnect = BlockingPlan(ConsumersOperations.plan_disconnect)
+    plan_disconnect = Wrapped(Blocking(ConsumersOperations.plan_disconnect), SyncPlan)
     list = Blocking(ConsumersOperations.list)
 
 
@@ -110,7 +110,7 @@ class SyncDeadLettersOperations(InLoop[DeadLettersOperations]):
 
     list = Blocking(DeadLettersOperations.list)
     replay = Blocking(DeadLettersOperations.replay)
-    plan_replay = BlockingPlan(DeadLettersOperations.plan_replay)
+    plan_replay = Wrapped(Blocking(DeadLettersOperations.plan_replay), SyncPlan)
 
 
 class SyncDiagnoseOperations(InLoop[DiagnoseOperations]):
@@ -133,7 +133,7 @@ class SyncMessagesOperations(InLoop[MessagesOperations]):
 
     peek = Blocking(MessagesOperations.peek)
     publish = Blocking(MessagesOperations.publish)
-    plan_publish = BlockingPlan(MessagesOperations.plan_publish)
+    plan_publish = Wrapped(Blocking(MessagesOperations.plan_publish), SyncPlan)
     search = Blocking(MessagesOperations.search)
 
 
@@ -141,26 +141,26 @@ class SyncNamespacesOperations(InLoop[NamespacesOperations]):
     """`admin.namespaces`"""
 
     create = Blocking(NamespacesOperations.create)
-    plan_create = BlockingPlan(NamespacesOperations.plan_create)
+    plan_create = Wrapped(Blocking(NamespacesOperations.plan_create), SyncPlan)
     delete = Blocking(NamespacesOperations.delete)
-    plan_delete = BlockingPlan(NamespacesOperations.plan_delete)
+    plan_delete = Wrapped(Blocking(NamespacesOperations.plan_delete), SyncPlan)
     get_policies = Blocking(NamespacesOperations.get_policies)
     list = Blocking(NamespacesOperations.list)
     set_policies = Blocking(NamespacesOperations.set_policies)
-    plan_set_policies = BlockingPlan(NamespacesOperations.plan_set_policies)
+    plan_set_policies = Wrapped(Blocking(NamespacesOperations.plan_set_policies), SyncPlan)
 
 
 class SyncObjectsOperations(InLoop[ObjectsOperations]):
     """`admin.objects`"""
 
     collect = Blocking(ObjectsOperations.collect)
-    plan_collect = BlockingPlan(ObjectsOperations.plan_collect)
+    plan_collect = Wrapped(Blocking(ObjectsOperations.plan_collect), SyncPlan)
     compact = Blocking(ObjectsOperations.compact)
-    plan_compact = BlockingPlan(ObjectsOperations.plan_compact)
+    plan_compact = Wrapped(Blocking(ObjectsOperations.plan_compact), SyncPlan)
     export = Blocking(ObjectsOperations.export)
-    plan_export = BlockingPlan(ObjectsOperations.plan_export)
+    plan_export = Wrapped(Blocking(ObjectsOperations.plan_export), SyncPlan)
     flush = Blocking(ObjectsOperations.flush)
-    plan_flush = BlockingPlan(ObjectsOperations.plan_flush)
+    plan_flush = Wrapped(Blocking(ObjectsOperations.plan_flush), SyncPlan)
     list = Blocking(ObjectsOperations.list)
     verify = Blocking(ObjectsOperations.verify)
 
@@ -186,7 +186,7 @@ class SyncProducersOperations(InLoop[ProducersOperations]):
     """`admin.producers`"""
 
     disconnect = Blocking(ProducersOperations.disconnect)
-    plan_disconnect = BlockingPlan(ProducersOperations.plan_disconnect)
+    plan_disconnect = Wrapped(Blocking(ProducersOperations.plan_disconnect), SyncPlan)
     list = Blocking(ProducersOperations.list)
 
 
@@ -195,7 +195,7 @@ class SyncQuotasOperations(InLoop[QuotasOperations]):
 
     list = Blocking(QuotasOperations.list)
     set = Blocking(QuotasOperations.set)
-    plan_set = BlockingPlan(QuotasOperations.plan_set)
+    plan_set = Wrapped(Blocking(QuotasOperations.plan_set), SyncPlan)
 
 
 class SyncReportsOperations(InLoop[ReportsOperations]):
@@ -210,9 +210,9 @@ class SyncRevocationsOperations(InLoop[RevocationsOperations]):
     """`admin.revocations`"""
 
     create = Blocking(RevocationsOperations.create)
-    plan_create = BlockingPlan(RevocationsOperations.plan_create)
+    plan_create = Wrapped(Blocking(RevocationsOperations.plan_create), SyncPlan)
     delete = Blocking(RevocationsOperations.delete)
-    plan_delete = BlockingPlan(RevocationsOperations.plan_delete)
+    plan_delete = Wrapped(Blocking(RevocationsOperations.plan_delete), SyncPlan)
     list = Blocking(RevocationsOperations.list)
 
 
@@ -220,9 +220,9 @@ class SyncRolesOperations(InLoop[RolesOperations]):
     """`admin.roles`"""
 
     create = Blocking(RolesOperations.create)
-    plan_create = BlockingPlan(RolesOperations.plan_create)
+    plan_create = Wrapped(Blocking(RolesOperations.plan_create), SyncPlan)
     delete = Blocking(RolesOperations.delete)
-    plan_delete = BlockingPlan(RolesOperations.plan_delete)
+    plan_delete = Wrapped(Blocking(RolesOperations.plan_delete), SyncPlan)
     get = Blocking(RolesOperations.get)
     list = Blocking(RolesOperations.list)
 
@@ -232,15 +232,15 @@ class SyncSchemasOperations(InLoop[SchemasOperations]):
 
     check = Blocking(SchemasOperations.check)
     delete_version = Blocking(SchemasOperations.delete_version)
-    plan_delete_version = BlockingPlan(SchemasOperations.plan_delete_version)
+    plan_delete_version = Wrapped(Blocking(SchemasOperations.plan_delete_version), SyncPlan)
     get = Blocking(SchemasOperations.get)
     get_by_id = Blocking(SchemasOperations.get_by_id)
     get_compatibility = Blocking(SchemasOperations.get_compatibility)
     list = Blocking(SchemasOperations.list)
     register = Blocking(SchemasOperations.register)
-    plan_register = BlockingPlan(SchemasOperations.plan_register)
+    plan_register = Wrapped(Blocking(SchemasOperations.plan_register), SyncPlan)
     set_compatibility = Blocking(SchemasOperations.set_compatibility)
-    plan_set_compatibility = BlockingPlan(SchemasOperations.plan_set_compatibility)
+    plan_set_compatibility = Wrapped(Blocking(SchemasOperations.plan_set_compatibility), SyncPlan)
     versions = Blocking(SchemasOperations.versions)
 
 
@@ -255,28 +255,28 @@ class SyncSubscriptionsOperations(InLoop[SubscriptionsOperations]):
     """`admin.subscriptions`"""
 
     create = Blocking(SubscriptionsOperations.create)
-    plan_create = BlockingPlan(SubscriptionsOperations.plan_create)
+    plan_create = Wrapped(Blocking(SubscriptionsOperations.plan_create), SyncPlan)
     delete = Blocking(SubscriptionsOperations.delete)
-    plan_delete = BlockingPlan(SubscriptionsOperations.plan_delete)
+    plan_delete = Wrapped(Blocking(SubscriptionsOperations.plan_delete), SyncPlan)
     describe = Blocking(SubscriptionsOperations.describe)
     get_failure_policy = Blocking(SubscriptionsOperations.get_failure_policy)
     lag = Blocking(SubscriptionsOperations.lag)
     list = Blocking(SubscriptionsOperations.list)
     purge = Blocking(SubscriptionsOperations.purge)
-    plan_purge = BlockingPlan(SubscriptionsOperations.plan_purge)
+    plan_purge = Wrapped(Blocking(SubscriptionsOperations.plan_purge), SyncPlan)
     seek = Blocking(SubscriptionsOperations.seek)
-    plan_seek = BlockingPlan(SubscriptionsOperations.plan_seek)
+    plan_seek = Wrapped(Blocking(SubscriptionsOperations.plan_seek), SyncPlan)
     set_failure_policy = Blocking(SubscriptionsOperations.set_failure_policy)
-    plan_set_failure_policy = BlockingPlan(SubscriptionsOperations.plan_set_failure_policy)
+    plan_set_failure_policy = Wrapped(Blocking(SubscriptionsOperations.plan_set_failure_policy), SyncPlan)
     skip = Blocking(SubscriptionsOperations.skip)
-    plan_skip = BlockingPlan(SubscriptionsOperations.plan_skip)
+    plan_skip = Wrapped(Blocking(SubscriptionsOperations.plan_skip), SyncPlan)
 
 
 class SyncTasksOperations(InLoop[TasksOperations]):
     """`admin.tasks`"""
 
     cancel = Blocking(TasksOperations.cancel)
-    plan_cancel = BlockingPlan(TasksOperations.plan_cancel)
+    plan_cancel = Wrapped(Blocking(TasksOperations.plan_cancel), SyncPlan)
     get = Blocking(TasksOperations.get)
     list = Blocking(TasksOperations.list)
 
@@ -287,7 +287,7 @@ class SyncTokensOperations(InLoop[TokensOperations]):
     create = Blocking(TokensOperations.create)
     list = Blocking(TokensOperations.list)
     revoke = Blocking(TokensOperations.revoke)
-    plan_revoke = BlockingPlan(TokensOperations.plan_revoke)
+    plan_revoke = Wrapped(Blocking(TokensOperations.plan_revoke), SyncPlan)
     rotate = Blocking(TokensOperations.rotate)
 
 
@@ -295,31 +295,31 @@ class SyncTopicsOperations(InLoop[TopicsOperations]):
     """`admin.topics`"""
 
     add_partitions = Blocking(TopicsOperations.add_partitions)
-    plan_add_partitions = BlockingPlan(TopicsOperations.plan_add_partitions)
+    plan_add_partitions = Wrapped(Blocking(TopicsOperations.plan_add_partitions), SyncPlan)
     chart = Blocking(TopicsOperations.chart)
     configure_schema = Blocking(TopicsOperations.configure_schema)
-    plan_configure_schema = BlockingPlan(TopicsOperations.plan_configure_schema)
+    plan_configure_schema = Wrapped(Blocking(TopicsOperations.plan_configure_schema), SyncPlan)
     create = Blocking(TopicsOperations.create)
-    plan_create = BlockingPlan(TopicsOperations.plan_create)
+    plan_create = Wrapped(Blocking(TopicsOperations.plan_create), SyncPlan)
     delete = Blocking(TopicsOperations.delete)
-    plan_delete = BlockingPlan(TopicsOperations.plan_delete)
+    plan_delete = Wrapped(Blocking(TopicsOperations.plan_delete), SyncPlan)
     describe = Blocking(TopicsOperations.describe)
     get_policies = Blocking(TopicsOperations.get_policies)
     get_schema_config = Blocking(TopicsOperations.get_schema_config)
     list = Blocking(TopicsOperations.list)
     metrics = Blocking(TopicsOperations.metrics)
     move = Blocking(TopicsOperations.move)
-    plan_move = BlockingPlan(TopicsOperations.plan_move)
+    plan_move = Wrapped(Blocking(TopicsOperations.plan_move), SyncPlan)
     replay = Blocking(TopicsOperations.replay)
-    plan_replay = BlockingPlan(TopicsOperations.plan_replay)
+    plan_replay = Wrapped(Blocking(TopicsOperations.plan_replay), SyncPlan)
     set_policies = Blocking(TopicsOperations.set_policies)
-    plan_set_policies = BlockingPlan(TopicsOperations.plan_set_policies)
+    plan_set_policies = Wrapped(Blocking(TopicsOperations.plan_set_policies), SyncPlan)
     set_validation_policy = Blocking(TopicsOperations.set_validation_policy)
-    plan_set_validation_policy = BlockingPlan(TopicsOperations.plan_set_validation_policy)
+    plan_set_validation_policy = Wrapped(Blocking(TopicsOperations.plan_set_validation_policy), SyncPlan)
     truncate = Blocking(TopicsOperations.truncate)
-    plan_truncate = BlockingPlan(TopicsOperations.plan_truncate)
+    plan_truncate = Wrapped(Blocking(TopicsOperations.plan_truncate), SyncPlan)
     unload = Blocking(TopicsOperations.unload)
-    plan_unload = BlockingPlan(TopicsOperations.plan_unload)
+    plan_unload = Wrapped(Blocking(TopicsOperations.plan_unload), SyncPlan)
 
 
 class SyncAdmin:
