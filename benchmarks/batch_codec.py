@@ -47,7 +47,6 @@ def cases(messages: int, size: int) -> dict[str, Callable[[], object]]:
     keyed, rich = encode_batch(equal, keys=keys), encode_batch(equal, keys=keys, attributes=attributes)
     lz4, zstd = encode_batch(text, codec=Codec.LZ4), encode_batch(text, codec=Codec.ZSTD)
     part, rich_part = read_producer_part(plain), read_producer_part(rich)
-    view = BatchView(rich, part=rich_part)
     quarter = np.sort(np.random.default_rng(1).choice(messages, max(1, messages // 4), replace=False))
     few = max(1, messages // 4)
     return {
@@ -75,9 +74,6 @@ def cases(messages: int, size: int) -> dict[str, Callable[[], object]]:
         "slice a quarter": lambda: Cutter(plain).slice(few, 2 * few),
         "slots of keys": lambda: key_slots(keyed),
         "sizes of messages": lambda: Cutter(plain).sizes(),
-        "extent of an offset range": lambda: view.bytes_between(
-            view.index_of(10), view.index_of(messages - 10)
-        ),
     }
 
 

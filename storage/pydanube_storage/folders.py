@@ -1,4 +1,4 @@
-"""Folders of the local disk."""
+"""Files and folders of the local disk."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ import tempfile
 from pathlib import Path
 
 
+def sync_file(path: Path) -> None:
+    """Make what was written to a file durable."""
+    _sync(path, os.O_RDWR)
+
+
 def sync_folder(folder: Path) -> None:
     """Make what was made or renamed in a folder durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    if os.name != "nt":  # Windows cannot open directories, and does not need it
+        _sync(folder, os.O_RDONLY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
     try:
         os.fsync(fd)
     finally:

@@ -133,22 +133,3 @@ def test_codec_names() -> None:
     with pytest.raises(InvalidArgument) as refused:
         parse_codec("gzip")
     assert refused.value.details == {"field": "compression", "value": "gzip"}
-
-
-@steady
-@given(arguments=encodings(), low=st.integers(-3, 25), high=st.integers(-3, 25), base=st.integers(0, 2**40))
-def test_messages_are_found_by_offset_and_measured(
-    arguments: dict[str, Any], low: int, high: int, base: int
-) -> None:
-    rows = rows_given(arguments)
-    view = BatchView(encode_batch(**arguments), base_offset=base)
-    for offset in {base + low, base + high, *(base + row.delta + d for row in rows for d in (-1, 0, 1))}:
-        assert view.index_of(offset) == sum(base + row.delta < offset for row in rows)
-    start, stop = sorted((max(0, min(low, len(rows))), max(0, min(high, len(rows)))))
-    expected = sum(
-        len(row.payload)
-        + len(row.key or b"")
-        + sum(len(k.encode()) + len(v.encode()) for k, v in row.attributes.items())
-        for row in rows[start:stop]
-    )
-    assert view.bytes_between(start, stop) == expected

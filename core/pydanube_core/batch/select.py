@@ -34,6 +34,8 @@ from pydanube_core.errors import InvalidArgument
 Buffer = bytes | memoryview
 Ints = npt.NDArray[Any]
 
+# A slot is CRC-32 (zlib's) of the key, modulo their number: every language has it, it is the same for ever, and one
+# call costs 50 ns; being hard to collide on purpose is not asked of what decides which consumer a key goes to.
 KEY_SLOTS: Final = 65_536
 
 
@@ -260,7 +262,7 @@ class Cutter:
         return self._cut(_Span(start, stop))
 
     def slots(self, slots: int = KEY_SLOTS, *, producer_name: str = "") -> npt.NDArray[np.uint32]:
-        """The slot of each message: `slot_of` its key or, where it has none, of its producer's name.
+        """The slot of each message: CRC-32 of its key or, where it has none, of its producer's name.
 
         Args:
             producer_name: of the producer of the whole batch, for batches without a table of producers; without it
@@ -436,15 +438,6 @@ def _schemas(parts: list[Buffer], data: Buffer, at: int, n: int, pick: _Pick) ->
 
 
 # -- what routing needs --------------------------------------------------------------------------------------
-
-
-def slot_of(key: bytes, slots: int = KEY_SLOTS) -> int:
-    """The slot of one key: CRC-32 (zlib's) of its bytes, modulo `slots`.
-
-    CRC-32 because every language has it, it is the same for ever, and one call costs 50 ns; a slot decides which
-    consumer a key goes to, so being hard to collide on purpose is not asked of it.
-    """
-    return crc32(key) % slots
 
 
 def key_slots(data: Buffer, slots: int = KEY_SLOTS, *, producer_name: str = "") -> npt.NDArray[np.uint32]:

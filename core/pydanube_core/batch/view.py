@@ -240,49 +240,6 @@ class BatchView:
             raise InvalidArgument("a column has a negative length", field="batch", value=data_bytes)
         return at + padded(4 * (n + 1)) + padded(data_bytes)
 
-    # -- finding messages, O(1) or O(log n) ------------------------------------------------------------------
-
-    def index_of(self, offset: int) -> int:
-        """Index of the first message whose offset is at least `offset`; `len(self)` if all are before it."""
-        delta, n, at = offset - self.base_offset, self.part.count, self.column_start(Column.OFFSET_DELTA)
-        if at is None or delta <= 0:
-            return min(max(delta, 0), n)
-        low, high = 0, n
-        while low < high:
-            middle = (low + high) >> 1
-            if self.ints(at + 4 * middle, 1, "I")[0] < delta:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def bytes_between(self, start: int, stop: int) -> int:
-        """Bytes of messages [start, stop) by index: raw payload, key, attribute keys and values.
-
-        What they hold, not what they cost in a frame: that is the stored bytes of the batch that carries them.
-        """
-        if start >= stop:
-            return 0
-        part, n = self.part, self.part.count
-        total = self._between(PRODUCER_PART_BYTES, start, stop)
-        if part.columns & Column.KEY:
-            at = self.column_start(Column.KEY)
-            assert at is not None
-            total += self._between(at + padded((n + 7) // 8), start, stop)
-        if part.columns & Column.ATTRIBUTES:
-            at = self.column_start(Column.ATTRIBUTES)
-            assert at is not None
-            entries = self._int32(at + 4 * n)
-            first, end = self._int32(at + 4 * start), self._int32(at + 4 * stop)
-            keys = at + padded(4 * (n + 1))
-            total += self._between(keys, first, end) + self._between(
-                self._ragged_end(keys, entries), first, end
-            )
-        return total
-
-    def _between(self, at: int, start: int, stop: int) -> int:
-        return self._int32(at + 4 * stop) - self._int32(at + 4 * start)
-
     # -- reading them ----------------------------------------------------------------------------------------
 
     def ints(self, at: int, n: int, code: str = "i") -> tuple[int, ...]:

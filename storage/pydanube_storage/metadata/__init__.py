@@ -1,4 +1,4 @@
-"""The metadata store: one protocol, adapters for memory and SQLite; `metadata.etcd` is the third."""
+"""The metadata store: one protocol, and its adapter for SQLite; `metadata.etcd` is the other."""
 
 from pydanube_storage.metadata.clock import BootClock, Clock
 from pydanube_storage.metadata.embedded import EmbeddedStore

@@ -8,7 +8,6 @@ revision would be wrong. A file left by a crash recovers its log when opened.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from pydanube_core.errors import (
     StoreUnavailable,
 )
 
+from pydanube_storage.folders import sync_folder
 from pydanube_storage.metadata.engine import Counters, Place
 from pydanube_storage.metadata.errors import CorruptMetadata
 from pydanube_storage.metadata.model import Event, EventKind, KeyRange, KeyValue, LeaseId, Revision
@@ -99,7 +99,7 @@ class SqliteRows:
         try:
             self._prepare(first_revision)
             if is_new:
-                _sync_directory(path.parent)
+                sync_folder(path.parent)
         except sqlite3.Error as error:
             self._connection.close()
             raise translate(error, path=path) from error
@@ -243,13 +243,3 @@ def _key_value(row: tuple[str, bytes, int, int, int | None]) -> KeyValue:
         mod_revision=Revision(mod_revision),
         lease_id=None if lease_id is None else LeaseId(lease_id),
     )
-
-
-def _sync_directory(path: Path) -> None:
-    if os.name == "nt":  # Windows cannot open directories, and does not need it
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 
 from pydanube_core.errors import CorruptObject, ObjectMissing, StoreUnavailable
 
-from pydanube_storage.folders import sync_folder
+from pydanube_storage.folders import sync_file, sync_folder
 from pydanube_storage.objects.protocol import ObjectFact, check_key
 
 _SPOOL: Final = ".spool"
@@ -60,7 +60,7 @@ class LocalStore:
                 temporary.write_bytes(source)
             elif temporary is not source:
                 temporary.write_bytes(source.read_bytes())
-            _sync_file(temporary)
+            sync_file(temporary)
             os.link(temporary, target)
             sync_folder(target.parent)
         except OSError as error:
@@ -187,14 +187,6 @@ def _pread(fd: int, start: int, end: int) -> bytes:
         parts.append(part)
         start += len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _sync_file(path: Path) -> None:
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _unless_gone(error: OSError) -> None:

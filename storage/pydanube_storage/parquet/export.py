@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from pydanube_core.errors import AlreadyExists, ClosedResource, DiskFull, InvalidArgument
 from pydanube_core.units import format_time
 
+from pydanube_storage.folders import sync_file, sync_folder
 from pydanube_storage.objects import ObjectStore
 from pydanube_storage.parquet.columns import Meta
 from pydanube_storage.parquet.read import Expected, ObjectReader
@@ -58,19 +59,16 @@ class ExportWork:
         meta = Meta(**arguments["meta"])
         try:
             if target.exists() or target.is_symlink():
-                raise AlreadyExists(
-                    f"{target} exists already; an export never replaces a file: name another",
-                    field="to",
-                    value=str(target),
-                )
-            if arguments["format"] == "parquet":
-                export = _Export(
-                    target, temporary, meta, arguments["partition"], ObjectWriter(temporary, meta), None
-                )
-            else:
-                export = _Export(
-                    target, temporary, meta, arguments["partition"], None, temporary.open("xb", 1 << 20)
-                )
+                raise FileExistsError(target)
+            parquet = arguments["format"] == "parquet"
+            export = _Export(
+                target=target,
+                temporary=temporary,
+                meta=meta,
+                partition=arguments["partition"],
+                writer=ObjectWriter(temporary, meta) if parquet else None,
+                lines=None if parquet else temporary.open("xb", 1 << 20),
+            )
         except OSError as error:
             _fail(target, error)
         self._open[arguments["token"]] = export
@@ -118,10 +116,10 @@ class ExportWork:
                 assert export.lines is not None
                 export.lines.close()
             size = export.temporary.stat().st_size
-            _sync(export.temporary, os.O_RDWR)
+            sync_file(export.temporary)
             os.link(export.temporary, export.target)
             export.temporary.unlink()
-            _sync(export.target.parent, os.O_RDONLY)
+            sync_folder(export.target.parent)
         except OSError as error:
             _fail(export.target, error)
         del self._open[arguments["token"]]
@@ -145,14 +143,6 @@ class ExportWork:
         if export is None:
             raise ClosedResource("the export was lost with the process that wrote it: begin again")
         return export
-
-
-def _sync(path: Path, flags: int) -> None:
-    fd = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _lines(table: Any, export: _Export) -> list[bytes]:

@@ -72,52 +72,26 @@ class Method:
     stream: bool = False
 
 
-RANGE: Final = Method(
-    path="/etcdserverpb.KV/Range", request=pb.RangeRequest, answer=pb.RangeResponse, repeatable=True
-)
-TXN: Final = Method(
-    path="/etcdserverpb.KV/Txn", request=pb.TxnRequest, answer=pb.TxnResponse, repeatable=False
-)
+def _method(path: str, request: Any, answer: Any, *, repeatable: bool = True, stream: bool = False) -> Method:
+    """Return a method of etcd's API by its service and name."""
+    full = f"/etcdserverpb.{path}"
+    return Method(path=full, request=request, answer=answer, repeatable=repeatable, stream=stream)
+
+
+RANGE: Final = _method("KV/Range", pb.RangeRequest, pb.RangeResponse)
+TXN: Final = _method("KV/Txn", pb.TxnRequest, pb.TxnResponse, repeatable=False)
 FENCE: Final = replace(TXN, repeatable=True)
-COMPACT: Final = Method(
-    path="/etcdserverpb.KV/Compact",
-    request=pb.CompactionRequest,
-    answer=pb.CompactionResponse,
-    repeatable=True,
-)
+COMPACT: Final = _method("KV/Compact", pb.CompactionRequest, pb.CompactionResponse)
 # Twice: the lease nobody knows of runs out by itself
-LEASE_GRANT: Final = Method(
-    path="/etcdserverpb.Lease/LeaseGrant",
-    request=pb.LeaseGrantRequest,
-    answer=pb.LeaseGrantResponse,
-    repeatable=True,
+LEASE_GRANT: Final = _method("Lease/LeaseGrant", pb.LeaseGrantRequest, pb.LeaseGrantResponse)
+LEASE_REVOKE: Final = _method(
+    "Lease/LeaseRevoke", pb.LeaseRevokeRequest, pb.LeaseRevokeResponse, repeatable=False
 )
-LEASE_REVOKE: Final = Method(
-    path="/etcdserverpb.Lease/LeaseRevoke",
-    request=pb.LeaseRevokeRequest,
-    answer=pb.LeaseRevokeResponse,
-    repeatable=False,
+LEASE_KEEP_ALIVE: Final = _method(
+    "Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse, stream=True
 )
-LEASE_KEEP_ALIVE: Final = Method(
-    path="/etcdserverpb.Lease/LeaseKeepAlive",
-    request=pb.LeaseKeepAliveRequest,
-    answer=pb.LeaseKeepAliveResponse,
-    repeatable=True,
-    stream=True,
-)
-WATCH: Final = Method(
-    path="/etcdserverpb.Watch/Watch",
-    request=pb.WatchRequest,
-    answer=pb.WatchResponse,
-    repeatable=True,
-    stream=True,
-)
-_AUTHENTICATE: Final = Method(
-    path="/etcdserverpb.Auth/Authenticate",
-    request=pb.AuthenticateRequest,
-    answer=pb.AuthenticateResponse,
-    repeatable=True,
-)
+WATCH: Final = _method("Watch/Watch", pb.WatchRequest, pb.WatchResponse, stream=True)
+_AUTHENTICATE: Final = _method("Auth/Authenticate", pb.AuthenticateRequest, pb.AuthenticateResponse)
 
 
 class _Member:
