@@ -13,7 +13,7 @@ import typer
 from pydanube_admin import runbooks
 from pydanube_admin.registry import OPERATIONS
 from pydanube_cli.command import Command, shared_parameters
-from pydanube_cli.completion.words import FILES, FOLDERS, TEXT
+from pydanube_cli.completion.press import FILES, FOLDERS, TEXT
 from pydanube_cli.operations import ALIASES, command_of
 from pydanube_cli.runbook import command_of_runbook
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydanube_admin import OPERATIONS
-from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import Effect
 from pydanube_admin.engine.operation import Argument, Operation
 from pydanube_admin.engine.permission import FREE, OF_ANOTHER, OWN
 from pydanube_broker.metric_table import METRICS, MetricArea

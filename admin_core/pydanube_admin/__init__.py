@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pydanube.principal import default_principal
 
     from pydanube_admin.core import AdminCore
-    from pydanube_admin.engine.effect import Effect
+    from pydanube_admin.engine.models import Effect
     from pydanube_admin.engine.operation import Argument, ArgumentType, Example, Operation
     from pydanube_admin.registry import OPERATIONS, TOOLS
     from pydanube_admin.remote import OpsClient, call_sync
@@ -36,7 +36,7 @@ __all__ = [
 _HOMES: Final = {
     "AdminCore": "core",
     **dict.fromkeys(("Argument", "ArgumentType", "Example", "Operation"), "engine.operation"),
-    "Effect": "engine.effect",
+    "Effect": "engine.models",
     **dict.fromkeys(("OPERATIONS", "TOOLS"), "registry"),
     **dict.fromkeys(("OpsClient", "call_sync", "default_principal"), "remote"),
 }

@@ -12,11 +12,9 @@ from typing import Any, Final, NoReturn
 
 from pydantic import ValidationError
 from pydanube_core.errors import InvalidArgument, NotImplementedYet
-from pydanube_core.spelling import close_names
+from pydanube_core.spelling import close_names, either, shown
 
-from pydanube_admin.engine.call import Call
-from pydanube_admin.engine.operation import Operation
-from pydanube_admin.engine.spelling import either, shown
+from pydanube_admin.engine.operation import Call, Operation
 from pydanube_admin.registry import OPERATIONS, TOOLS
 
 MAX_ARGUMENT_BYTES: Final = 4 * 1024 * 1024

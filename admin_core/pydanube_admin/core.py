@@ -34,21 +34,17 @@ from pydanube_core.security.identity import OPERATOR, current_identity, relayed_
 from pydanube_core.security.permissions import Principal
 
 from pydanube_admin.arguments import parse_call
-from pydanube_admin.engine.acting import acting_for, calling, check_acting
-from pydanube_admin.engine.admin_options import AdminOptions
+from pydanube_admin.engine.audit.audit_cut_off import record_let_in
 from pydanube_admin.engine.audit.audit_log import AuditLog
-from pydanube_admin.engine.audit.audit_records import Entry, data_records, note_refusal
-from pydanube_admin.engine.audit.let_in import record_let_in
+from pydanube_admin.engine.audit.audit_records import Entry, data_records, note_refusal, run_recorded
 from pydanube_admin.engine.balancer import BalanceOptions, Balancer
-from pydanube_admin.engine.call import Call
-from pydanube_admin.engine.context import Context, NowMs, system_now_ms
+from pydanube_admin.engine.context import AdminOptions, Context, NowMs, system_now_ms
 from pydanube_admin.engine.desk import Desk
-from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.identifiers import CALL, new_id
+from pydanube_admin.engine.kept_records import CALL, new_id
 from pydanube_admin.engine.list_memory import ListMemory
-from pydanube_admin.engine.models import Page, not_seen
-from pydanube_admin.engine.permission import check_permission
-from pydanube_admin.engine.recorded_calls import run_recorded
+from pydanube_admin.engine.models import Effect, Page, not_seen
+from pydanube_admin.engine.operation import Call
+from pydanube_admin.engine.permission import acting_for, calling, check_acting, check_permission
 from pydanube_admin.peers import ASK, Peers, noting
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.wide_port import ASKED, WidePort

@@ -24,8 +24,9 @@ from pydanube_core.errors import ClusterError, InvalidArgument, MissingExtra, Ov
 from pydanube_core.extras import install_command
 from pydanube_core.http_hosts import host_name, is_loopback
 
-from pydanube_admin.jsonrpc import JsonRpc
-from pydanube_admin.openrpc import openrpc_document
+from pydanube_admin.engine.permission import NO_QUESTION
+from pydanube_admin.jsonrpc import JsonRpc, openrpc_document
+from pydanube_admin.registry import OPERATIONS
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -360,3 +361,24 @@ async def http_server(
         raise
     finally:
         sock.close()
+
+
+_TOOL_CALL: Final = "tools/call"
+_BY_TOOL: Final = {operation.tool: operation for operation in OPERATIONS.values()}
+
+
+def asked_permission(body: bytes) -> str | None:
+    """The permission of the operation that JSON-RPC or an MCP tool calls; None: another request, or it asks for none."""
+    try:
+        request = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(request, dict):
+        return None
+    method, params = request.get("method"), request.get("params")
+    if method == _TOOL_CALL:
+        name = params.get("name") if isinstance(params, dict) else None
+        operation = _BY_TOOL.get(name) if isinstance(name, str) else None
+    else:
+        operation = OPERATIONS.get(method) if isinstance(method, str) else None
+    return None if operation is None or operation.name in NO_QUESTION else operation.permission

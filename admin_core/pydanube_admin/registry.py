@@ -18,7 +18,7 @@ For the command line (`GROUP VERB`):
                              principal=None)             # raises ClusterError
 
 Leave out arguments the user did not give (the defaults are applied behind `danube.ops`). Changes (effect other than
-read) also take `"plan_only": true`: the answer is then a plan (`engine.shown_plan.Plan`) with its token, and nothing has
+read) also take `"plan_only": true`: the answer is then a plan (`engine.plan_records.Plan`) with its token, and nothing has
 changed; and `"plan_token"`, which does what the plan says, once. What destroys needs one: without it the answer is
 PLAN_REQUIRED, with the plan in `details.plan` and the ready call in `next`. So a command line asks:
 

@@ -35,8 +35,7 @@ from pydanube_core.facts import (
 from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges
 from pydanube_core.units import counted
 
-from pydanube_admin.peer_calls import named
-from pydanube_admin.peers import DEADLINE_S, FORWARD_S, Peers, by_id, note_unseen, unseen
+from pydanube_admin.peers import DEADLINE_S, FORWARD_S, Peers, by_id, named, note_unseen, unseen
 
 T = TypeVar("T")
 

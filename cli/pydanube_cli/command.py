@@ -19,8 +19,14 @@ from pydanube.wire.endpoint import SCHEMES, UNIX
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.units import parse_duration_s
 
-from pydanube_cli.option import option
 from pydanube_cli.overview import with_help
+
+
+def option(*words: str) -> Any:
+    """Declare a flag for `Annotated`: its names, what it takes, and what it is for."""
+    *names, takes, help = words
+    return typer.Option(*names, metavar=takes, help=help)
+
 
 TIMEOUT: Final = "10s"
 

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from pydanube_admin.compat.methods import compat_methods
 from pydanube_admin.core import AdminCore
-from pydanube_admin.engine.admin_options import AdminOptions
-from pydanube_admin.engine.audit.audit_sampling import AuditReads
+from pydanube_admin.engine.audit.audit_log import AuditReads
 from pydanube_admin.engine.balancer import BalanceOptions
+from pydanube_admin.engine.context import AdminOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.departure import Patience, depart
 from pydanube_broker.log import configure_logging
@@ -215,7 +215,7 @@ def _check_ports(settings: Settings, *, http: bool) -> None:
 async def _http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
     """Serve MCP and JSON-RPC, of the entry behind the admin port; yields the URL once it answers."""
     # Here, since `danube broker` needs neither and starts quicker without them.
-    from pydanube_admin.asked import asked_permission
+    from pydanube_admin.http import asked_permission
     from pydanube_mcp import late_http_face
     from pydanube_mcp.profiles import parse_toolsets
 

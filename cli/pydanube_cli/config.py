@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydanube_core.errors import AlreadyExists
 
-from pydanube_cli.command import Common, command
-from pydanube_cli.option import option
+from pydanube_cli.command import Common, command, option
 from pydanube_cli.render import print_json, print_table
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from pydanube_core.errors import ClusterError, ConditionNotMet, InvalidArgument
 from pydanube_core.secrets import REDACTED, without_passwords, without_secrets
 
 from pydanube_cli.checks import examine
-from pydanube_cli.command import Common, command
+from pydanube_cli.command import Common, command, option
 from pydanube_cli.fitness import Finding, Level
-from pydanube_cli.option import option
 from pydanube_cli.render import print_json, print_table
 from pydanube_cli.serve import DataDirOption, OffsetOption, settings_from_flags
 

@@ -52,7 +52,9 @@ GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
             "go on with an etcd that was restored from an older snapshot",
         ),
     },
-    "tls": {"init": ("tls", "init", "make an authority and certificates for a broker and its clients")},
+    "tls": {
+        "init": ("certificates", "init", "make an authority and certificates for a broker and its clients")
+    },
     "report": {
         "lag": ("report", "lag", "how far subscriptions were behind, hour by hour"),
         "balance": ("report", "balance", "how evenly brokers are loaded, and what would help"),

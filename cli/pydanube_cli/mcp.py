@@ -11,8 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 from pydanube.addresses import DEFAULT_ADMIN_URL
 
-from pydanube_cli.command import Common, command
-from pydanube_cli.option import option
+from pydanube_cli.command import Common, command, option
 
 # Paths, which may stand in an assistant's configuration; a token itself may not.
 _FILES: Final = ("DANUBE_TOKEN_FILE", "DANUBE_CA", "DANUBE_CERT", "DANUBE_KEY")

@@ -22,14 +22,20 @@ from pydanube_admin.engine.operation import Argument, ArgumentType, Operation
 from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import CODES, ConditionNotMet, CorruptObject, InvalidArgument, PlanRequired
 
-from pydanube_cli.answers.findings import print_diagnosis
-from pydanube_cli.answers.object_paths import all_paths, lines_of
-from pydanube_cli.answers.plan_view import consents, describe, show_plan
-from pydanube_cli.answers.progress import NO_DEADLINE_S, with_progress
-from pydanube_cli.answers.rows import row_of
+from pydanube_cli.answers import (
+    NO_DEADLINE_S,
+    ReplayAccount,
+    all_paths,
+    consents,
+    describe,
+    lines_of,
+    print_diagnosis,
+    row_of,
+    show_plan,
+    with_progress,
+)
 from pydanube_cli.command import Command, Common
 from pydanube_cli.failures import printable
-from pydanube_cli.interrupted import ReplayAccount
 from pydanube_cli.overview import print_group, unknown_word
 from pydanube_cli.render import print_json, print_pairs, print_table, prose
 

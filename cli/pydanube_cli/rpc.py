@@ -12,10 +12,8 @@ import anyio
 import typer
 from pydanube_core.errors import ClusterError, InvalidArgument
 
-from pydanube_cli.command import Common, command
-from pydanube_cli.messages.lines import LineSource, split_lines, stdin_pieces
-from pydanube_cli.messages.outlet import Outlet
-from pydanube_cli.option import option
+from pydanube_cli.command import Common, command, option
+from pydanube_cli.messages.lines import LineSource, Outlet, split_lines, stdin_pieces
 from pydanube_cli.render import print_json
 from pydanube_cli.runtime import run_async
 

@@ -16,7 +16,7 @@ from pydanube_admin.runbooks.runbook import Parameter, Runbook
 from pydanube_admin.runbooks.running import Outcome, run
 from pydanube_core.errors import CODES, ConditionNotMet
 
-from pydanube_cli.answers.plan_view import consents
+from pydanube_cli.answers import consents
 from pydanube_cli.command import Command, Common
 from pydanube_cli.render import cell, print_json, print_pairs, print_table
 

@@ -23,12 +23,10 @@ from pydanube_core.security.api_tokens import DICE_BYTES, new_token
 from pydanube_core.security.permissions import Binding, Principal, Scope
 from pydanube_core.security.records import LET_IN, binding_key, encode_binding, encode_token, token_key
 
-from pydanube_cli.certificates import CertificateFolder
-from pydanube_cli.command import Common, command
-from pydanube_cli.option import option
+from pydanube_cli.certificates import DAYS, HOSTS, CertificateFolder, DirOption, HostsOption
+from pydanube_cli.command import Common, command, option
 from pydanube_cli.render import print_json
 from pydanube_cli.runtime import run_async
-from pydanube_cli.tls import DAYS, HOSTS, DirOption, HostsOption
 
 DataOption = Annotated[Path, option("--data-dir", "DIR", "The broker's data directory.")]
 ADMIN: Final = "admin"

@@ -13,8 +13,7 @@ import typer
 from pydanube_core.errors import InvalidArgument, UnsupportedPlatform
 from pydanube_core.units import parse_duration_s
 
-from pydanube_cli.command import Common, command
-from pydanube_cli.option import option
+from pydanube_cli.command import Common, command, option
 from pydanube_cli.runtime import require
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from pydanube_core.errors import InsecureBind, InvalidArgument
 from pydanube_core.units import parse_duration_s
 
 from pydanube_cli.clusters import all_clusters
-from pydanube_cli.command import Common, command
-from pydanube_cli.option import option
+from pydanube_cli.command import Common, command, option
 from pydanube_cli.runtime import require
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """One tool call: a read goes through; a change that destroys goes through once somebody has agreed.
 
-A long operation goes through as a task: see `pydanube_mcp.waiting` for clients that take none.
+A long operation goes through as a task: see `pydanube_mcp.cluster_tasks` for clients that take none.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from mcp.server.mcpserver import Context
 from mcp.types import InputRequiredResult
-from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import Effect
 from pydanube_admin.engine.operation import Operation
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import OpsClient
 from pydanube_core.errors import ClusterError, InvalidArgument, PermissionDenied, PlanRequired, ReadOnly
 
-from pydanube_mcp.cluster_tasks import is_task, running_view, waiting_view
+from pydanube_mcp.cluster_tasks import is_task, running_view, waited, waiting_view
 from pydanube_mcp.consent import (
     Answer,
     Confirm,
@@ -32,7 +32,6 @@ from pydanube_mcp.consent import (
 from pydanube_mcp.fencing import fenced
 from pydanube_mcp.sizing import MAX_RESULT_BYTES, fewer, size_of
 from pydanube_mcp.tasks import TaskView, takes_tasks
-from pydanube_mcp.waiting import waited
 
 _APPLY: Final = "plans.apply"
 _READ_ANY: Final = "operations.read"

@@ -3,6 +3,9 @@
 The id of a task under way is the admin core's (`t…`). The id of one that waits is the token of its plan (`p….…`), with
 `.apply` behind it where it was called as `apply_plan`: once the plan is applied, it stands for the task that this
 made. With several clusters the cluster's name and a colon come first.
+
+A client that takes no tasks waits for its long call, and hears meanwhile how far it is. Before anybody's deadline passes it
+is answered with the task, and a model asks for that again: nothing is lost and nothing is in doubt.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any, Final
 
 import anyio
 from mcp import MCPError
+from mcp.server.mcpserver import Context
 from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, CallToolResult, ElicitRequest, ElicitRequestFormParams
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import OpsClient
@@ -25,8 +29,7 @@ from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.consent import CONSENT, Answer, Question
 from pydanube_mcp.presenting import Asked, error_result, ok_result
 from pydanube_mcp.profiles import Profile
-from pydanube_mcp.requests import principal_of
-from pydanube_mcp.tasks import Request, TaskView
+from pydanube_mcp.tasks import Request, TaskView, principal_of
 
 APPLIED: Final = ".apply"
 _RUNNING: Final = re.compile(r"t[0-9a-f]{24}\Z")
@@ -288,3 +291,55 @@ def _between_ms(start: str, end: str) -> int:
 def _as_protocol_error(error: ClusterError) -> MCPError:
     code = INTERNAL_ERROR if error.retryable else INVALID_PARAMS
     return MCPError(code=code, message=error.message, data=error.to_dict())
+
+
+SHARE: Final = 0.8  # of a call's deadline that is waited
+FIRST_S: Final = 0.05  # until it is looked at again, and twice as long each time
+MOST_S: Final = 1.0  # every look is a call, and stands in the audit
+CANCEL_S: Final = 2.0  # for telling the cluster that nobody waits any more
+
+
+async def waited(
+    client: OpsClient, task: Mapping[str, Any], *, principal: str | None, context: Context[Any, Any] | None
+) -> dict[str, Any]:
+    """The result of a call that became a task, or, after most of the deadline, the task and how to ask for it.
+
+    Cancelled, it stops the task: who made the call has left.
+
+    Raises:
+        ClusterError: what the call came to; LimitReached: its result is too long to be kept.
+    """
+    begun, pause = time.monotonic(), FIRST_S
+    ask = {"task_id": task["task_id"]}
+    try:
+        while True:
+            now = await client.call("tasks.get", ask, principal=principal)
+            if now["state"] != "running":
+                return _ended(now)
+            passed = time.monotonic() - begun
+            if passed >= SHARE * client.timeout_s:
+                step = OPERATIONS["tasks.get"].next_call(
+                    ask, "shows how far it is, and its result once it is done"
+                )
+                return {**task, "work": now["work"], "next": [step]}
+            if context is not None:
+                await context.report_progress(round(passed, 3), None, progress_of(now))
+            await anyio.sleep(min(pause, SHARE * client.timeout_s - passed))
+            pause = min(2 * pause, MOST_S)
+    except anyio.get_cancelled_exc_class():
+        with anyio.move_on_after(CANCEL_S, shield=True):
+            await client.call("tasks.cancel", ask, principal=principal)
+        raise
+
+
+def _ended(task: Mapping[str, Any]) -> dict[str, Any]:
+    if task["state"] != "done":
+        raise ClusterError.from_dict(
+            task["error"] or {"code": "INTERNAL", "message": f"the task ended as {task['state']}"}
+        )
+    result = came_to(task)
+    if result is None:
+        raise LimitReached(
+            f"it is done, but {task['result_reason']}", task_id=task["task_id"], retryable=False
+        )
+    return result

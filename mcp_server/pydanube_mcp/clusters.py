@@ -6,10 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pydanube_admin.engine.spelling import shown
 from pydanube_admin.remote import OpsClient, OpsEntry
 from pydanube_core.errors import ClusterError, InvalidArgument
-from pydanube_core.spelling import close_names
+from pydanube_core.spelling import close_names, shown
 
 from pydanube_mcp.profiles import CLUSTER
 

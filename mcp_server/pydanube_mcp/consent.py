@@ -5,16 +5,24 @@ Nothing that destroys is done without one of the two, and every refusal says how
     the client shows forms       the person types the name of what goes; a token alone is not enough
     it does not, --confirm auto  the plan's token, which only whoever made the plan can use, once
     it does not, --confirm human nobody over MCP; the error holds the command for a person to run, and no key:
-                                 tokens that leave the server are sealed (`sealed_tokens`)
+                                 tokens that leave the server are sealed (`SealedClient`)
 
 A client of the 2026 protocol gets the question as the answer to its call and repeats the call with what was said; the
 plan's token travels in the state that the SDK seals to the call, its arguments and its age. One of the 2025 protocol
 is asked while its call waits. A client that takes tasks gets a long change as a task that waits for the answer.
+
+A plan's token lets whoever has it make the change, on the command line or over JSON-RPC too. A model that must not apply plans
+must not hold one. So tokens are sealed: of the same form, with the secret hidden under a key of this process. What comes back
+is opened on its way to the admin core; what was not sealed here opens nothing.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
+import re
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,8 +38,9 @@ from mcp.types import (
     InputRequiredResult,
 )
 from pydanube_admin.engine.forecast import loss_text
-from pydanube_admin.engine.spelling import shown
-from pydanube_core.errors import PermissionDenied
+from pydanube_admin.remote import OpsClient
+from pydanube_core.errors import ClusterError, PermissionDenied
+from pydanube_core.spelling import shown
 
 ASK_TIMEOUT_S: Final = 600.0  # as long as a plan lives by default
 _MODERN: Final = "2026-07-28"
@@ -155,3 +164,41 @@ def refusal(question: Question, answer: Answer, by_a_person: Mapping[str, Any]) 
         plan_id=question.plan["plan_id"],
         next=[by_a_person] if answer is Answer.UNASKED else (),
     )
+
+
+_TOKEN: Final = re.compile(r"(p[0-9a-f]{24})\.([A-Za-z0-9_-]{24})(?![A-Za-z0-9_-])")
+_TOKEN_FIELD: Final = "plan_token"
+_KEY: Final = secrets.token_bytes(32)
+
+
+def turned(text: str) -> str:
+    """The text with every plan token in it sealed, or opened if it is sealed."""
+    return _TOKEN.sub(lambda match: f"{match[1]}.{_turned(match[1], match[2])}", text)
+
+
+def _turned(plan_id: str, secret: str) -> str:
+    hidden = urlsafe_b64decode(secret)
+    # Of each plan another, and used for its one secret only
+    mask = hmac.digest(_KEY, plan_id.encode(), "sha256")
+    return urlsafe_b64encode(bytes(one ^ other for one, other in zip(hidden, mask, strict=False))).decode()
+
+
+class SealedClient(OpsClient):
+    """A client that shows no token of a plan, and takes those that it has shown."""
+
+    async def call(
+        self, operation: str, arguments: Mapping[str, Any] | None = None, **options: Any
+    ) -> dict[str, Any]:
+        given = dict(arguments or {})
+        if isinstance(given.get(_TOKEN_FIELD), str):
+            given[_TOKEN_FIELD] = turned(given[_TOKEN_FIELD])
+        try:
+            result = await super().call(operation, given, **options)
+        except ClusterError as error:
+            text = error.to_json()
+            if _TOKEN.search(text) is None:
+                raise
+            raise ClusterError.from_json(turned(text)) from error
+        if isinstance(result.get(_TOKEN_FIELD), str):
+            result[_TOKEN_FIELD] = turned(result[_TOKEN_FIELD])
+        return result

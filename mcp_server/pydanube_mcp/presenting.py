@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mcp.types import CallToolResult, TextContent
-from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import Effect
 from pydanube_admin.engine.operation import Operation
-from pydanube_admin.engine.spelling import shown
 from pydanube_core.errors import ClusterError, InvalidArgument
+from pydanube_core.spelling import shown
 
 from pydanube_mcp.fencing import all_plain, fenced
 from pydanube_mcp.profiles import CLUSTER, Profile, reachable

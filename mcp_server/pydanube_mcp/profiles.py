@@ -13,13 +13,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
-from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.models import SINCE_DESCRIPTION, TOPIC_DESCRIPTION
+from pydanube_admin.engine.models import SINCE_DESCRIPTION, TOPIC_DESCRIPTION, Effect
 from pydanube_admin.engine.operation import Operation
-from pydanube_admin.engine.spelling import shown
 from pydanube_admin.registry import TOOLS
 from pydanube_core.errors import InvalidArgument
-from pydanube_core.spelling import close_names
+from pydanube_core.spelling import close_names, shown
 
 
 class Profile(StrEnum):

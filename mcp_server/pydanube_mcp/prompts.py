@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 from mcp import MCPError
 from mcp.types import INVALID_PARAMS, GetPromptResult, Prompt, PromptArgument, PromptMessage, TextContent
-from pydanube_admin.engine.spelling import shown
-from pydanube_admin.runbooks.loading import all_runbooks
+from pydanube_admin.runbooks.runbook import all_runbooks
 from pydanube_admin.runbooks.telling import text
-from pydanube_core.spelling import close_names
+from pydanube_core.spelling import close_names, shown
 
 from pydanube_mcp.fencing import is_plain
 

@@ -6,14 +6,23 @@ errors quote the validation library. A tool that needs more of the SDK later (qu
 registered with it as usual: what the registry does not know is passed on. Tasks and skills are extensions of the SDK.
 
 The same object serves clients of the 2025 and the 2026 protocol, over stdio and HTTP. It keeps no state.
+
+Stdin is read by a thread of our own that no exit has to wait for: the SDK's reader holds a thread of a pool in a blocking
+read, so that a process that Ctrl-C ended would wait for the next line. Reading the descriptor itself takes no lock that the
+interpreter wants at its end.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, cast
 
 import anyio
@@ -44,18 +53,17 @@ from mcp.types import (
 )
 from pydantic import AnyUrl
 from pydanube.addresses import DEFAULT_ADMIN_URL
-from pydanube_admin.engine.effect import Effect
-from pydanube_admin.openrpc import package_version
+from pydanube_admin.engine.models import Effect
+from pydanube_admin.jsonrpc import package_version
 from pydanube_admin.remote import OpsClient, OpsEntry
-from pydanube_core.errors import ClusterError
+from pydanube_core.errors import ClusterError, NotImplementedYet
 
 from pydanube_mcp.alerts import AlertWatch
 from pydanube_mcp.calls import Caller
 from pydanube_mcp.charts import chart_apps, with_picture
 from pydanube_mcp.cluster_tasks import ClusterTasks
 from pydanube_mcp.clusters import Clusters
-from pydanube_mcp.consent import Confirm
-from pydanube_mcp.offered import offered_tools
+from pydanube_mcp.consent import Confirm, SealedClient
 from pydanube_mcp.presenting import Asked, error_result, ok_result, take_part
 from pydanube_mcp.profiles import Profile, parse_toolsets
 from pydanube_mcp.prompts import choices_of, get_prompt, prompt_list
@@ -67,14 +75,64 @@ from pydanube_mcp.resources import (
     resource_list,
     template_list,
 )
-from pydanube_mcp.sealed_tokens import SealedClient
 from pydanube_mcp.skills import Skills
-from pydanube_mcp.stdin_lines import StdinLines
 from pydanube_mcp.tasks import OtherTools, Tasks, TaskView, hand_over
-from pydanube_mcp.tools import find_tool, on_a_cluster, tool_list
+from pydanube_mcp.tools import find_tool, offered_tools, on_a_cluster, tool_list
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http import EventStore
+
+FIXTURES: Final = "tests.conformance.mcp.fixtures"
+
+
+def fixtures() -> Any:
+    """Their module, with `Jobs` and `mount_all`.
+
+    Raises:
+        NotImplementedYet: this is no clone.
+    """
+    root = Path(__file__).resolve().parents[2]
+    if not (root / FIXTURES.replace(".", "/")).is_dir():
+        raise NotImplementedYet("--conformance is for the project's own tests and works in a clone of it")
+    sys.path.insert(0, str(root))
+    return import_module(FIXTURES)
+
+
+MAX_LINE_BYTES: Final = 8 * 1024 * 1024  # the admin core takes 4 MiB of arguments; JSON may escape them
+_CHUNK: Final = 65_536
+_WAITING: Final = 16  # lines that were read and not yet taken
+
+
+class StdinLines:
+    """An asynchronous iterator over the lines of a descriptor; it ends with the input, or with a line too long."""
+
+    def __init__(self, fd: int, portal: BlockingPortal) -> None:
+        self._fd = fd
+        self._portal = portal
+        self._send, self._receive = anyio.create_memory_object_stream[str](_WAITING)
+
+    def start(self) -> None:
+        threading.Thread(target=self._read, name="stdin", daemon=True).start()
+
+    def _read(self) -> None:
+        rest = b""
+        try:
+            while chunk := os.read(self._fd, _CHUNK):
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    self._portal.call(self._send.send, line.decode("utf-8", "replace"))
+                if len(rest) > MAX_LINE_BYTES:
+                    break
+            else:
+                if rest:
+                    self._portal.call(self._send.send, rest.decode("utf-8", "replace"))
+            self._portal.call(self._send.aclose)
+        except (OSError, RuntimeError, CancelledError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return  # the loop is gone, or nobody listens any more
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self._receive.__aiter__()
+
 
 SERVER_NAME: Final = "danube"
 
@@ -344,7 +402,7 @@ def build_server(
     )
     suite = jobs = None
     if conformance:
-        from pydanube_mcp.conformance import fixtures
+        from pydanube_mcp.server import fixtures
 
         suite = fixtures()
         jobs = suite.Jobs()

@@ -18,8 +18,7 @@ from mcp.server.context import HandlerResult, ServerRequestContext
 from mcp.server.extension import Extension, MethodBinding, ResourceBinding
 from mcp.server.mcpserver.resources import TextResource
 from mcp.types import INVALID_PARAMS, PaginatedRequestParams, RequestParams
-from pydanube_admin.runbooks.loading import all_runbooks
-from pydanube_admin.runbooks.runbook import Runbook
+from pydanube_admin.runbooks.runbook import Runbook, all_runbooks
 from pydanube_admin.runbooks.telling import text
 from pydanube_core.spelling import close_names
 

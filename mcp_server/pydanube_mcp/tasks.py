@@ -166,3 +166,10 @@ class Tasks(Extension):
         keeper, _ = await self._found(ctx, params.task_id)
         await keeper.cancel(params.task_id, ctx)
         return {}
+
+
+def principal_of(request: ServerRequestContext[Any, Any]) -> str | None:
+    """Whom an HTTP request claims to be for; the guard in front has checked its form. None over stdio."""
+    headers = getattr(request.request, "headers", None)
+    found = headers.get("danube-principal") if headers else None
+    return None if found is None else str(found)

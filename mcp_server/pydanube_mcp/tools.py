@@ -3,6 +3,8 @@
 Everything comes from the registry. All four annotations are always set, because the protocol's defaults are the
 pessimistic ones and clients act on them. Results and errors are structured; their text is the same JSON, for clients
 that read only text.
+
+A broker with its locks on says what the caller holds: then only the tools that he may use are listed.
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import anyio
 from mcp.types import Tool, ToolAnnotations
-from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import Effect
 from pydanube_admin.engine.operation import Operation
-from pydanube_admin.engine.spelling import shown
+from pydanube_admin.engine.permission import may_use
 from pydanube_admin.registry import OPERATIONS, TOOLS
-from pydanube_core.errors import InvalidArgument
-from pydanube_core.spelling import close_names
+from pydanube_core.errors import ClusterError, InvalidArgument
+from pydanube_core.spelling import close_names, shown
 
 from pydanube_mcp.charts import TOOL_META
 from pydanube_mcp.clusters import Clusters
@@ -130,3 +133,23 @@ def on_a_cluster(
         own = {}
     step = operation.next_call(own, "the same call on that cluster")
     return [step | {"arguments": {CLUSTER: name, **own}} for name in names[:_MOST_CLUSTERS]]
+
+
+PATIENCE_S: Final = 2.0  # for all clusters together: the list comes also while no broker answers
+
+
+async def offered_tools(tools: Sequence[Tool], clusters: Clusters) -> list[Tool]:
+    """Those with which the caller can do something at one of the clusters; all, while nobody says what he may."""
+    held = await _permissions(clusters)
+    return [tool for tool in tools if may_use(TOOLS[tool.name], held)]
+
+
+async def _permissions(clusters: Clusters) -> frozenset[str]:
+    found: set[str] = set()
+    with anyio.move_on_after(PATIENCE_S) as scope:
+        for name in clusters.names:
+            try:
+                found |= set((await clusters.named(name).call("security.whoami")).get("permissions", "*"))
+            except ClusterError:
+                return frozenset({"*"})
+    return frozenset({"*"}) if scope.cancelled_caught else frozenset(found)

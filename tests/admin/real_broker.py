@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from pydanube_admin import AdminCore
-from pydanube_admin.engine.admin_options import AdminOptions
+from pydanube_admin.engine.context import AdminOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings import MEMORY_DIR
 from pydanube_broker.settings_load import load_settings

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 from pydanube import connect
 from pydanube.routing import fnv1a_64
-from pydanube_admin.operations.topic_partitions import share_that_moves
+from pydanube_admin.operations.topic_moves import share_that_moves
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.errors import ClusterError, Conflict
 from pydanube_core.names import TopicName

@@ -10,8 +10,7 @@ import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_admin.engine.audit.audit_chain import FIRST, ChainCheck, linked, redacted
-from pydanube_admin.engine.audit.audit_keys import KeyTerms
+from pydanube_admin.engine.audit.audit_chain import FIRST, ChainCheck, KeyTerms, linked, redacted
 from pydanube_admin.operations.audit import MAX_LOOKED_AT
 from pydanube_core.audit_key import KEY_BYTES, AuditKey
 from pydanube_core.errors import DiskFull, JournalReadOnly

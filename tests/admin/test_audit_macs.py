@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydanube_admin.engine.audit.audit_chain import Head, head_of, linked
-from pydanube_admin.engine.audit.audit_keys import KEYS_KEY, MAX_TERMS, KeyTerms
+from pydanube_admin.engine.audit.audit_chain import KEYS_KEY, MAX_TERMS, Head, KeyTerms, head_of, linked
 from pydanube_admin.engine.audit.audit_log import HEAD_KEY
 from pydanube_broker.topics.stored_messages import append_durably
 from pydanube_core.audit_key import KEY_BYTES, AuditKey

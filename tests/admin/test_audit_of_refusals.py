@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from mcp import Client
 from pydanube_admin import OpsClient
-from pydanube_admin.engine.admin_options import AdminOptions
-from pydanube_admin.engine.audit.audit_sampling import (
+from pydanube_admin.engine.audit.audit_log import (
     MOST_ALIKE,
     READS_APART_MS,
     REFUSALS_A_SECOND,
@@ -17,6 +16,7 @@ from pydanube_admin.engine.audit.audit_sampling import (
     ReadSampling,
     RefusalBound,
 )
+from pydanube_admin.engine.context import AdminOptions
 from pydanube_admin.jsonrpc import JsonRpc
 from pydanube_mcp import build_server
 

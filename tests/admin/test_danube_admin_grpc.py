@@ -12,7 +12,7 @@ import grpc
 import pytest
 from pydanube_admin import AdminCore
 from pydanube_admin.compat.methods import compat_methods
-from pydanube_admin.engine.admin_options import AdminOptions
+from pydanube_admin.engine.context import AdminOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.rpc.caller import call_metadata
 from pydanube_broker.settings import MEMORY_DIR

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pydanube_admin import OPERATIONS
-from pydanube_admin.engine.steps import HOOK, Step
+from pydanube_admin.engine.change_records import HOOK, Step
 from pydanube_admin.remote import call_sync
 from pydanube_core.errors import ClusterError, Unavailable
 

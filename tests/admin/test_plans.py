@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 from pydanube import connect
-from pydanube_admin.engine.admin_options import AdminOptions
+from pydanube_admin.engine.context import AdminOptions
 from pydanube_admin.engine.plan_records import MAX_PLANS_OF_ONE
 from pydanube_core.errors import ClusterError
 

@@ -18,7 +18,7 @@ import grpc
 import pydanube_broker
 import pytest
 from pydanube import connect
-from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import Effect
 from pydanube_admin.registry import OPERATIONS
 from pydanube_broker.relay.letters import Letters
 from pydanube_broker.relay.membership import RELAYED, Membership

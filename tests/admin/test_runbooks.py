@@ -9,9 +9,9 @@ import anyio.from_thread
 import anyio.to_thread
 import pytest
 from pydanube_admin import OPERATIONS, runbooks
-from pydanube_admin.runbooks.loading import parse_runbook
-from pydanube_admin.runbooks.references import fill_arguments, spread
+from pydanube_admin.runbooks.runbook import parse_runbook
 from pydanube_admin.runbooks.running import Outcome, run
+from pydanube_admin.runbooks.telling import fill_arguments, spread
 from pydanube_core.errors import InvalidArgument
 
 from tests.admin.real_broker import Administered, administered

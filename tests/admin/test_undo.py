@@ -12,8 +12,8 @@ import anyio
 import pytest
 from pydanube_admin import OPERATIONS
 from pydanube_admin.engine import change_records
-from pydanube_admin.engine.admin_options import AdminOptions
 from pydanube_admin.engine.change_records import IMAGES
+from pydanube_admin.engine.context import AdminOptions
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.tombstone_records import TopicTombstone
 from pydanube_broker.subscription.cursor import CursorSnapshot, decode_snapshot, encode_snapshot

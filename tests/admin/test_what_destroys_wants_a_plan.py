@@ -14,7 +14,7 @@ from typing import Any, Final
 import anyio
 import pytest
 from pydanube import connect
-from pydanube_admin.operations.policies import POLICIES
+from pydanube_admin.operations.namespaces import POLICIES
 from pydanube_broker.topics import retention
 from pydanube_broker.topics.topic import now_ms
 

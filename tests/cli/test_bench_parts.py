@@ -11,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_cli.bench.catalogue import DEFAULT_MESSAGES, OF_A_CLUSTER, Plan
 from pydanube_cli.bench.cluster_scenarios import CLUSTER_SCENARIOS
-from pydanube_cli.bench.expressions import Expression
-from pydanube_cli.bench.payloads import Checker, Part, make_payloads, merge, percentiles_ms
+from pydanube_cli.bench.payloads import Checker, Part, Tally, make_payloads, make_tally, merge, percentiles_ms
 from pydanube_cli.bench.raw import crc32_mb_per_s, fdatasync_reference, grpc_reference
-from pydanube_cli.bench.result import assemble, machine
+from pydanube_cli.bench.result import Expression, assemble, machine
 from pydanube_cli.bench.scenarios import SCENARIOS
-from pydanube_cli.bench.tally import Tally, make_tally
 from pydanube_core.errors import InvalidArgument
 
 

@@ -18,9 +18,8 @@ from pathlib import Path
 import pytest
 from anyio.from_thread import BlockingPortal
 from pydanube_cli.completion import names
-from pydanube_cli.completion.press import complete
-from pydanube_cli.completion.scripts import SCRIPTS, install
-from pydanube_cli.completion.words import split_line
+from pydanube_cli.completion.command import SCRIPTS, install
+from pydanube_cli.completion.press import complete, split_line
 
 from tests.admin.real_broker import Administered
 from tests.cli.running import Danube

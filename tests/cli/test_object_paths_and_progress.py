@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from pydanube_cli.answers.object_paths import all_paths, lines_of
-from pydanube_cli.answers.progress import progress_line, with_progress
-from pydanube_cli.interrupted import ReplayAccount
+from pydanube_cli.answers import ReplayAccount, all_paths, lines_of, progress_line, with_progress
 from pydanube_core.errors import TopicNotFound, Unavailable
 
 

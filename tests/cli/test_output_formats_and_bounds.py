@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_cli.messages.bounds import Bounds
 from pydanube_cli.messages.formats import Format, formatter
-from pydanube_cli.messages.outlet import Outlet
+from pydanube_cli.messages.lines import Outlet
 
 MOMENT = datetime(2026, 1, 31, 12, 0, 0, 5000, tzinfo=UTC)
 

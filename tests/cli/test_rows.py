@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pydanube_admin.registry import OPERATIONS
-from pydanube_cli.answers.rows import row_of
+from pydanube_cli.answers import row_of
 from pydanube_cli.command import Common
 from pydanube_cli.operations import COLUMNS, _show
 from pydanube_cli.render import print_table

@@ -95,7 +95,6 @@ THIRD_PARTY_OF_MODULE: dict[str, set[str]] = {
     },
     "pydanube_cli.bench.fleet": {"psutil"},
     "pydanube_cli.bench.payloads": {"numpy"},
-    "pydanube_cli.bench.tally": {"numpy"},
 }
 
 # Decisions without I/O, clock, chance or logging: time and facts come in as arguments
@@ -184,7 +183,7 @@ GENERATED_USERS = (
     "pydanube_admin.remote",  # danube.ops/Call: the calling side
     # Tolerated until they are moved into one of the above:
     "pydanube_broker.serving.topic_access",  # reads an OpenProducer to find its topic
-    "pydanube_cli.bench.unary",  # the official clients' messages
+    "pydanube_cli.bench.producing",  # the official clients' messages
     "pydanube_cli.heads",  # asks for heads by messages of its own, which the SDK could
 )
 

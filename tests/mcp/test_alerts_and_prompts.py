@@ -14,7 +14,7 @@ from mcp import Client, MCPError
 from mcp.types import PromptReference
 from pydanube_admin.http import http_server
 from pydanube_admin.registry import TOOLS
-from pydanube_admin.runbooks.loading import all_runbooks
+from pydanube_admin.runbooks.runbook import all_runbooks
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_mcp import build_server, http_face
 

@@ -15,8 +15,7 @@ from mcp.types import ImageContent, TextContent
 from PIL import Image
 from pydanube_admin.operations.topic_chart import MOST_POINTS, _rates, _thinned
 from pydanube_mcp import build_server
-from pydanube_mcp.chart_image import MAX_PNG_BYTES, _named, draw_chart
-from pydanube_mcp.charts import CHART_URI
+from pydanube_mcp.charts import CHART_URI, MAX_PNG_BYTES, _named, draw_chart
 
 from tests.admin.real_broker import Administered
 from tests.support.filled_cluster import add_subscription, add_topic

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mcp import Client
 from pydanube import connect
-from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import Effect
 from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import ClusterError
 from pydanube_core.names import TopicName

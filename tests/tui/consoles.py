@@ -15,7 +15,7 @@ from typing import Any
 from pydanube_admin.remote import OpsClient
 from pydanube_tui.cluster import Cluster, Options
 from pydanube_tui.console import Console
-from pydanube_tui.pictures import picture
+from pydanube_tui.files import picture
 from pydanube_tui.source import Caller
 from pydanube_tui.views import place
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pydanube_core.errors import InvalidArgument
 from pydanube_tui.actions import ACTIONS, by_key, keyed, read_keys
+from pydanube_tui.bars import help_lines
 from pydanube_tui.cluster import Cluster
 from pydanube_tui.console import Console
-from pydanube_tui.helping import help_lines
 from pydanube_tui.views import VIEWS, place
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import Effect
 from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import ReadOnly
 from pydanube_tui import doing

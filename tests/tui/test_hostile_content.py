@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from pydanube_tui import board
+from pydanube_tui.board import within
 from pydanube_tui.console import Console
 from pydanube_tui.dialogs import MAX_CHARS, Form, Reading
 from pydanube_tui.filters import FilterError
-from pydanube_tui.interrupting import within
 from pydanube_tui.page import MISREAD, Item
 from pydanube_tui.plans import Consent
 from pydanube_tui.tail import KEPT_BYTES, item_of

@@ -14,9 +14,9 @@ import pytest
 from pydanube_core.errors import PermissionDenied, Unavailable
 from pydanube_tui.cluster import Cluster, Options, State
 from pydanube_tui.console import Console
+from pydanube_tui.files import picture
 from pydanube_tui.grid import SEEN
 from pydanube_tui.page import Cell, Item
-from pydanube_tui.pictures import picture
 from pydanube_tui.source import Caller, Feed
 from pydanube_tui.tail import Tail
 from pydanube_tui.view import Situation

@@ -1,13 +1,16 @@
-"""The line at the top (where am I, how fresh is this) and the one at the bottom (what can I do)."""
+"""The line at the top (where am I, how fresh is this), the one at the bottom (what can I do), and the text that `?` opens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from pydanube_tui.actions import Action
 from pydanube_tui.cluster import Standing, State
-from pydanube_tui.page import Line, Span, Tone, dim
+from pydanube_tui.page import Line, Span, Tone, dim, line
 from pydanube_tui.text import clean, ending, fit, span, width
+from pydanube_tui.view import View
+from pydanube_tui.views.wording import STATUS
 
 
 def header(cluster: str, crumbs: Sequence[str], right: Line, cells: int) -> tuple[str, Line]:
@@ -48,3 +51,35 @@ def footer(actions: Iterable[Action], counts: str, cells: int) -> Line:
         spans += [(f" {key}", Tone.ACCENT), (title[:-1], Tone.DIM)]
         room -= width(key) + width(title)
     return (*spans, (" " * max(1, room), Tone.PLAIN), (f" {counts} ", Tone.PLAIN))
+
+
+_FILTERS: Final = "orders   !orders   /^ord.*9/   ~odrs   lag:>1k   status:stuck   age:>5m   $.json.path:x"
+
+
+def help_lines(
+    view: View, actions: Mapping[str, Action], offers: Callable[[Action], bool] = lambda _: True
+) -> list[Line]:
+    """The text that `?` opens; what is not offered to this caller is dimmed."""
+    lines = [line(view.summary), line(dim("the same without a screen: "), (view.twin, Tone.ACCENT)), line()]
+    sorts = ", ".join(f"{column.key} {column.name}" for column in view.columns if column.key)
+    if sorts:
+        lines.append(line(dim("sort by      "), sorts))
+    if view.columns:
+        lines.append(line(dim("filter       "), _FILTERS))
+        lines.append(line(dim("columns      "), ", ".join(column.name for column in view.columns)))
+    if any(column.name == "status" for column in view.columns):
+        spans = [
+            (f"{glyph} {name.lower().replace('_', ' ')}  ", tone) for name, (glyph, tone, _) in STATUS.items()
+        ]
+        lines += [line(dim("statuses     "), *spans[:4]), line(dim(" " * 13), *spans[4:])]
+    groups: dict[str, list[Action]] = {}
+    for action in actions.values():
+        if action.within(view.name):
+            groups.setdefault(action.group, []).append(action)
+    for group, members in groups.items():
+        lines += [line(), line((group, Tone.STRONG))]
+        for action in members:
+            keys = f"  {' '.join(action.keys) or '–':<12} "
+            title = (f"{action.title:<18} ", Tone.PLAIN if offers(action) else Tone.DIM)
+            lines.append(line((keys, Tone.ACCENT), title, dim(action.help)))
+    return [*lines, line(), line(dim("  arrows j k pageup pagedown home end g G   move the cursor"))]

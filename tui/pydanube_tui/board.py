@@ -7,9 +7,11 @@ left. What the keys do is in `console`.
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from collections import deque
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from textwrap import wrap
 from typing import ClassVar, Final
@@ -29,10 +31,9 @@ from pydanube_tui.actions import Action, by_key
 from pydanube_tui.bars import footer, freshness, header
 from pydanube_tui.cluster import Cluster, Options, Standing, State, bearable
 from pydanube_tui.dialogs import Choice, Choosing, Entry, Reading
+from pydanube_tui.files import Memory
 from pydanube_tui.filters import Filter, FilterError, RowsInSight
 from pydanube_tui.grid import MANY, Grid
-from pydanube_tui.interrupting import within
-from pydanube_tui.memory import Memory
 from pydanube_tui.page import MISREAD, Column, Line, Page, Row, Target, Tone, dim, line
 from pydanube_tui.payloads import json_text
 from pydanube_tui.source import Caller, Feed
@@ -42,6 +43,31 @@ from pydanube_tui.themes import LOOKS, Look
 from pydanube_tui.view import Situation, View
 from pydanube_tui.views import VIEWS, unknown
 from pydanube_tui.views.messages import FORMS
+
+
+@contextmanager
+def within(seconds: float, error: Exception) -> Iterator[None]:
+    """Raise the error in a block that has taken so many seconds of the processor.
+
+    By a signal: no task runs while a pattern is matched. Python runs handlers of signals in the main thread only; in
+    another thread the block has no limit.
+    """
+
+    def stop(*_: object) -> None:
+        raise error
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGVTALRM, stop)
+    # Again after as long: what is raised while a cell is made is taken for a cell that cannot be read.
+    timer = signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, *timer)
+        signal.signal(signal.SIGVTALRM, handler)
+
 
 HISTORY: Final = 100
 SUGGESTER: Final = SuggestFromList(  # what can be typed after `:`

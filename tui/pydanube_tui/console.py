@@ -14,16 +14,16 @@ from textual.widgets import Input
 
 from pydanube_tui import files
 from pydanube_tui.actions import Action
+from pydanube_tui.bars import help_lines
 from pydanube_tui.board import SUGGESTER, misread
 from pydanube_tui.cluster import bearable
 from pydanube_tui.dialogs import Choice, Field, Form
 from pydanube_tui.doing import Doing
+from pydanube_tui.files import picture
 from pydanube_tui.filters import FilterError, parse
 from pydanube_tui.grid import Grid
-from pydanube_tui.helping import help_lines
 from pydanube_tui.page import MISREAD, Call, Target
 from pydanube_tui.payloads import json_text
-from pydanube_tui.pictures import picture
 from pydanube_tui.tail import Tail
 from pydanube_tui.themes import LOOKS
 from pydanube_tui.views import place, unknown

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pydanube_admin import runbooks
-from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import Effect
 from pydanube_admin.engine.operation import Operation
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.runbooks.running import Outcome, run

@@ -1,13 +1,19 @@
-"""Files that the console writes: copies, exports, pictures. A name is never written over."""
+"""Files of the console: copies, exports and pictures, which are never written over, and the memory of columns and order."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, Final, Literal
 
 from pydanube_core.errors import InvalidArgument
+from rich.console import Console as Printer
+from textual.app import App
 
 from pydanube_tui.page import Column, Row
 from pydanube_tui.payloads import json_text
@@ -54,3 +60,58 @@ def _harmless(value: object) -> object:
 def as_json(rows: Sequence[Row]) -> str:
     """Every field of the rows."""
     return json_text([row.item for row in rows], indent=2) + "\n"
+
+
+Form = Literal["text", "svg"]
+_FONTS: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+
+
+def picture(app: App[Any], form: str) -> str:
+    """The screen as it stands."""
+    if form == "svg":
+        # The fonts that rich names lie on a foreign host: a picture asks nobody for anything.
+        return _FONTS.sub("", app.export_screenshot(title="danube tui"))
+    width, height = app.size
+    printer = Printer(
+        width=width, height=height, file=io.StringIO(), record=True, legacy_windows=False, force_terminal=True
+    )
+    printer.print(app.screen._compositor.render_update(full=True))  # what export_screenshot prints
+    lines = printer.export_text(styles=False).split("\n")
+    return "\n".join(line.rstrip() for line in lines[:height]).rstrip() + "\n"
+
+
+class Memory:
+    """Columns and order by view. A file that cannot be read or written is done without: it is a convenience."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._views: dict[str, dict[str, Any]] = {}
+        if path is not None:
+            with suppress(OSError, ValueError):
+                found = json.loads(path.read_text(encoding="utf-8"))
+                self._views = {name: each for name, each in found.items() if isinstance(each, dict)}
+
+    def columns(self, view: str, columns: Sequence[Column]) -> Sequence[Column]:
+        """The columns that were chosen, in their order; all where none were."""
+        chosen = self._views.get(view, {}).get("columns")
+        if not isinstance(chosen, list):
+            return columns
+        known = {column.name: column for column in columns}
+        return [known[name] for name in chosen if name in known] or columns
+
+    def sort(self, view: str) -> tuple[str, bool] | None:
+        """How the view was sorted last."""
+        match self._views.get(view, {}).get("sort"):
+            case [str(name), bool(falling)]:
+                return name, falling
+        return None
+
+    def keep(self, view: str, what: Literal["columns", "sort"], value: Sequence[object]) -> None:
+        """Remember the columns that were chosen for a view, or how it was sorted."""
+        self._views.setdefault(view, {})[what] = list(value)
+        if self._path is not None:
+            with suppress(OSError):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                fresh = self._path.with_suffix(".new")
+                fresh.write_text(json.dumps(self._views, indent=1), encoding="utf-8")
+                fresh.replace(self._path)

@@ -8,8 +8,8 @@ from typing import Final, Literal
 from pydanube_core.errors import ClusterError, Unavailable
 
 from pydanube_tui.console import Console
+from pydanube_tui.files import Form, picture
 from pydanube_tui.payloads import json_text
-from pydanube_tui.pictures import Form, picture
 
 SETTLED_S: Final = 1.0  # between the two looks that rates need
 

@@ -1,26 +1,64 @@
 """Changes as they are kept in the metadata store until they cannot be undone any more.
 
 A record is written before the effect (`applying`) and again after it (`applied`). One that is still `applying` when
-the admin core starts was cut off: what it did is not known, and its undo must work either way.
+the admin core starts was cut off: what it did is not known, and its undo must work either way. Between its named steps
+(`Step`) a test can end the process: `PYDANUBE_TEST_KILL_AT` names a folder, and the process that finds a file of the
+step's name there removes the file and ends itself by SIGKILL. After each step the state is the one of before or the one
+of after, the audit says which, and the undo leads back.
 
 An image that is large lies beside its record, in several values that are written before it and go after it; what a crash
 leaves of them without a record goes with the next sweep. What was promised is kept: changes that destroy and others
-have room each, and where there is none left a plan says so before (`no_room`), and nothing older is displaced.
+have room each, and where there is none left a plan says so before (`as_promised`), and nothing older is displaced.
+
+A cursor that a client moved is kept as the change that `subscriptions.seek` would have left (`MovesByClients`).
 """
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import contextlib
 import json
+import logging
+import os
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, Final
 
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import Conflict
+from pydanube_core.errors import ClusterError, Conflict
+from pydanube_core.facts import DataChange
 
-from pydanube_admin.engine.identifiers import is_id, time_of
-from pydanube_admin.engine.kept_records import KeptRecord, readable
+from pydanube_admin.engine.forecast import Forecast, entry
+from pydanube_admin.engine.kept_records import KeptRecord, is_id, readable, time_of
+
+HOOK: Final = "PYDANUBE_TEST_KILL_AT"
+
+
+class Step(StrEnum):
+    CHECKED = "change-checked"  # the token and what it stands on are right, nothing is written
+    RECORDED = "change-recorded"  # the audit's `call` is on stable storage
+    # What the undo needs is written down where it is large, and nothing refers to it
+    IMAGE_KEPT = "change-image-kept"
+    BEGUN = "change-begun"  # what the undo needs is kept and the plan is used
+    MADE = "change-made"  # the effect
+    KEPT = "change-kept"  # its result
+    TOLD = "change-told"  # the audit's `outcome` is on stable storage
+    TAKEN_BACK = "change-taken-back"  # of an undo: the state is the one of before, the change not yet marked
+
+
+def reached(step: Step) -> None:
+    """Note that a step is done."""
+    folder = os.environ.get(HOOK)
+    if folder is None:
+        return
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(folder, step.value))
+        os.kill(os.getpid(), signal.SIGKILL)
+
 
 PREFIX: Final = "changes/"
 APPLYING, APPLIED, FAILED, INTERRUPTED, UNDONE = "applying", "applied", "failed", "interrupted", "undone"
@@ -190,3 +228,93 @@ class Changes:
 
 def _encoded(image: Mapping[str, Any]) -> bytes:
     return json.dumps(image, default=str).encode()
+
+
+UNDO_PATH: Final = "undo"  # of what a plan says of its own undo
+NEAR_GUARD_TIMES: Final = 2  # times what the disk guard keeps free
+
+
+async def as_promised(port: ClusterPort, changes: Changes, found: Forecast, *, destroys: bool) -> Forecast:
+    """The forecast of a change that has an undo; not reversible where that could not be kept for its grace."""
+    image = found.image or {}
+    if changes.no_room(image, destroys=destroys) is not None:
+        return replace(found, reversible=False)
+    if "call_id" not in image:  # by which what a deletion keeps is found
+        return found
+    disk = (await port.status()).disk
+    free, guard = disk.get("free_bytes"), disk.get("guard_bytes")
+    if free is None or not guard or free >= NEAR_GUARD_TIMES * guard:
+        return found
+    if free < guard:
+        return replace(found, reversible=False)
+    until = f"given up as soon as fewer than {guard} bytes are free on the data disk; {free} are"
+    return replace(found, diff=[*found.diff, entry(UNDO_PATH, None, until)])
+
+
+_log = logging.getLogger("pydanube.admin")
+
+
+class MovesByClients:
+    """Keeps what the undo of such a move needs, beside the audit's records of it. Single user: the loop."""
+
+    def __init__(self, port: ClusterPort, changes: Changes, undo_grace_ms: int) -> None:
+        self._port = port
+        self._changes = changes
+        self._undo_grace_ms = undo_grace_ms
+        self._under_way: set[asyncio.Task[None]] = set()  # as many as are gathered for the audit at once
+
+    def keep_later(self, call_id: str, change: DataChange) -> None:
+        """Keep a move soon: before the next change is planned, made or taken back."""
+        record = moved_by_a_client(call_id, change, self._undo_grace_ms, self._port.life)
+        if record is None or self._changes.no_room(record.image, destroys=True) is not None:
+            return
+        task = asyncio.get_running_loop().create_task(self._keep(record))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def settled(self) -> None:
+        """Wait until nothing is being kept."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+
+    async def _keep(self, record: ChangeRecord) -> None:
+        try:
+            await self._changes.put(await self._changes.keep_image(record))
+        except ClusterError as error:
+            _log.warning("admin.move_not_kept", extra={"error": str(error)})
+        else:
+            self._changes.added(record)
+
+
+def moved_by_a_client(call_id: str, change: DataChange, undo_grace_ms: int, life: str) -> ChangeRecord | None:
+    """The record of the move, as of one by `subscriptions.seek`; None where it cannot be undone."""
+    cursor = change.cursor
+    if cursor is None or not undo_grace_ms or change.before is None or change.after is None:
+        return None
+    before, after = change.before["next_unacked"], change.after["next_unacked"]
+    return ChangeRecord(
+        call_id=call_id,
+        plan_id="",
+        operation="subscriptions.seek",
+        arguments={"topic": cursor.log, "subscription": change.subscription, "to": f"offset:{after}"},
+        principal=change.principal or change.client or change.address,
+        at_ms=change.at_ms,
+        undo_until_ms=change.at_ms + undo_grace_ms,
+        diff=[
+            {
+                "path": f"topics{cursor.log}/subscriptions/{change.subscription}/cursor",
+                "before": before,
+                "after": after,
+            }
+        ],
+        image={
+            "moved_by": call_id,
+            "subscription_ids": [cursor.subscription_id],
+            "cursors": {cursor.log: base64.b64encode(cursor.image).decode()},
+            "starts": {cursor.log: cursor.start_offset},
+        },
+        result={"cursors": [{"topic": cursor.log, "next_unacked": after}]},
+        state=APPLIED,
+        destroys=True,
+        life=life,
+    )

@@ -10,15 +10,25 @@ from typing import Any, Protocol
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.facts import Grace
 
-from pydanube_admin.engine.audit.audit_log import AuditLog
+from pydanube_admin.engine.audit.audit_log import AuditLog, AuditReads
 from pydanube_admin.engine.balancer import Balancer
-from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.change_records import Changes
 from pydanube_admin.engine.list_memory import ListMemory
 from pydanube_admin.engine.models import Result
-from pydanube_admin.engine.plan_records import PlanRecord, Plans
-from pydanube_admin.engine.shown_plan import AppliedPlan, Plan
+from pydanube_admin.engine.operation import Call
+from pydanube_admin.engine.plan_records import AppliedPlan, Plan, PlanRecord, Plans
 from pydanube_admin.engine.task_records import Detachment, TaskRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminOptions:
+    """The section `[admin]` of the settings."""
+
+    plan_ttl_ms: int = 600_000
+    undo_grace_ms: int = 86_400_000
+    compat_destructive: bool = True
+    audit_reads: AuditReads = AuditReads.SAMPLED
+
 
 NowMs = Callable[[], int]  # milliseconds since 1970, by the clock that stamps append times
 

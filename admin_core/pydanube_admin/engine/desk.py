@@ -29,29 +29,40 @@ from pydanube_core.errors import (
 from pydanube_core.facts import Grace
 from pydanube_core.units import format_time
 
-from pydanube_admin.engine.admin_options import AdminOptions
 from pydanube_admin.engine.audit.audit_cut_off import calls_cut_off
 from pydanube_admin.engine.audit.audit_log import HEAD_KEY, AuditLog
 from pydanube_admin.engine.audit.audit_records import Entry, head_value
 from pydanube_admin.engine.balancer import Balancer
-from pydanube_admin.engine.call import Call
-from pydanube_admin.engine.change_records import APPLIED, INTERRUPTED, UNDO, ChangeRecord, Changes
-from pydanube_admin.engine.context import Context, NowMs
-from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.change_records import (
+    APPLIED,
+    INTERRUPTED,
+    UNDO,
+    UNDO_PATH,
+    ChangeRecord,
+    Changes,
+    MovesByClients,
+    Step,
+    as_promised,
+    reached,
+)
+from pydanube_admin.engine.context import AdminOptions, Context, NowMs
 from pydanube_admin.engine.forecast import Forecast, is_stale, loss_text
 from pydanube_admin.engine.guards import Guards, thing_of
-from pydanube_admin.engine.identifiers import PLAN, new_id
-from pydanube_admin.engine.models import Change, Result
-from pydanube_admin.engine.moves_by_clients import MovesByClients
-from pydanube_admin.engine.next_calls import known
-from pydanube_admin.engine.operation import Operation
-from pydanube_admin.engine.plan_promises import UNDO_PATH, as_promised
-from pydanube_admin.engine.plan_records import DISCARDED, PREFIX, USED, PlanRecord, Plans
-from pydanube_admin.engine.shown_plan import AppliedPlan, Plan, shown_plan
-from pydanube_admin.engine.steps import Step, reached
+from pydanube_admin.engine.kept_records import PLAN, new_id
+from pydanube_admin.engine.models import Change, Effect, Result
+from pydanube_admin.engine.operation import Call, Operation, known
+from pydanube_admin.engine.plan_records import (
+    DISCARDED,
+    PREFIX,
+    USED,
+    AppliedPlan,
+    Plan,
+    PlanRecord,
+    Plans,
+    shown_plan,
+)
 from pydanube_admin.engine.task_records import task_id_of
-from pydanube_admin.engine.task_resuming import Resumption
-from pydanube_admin.engine.tasks import Tasks
+from pydanube_admin.engine.tasks import Resumption, Tasks
 
 _log = logging.getLogger("pydanube.admin")
 

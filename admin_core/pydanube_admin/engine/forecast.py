@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import Effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

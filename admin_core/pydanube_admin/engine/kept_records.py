@@ -1,14 +1,40 @@
-"""Plans, changes and tasks as they are read back: one that cannot be read stops nobody else's."""
+"""Plans, changes and tasks as they are kept: their ids, their form as JSON, and reading them back.
+
+An id is a letter, the time and chance; the order of ids is that of time. A record that cannot be read is passed over, and
+stops nobody from reading the others.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from pydanube_core.facts import StateItem
+
+CALL = "c"
+PLAN = "p"
+TASK = "t"
+MAX_CHARS: Final = 64
+
+
+def new_id(kind: str, now_ms: int) -> str:
+    """Such as `c019a2b3c4d5e8f0a1b2c3d4e`; unique without asking anybody."""
+    return f"{kind}{now_ms:012x}{secrets.token_hex(6)}"
+
+
+def time_of(made: str) -> int:
+    """Milliseconds since 1970 at which an id was made."""
+    return int(made[1:13], 16)
+
+
+def is_id(text: str) -> bool:
+    """Whether something may be kept under that id; what comes from outside may be anything."""
+    return len(text) <= MAX_CHARS and text.isascii() and text.isalnum()
+
 
 _log = logging.getLogger("pydanube.admin")
 

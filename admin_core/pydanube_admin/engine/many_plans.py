@@ -17,13 +17,12 @@ from typing import Any, Final
 from pydanube_core.errors import ClusterError, LimitReached, PlanExpired, PlanNotFound, PlanUsed
 from pydanube_core.names import TopicName
 
-from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.identifiers import CALL, PLAN, new_id
+from pydanube_admin.engine.kept_records import CALL, PLAN, new_id
+from pydanube_admin.engine.models import Effect
+from pydanube_admin.engine.operation import Call
 from pydanube_admin.engine.paging import chosen, glob
-from pydanube_admin.engine.plan_records import OPEN, USED, PlanRecord
-from pydanube_admin.engine.shown_plan import AppliedPlan, Plan, shown_plan
+from pydanube_admin.engine.plan_records import OPEN, USED, AppliedPlan, Plan, PlanRecord, shown_plan
 
 MOST: Final = 100  # of one plan: each is kept until its time is over, and a principal may have 250
 

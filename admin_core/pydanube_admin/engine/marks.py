@@ -14,11 +14,11 @@ from typing import Final
 from pydanube_core.errors import InvalidArgument, PageInvalid
 from pydanube_core.list_keys import ListChanges
 from pydanube_core.security.identity import current_identity
+from pydanube_core.spelling import shown
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.models import SortedListRequest
 from pydanube_admin.engine.page_tokens import Key, opened, scope_of
-from pydanube_admin.engine.spelling import shown
 
 #: why the whole list came
 OTHER_START: Final = "mark_of_another_start"  # of a broker; or an `as_of` that this broker does not remember

@@ -1,4 +1,4 @@
-"""Base classes of requests and results, and arguments that several areas share; the areas have `models` of their own.
+"""What a declaration of an operation is made of: effects, base classes of requests and results, arguments that areas share.
 
 Requests are strict: a JSON type must be the one the schema names, and unknown fields are refused. Results leave
 out a `<field>_reason` while its field is known; a null that has a reason beside it is unknown, one without is
@@ -8,9 +8,18 @@ simply none. 64-bit ids are decimal strings, times RFC 3339 in UTC with millisec
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
+
+
+class Effect(StrEnum):
+    READ = "read"
+    CREATE = "create"
+    CHANGE = "change"
+    DESTROY = "destroy"  # needs a plan that was shown
+
 
 MAX_LIMIT = 1000
 

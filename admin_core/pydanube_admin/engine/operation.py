@@ -2,7 +2,8 @@
 
 An operation is a name, a typed request and result, and what a caller must know before calling it: its effect, the
 permission it needs, whether it can be undone. It carries its handler too, which only the desk calls; faces read the
-rest.
+rest. A `Call` is one operation with arguments that were checked. Handlers of one area name operations of another by
+`next_call` and `known`, when all are declared, so that nobody imports in a circle.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeVar, get_args, get_type_hints
 
-from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Done, Forecast, Undo
-from pydanube_admin.engine.models import Change, Request, Result
+from pydanube_admin.engine.models import Change, Effect, Request, Result
 from pydanube_admin.engine.schema import input_schema, output_schema
 
 # What carries an operation out: of the Context (which knows of calls, and so of operations: here it is not named) and
@@ -298,3 +298,35 @@ def _argument(name: str, schema: Mapping[str, Any], *, required: bool, positiona
         maximum=schema.get("maximum"),
         help=schema.get("description", ""),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """`arguments` are as they were given, without what is about plans and tasks; `request` is what they mean."""
+
+    operation: Operation
+    request: Request
+    arguments: Mapping[str, Any]
+    plan_only: bool = False
+    plan_token: str = ""
+    detach: bool = False  # answer with the task, and go on when the caller is gone
+
+
+def is_known(operation: str) -> bool:
+    """Whether this version has the operation."""
+    return operation in DECLARED
+
+
+def next_call(operation: str, arguments: Mapping[str, Any], why: str) -> dict[str, Any]:
+    """An entry of an error's `next`, for an operation that exists."""
+    return DECLARED[operation].next_call(arguments, why)
+
+
+def known(operation: str) -> Operation:
+    """The operation of that name, which exists."""
+    return DECLARED[operation]
+
+
+def every() -> list[Operation]:
+    """Return all operations, by name."""
+    return [DECLARED[name] for name in sorted(DECLARED)]

@@ -26,7 +26,7 @@ from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_o
 
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.list_keys import ListChanges
-from pydanube_core.spelling import close_names
+from pydanube_core.spelling import close_names, either, shown
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine import marks
@@ -34,7 +34,6 @@ from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.list_memory import Identity
 from pydanube_admin.engine.models import ListRequest, Page, Result, SortedListRequest
 from pydanube_admin.engine.page_tokens import Key, invalid_page, opened, scope_of, seal
-from pydanube_admin.engine.spelling import either, shown
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Result)

@@ -2,22 +2,77 @@
 
 Whatever carries out a call checks its arguments first, and so comes by here: the call itself, the one inside a plan, the
 read inside `operations.read`, the change that an undo takes back.
+
+A call is made on behalf of the credential's principal, where the locks are on, or of another that he may act for
+(`acting_for`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Final, Protocol
 
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import PermissionDenied
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
-from pydanube_core.security.identity import current_identity, relayed_by
-from pydanube_core.security.permissions import AUDIT_READ, CLUSTER, PRODUCE, Principal, Resource, holds
+from pydanube_core.security.identity import Identity, current_identity, relayed_by
+from pydanube_core.security.permissions import (
+    ACT_FOR,
+    AUDIT_READ,
+    CLUSTER,
+    PRODUCE,
+    Principal,
+    Resource,
+    holds,
+)
 
-from pydanube_admin.engine.call import Call
-from pydanube_admin.engine.operation import Operation
+from pydanube_admin.engine.operation import Call, Operation
+
+MOST_CHARS: Final = 256
+_SERVICE: Final = "service_account"
+
+
+@contextmanager
+def acting_for(port: ClusterPort | None, claimed: str) -> Iterator[None]:
+    """Within it the call is looked at as the one whom it names; `check_acting` still says whether it may be.
+
+    Args:
+        claimed: whom the call names (`--as`, `Danube-Principal`; `service_account:NAME`); empty: nobody.
+    """
+    identity = current_identity.get()
+    if port is None or port.locks is None or identity is None or identity.method == "none":
+        yield
+        return
+    before = current_identity.set(_acting(identity, claimed))
+    try:
+        yield
+    finally:
+        current_identity.reset(before)
+
+
+def calling() -> Identity | None:
+    """Who makes the call that is under way, be it for himself or for another."""
+    identity = current_identity.get()
+    return identity if identity is None or identity.actor is None else identity.actor
+
+
+def check_acting(port: ClusterPort) -> None:
+    """Raises `PermissionDenied` where the caller names another, and may not act for others."""
+    identity = current_identity.get()
+    if port.locks is not None and identity is not None and identity.actor is not None:
+        port.locks.check(identity.actor, ACT_FOR, CLUSTER)
+
+
+def _acting(identity: Identity, claimed: str) -> Identity:
+    kind, _, name = claimed.partition(":")
+    named = Principal(name, _SERVICE) if kind == _SERVICE and name else Principal(claimed[:MOST_CHARS])
+    if not claimed or named == identity.principal or claimed == str(identity.principal):
+        return identity
+    return replace(identity, principal=named, everything=False, actor=identity)
+
 
 #: everybody may ask who he is, and which operations there are
 FREE: Final = frozenset({"security.whoami", "operations.find"})

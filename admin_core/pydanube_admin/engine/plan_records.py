@@ -1,4 +1,4 @@
-"""Plans as they are kept in the metadata store, and the tokens that apply them.
+"""Plans as they are kept in the metadata store, the tokens that apply them, and plans as they are shown.
 
 A token is the plan's id and a secret of which only the hash is kept: reading the store, or a list of plans, does not
 let anybody apply one.
@@ -17,9 +17,10 @@ from typing import Any, Final
 
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import Conflict, LimitReached, PlanMismatch, PlanNotFound
+from pydanube_core.units import format_time
 
-from pydanube_admin.engine.identifiers import is_id
-from pydanube_admin.engine.kept_records import KeptRecord, readable
+from pydanube_admin.engine.kept_records import KeptRecord, is_id, readable
+from pydanube_admin.engine.models import Result
 
 PREFIX: Final = "plans/"
 MAX_PLANS: Final = 1000
@@ -207,3 +208,47 @@ class Plans:
             except Conflict:  # somebody else swept
                 break
         self._swept_ms, self._count, self._waiting = now_ms, len(items) - len(old), waiting
+
+
+class ShownPlan(Result):
+    """A plan as it is shown: what a change would do."""
+
+    plan_id: str
+    operation: str
+    arguments: dict[str, Any]
+    principal: str
+    effect: str
+    reversible: bool
+    diff: list[dict[str, Any]]  # {path, before, after}
+    # Topics, subscriptions, consumers; messages and bytes that go at once; null: unknown
+    blast_radius: dict[str, int | None]
+    later: str | None = None  # what may go after that
+    state: str
+    created_at: str
+    expires_at: str
+    revision: str  # of what the plan stands on: another one makes it stale
+    call_id: str | None = None  # of the change it became
+
+
+class Plan(ShownPlan):
+    """A plan as only its maker gets it: with the token that applies it, once."""
+
+    plan_token: str
+
+
+class AppliedPlan(Result):
+    operation: str
+    result: dict[str, Any]
+    call_id: str
+    plan_id: str
+    undo_until: str | None
+
+
+def shown_plan(record: PlanRecord, now_ms: int) -> ShownPlan:
+    """A plan as everybody may see it."""
+    return ShownPlan.of(
+        record,
+        state=record.state_at(now_ms),
+        created_at=format_time(record.created_ms),
+        expires_at=format_time(record.expires_ms),
+    )

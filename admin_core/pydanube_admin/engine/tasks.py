@@ -1,7 +1,9 @@
 """Long operations under way: kept, watched, cancelled; with or without somebody who waits for them.
 
 A detached call is answered with its task as soon as that is kept. Its result, or its error, is kept in the task for a
-day. Stopped with the broker, one that can be begun again stays `running`, so that the next life takes it up.
+day. Stopped with the broker, one that can be begun again stays `running`, so that the next life takes it up
+(`Resumption`), a few times at most: one whose work ends the broker must not end it for ever. The others are said to be
+cut off.
 """
 
 from __future__ import annotations
@@ -18,13 +20,12 @@ from pydanube_core.errors import ClusterError, LimitReached
 from pydanube_core.names import TopicName
 
 from pydanube_admin.engine.audit.audit_chain import redacted
-from pydanube_admin.engine.call import Call
-from pydanube_admin.engine.context import Context, NowMs
-from pydanube_admin.engine.identifiers import is_id
-from pydanube_admin.engine.kept_records import readable
-from pydanube_admin.engine.models import Change, Result
-from pydanube_admin.engine.next_calls import known, next_call
-from pydanube_admin.engine.shown_task import task_item
+from pydanube_admin.engine.audit.audit_log import AuditLog
+from pydanube_admin.engine.audit.audit_records import Entry, run_recorded
+from pydanube_admin.engine.context import Context, NowMs, PlanDesk
+from pydanube_admin.engine.kept_records import is_id, readable
+from pydanube_admin.engine.models import Change, Effect, Result
+from pydanube_admin.engine.operation import Call, known, next_call
 from pydanube_admin.engine.task_records import (
     CANCELLED,
     DONE,
@@ -36,12 +37,13 @@ from pydanube_admin.engine.task_records import (
     RUNNING,
     Detachment,
     TaskRecord,
+    cut_off,
     task_id_of,
+    task_item,
 )
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-
 
 _log = logging.getLogger("pydanube.admin")
 
@@ -281,3 +283,84 @@ def _is_of(work: Mapping[str, Any], record: TaskRecord) -> bool:
         return str(TopicName.parse(given)) in (shown, str(TopicName.parse(shown).base))
     except ClusterError:
         return True
+
+
+MAX_BEGUN_AGAIN: Final = 3
+
+
+# Carries out once more a change that was recorded and begun under a plan.
+Again = Callable[[Context, Call, str], Coroutine[Any, Any, Result]]
+
+
+class Resumption:
+    """Looks once, when the broker has begun, at what an earlier life left running."""
+
+    def __init__(
+        self, desk: PlanDesk, tasks: Tasks, again: Again, *, audit: AuditLog, port: ClusterPort, now_ms: NowMs
+    ) -> None:
+        self._desk = desk
+        self._tasks = tasks
+        self._again = again
+        self._audit = audit
+        self._port = port
+        self._now_ms = now_ms
+
+    async def run(self) -> None:
+        for record in await self._tasks.left_running():
+            call = self._call(record)
+            if call is None:
+                await self._say(record)
+                continue
+            what = {"task_id": record.task_id, "operation": record.operation}
+            try:
+                await self._begin_again(record, call)
+            except ClusterError as failure:  # is in its record, where it got as far as that
+                _log.warning("admin.task_not_begun_again", extra={"error": str(failure)} | what)
+            else:
+                _log.info("admin.task_begun_again", extra=what)
+
+    async def _say(self, record: TaskRecord) -> None:
+        """That it was cut off, in the audit and in its record."""
+        cut = cut_off(record)
+        await self._audit.write(self._entry(record).outcome(decision="interrupted", error=cut))
+        await self._tasks.interrupted(record, cut)
+
+    def _call(self, record: TaskRecord) -> Call | None:
+        """The call to make once more; None where that would not come to the same end."""
+        if not record.detached or record.given is None or record.begun_again >= MAX_BEGUN_AGAIN:
+            return None
+        try:
+            call = self._desk.parse(record.operation, record.given)
+        except ClusterError:  # another version took its place, and knows it no more
+            return None
+        return call if call.operation.resumable else None
+
+    async def _begin_again(self, record: TaskRecord, call: Call) -> None:
+        context = Context(
+            port=self._port,
+            now_ms=self._now_ms,
+            face=record.face,
+            principal=record.principal,
+            principal_type=record.principal_type,
+            call_id=record.call_id,
+            desk=self._desk,
+            audit=self._audit,
+        )
+
+        async def work(own: Context) -> Result:
+            if call.operation.effect is Effect.READ:
+                return await run_recorded(own, call)
+            return await self._again(own, call, record.plan_id or "")
+
+        await self._tasks.detached(context, record.via, work, before=record)
+
+    def _entry(self, record: TaskRecord) -> Entry:
+        return Entry(
+            call_id=record.call_id,
+            principal=record.principal,
+            face=record.face,
+            operation=record.operation,
+            arguments=record.arguments,
+            time_ms=self._now_ms(),
+            plan_id=record.plan_id,
+        )

@@ -10,30 +10,35 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.names import TopicName
-from pydanube_core.spelling import close_names
+from pydanube_core.spelling import close_names, either, shown
 from pydanube_core.units import format_time, parse_moment_ms
 
-from pydanube_admin.engine.audit.audit_chain import FIRST, NO_RECORD, Break, ChainCheck, head_of
+from pydanube_admin.engine.audit.audit_chain import (
+    FIRST,
+    KEYS_KEY,
+    NO_RECORD,
+    Break,
+    ChainCheck,
+    KeyTerms,
+    head_of,
+)
 from pydanube_admin.engine.audit.audit_index import STRETCH, AuditQuestion, topics_of
-from pydanube_admin.engine.audit.audit_keys import KEYS_KEY, KeyTerms
 from pydanube_admin.engine.audit.audit_log import HEAD_KEY
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Forecast, entry
 from pydanube_admin.engine.models import (
     SINCE_DESCRIPTION,
     Change,
+    Effect,
     ListRequest,
     OptionalTopic,
     Page,
     Request,
     Result,
 )
-from pydanube_admin.engine.next_calls import every, next_call
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.operation import Example, every, next_call, operation
 from pydanube_admin.engine.page_tokens import begin_of, next_token
 from pydanube_admin.engine.paging import glob, none_because
-from pydanube_admin.engine.spelling import either, shown
 from pydanube_admin.operations.objects import PERSON
 
 MAX_LOOKED_AT: Final = (

@@ -12,11 +12,11 @@ from pydanube_core.facts import BrokerFacts, RemovalFacts
 from pydanube_core.units import format_time, parse_moment_ms
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
 from pydanube_admin.engine.models import (
     SINCE_DESCRIPTION,
     Change,
+    Effect,
     NotSeen,
     Page,
     Request,
@@ -24,8 +24,7 @@ from pydanube_admin.engine.models import (
     SortedListRequest,
     not_seen,
 )
-from pydanube_admin.engine.next_calls import next_call
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.operation import Example, next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.peers import unseen
 

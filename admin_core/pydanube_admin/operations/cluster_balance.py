@@ -12,11 +12,9 @@ from pydanube_core.units import format_time
 
 from pydanube_admin.engine.balancer import Balancer, Judged
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
-from pydanube_admin.engine.models import Change, Request, Result
-from pydanube_admin.engine.next_calls import next_call
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.models import Change, Effect, Request, Result
+from pydanube_admin.engine.operation import Example, next_call, operation
 from pydanube_admin.operations.topic_moves import undo_move
 
 

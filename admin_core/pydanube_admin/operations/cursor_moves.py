@@ -15,11 +15,9 @@ from pydanube_core.positions import Position
 from pydanube_core.refusals import changed_since, reused, skip_over_partitions
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
-from pydanube_admin.engine.models import Change, Result
-from pydanube_admin.engine.next_calls import next_call
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.models import Change, Effect, Result
+from pydanube_admin.engine.operation import Example, next_call, operation
 from pydanube_admin.operations.subscription_changes import (
     consumers_of,
     find_subscription,

@@ -14,8 +14,8 @@ from pydanube_core.errors import SubscriptionNotFound
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.models import (
+    Effect,
     Page,
     Request,
     Result,
@@ -23,8 +23,7 @@ from pydanube_admin.engine.models import (
     SubscriptionArgument,
     TopicArgument,
 )
-from pydanube_admin.engine.next_calls import is_known, next_call
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.operation import Example, is_known, next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.operations.subscriptions import no_such_subscription
 

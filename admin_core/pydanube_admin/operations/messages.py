@@ -14,8 +14,7 @@ from pydanube_core.positions import Position
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.models import ListRequest, Page, Request, Result, TopicArgument
+from pydanube_admin.engine.models import Effect, ListRequest, Page, Request, Result, TopicArgument
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.page_tokens import begin_of, next_token
 from pydanube_admin.engine.paging import glob, none_because

@@ -12,10 +12,10 @@ from pydanube_core.refusals import replay_into_itself, system_is_closed
 from pydanube_core.units import counted, format_time
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
 from pydanube_admin.engine.models import (
     Change,
+    Effect,
     Page,
     Request,
     Result,

@@ -1,26 +1,37 @@
-"""Making, showing, applying and discarding plans."""
+"""Plans: making, showing, applying and discarding them; taking changes back; long operations and stopping one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
-from pydanube_core.errors import InvalidArgument, TopicNotFound
+from pydanube_core.errors import (
+    ClusterError,
+    Conflict,
+    InvalidArgument,
+    PermissionDenied,
+    PlanExpired,
+    PlanNotFound,
+    PlanUsed,
+    TopicNotFound,
+)
+from pydanube_core.security.permissions import TAKE_BACK
+from pydanube_core.spelling import shown
 from pydanube_core.units import format_time
 
-from pydanube_admin.engine.call import Call
+from pydanube_admin.engine.change_records import UNDOING, UNDONE, ChangeRecord, Step, reached
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
 from pydanube_admin.engine.many_plans import apply_many, plan_many, topics_named
-from pydanube_admin.engine.models import Page, Request, Result, SortedListRequest
-from pydanube_admin.engine.next_calls import known
-from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import glob, page_of
+from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
+from pydanube_admin.engine.operation import Call, Example, known, next_call, operation
+from pydanube_admin.engine.paging import Listing, glob, page_of
 from pydanube_admin.engine.permission import Sight
-from pydanube_admin.engine.plan_records import PlanRecord, no_plan
-from pydanube_admin.engine.shown_plan import AppliedPlan, Plan, ShownPlan, shown_plan
-from pydanube_admin.engine.spelling import shown
+from pydanube_admin.engine.plan_records import AppliedPlan, Plan, PlanRecord, ShownPlan, no_plan, shown_plan
+from pydanube_admin.engine.task_records import RUNNING, Task, TaskItem, TaskRecord, task_item, whole_task
 
 _ID: Final = "p019b0c1d2e3f4a5b6c7d8e9f"
 
@@ -200,3 +211,193 @@ async def discard_plan(context: Context, request: PlanRequest) -> DiscardedPlan:
     await _seen(context, request, "plans:discard")
     record = await context.desk.discard(context, request.plan_id)
     return DiscardedPlan(plan_id=record.plan_id, operation=record.operation, state=record.state)
+
+
+class UndoChangeRequest(Request):
+    call_id: Annotated[
+        str, Field(min_length=1, max_length=64, description="call_id in the result of the change")
+    ]
+
+
+class UndoneChange(Change):
+    undone_call_id: str
+    operation: str  # that was taken back
+
+
+async def _undoable(context: Context, call_id: str) -> ChangeRecord:
+    found = await context.desk.changes.get(call_id)
+    look = next_call("audit.query", {"call_id": call_id}, "shows what that call did")
+    if found is None:
+        raise PlanNotFound(
+            f"there is no change {call_id!r} that could be undone: it is unknown, of a kind that cannot be undone, or "
+            "too old",
+            field="call_id",
+            value=call_id,
+        ).followed_by(look)
+    record, _ = found
+    context.desk.parse(record.operation, record.arguments)  # whoever may not make it may not take it back
+    if not Sight(context.port, TAKE_BACK).made_by(record):
+        raise PermissionDenied(
+            f"the change {call_id} was made by another principal: who made it takes it back, or whoever has {TAKE_BACK} "
+            "on the cluster",
+            permission=TAKE_BACK,
+        )
+    if record.state == UNDONE:
+        raise PlanUsed(
+            f"the change {call_id} was undone already, by the call {record.undone_by}",
+            field="call_id",
+            value=call_id,
+            undone_by=record.undone_by,
+        ).followed_by(look)
+    if context.now_ms() >= record.undo_until_ms:
+        raise PlanExpired(
+            f"the change {call_id} could be undone until {format_time(record.undo_until_ms)}",
+            field="call_id",
+            value=call_id,
+        ).followed_by(look)
+    return record
+
+
+async def _undo_of(context: Context, record: ChangeRecord) -> Undo:
+    operation = known(record.operation)
+    assert operation.undo is not None, "a change is only kept if it can be undone"
+    planned = operation.request.model_validate(dict(record.arguments))
+    # Cut off between the effect and its note, the next undo meets the state of before, as one of a change that was cut off.
+    done = Done(image=record.image, result=None if record.state == UNDOING else record.result)
+    return await operation.undo(context, planned, done)
+
+
+async def forecast_undo(context: Context, request: UndoChangeRequest) -> Forecast:
+    """Of the state as it is now: what has come since the change may make its undo destroy, or impossible."""
+    record = await _undoable(context, request.call_id)
+    forecast = (await _undo_of(context, record)).forecast or Forecast(
+        diff=[entry(each["path"], each["after"], each["before"]) for each in record.diff]
+    )
+    return replace(forecast, image=None, basis=[record.call_id, forecast.ground])
+
+
+@operation(
+    "changes.undo",
+    effect=Effect.CHANGE,
+    may_destroy=True,
+    title="Undo a change",
+    summary="Take a change back, until its undo_until: a deleted topic comes back with messages and cursors.",
+    forecast=forecast_undo,
+    default_profile=True,
+    examples=(Example({"call_id": "c019b0c1d2e3f4a5b6c7d8e9f"}, "the call_id of its result"),),
+)
+async def undo_change(context: Context, request: UndoChangeRequest) -> UndoneChange:
+    record = await _undoable(context, request.call_id)
+    undo = await _undo_of(context, record)
+    await context.desk.changes.put(replace(record, state=UNDOING))
+    try:
+        await undo.act()
+    except ClusterError:
+        with suppress(ClusterError):
+            await context.desk.changes.put(record)  # it was refused, and may be tried again
+        raise
+    reached(Step.TAKEN_BACK)
+    await context.desk.changes.put(replace(record, state=UNDONE, undone_by=context.call_id))
+    return UndoneChange(undone_call_id=record.call_id, operation=record.operation)
+
+
+_TASK_ID: Final = "t019b0c1d2e3f4a5b6c7d8e9f"
+
+
+class TaskRequest(Request):
+    task_id: Annotated[str, Field(min_length=1, max_length=64, description="Id of the task")]
+
+
+class CancelledTask(Change):
+    task_id: str
+    operation: str
+
+
+@operation(
+    "tasks.list",
+    effect=Effect.READ,
+    summary="List calls of long operations: those that run, and those of the last day.",
+    examples=(Example({}, "with what became of them"),),
+)
+async def list_tasks(context: Context, request: SortedListRequest) -> Page[TaskItem]:
+    matches, sight = glob(request.filter), Sight(context.port, "tasks:read")
+    kept = await context.desk.tasks.kept()
+    found = [record for record in kept if matches(record.operation) and sight.made_by(record)]
+    tasks = context.desk.tasks
+
+    async def made(some: Sequence[TaskRecord]) -> list[TaskItem]:
+        return [
+            task_item(record, await tasks.work_of(record) if record.state == RUNNING else [])
+            for record in some
+        ]
+
+    def key(record: TaskRecord) -> tuple[str]:
+        return (record.task_id,)
+
+    listing = Listing(context, TaskItem, made, key, key=key, operation="tasks.list", request=request)
+    return await listing.page(found)
+
+
+async def _task(context: Context, request: TaskRequest, permission: str) -> TaskRecord:
+    """The task; of others only with the permission, and what is hidden is said not to be there."""
+    record = await context.desk.tasks.get(request.task_id)
+    if record is None or not Sight(context.port, permission).made_by(record):
+        raise InvalidArgument(
+            f"there is no task {request.task_id!r}: it never was, or ended more than a day ago",
+            field="task_id",
+            value=request.task_id,
+        ).followed_by(next_call("tasks.list", {}, "shows the tasks there are"))
+    return record
+
+
+@operation(
+    "tasks.get",
+    effect=Effect.READ,
+    title="Show a task",
+    summary="Show one long operation: how far it is, or what it came to.",
+    examples=(Example({"task_id": _TASK_ID}, "by its id in tasks.list"),),
+)
+async def get_task(context: Context, request: TaskRequest) -> Task:
+    record = await _task(context, request, "tasks:read")
+    work = await context.desk.tasks.work_of(record) if record.state == RUNNING else []
+    return whole_task(record, work)
+
+
+async def _running(context: Context, request: TaskRequest) -> TaskRecord:
+    record = await _task(context, request, "tasks:cancel")
+    if record.state != RUNNING:
+        raise Conflict(
+            f"the task {record.task_id} is {record.state}; there is nothing to cancel",
+            retryable=False,
+            field="task_id",
+            value=record.task_id,
+        )
+    return record
+
+
+async def forecast_cancel(context: Context, request: TaskRequest) -> Forecast:
+    record = await _running(context, request)
+    return Forecast(diff=[entry(f"tasks/{record.task_id}/state", record.state, "cancelled")])
+
+
+@operation(
+    "tasks.cancel",
+    effect=Effect.CHANGE,
+    title="Cancel a task",
+    summary="Stop a long operation at its next step; what it has done stays done.",
+    forecast=forecast_cancel,
+    examples=(Example({"task_id": _TASK_ID}, "whoever waits for it is told"),),
+)
+async def cancel_task(context: Context, request: TaskRequest) -> CancelledTask:
+    """Stop a task at its next step; what it has done so far stays done."""
+    record = await _running(context, request)
+    if not context.desk.tasks.cancel(record.task_id) and record.life != context.port.life:
+        broker_id = record.life.partition("/")[0]
+        raise Conflict(
+            f"the task {record.task_id} runs at the broker {broker_id}: ask that one to cancel it",
+            retryable=False,
+            field="task_id",
+            value=record.task_id,
+            broker_id=broker_id,
+        )
+    return CancelledTask(task_id=record.task_id, operation=record.operation)

@@ -21,8 +21,7 @@ from pydanube_core.errors import ClusterError, Internal, InvalidArgument, LimitR
 from pydanube_core.extras import install_command
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.models import Request, Result
+from pydanube_admin.engine.models import Effect, Request, Result
 from pydanube_admin.engine.operation import Example, operation
 
 _NEEDED: Final = ("numpy", "pyarrow")

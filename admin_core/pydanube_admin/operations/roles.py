@@ -1,4 +1,4 @@
-"""Roles: named sets of permissions."""
+"""Roles, named sets of permissions, and bindings: which principal has which roles on what."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
-from pydanube_core.errors import AlreadyExists, InvalidArgument
+from pydanube_core.errors import AlreadyExists, GrantNotFound, InvalidArgument
+from pydanube_core.names import TopicName, check_namespace
 from pydanube_core.security.permissions import (
     ACT_FOR,
     BUILT_IN,
@@ -15,18 +16,23 @@ from pydanube_core.security.permissions import (
     ORIGINAL,
     PRODUCE,
     TAKE_BACK,
+    Binding,
     Grants,
+    Principal,
     Role,
     Scope,
 )
-from pydanube_core.security.records import encode_role, role_key
+from pydanube_core.security.records import binding_key, encode_binding, encode_role, role_key
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Done, Forecast, Undo
 from pydanube_admin.engine.grant_book import (
     GrantBook,
+    Name,
+    PrincipalName,
+    PrincipalType,
     RoleName,
+    ScopeArgument,
     check_admin_left,
     check_holds,
     check_room,
@@ -37,7 +43,7 @@ from pydanube_admin.engine.grant_book import (
     undo_grant,
     write_grant,
 )
-from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
+from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import DECLARED, Example, operation
 from pydanube_admin.engine.paging import glob, page_of
 
@@ -113,10 +119,10 @@ async def forecast_create_role(context: Context, request: CreateRoleRequest) -> 
 
 async def undo_create_role(context: Context, request: CreateRoleRequest, done: Done) -> Undo:
     made = _role(Role(name=request.role, permissions=names_of(request.permissions)))
-    return await _undo(context, request.role, made, done)
+    return await _undo_of_role(context, request.role, made, done)
 
 
-async def _undo(context: Context, name: str, made: dict[str, Any] | None, done: Done) -> Undo:
+async def _undo_of_role(context: Context, name: str, made: dict[str, Any] | None, done: Done) -> Undo:
     found = (await grant_book(context)).roles.get(name)
     now = None if found is None else _role(found)
     return await undo_grant(context, "role", name, now=now, made=made, before=done.image["before"])
@@ -190,7 +196,7 @@ async def forecast_delete_role(context: Context, request: RoleRequest) -> Foreca
 
 
 async def undo_delete_role(context: Context, request: RoleRequest, done: Done) -> Undo:
-    return await _undo(context, request.role, None, done)
+    return await _undo_of_role(context, request.role, None, done)
 
 
 @operation(
@@ -225,3 +231,200 @@ def _check_not_built_in(name: str) -> None:
 
 def _role(role: Role) -> dict[str, Any]:
     return {"role": role.name, "permissions": list(role.permissions), "system": role.system}
+
+
+class BindingItem(Result):
+    identity: ClassVar = ("binding",)
+
+    binding: str
+    principal: str
+    principal_type: str
+    roles: list[str]
+    scope: str
+    resource: str
+
+
+class CreateBindingRequest(Request):
+    binding: Annotated[Name, Field(description="A name for the binding")]
+    principal: PrincipalName
+    roles: Annotated[
+        str, Field(min_length=1, max_length=1000, description="Names of roles, with commas between")
+    ]
+    scope: ScopeArgument = "cluster"
+    resource: Annotated[
+        str,
+        Field(
+            max_length=300,
+            description="A namespace, or /namespace/topic; a star at the end: whatever begins so",
+        ),
+    ] = ""
+    principal_type: PrincipalType = "user"
+
+
+class BindingRequest(Request):
+    binding: Annotated[Name, Field(description="Name of the binding")]
+
+
+class ChangedBinding(BindingItem, Change):
+    pass
+
+
+class DeletedBinding(Change):
+    binding: str
+
+
+@operation(
+    "bindings.list",
+    effect=Effect.READ,
+    summary="List bindings: which principal has which roles on what. The filter is over principals.",
+    examples=(Example({"filter": "ann"}, "what ann has"),),
+)
+async def list_bindings(context: Context, request: SortedListRequest) -> Page[BindingItem]:
+    matches = glob(request.filter)
+    found = [each for each in (await grant_book(context)).bindings.values() if matches(each.principal.name)]
+    return await page_of(
+        context,
+        BindingItem,
+        found,
+        lambda each: BindingItem(**_binding(each)),
+        key=lambda binding: (binding.id,),
+        operation="bindings.list",
+        request=request,
+    )
+
+
+async def forecast_create_binding(context: Context, request: CreateBindingRequest) -> Forecast:
+    book = await grant_book(context)
+    made = _new_binding(context, book, request)
+    before = book.bindings.get(made.id)
+    return grant_forecast(f"bindings/{made.id}", None if before is None else _binding(before), _binding(made))
+
+
+async def undo_create_binding(context: Context, request: CreateBindingRequest, done: Done) -> Undo:
+    return await _undo_of_binding(context, request.binding, _binding(_asked_for(request)), done)
+
+
+async def _undo_of_binding(context: Context, name: str, made: dict[str, Any] | None, done: Done) -> Undo:
+    found = (await grant_book(context)).bindings.get(name)
+    now = None if found is None else _binding(found)
+    return await undo_grant(context, "binding", name, now=now, made=made, before=done.image["before"])
+
+
+@operation(
+    "bindings.create",
+    effect=Effect.CHANGE,
+    title="Create or change a binding",
+    summary="Give a principal roles on the cluster, a namespace or a topic; a binding of that name is replaced.",
+    forecast=forecast_create_binding,
+    undo=undo_create_binding,
+    required_flags=("roles",),
+    examples=(
+        Example(
+            {"binding": "ann-orders", "principal": "ann", "roles": "producer,consumer", "scope": "topic",
+             "resource": "/shop/orders*"},
+            "ann writes and reads what begins with orders",
+        ),
+    ),
+)  # fmt: skip
+async def create_binding(context: Context, request: CreateBindingRequest) -> ChangedBinding:
+    made = _new_binding(context, await grant_book(context), request)
+    await write_grant(context, binding_key(made.id), encode_binding(made))
+    return ChangedBinding(**_binding(made))
+
+
+def _new_binding(context: Context, book: GrantBook, request: CreateBindingRequest) -> Binding:
+    made = _asked_for(request)
+    check_room(book.bindings, made.id, "bindings")
+    grants = book.grants
+    for role in made.roles:
+        found_role(book, role)
+        check_holds(context, grants, role, made.scope, made.resource)
+    check_admin_left(book, replace(book, bindings={**book.bindings, made.id: made}))
+    return made
+
+
+def _asked_for(request: CreateBindingRequest) -> Binding:
+    scope = Scope(request.scope)
+    return Binding(
+        id=request.binding,
+        principal=Principal(request.principal, request.principal_type),
+        roles=names_of(request.roles),
+        scope=scope,
+        resource=_scoped(scope, request.resource),
+    )
+
+
+def _scoped(scope: Scope, resource: str) -> str:
+    """The resource in the form in which it is kept: "", a namespace, /namespace/topic; a star may end the latter two."""
+    star = "*" if resource.endswith("*") else ""
+    bare = resource.removesuffix("*")
+    match scope:
+        case Scope.CLUSTER:
+            if resource:
+                raise InvalidArgument(
+                    "a binding on the cluster names no resource", field="resource", value=resource
+                )
+            return ""
+        case Scope.NAMESPACE:
+            return (
+                (check_namespace(bare, field="resource") if bare.strip("/") else "") + star
+                if resource
+                else _none(scope)
+            )
+        case Scope.TOPIC:
+            namespace, _, topic = bare.removeprefix("/").rpartition("/")
+            if not resource or not namespace or (not topic and not star):
+                return _none(scope)
+            check_namespace(namespace, field="resource")
+            return (
+                str(TopicName.parse(f"/{namespace}/{topic}", field="resource")) + star
+                if topic
+                else f"/{namespace}/*"
+            )
+
+
+def _none(scope: Scope) -> str:
+    form = "shop or shop*" if scope is Scope.NAMESPACE else "/shop/orders or /shop/orders*"
+    raise InvalidArgument(f"a binding on a {scope.value} names one: write {form}", field="resource", value="")
+
+
+async def forecast_delete_binding(context: Context, request: BindingRequest) -> Forecast:
+    found = _check_removable(await grant_book(context), request.binding)
+    return grant_forecast(f"bindings/{found.id}", _binding(found), None)
+
+
+async def undo_delete_binding(context: Context, request: BindingRequest, done: Done) -> Undo:
+    return await _undo_of_binding(context, request.binding, None, done)
+
+
+@operation(
+    "bindings.delete",
+    effect=Effect.CHANGE,
+    title="Delete a binding",
+    summary="Take a binding back; streams that stood on it end within 5 s.",
+    forecast=forecast_delete_binding,
+    undo=undo_delete_binding,
+    examples=(Example({"binding": "ann-orders"}, "ann has it no more"),),
+)
+async def delete_binding(context: Context, request: BindingRequest) -> DeletedBinding:
+    found = _check_removable(await grant_book(context), request.binding)
+    await write_grant(context, binding_key(found.id), None)
+    return DeletedBinding(binding=found.id)
+
+
+def _check_removable(book: GrantBook, name: str) -> Binding:
+    found = book.bindings.get(name)
+    if found is None:
+        raise GrantNotFound(
+            f"there is no binding {name!r}; see `danube bindings list`", field="binding", value=name
+        )
+    rest = {key: value for key, value in book.bindings.items() if key != name}
+    check_admin_left(book, replace(book, bindings=rest))
+    return found
+
+
+def _binding(binding: Binding) -> dict[str, Any]:
+    return {
+        "binding": binding.id, "principal": binding.principal.name, "principal_type": binding.principal.type,
+        "roles": list(binding.roles), "scope": binding.scope.value, "resource": binding.resource,
+    }  # fmt: skip

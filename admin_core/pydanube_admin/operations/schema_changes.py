@@ -10,9 +10,8 @@ from pydantic import Field
 from pydanube_core.refusals import changed_since, reused
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, changes, entry
-from pydanube_admin.engine.models import Change, Request, TopicArgument
+from pydanube_admin.engine.models import Change, Effect, Request, TopicArgument
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.operations.schemas import (
     CheckSchemaRequest,

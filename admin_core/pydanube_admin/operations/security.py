@@ -11,9 +11,8 @@ from pydanube_core.security.permissions import CONSUME, LOOK_UP, PRODUCE, Princi
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.grant_book import PrincipalName, PrincipalType, calling_identity, grant_book
-from pydanube_admin.engine.models import Request, Result
+from pydanube_admin.engine.models import Effect, Request, Result
 from pydanube_admin.engine.operation import DECLARED, Example, operation
 
 DATA: Final = {"look_up": LOOK_UP, "produce": PRODUCE, "consume": CONSUME}

@@ -11,11 +11,17 @@ from pydanube_core.facts import SessionFacts
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
-from pydanube_admin.engine.models import Change, OptionalTopic, Page, Request, Result, SortedListRequest
-from pydanube_admin.engine.next_calls import next_call
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.models import (
+    Change,
+    Effect,
+    OptionalTopic,
+    Page,
+    Request,
+    Result,
+    SortedListRequest,
+)
+from pydanube_admin.engine.operation import Example, next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.operations.topics import find_topic
 

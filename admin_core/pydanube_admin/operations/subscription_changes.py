@@ -1,4 +1,4 @@
-"""Operations that create and delete subscriptions."""
+"""Creating and deleting subscriptions, and their failure policies: what becomes of messages whose deliveries failed."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from pydanube_core.errors import AlreadyExists, Conflict, SubscriptionNotFound, TopicNotFound
+from pydanube_core.errors import AlreadyExists, Conflict, InvalidArgument, SubscriptionNotFound, TopicNotFound
 from pydanube_core.facts import SubscriptionFacts
 from pydanube_core.names import check_subscription
 from pydanube_core.positions import Position
-from pydanube_core.refusals import reused, subscription_taken
+from pydanube_core.refusals import changed_since, reused, subscription_taken
 from pydanube_core.units import counted
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry, nothing_left
-from pydanube_admin.engine.models import Change, Request, SubscriptionArgument, TopicArgument
-from pydanube_admin.engine.next_calls import next_call
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, changes, entry, nothing_left
+from pydanube_admin.engine.models import Change, Effect, Request, Result, SubscriptionArgument, TopicArgument
+from pydanube_admin.engine.operation import Example, next_call, operation
+from pydanube_admin.operations.namespaces import restoring
 from pydanube_admin.operations.subscriptions import SubscriptionRequest, subscription_facts
 from pydanube_admin.operations.topics import Topic, find_topic
 
@@ -220,3 +219,196 @@ async def _restore(context: Context, request: SubscriptionRequest, image: Mappin
             raise reused(
                 "subscription", request.subscription
             ) from None  # else it never went, or is back already
+
+
+class SetFailurePolicyRequest(SubscriptionRequest):
+    max_redelivery_count: Annotated[
+        int | None, Field(ge=0, description="Redeliveries before the poison policy applies")
+    ] = None
+    ack_timeout_ms: Annotated[
+        int | None, Field(ge=0, description="An unacknowledged message returns after this; 0: never")
+    ] = None
+    base_redelivery_delay_ms: Annotated[
+        int | None, Field(ge=0, description="Delay after the first failure")
+    ] = None
+    max_redelivery_delay_ms: Annotated[int | None, Field(ge=0, description="Longest delay")] = None
+    backoff_strategy: Annotated[
+        Literal["fixed", "exponential"] | None, Field(description="How the delay grows")
+    ] = None
+    poison_policy: Annotated[
+        Literal["block", "drop", "dead_letter"] | None,
+        Field(description="What becomes of a message that fails too often"),
+    ] = None
+    dead_letter_topic: Annotated[
+        str | None,
+        Field(max_length=512, description="Where dead letters go; empty: <topic>-dlq-<subscription>"),
+    ] = None
+
+    keep: Annotated[
+        bool, Field(description="Of a subscription that is not there yet: keep it for when it is made")
+    ] = False
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields to change."""
+        own = set(SetFailurePolicyRequest.model_fields) - set(SubscriptionRequest.model_fields) - {"keep"}
+        return {name: value for name in sorted(own) if (value := getattr(self, name)) is not None}
+
+
+class FailurePolicyResult(Result):
+    topic: str
+    subscription: str
+    max_redelivery_count: int
+    ack_timeout_ms: int
+    base_redelivery_delay_ms: int
+    max_redelivery_delay_ms: int
+    backoff_strategy: str
+    poison_policy: str
+    dead_letter_topic: str | None  # None: nothing is dead-lettered
+
+
+class ChangedFailurePolicy(FailurePolicyResult, Change):
+    pass
+
+
+@operation(
+    "subscriptions.get_failure_policy",
+    effect=Effect.READ,
+    tool="get_subscription_failure_policy",
+    title="Failure policy",
+    summary="Show when failed messages come again, and what becomes of those that fail too often.",
+    examples=(Example({"topic": "orders", "subscription": "billing"}, "the seven fields"),),
+)
+async def get_failure_policy(context: Context, request: SubscriptionRequest) -> FailurePolicyResult:
+    topic = await find_topic(context, request.topic)
+    return await _failure_policy(context, topic, request.subscription)
+
+
+async def _failure_policy(context: Context, topic: Topic, subscription: str) -> FailurePolicyResult:
+    policy = await context.port.failure_policy(topic.own.topic, subscription)
+    return FailurePolicyResult(topic=topic.own.topic, subscription=subscription, **policy)
+
+
+async def _policy_change(
+    context: Context, request: SetFailurePolicyRequest
+) -> tuple[Topic, list[SubscriptionFacts]]:
+    if not request.given():
+        raise InvalidArgument(
+            "nothing to set: give at least one field, such as poison_policy",
+            field="poison_policy",
+            value=None,
+        )
+    try:
+        return await find_subscription(context, request)
+    except SubscriptionNotFound:
+        if not request.keep:
+            raise
+        return await find_topic(context, request.topic), []
+
+
+async def _policy_before(
+    context: Context, topic: Topic, subscription: str, found: list[SubscriptionFacts]
+) -> dict[str, Any]:
+    """Return the policy in force; nothing where there is no subscription and nothing is kept for it."""
+    try:
+        return dict(await context.port.failure_policy(topic.own.topic, subscription))
+    except SubscriptionNotFound:
+        if found:
+            raise
+        return {}
+
+
+async def forecast_set_failure_policy(context: Context, request: SetFailurePolicyRequest) -> Forecast:
+    topic, found = await _policy_change(context, request)
+    name, subscription, given = topic.own.topic, request.subscription, request.given()
+    before = await _policy_before(context, topic, subscription, found)
+    after = {**before, **given}
+    # Kept for a subscription that is not there, it drops nothing.
+    leaving = await context.port.forecast_failure_policy(name, subscription, given) if found else 0
+    destroys = bool(found) and _drops_more(before, after)
+    drops = bool(found) and after["poison_policy"] == "drop"
+    identity = [str(facts.subscription_id) for facts in found]
+    return Forecast(
+        diff=changes(f"{subscription_path(topic, subscription)}/failure_policy", before, given),
+        blast_radius=blast_radius(
+            subscriptions=1,
+            consumers=consumers_of(found),
+            messages=leaving if drops else 0,
+            bytes=None if drops and leaving else 0,  # nobody has counted them
+        ),
+        effect=Effect.DESTROY if destroys or (drops and leaving) else None,
+        reversible=not destroys and not leaving,  # what has left the subscription by it does not come back
+        image={"before": dict(before), "subscription_ids": identity},
+        basis=[identity, dict(before)],
+        counts=None if consumers_of(found) else leaving,
+        later=f"Later, a message that has failed {counted(after['max_redelivery_count'] + 1, 'time')} is acknowledged unread"
+        if destroys
+        else None,
+    )
+
+
+def _drops_more(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether messages that would be kept, or tried again, by the policy before are dropped by the one after."""
+    if after["poison_policy"] != "drop":
+        return False
+    sooner = after["ack_timeout_ms"] and not 0 < before["ack_timeout_ms"] <= after["ack_timeout_ms"]
+    fewer = after["max_redelivery_count"] < before["max_redelivery_count"]
+    return bool(before["poison_policy"] != "drop" or fewer or sooner)
+
+
+async def undo_set_failure_policy(context: Context, request: SetFailurePolicyRequest, done: Done) -> Undo:
+    topic, found = await _policy_change(context, request)
+    if [str(facts.subscription_id) for facts in found] != done.image["subscription_ids"]:
+        raise reused("subscription", request.subscription)
+    now = await _policy_before(context, topic, request.subscription, found)
+    before = restoring(done.image["before"], request.given()) if done.image["before"] else {}
+    if done.result is not None and restoring(now, request.given()) != restoring(done.result, request.given()):
+        raise changed_since(f"the failure policy of {request.subscription!r} of {topic.own.topic}")
+    if before.get("dead_letter_topic", "unset") is None:
+        before["dead_letter_topic"] = ""
+    name, subscription = topic.own.topic, request.subscription
+    if not before:  # nothing was kept for it
+        return Undo(
+            act=partial(context.port.set_failure_policy, name, subscription, {}, keep=True),
+            forecast=Forecast(
+                diff=changes(
+                    f"{subscription_path(topic, subscription)}/failure_policy",
+                    now,
+                    dict.fromkeys(request.given()),
+                ),
+                blast_radius=blast_radius(subscriptions=1),
+            ),
+        )
+    back = SetFailurePolicyRequest(
+        topic=request.topic, subscription=subscription, keep=request.keep, **before
+    )
+    return Undo(
+        act=partial(set_failure_policy, context, back),
+        forecast=await forecast_set_failure_policy(context, back),
+    )
+
+
+@operation(
+    "subscriptions.set_failure_policy",
+    effect=Effect.CHANGE,
+    may_destroy=True,
+    tool="set_subscription_failure_policy",
+    title="Set the failure policy",
+    permission="subscriptions:change",
+    summary="Set when failed messages come again and what becomes of those that fail too often; live at once. "
+    "What is not given stays.",
+    forecast=forecast_set_failure_policy,
+    undo=undo_set_failure_policy,
+    examples=(
+        Example(
+            {"topic": "orders", "subscription": "billing", "poison_policy": "dead_letter"},
+            "into /default/orders-dlq-billing",
+        ),
+    ),
+)
+async def set_failure_policy(context: Context, request: SetFailurePolicyRequest) -> ChangedFailurePolicy:
+    topic, _ = await _policy_change(context, request)
+    await context.port.set_failure_policy(
+        topic.own.topic, request.subscription, request.given(), keep=request.keep
+    )
+    found = await _failure_policy(context, topic, request.subscription)
+    return ChangedFailurePolicy(**found.model_dump())

@@ -14,12 +14,12 @@ from pydanube_core.errors import SubscriptionNotFound, TopicNotFound
 from pydanube_core.facts import SubscriptionFacts
 from pydanube_core.list_keys import LagKey, ListChanges
 from pydanube_core.names import TopicName
-from pydanube_core.spelling import close_names
+from pydanube_core.spelling import close_names, shown
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.models import (
+    Effect,
     OptionalTopic,
     Page,
     Request,
@@ -28,11 +28,9 @@ from pydanube_admin.engine.models import (
     SubscriptionArgument,
     TopicArgument,
 )
-from pydanube_admin.engine.next_calls import next_call
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.operation import Example, next_call, operation
 from pydanube_admin.engine.paging import Followed, Listing, chosen, glob
 from pydanube_admin.engine.permission import Sight
-from pydanube_admin.engine.spelling import shown
 from pydanube_admin.operations.topics import find_topic
 
 

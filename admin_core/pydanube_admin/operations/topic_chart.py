@@ -7,15 +7,12 @@ from typing import Annotated, Final
 
 from pydantic import Field
 from pydanube_core.errors import SubscriptionNotFound
-from pydanube_core.spelling import close_names
+from pydanube_core.spelling import close_names, shown
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.models import Request, Result, TopicArgument
-from pydanube_admin.engine.next_calls import next_call
-from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.spelling import shown
+from pydanube_admin.engine.models import Effect, Request, Result, TopicArgument
+from pydanube_admin.engine.operation import Example, next_call, operation
 from pydanube_admin.operations.topics import find_topic
 
 MOST_POINTS: Final = 31  # with the subscriptions below a result has some 4 KB

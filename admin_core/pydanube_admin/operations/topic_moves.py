@@ -1,26 +1,29 @@
-"""Topics go to other brokers: to a named one, or to the one with the fewest.
+"""Where the messages of a topic go: to other brokers, and to more partitions.
 
-Begun at any broker. What a move needs is asked before its owner stops anything, and the target reads what is handed over
-before that, too: a move that cannot be carried out leaves the topic where it is.
+A move is begun at any broker: to one that is named, or to the one with the fewest topics. What it needs is asked before
+its owner stops anything, and the target reads what is handed over before that, too: a move that cannot be carried out
+leaves the topic where it is. Partitions are added by a plan that says what becomes of the topic's keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import lcm
 from typing import Annotated
 
 from pydantic import Field
-from pydanube_core.errors import Conflict, InvalidArgument, LastBroker, Unavailable
+from pydanube_core.errors import Conflict, InvalidArgument, LastBroker, TopicNotFound, Unavailable
 from pydanube_core.facts import TopicFacts
-from pydanube_core.refusals import changed_since
+from pydanube_core.names import TopicName
+from pydanube_core.refusals import changed_since, reused, system_is_closed
+from pydanube_core.units import counted
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry
-from pydanube_admin.engine.models import Change, Request, TopicArgument, TopicRequest
-from pydanube_admin.engine.next_calls import next_call
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry, nothing_left
+from pydanube_admin.engine.models import Change, Effect, Request, TopicArgument, TopicRequest
+from pydanube_admin.engine.operation import Example, next_call, operation
+from pydanube_admin.operations.topic_changes import MAX_PARTITIONS
 from pydanube_admin.operations.topics import Topic, find_topic
 
 
@@ -171,3 +174,161 @@ async def forecast_unload(context: Context, request: TopicRequest) -> Forecast:
 async def unload_topic(context: Context, request: TopicRequest) -> MovedTopic:
     """As `topics.move` without a target."""
     return await move_topic(context, MoveTopicRequest(topic=request.topic))
+
+
+class AddPartitionsRequest(Request):
+    topic: TopicArgument
+    partitions: Annotated[
+        int, Field(ge=2, le=MAX_PARTITIONS, description="How many it has afterwards, in all")
+    ]
+
+
+class AddedPartitions(Change):
+    """`keys_that_move`: the share of keys whose messages go to another partition than before."""
+
+    topic: str
+    partitions: int
+    added: int
+    keys_that_move: float
+
+
+def share_that_moves(before: int, after: int) -> float:
+    """Return the share of keys, 0 to 1, that hash to another partition with `after` of them than with `before`.
+
+    A key stays where its hash leaves the same rest by both: `before` of each `lcm(before, after)` hashes do, as
+    before < after.
+    """
+    return round(1 - before / lcm(before, after), 4)
+
+
+async def _growable(context: Context, request: AddPartitionsRequest) -> Topic:
+    topic = await find_topic(context, request.topic)
+    name = topic.own.topic
+    if TopicName.parse(name).is_system:
+        raise system_is_closed(name)
+    if topic.own.parent is not None:
+        raise InvalidArgument(
+            f"{name} is one partition; name the topic, {topic.own.parent}", field="topic", value=name
+        ).followed_by(
+            next_call(
+                "topics.add_partitions",
+                {"topic": topic.own.parent, "partitions": request.partitions},
+                "adds them to the whole topic",
+            )
+        )
+    if not topic.own.partitions:
+        raise InvalidArgument(
+            f"{name} was created without partitions, and stays one log: create another topic with {request.partitions} "
+            "partitions, let producers write there, and copy what is needed with topics.replay",
+            field="topic",
+            value=name,
+        ).followed_by(
+            next_call(
+                "topics.create",
+                {"topic": f"{name}-parted", "partitions": request.partitions},
+                "creates one with partitions",
+            )
+        )
+    return topic
+
+
+def _count(topic: Topic) -> int:
+    """One past the highest index: official clients may have left some out."""
+    return max((part.partition or 0 for part in topic.parts), default=0) + 1
+
+
+def _check_more(topic: Topic, partitions: int) -> None:
+    present = _count(topic)
+    if partitions <= present:
+        raise InvalidArgument(
+            f"partitions: {topic.own.topic} has {present} already, and partitions are not taken away; give a larger "
+            "number, which is how many it has in all afterwards",
+            field="partitions",
+            value=partitions,
+            minimum=present + 1,
+        )
+
+
+def _what_follows(topic: Topic, after: int) -> str:
+    before = _count(topic)
+    share = share_that_moves(before, after)
+    return (
+        f"About {share:.0%} of keys go to another partition from then on, of producers that choose by key; what is stored "
+        "stays where it is. So messages of one key around the change may be read out of order: where that matters, let "
+        "consumers read everything before producers go on. Producers that are open now go on with the "
+        f"{counted(before, 'partition')} until they are opened again. Consumers of the Python client join the new ones within their "
+        "refresh_s, from the first message; those of other clients when they subscribe again"
+    )
+
+
+async def forecast_add(context: Context, request: AddPartitionsRequest) -> Forecast:
+    topic = await _growable(context, request)
+    _check_more(topic, request.partitions)
+    own, present = topic.own, _count(topic)
+    return Forecast(
+        diff=[entry(f"topics{own.topic}/partitions", present, request.partitions)],
+        blast_radius=blast_radius(
+            topics=1, subscriptions=len(topic.subscriptions), consumers=topic.consumers
+        ),
+        image={"partitions": present, "topic_id": str(own.topic_id)},
+        basis=[str(own.topic_id), present],
+        later=_what_follows(topic, request.partitions),
+    )
+
+
+async def undo_add(context: Context, request: AddPartitionsRequest, done: Done) -> Undo:
+    """Take away what was added, as long as nothing was written to it."""
+    try:
+        topic = await find_topic(context, request.topic)
+    except TopicNotFound:
+        return Undo(act=nothing_left)
+    if str(topic.own.topic_id) != done.image["topic_id"]:
+        raise reused("topic", topic.own.topic)
+    if _count(topic) > request.partitions:
+        raise changed_since(f"the number of partitions of {topic.own.topic}")
+    added = [part for part in topic.parts if (part.partition or 0) >= done.image["partitions"]]
+    for part in added:
+        _check_unused(part)
+    return Undo(act=partial(_drop, context, [part.topic for part in reversed(added)]))
+
+
+def _check_unused(part: TopicFacts) -> None:
+    if not (part.next_offset or part.producers):
+        return
+    raise Conflict(
+        f"{part.topic} is in use: {counted(part.next_offset, 'message was', 'messages were')} written to it, and "
+        f"{counted(part.producers, 'producer is', 'producers are')} on it. Partitions go away only while nothing was ever written to them; the topic keeps its number",
+        field="call_id",
+        retryable=False,
+        topic=part.topic,
+    ).followed_by(
+        next_call("topics.describe", {"topic": str(part.parent)}, "shows what each partition holds")
+    )
+
+
+async def _drop(context: Context, parts: list[str]) -> None:
+    for part in parts:  # the last one first
+        await context.port.drop_partition(part)
+
+
+@operation(
+    "topics.add_partitions",
+    effect=Effect.CHANGE,
+    permission="topics:change",
+    summary="Give a partitioned topic more partitions; the plan says which share of keys moves.",
+    forecast=forecast_add,
+    undo=undo_add,
+    required_flags=("partitions",),
+    examples=(Example({"topic": "orders", "partitions": 12}, "twelve in all, where it had fewer"),),
+)
+async def add_partitions(context: Context, request: AddPartitionsRequest) -> AddedPartitions:
+    topic = await _growable(context, request)
+    _check_more(topic, request.partitions)
+    present = _count(topic)
+    await context.port.add_partitions(topic.own.topic, request.partitions)
+    return AddedPartitions(
+        topic=topic.own.topic,
+        partitions=request.partitions,
+        added=request.partitions - present,
+        keys_that_move=share_that_moves(present, request.partitions),
+    )

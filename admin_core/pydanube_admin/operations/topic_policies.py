@@ -8,12 +8,10 @@ from pydanube_core.names import TopicName
 from pydanube_core.refusals import policies_of_a_partition, reused
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, changes
-from pydanube_admin.engine.models import Change, Request, Result, TopicArgument, TopicRequest
-from pydanube_admin.engine.next_calls import next_call
-from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.operations.policies import (
+from pydanube_admin.engine.models import Change, Effect, Request, Result, TopicArgument, TopicRequest
+from pydanube_admin.engine.operation import Example, next_call, operation
+from pydanube_admin.operations.namespaces import (
     PoliciesArgument,
     check_some,
     later_text,

@@ -20,10 +20,8 @@ from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.models import Page, Result, SortedListRequest, TopicRequest
-from pydanube_admin.engine.next_calls import next_call
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.models import Effect, Page, Result, SortedListRequest, TopicRequest
+from pydanube_admin.engine.operation import Example, next_call, operation
 from pydanube_admin.engine.paging import Followed, Listing, chosen, glob
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.operations.namespaces import no_namespace

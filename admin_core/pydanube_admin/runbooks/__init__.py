@@ -10,9 +10,8 @@
 
 from __future__ import annotations
 
-from pydanube_admin.runbooks.loading import all_runbooks as all
-from pydanube_admin.runbooks.loading import get
-from pydanube_admin.runbooks.runbook import Check, Parameter, Runbook, Step
+from pydanube_admin.runbooks.runbook import Check, Parameter, Runbook, Step, get
+from pydanube_admin.runbooks.runbook import all_runbooks as all
 from pydanube_admin.runbooks.telling import text
 
 __all__ = ["Check", "Parameter", "Runbook", "Step", "all", "get", "text"]

@@ -13,8 +13,8 @@ from typing import Any
 from pydanube_core.errors import ClusterError, InvalidArgument
 
 from pydanube_admin.registry import OPERATIONS
-from pydanube_admin.runbooks.references import MISSING, fill, fill_arguments, find, spread
 from pydanube_admin.runbooks.runbook import Check, Runbook, Step
+from pydanube_admin.runbooks.telling import MISSING, fill, fill_arguments, find, spread
 
 Call = Callable[
     [str, Mapping[str, Any]], dict[str, Any]

@@ -22,7 +22,7 @@ from pydanube_core.errors import (
 from pydanube_core.units import parse_duration_s
 
 from pydanube_cli.bench import catalogue
-from pydanube_cli.bench.expressions import Expression
+from pydanube_cli.bench.result import Expression
 from pydanube_cli.command import Common, command
 from pydanube_cli.failures import report
 from pydanube_cli.overview import unknown_word

@@ -1,15 +1,15 @@
-"""The roles that receive: alone on a subscription, or as one of several that share it."""
+"""The roles that receive: alone on a subscription, as one of several that share it, or from very many topics."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Self
 
-from pydanube_cli.bench.payloads import Checker, percentiles_ms
+from pydanube_cli.bench.payloads import Checker, Tally, make_payloads, percentiles_ms
 from pydanube_cli.bench.role import QUIET_S, Spec, Start, open_client, open_receiver
-from pydanube_cli.bench.tally import Tally
 
 EACH_CHECK: Final = 4096
 LOOK_S: Final = 0.02  # how often a consumer without messages looks whether all have been received
@@ -187,3 +187,74 @@ def _consumed(
         "verified": {name: getattr(verified, name) for name in verified.__slots__},
         "latency": percentiles_ms(checker.latencies_ms()),
     }
+
+
+TOPICS_AT_ONCE: Final = 32
+SUBSCRIPTION: Final = "bench"
+
+
+async def fill_topics(spec: Spec, start: Start) -> dict[str, Any]:
+    """Make `topics` topics, send each its messages, and have a subscription of each acknowledge the first half."""
+    checker = Checker(size=spec["size"])
+    durability = ""
+    async with open_client(spec) as client:
+
+        async def one(number: int) -> None:
+            nonlocal durability
+            count = spec["sent"][number]
+            payloads = make_payloads(
+                producer=number, first=0, count=count, size=spec["size"], now_ns=time.monotonic_ns()
+            )
+            topic = f"{spec['topic']}-{number}"
+            async with client.producer(topic, name="bench") as producer:
+                durability = (await producer.send_many(payloads)).durability
+            await _take(client, topic, count // 2, checker)
+
+        await start.go()
+        begun = time.monotonic_ns()
+        await _at_once(one, spec["topics"])
+        ended = time.monotonic_ns()
+    part = checker.part(spec["sent"])
+    return {"begun": begun, "ended": ended, "durability": durability, "part": part.to_json()}
+
+
+async def drain_topics(spec: Spec, start: Start) -> dict[str, Any]:
+    """Take what each topic's subscription has left."""
+    checker = Checker(size=spec["size"])
+    async with open_client(spec) as client:
+
+        async def one(number: int) -> None:
+            count = spec["sent"][number]
+            await _take(client, f"{spec['topic']}-{number}", count - count // 2, checker)
+
+        await start.go()
+        begun = time.monotonic_ns()
+        await _at_once(one, spec["topics"])
+        ended = time.monotonic_ns()
+    return {"begun": begun, "ended": ended, "part": checker.part(spec["sent"]).to_json()}
+
+
+async def _take(client: Any, topic: str, count: int, checker: Checker) -> None:
+    """Receive and acknowledge the next `count` messages of the topic's subscription, or what comes in time."""
+    async with client.consumer(topic, SUBSCRIPTION) as consumer:
+        while count:
+            messages = await consumer.receive(max_messages=count, max_wait_s=QUIET_S)
+            if not messages:
+                return
+            checker.add([message.payload for message in messages], time.monotonic_ns())
+            for message in messages:
+                await message.ack()
+            count -= len(messages)
+
+
+async def _at_once(work: Callable[[int], Awaitable[None]], topics: int) -> None:
+    """Do the work for every topic, TOPICS_AT_ONCE of them at a time."""
+    numbers = iter(range(topics))
+
+    async def in_turn() -> None:
+        for number in numbers:
+            await work(number)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(TOPICS_AT_ONCE):
+            tasks.create_task(in_turn())

@@ -4,15 +4,21 @@ The first 8 bytes are the sequence number, little-endian: the producer's index i
 number in the lower 40. The next 8, where the size allows, are `time.monotonic_ns()` of handing over, which all
 processes of a machine share. The rest is filler. Checking is numpy over whole batches, so that the checker is not
 what is measured.
+
+How many messages all consumers of one subscription have received is a counter in a file that they all map (`Tally`): one
+8-byte word a worker, written by that one only. None of them knows how many messages will be its own, so each adds up the
+counts of all and leaves when nothing is missing.
 """
 
 from __future__ import annotations
 
 import base64
+import mmap
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -165,3 +171,36 @@ def percentiles_ms(latencies_ms: Array | Sequence[float] | None) -> dict[str, fl
         return dict.fromkeys(names)
     values = np.percentile(np.asarray(latencies_ms), [50, 99, 99.9, 100])
     return {name: round(float(value), 4) for name, value in zip(names, values, strict=True)}
+
+
+_WORD: Final = 8
+
+
+def make_tally(path: Path, workers: int) -> None:
+    """A new file with a zero for each worker."""
+    path.write_bytes(bytes(_WORD * workers))
+
+
+class Tally:
+    """One worker's view; leave the block to unmap the file."""
+
+    def __init__(self, path: str, index: int) -> None:
+        with Path(path).open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+        self._words: np.ndarray[tuple[int], np.dtype[np.uint64]] = np.frombuffer(self._map, dtype=np.uint64)
+        self._index = index
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del self._words  # the map cannot be closed while an array looks at it
+        self._map.close()
+
+    def put(self, received: int) -> None:
+        """Say how many messages this worker has received."""
+        self._words[self._index] = received
+
+    def total(self) -> int:
+        """How many all workers have."""
+        return int(self._words.sum())

@@ -27,8 +27,7 @@ from typing import Any, Final
 
 from pydanube_cli.bench.catalogue import WRITERS, Plan
 from pydanube_cli.bench.fleet import Crew, RunningBroker, ServerCost
-from pydanube_cli.bench.payloads import Part, merge, percentiles_ms
-from pydanube_cli.bench.tally import make_tally
+from pydanube_cli.bench.payloads import Part, make_tally, merge, percentiles_ms
 
 WARM_UP_SENDS: Final = 200
 # Processes; the client is busier than the broker, and one alone would be measured

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
-from pydanube_cli.bench import consuming, producing, topic_roles, unary
+from pydanube_cli.bench import consuming, producing
 from pydanube_cli.bench.role import Spec, Start, say
 from pydanube_cli.failures import cluster_error
 from pydanube_cli.messages.lines import LineSource, split_lines, stdin_pieces
@@ -34,9 +34,9 @@ ROLES: Final[dict[str, Callable[[Spec, Start], Awaitable[dict[str, Any]]]]] = {
         consuming.consume_batches,
         consuming.consume_each,
         consuming.consume_share,
-        unary.send_unary,
-        topic_roles.fill_topics,
-        topic_roles.drain_topics,
+        producing.send_unary,
+        consuming.fill_topics,
+        consuming.drain_topics,
     )
 }
 

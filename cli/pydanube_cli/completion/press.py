@@ -6,17 +6,170 @@
 
 The first line of the answer is what the shell is to do: `words` (one a line follows; for zsh and fish with a tab and
 what it is for), `files` or `folders`.
+
+The words that may stand where the cursor is are decided from the table of words (`wanted`), without asking anybody, or it is
+the kind of name (topics, subscriptions …) that the broker has to be asked for.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 from pydanube_cli.completion.names import names_of
-from pydanube_cli.completion.words import FILES, FOLDERS, Wanted, load, split_line, wanted
+
+TEXT: Final = "text"  # nothing is known of it
+FILES: Final = "files"
+FOLDERS: Final = "folders"
+# Kinds of names that the broker knows
+NAMES: Final = ("topics", "subscriptions", "namespaces", "subjects", "plans", "tasks", "brokers")
+
+# A leaf's flags: what follows each; null for nothing, a list for one of those words, else a kind.
+Table = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The choices for one word. `kind`: of the names to be asked for, or FILES or FOLDERS; `glued` stands before each."""
+
+    begin: str = ""
+    words: Mapping[str, str]  # with what each is for
+    kind: str | None = None
+    glued: str = ""  # `--topic=`, where the value follows in the same word
+    topic: str | None = None  # that was given before, for subscriptions
+    common: Mapping[str, str]  # flags that say where the broker is
+
+
+def load() -> Table:
+    """The table of this version."""
+    text = Path(__file__).with_name("words.json").read_text(encoding="utf-8")
+    table: Table = json.loads(text)
+    return table
+
+
+def split_line(line: str) -> list[str]:
+    """The words of a command line up to the cursor, as a shell splits them; the last is what is being typed.
+
+    Quotes that are still open are taken as closed at the end.
+    """
+    words: list[str] = []
+    word: list[str] | None = None
+    quote = ""
+    at = 0
+    while at < len(line):
+        character = line[at]
+        at += 1
+        if quote:
+            if character == quote:
+                quote = ""
+            elif character == "\\" and quote == '"' and at < len(line) and line[at] in '"\\$`':
+                (word := word or []).append(line[at])
+                at += 1
+            else:
+                (word := word if word is not None else []).append(character)
+        elif character in "'\"":
+            quote = character
+            word = word if word is not None else []
+        elif character == "\\" and at < len(line):
+            (word := word if word is not None else []).append(line[at])
+            at += 1
+        elif character.isspace():
+            if word is not None:
+                words.append("".join(word))
+                word = None
+        else:
+            (word := word if word is not None else []).append(character)
+    words.append("".join(word or []))
+    return words
+
+
+def wanted(table: Table, words: Sequence[str]) -> Wanted:
+    """Return what may stand for the last of `words`, which follow the name of the program."""
+    *before, begin = words or [""]
+    common: Table = table["common"]
+    leaf: Table | None = None
+    level: Table = table["words"]
+    given: dict[str, str] = {}
+    positionals: list[str] = []
+    pending: str | None = None  # a flag whose value comes next
+    ended = False  # by --
+    for word in before:
+        if pending is not None:
+            given[pending], pending = word, None
+            continue
+        if word == "--" and not ended:
+            ended = True
+        elif word.startswith("-") and not ended and word != "-":
+            name, equals, value = word.partition("=")
+            if equals:
+                given[name] = value
+            elif _after(leaf, common, name) is not None:
+                pending = name
+            else:
+                given[name] = ""
+        elif leaf is None:
+            if word == "admin" and level is table["words"]:
+                continue
+            child = level.get(word)
+            if child is None:
+                return Wanted(begin=begin, words={}, common=given)
+            if "flags" in child:
+                leaf = child
+            else:
+                level = child["verbs"]
+        else:
+            positionals.append(word)
+    topic = _topic(leaf, positionals, given)
+    if pending is not None:
+        return _of_kind(_after(leaf, common, pending), begin, "", topic, given)
+    if begin.startswith("-") and not ended:
+        name, equals, value = begin.partition("=")
+        if equals:
+            return _of_kind(_after(leaf, common, name), value, f"{name}=", topic, given)
+        flags = {**({} if leaf is None else leaf["flags"]), **common, "--help": None}
+        if leaf is None and level is table["words"]:
+            flags["--version"] = None
+        return Wanted(begin=begin, words=_starting(dict.fromkeys(flags, ""), begin), common=given)
+    if leaf is None:
+        about = {word: str(child.get("about", "")) for word, child in level.items()}
+        return Wanted(begin=begin, words=_starting(about, begin), common=given)
+    kinds = leaf["positional"]
+    kind = kinds[len(positionals)] if len(positionals) < len(kinds) else TEXT
+    return _of_kind(kind, begin, "", topic, given)
+
+
+def _after(leaf: Table | None, common: Table, flag: str) -> Any:
+    """Return what follows a flag; None: nothing does, or it is unknown."""
+    if leaf is not None and flag in leaf["flags"]:
+        return leaf["flags"][flag]
+    return common.get(flag)
+
+
+def _of_kind(kind: Any, begin: str, glued: str, topic: str | None, given: Mapping[str, str]) -> Wanted:
+    if isinstance(kind, list):
+        words = _starting(dict.fromkeys(kind, ""), begin)
+        return Wanted(begin=begin, words=words, glued=glued, common=given)
+    asked = kind if kind in (*NAMES, FILES, FOLDERS) else None
+    return Wanted(begin=begin, words={}, kind=asked, glued=glued, topic=topic, common=given)
+
+
+def _topic(leaf: Table | None, positionals: Sequence[str], given: Mapping[str, str]) -> str | None:
+    if "--topic" in given:
+        return given["--topic"]
+    if leaf is None:
+        return None
+    pairs = zip(leaf["positional"], positionals, strict=False)
+    return next((value for kind, value in pairs if kind == "topics"), None)
+
+
+def _starting(words: Mapping[str, str], begin: str) -> dict[str, str]:
+    return {word: about for word, about in words.items() if word.startswith(begin)}
 
 
 def complete(shell: str, words: Sequence[str], env: Mapping[str, str]) -> list[str]:

@@ -21,11 +21,10 @@ from pydanube_core.names import TopicName, check_subscription
 from pydanube_core.positions import Position, PositionKind
 from pydanube_core.units import counted, parse_duration_s
 
-from pydanube_cli.command import Common, command
+from pydanube_cli.command import Common, command, option
 from pydanube_cli.messages.bounds import Bounds
 from pydanube_cli.messages.formats import Format, Received, formatter
-from pydanube_cli.messages.outlet import Outlet
-from pydanube_cli.option import option
+from pydanube_cli.messages.lines import Outlet
 from pydanube_cli.render import prose
 from pydanube_cli.runtime import run_async, terminate_like_interrupt
 

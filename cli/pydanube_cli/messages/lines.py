@@ -1,18 +1,24 @@
-"""Input as messages: a thread reads and splits, the loop takes what has gathered.
+"""Stdin as messages and stdout as a place to write bytes to, neither of which stops the event loop.
 
-A line is the bytes up to `\\n`, which is not part of it; `\\r` stays; an empty line and a last line without `\\n` are
-messages. A thread of our own, because reading a terminal or a slow pipe blocks, and because a worker thread that
+A thread reads and splits, the loop takes what has gathered. A line is the bytes up to `\n`, which is not part of it; `\r`
+stays; an empty line and a last line without `\n` are messages. A thread of our own, because reading a terminal or a slow pipe blocks, and because a worker thread that
 blocks for ever would keep the process from ending; a daemon thread does not.
 
 What has gathered is bounded (`MAX_GATHERED_BYTES`, `MAX_GATHERED_LINES`): then the thread waits. So a fast file goes
 out in large pieces and a slow pipe line by line, without a timer.
+
+A pipe whose reader is slow blocks the writer; in the loop that would also stop acks, credit and keep-alives. So a thread
+writes as well, one piece at a time, and is a daemon too. A regular file never blocks for long: there the loop writes itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import queue
 import select
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -228,3 +234,80 @@ class LineSource:
                 loop.call_soon_threadsafe(self._ready.set)
             except RuntimeError:
                 return  # the loop is closed: the command has ended
+
+
+class Outlet:
+    """Writes whole pieces to a descriptor, in order. One `write` at a time."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._descriptor = sys.stdout.fileno() if descriptor is None else descriptor
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.setmode(self._descriptor, os.O_BINARY)
+        self._direct = stat.S_ISREG(os.fstat(self._descriptor).st_mode)
+        self._pieces: queue.SimpleQueue[tuple[bytes, Callable[[OSError | None], None]] | None] = (
+            queue.SimpleQueue()
+        )
+
+    async def __aenter__(self) -> Self:
+        if not self._direct:
+            threading.Thread(target=self._run, name="danube output", daemon=True).start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pieces.put(None)
+
+    async def write(self, data: bytes) -> None:
+        """Write all of `data`; returns when it has left the process.
+
+        Raises:
+            OSError: BrokenPipeError when the reader is gone.
+
+        Cancelled, the piece is still written, as far as the reader takes it.
+        """
+        await asyncio.shield(self.begin(data))
+
+    def begin(self, data: bytes) -> asyncio.Future[None]:
+        """Start writing; the future is done when `data` has left the process, and has the `OSError` of `write`."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        if self._direct:
+            try:
+                self._write_all(data)
+            except OSError as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+            return done
+
+        def settle(error: OSError | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        def report(error: OSError | None) -> None:
+            # The loop may be closed by now: then nobody waits any more.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(settle, error)
+
+        self._pieces.put((data, report))
+        return done
+
+    def _run(self) -> None:
+        while (piece := self._pieces.get()) is not None:
+            data, report = piece
+            try:
+                self._write_all(data)
+            except OSError as error:
+                report(error)
+            else:
+                report(None)
+
+    def _write_all(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]

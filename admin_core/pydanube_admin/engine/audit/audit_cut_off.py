@@ -1,4 +1,8 @@
-"""Calls that the end of a broker's life cut off: those with a `call` in the audit and no `outcome`."""
+"""What the audit is told at a start: calls that the end of a broker's life cut off, and who was let in while it was stopped.
+
+A call that was cut off has a `call` in the audit and no `outcome`. Somebody is let in by `danube security init` and
+`recover`.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pydanube_core.cluster_port import ClusterPort
+from pydanube_core.security.records import LET_IN
 
 from pydanube_admin.engine.audit.audit_chain import NO_RECORD
+from pydanube_admin.engine.audit.audit_log import AuditLog
+from pydanube_admin.engine.audit.audit_records import Entry
 from pydanube_admin.engine.guards import Guards
+from pydanube_admin.engine.kept_records import CALL, new_id
 
 LOOKED_AT: Final = (
     2_000  # records from the end: changes are made one at a time, so the one cut off is among the last
@@ -53,3 +61,26 @@ def _record(payload: bytes) -> Mapping[str, Any]:
     except NO_RECORD:
         return {}
     return body if isinstance(body, dict) else {}
+
+
+FACE: Final = "cli"
+MOST: Final = 100  # at one start; the others at the next
+
+
+async def record_let_in(port: ClusterPort, audit: AuditLog) -> None:
+    """Record each, then forget it: a crash in between records it once more.
+
+    Raises `ClusterError`: the audit or the metadata cannot be written; what is left is recorded at the next start.
+    """
+    for item in await port.list_state(LET_IN, after=None, limit=MOST):
+        found = json.loads(item.value)
+        entry = Entry(
+            call_id=new_id(CALL, found["time_ms"]),
+            principal=found["by"],
+            face=FACE,
+            operation=found["operation"],
+            arguments={"principal": found["principal"], "token_id": found["token_id"]},
+            time_ms=found["time_ms"],
+        )
+        await audit.write(entry.call(), entry.outcome(decision="allowed"))
+        await port.write_state({item.key: None})

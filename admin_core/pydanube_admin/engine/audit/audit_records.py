@@ -1,4 +1,6 @@
-"""Records that the audit keeps of a call: `call` before the effect, `outcome` after it."""
+"""The records that the audit keeps of a call: `call` before the effect, `outcome` after it; and calls that need no plan, made
+with their records.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,8 @@ from pydanube_admin.engine.audit.audit_chain import Head, redacted, shortened
 from pydanube_admin.engine.audit.audit_log import AuditLog
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import Forecast
+from pydanube_admin.engine.models import Effect, Result
+from pydanube_admin.engine.operation import Call
 
 DATA: Final = "data"  # the face of what clients changed without an operation
 
@@ -191,3 +195,25 @@ def head_value(head: Head | None) -> Iterator[bytes]:
     """The chain's head as it is kept; nothing where it is not known."""
     if head is not None:
         yield json.dumps({"seq": head.seq, "hash": head.hash}).encode()
+
+
+async def run_recorded(context: Context, call: Call) -> Result:
+    """Run a call with its records in the audit: of a read the outcome, of others also that it begins.
+
+    Raises `AuditUnavailable`: nothing was done.
+    """
+    entry = Entry.of(context, call.operation.name, call.arguments)
+    if call.operation.effect is not Effect.READ:
+        await context.audit.write(entry.call())
+    try:
+        result = await context.desk.run(context, call)
+    except BaseException as error:
+        known = error if isinstance(error, ClusterError) else Internal("the call was cut off")
+        if not context.desk.tasks.goes_on_later(context.call_id):
+            note_refusal(context.audit, entry, entry.outcome(decision="refused", error=known))
+        raise
+    if call.operation.effect is Effect.READ:
+        note_read(context.audit, entry)
+    else:
+        context.audit.note(entry.outcome(decision="allowed"))
+    return result

@@ -1,0 +1,272 @@
+"""How answers of operations are shown: plans and the question whether to do what one says, findings, rows of tables, paths.
+
+Of `danube objects list --format paths|glob|sql`, `paths` is exact at any moment: only listed objects are the topic. `glob` is
+one pattern for each folder, for tools that take no list; while a compaction's sources are still there it matches them too
+(docs/operating.md#the-cold-tier). `sql` is all those patterns as one list of texts, for `read_parquet(…)`: a topic with partitions has several
+folders.
+
+Calls that take minutes have no deadline unless one was asked for. On a terminal a line on stderr says how far such a call is,
+by `brokers.status`, which a thread asks for meanwhile; it is gone when the answer comes. Of a replay that was interrupted the
+copies in the target say how far it has come: each names the message that it is a copy of.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from pydanube_admin.engine.operation import Operation
+from pydanube_core.errors import ClusterError
+
+from pydanube_cli.failures import printable
+from pydanube_cli.render import cell, human_bytes, print_json
+
+MAX_DIFF_LINES: Final = 30
+
+
+def consents(operation: Operation, arguments: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
+    """Show the plan on stderr and ask."""
+    describe(operation, arguments, plan)
+    undo = "it can be undone for a while" if plan.get("reversible") else "this cannot be undone"
+    print(f"{undo}. Type yes to do it: ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() == "yes"
+
+
+def describe(operation: Operation, arguments: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+    """Print the plan on stderr."""
+    would = "would destroy" if plan.get("effect") == "destroy" else "would touch"
+    print(f"{operation.command_line(arguments)} {would}: {_radius(plan)}", file=sys.stderr)
+    if plan.get("later"):
+        print(f"{plan['later']}.", file=sys.stderr)
+    for line in _diff_lines(plan):
+        print(line, file=sys.stderr)
+
+
+def show_plan(
+    operation: Operation, arguments: Mapping[str, Any], plan: Mapping[str, Any], *, as_json: bool
+) -> None:
+    """On stdout, with the command that does it."""
+    if as_json:
+        print_json(plan)
+        return
+    print(f"{plan['operation']} would touch: {_radius(plan)}")
+    if plan.get("later"):
+        print(f"{plan['later']}.")
+    for line in _diff_lines(plan):
+        print(line)
+    print(
+        f"it {'can' if plan.get('reversible') else 'cannot'} be undone. Until {plan['expires_at']}, to do exactly this:"
+    )
+    print(f"  {operation.command_line(arguments)} --plan-token {plan['plan_token']}")
+
+
+def _radius(preview: Mapping[str, Any]) -> str:
+    """`1 topic, 2 subscriptions, 1,200 messages, 3.4 MiB`."""
+    parts = [
+        human_bytes(count) if name == "bytes" else f"{count:,} {name[:-1] if count == 1 else name}"
+        for name, count in preview["blast_radius"].items()
+        if count
+    ]
+    return ", ".join(parts) or "nothing that holds data"
+
+
+def _diff_lines(plan: Mapping[str, Any]) -> list[str]:
+    """`  topics/default/orders/policies/max_publish_rate: – → 1000`, one a difference."""
+    lines = [
+        f"  {cell('path', change.get('path'))}: {cell('', change.get('before'))} → {cell('', change.get('after'))}"
+        for change in plan["diff"][:MAX_DIFF_LINES]
+    ]
+    more = len(plan["diff"]) - len(lines)
+    return [*lines, f"  and {more} more"] if more > 0 else lines
+
+
+WIDTH: Final = 80
+
+
+def print_diagnosis(result: Mapping[str, Any]) -> None:
+    """Nothing is cut but lines: commands stay whole, since they are there to be pasted."""
+    subject = ", ".join(f"{name} {cell(name, value)}" for name, value in result["subject"].items())
+    print(_wrapped(f"{result['verdict']}: {subject}", ""))
+    for finding in result["findings"]:
+        print()
+        print(f"{finding['severity']}  {printable(finding['rule'])}  ({finding['confidence']:.0%} sure)")
+        print(_wrapped(finding["summary"], "  "))
+        numbers = [
+            f"{name}={cell(name, value)}" for name, value in finding["evidence"].items() if value is not None
+        ]
+        print(_wrapped("evidence: " + "  ".join(numbers), "  "))
+        for name, value in finding["untrusted"].items():
+            print(_wrapped(f"written by others: {name}={cell(name, value)}", "  "))
+        for unseen in finding["unobservable"]:
+            print(_wrapped(f"not to be seen from here: {unseen}", "  "))
+        for call in finding["next"]:
+            print(_wrapped(f"next: {call['why']}", "  "))
+            print(f"    {printable(call['command'])}")
+    if result["omitted"]:
+        print(f"\nand {result['omitted']} findings more: --json has the counts by rule")
+    if not result["findings"]:
+        print("nothing found")
+    for unseen in result["unobservable"]:
+        print(_wrapped(f"not looked at: {unseen}", ""))
+
+
+def _wrapped(text: str, indent: str) -> str:
+    return textwrap.fill(
+        printable(text), WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False
+    )
+
+
+MOST_CHARS: Final = 60  # of a payload; `--json` has it whole
+
+
+def row_of(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`key`, `payload` and `reason` of a message, and whom a finding is about, beside the item's own fields."""
+    row = dict(item)
+    if isinstance(fenced := item.get("untrusted"), Mapping):
+        row.setdefault("key", fenced.get("key"))
+        row.setdefault("reason", fenced.get("reason"))
+        row.setdefault("payload", _payload(fenced))
+    if isinstance(subject := item.get("subject"), Mapping):
+        row["subject"] = " ".join(str(value) for value in subject.values() if value is not None)
+    return row
+
+
+def _payload(fenced: Mapping[str, Any]) -> str | None:
+    text, encoded = fenced.get("text"), fenced.get("base64")
+    if isinstance(text, str):
+        return text if len(text) <= MOST_CHARS else text[:MOST_CHARS] + "…"
+    return None if not isinstance(encoded, str) else f"base64 {encoded[:MOST_CHARS]}"
+
+
+_PAGE: Final = 1000
+
+Ask = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def all_paths(ask: Ask, arguments: Mapping[str, Any]) -> list[str]:
+    """Every path of the list, in its order; pages are followed, unless the caller asked for one."""
+    given = dict(arguments)
+    follow = "limit" not in given and "page" not in given
+    if follow:
+        given["limit"] = _PAGE
+    found: list[str] = []
+    while True:
+        page = ask(given)
+        found += [item["path"] for item in page["items"]]
+        if not follow or page["next_page"] is None:
+            return found
+        given["page"] = page["next_page"]
+
+
+def lines_of(paths: list[str], form: str) -> list[str]:
+    """The lines of a format: paths as they are, a glob a folder, or the globs as one SQL list."""
+    if form == "paths":
+        return paths
+    folders = dict.fromkeys(path.rpartition("/")[0] for path in paths)
+    globs = [f"{folder}/*.parquet" for folder in folders]
+    if form == "sql" and globs:
+        quoted = ("'" + glob.replace("'", "''") + "'" for glob in globs)
+        return [f"[{', '.join(quoted)}]"]
+    return globs
+
+
+T = TypeVar("T")
+
+NO_DEADLINE_S: Final = 7 * 86_400.0
+_INTERVAL_S: Final = 0.5
+
+
+def with_progress(work: Callable[[], T], status: Callable[[], Mapping[str, Any]], operation: str) -> T:
+    """Run `work`; meanwhile show what the broker says of `operation`, if there is a terminal to show it on."""
+    if not sys.stderr.isatty():
+        return work()
+    ended = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(ended, status, operation), daemon=True)
+    watcher.start()
+    try:
+        return work()
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _watch(ended: threading.Event, status: Callable[[], Mapping[str, Any]], operation: str) -> None:
+    shown = 0
+    while not ended.wait(_INTERVAL_S):
+        try:
+            line = progress_line(status(), operation)
+        except ClusterError:
+            continue  # the call itself says what is wrong
+        if line:
+            sys.stderr.write("\r" + line.ljust(shown))
+            sys.stderr.flush()
+            shown = len(line)
+    if shown:
+        sys.stderr.write("\r" + " " * shown + "\r")
+        sys.stderr.flush()
+
+
+def progress_line(status: Mapping[str, Any], operation: str) -> str:
+    """`objects verify /default/logs: 12 of 340 objects, 3 s`; empty where the broker says nothing of it."""
+    for work in status.get("tier", {}).get("work", ()):
+        if work["operation"] == operation:
+            of = "" if work["total"] is None else f" of {work['total']:,}"
+            words = operation.replace(".", " ").replace("_", "-")
+            return f"{words} {work['topic']}: {work['done']:,}{of} {work['unit']}, {work['running_s']:.0f} s"
+    return ""
+
+
+Asker = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
+
+_ATTRIBUTE: Final = "x-replayed-from"  # /namespace/topic@offset
+_SETTLED_S: Final = 0.3  # what was on its way into the journal is there
+_LOOKS: Final = 10
+
+
+class ReplayAccount:
+    """Made before the replay begins, asked after it was interrupted.
+
+    Args:
+        ask: carries out an operation, by name and arguments.
+        target: the topic that is written.
+    """
+
+    def __init__(self, ask: Asker, target: str) -> None:
+        self._ask = ask
+        self._target = target
+        self._before = self._heads()
+
+    def copied_until(self) -> dict[str, int]:
+        """For each concrete topic that is replayed, where to go on; empty where nothing was copied, or nobody knows."""
+        try:
+            heads = self._heads()
+            for _ in range(_LOOKS):
+                time.sleep(_SETTLED_S)
+                again = self._heads()
+                if again == heads:
+                    break
+                heads = again
+            found: dict[str, int] = {}
+            for part, head in heads.items():
+                if head == self._before.get(part, 0):
+                    continue
+                (last,) = self._ask(
+                    "messages.peek", {"topic": part, "from": f"offset:{head - 1}", "limit": 1}
+                )["items"]
+                source, _, offset = str(last["untrusted"]["attributes"].get(_ATTRIBUTE, "")).rpartition("@")
+                if source:
+                    found[source] = max(found.get(source, 0), int(offset) + 1)
+            return found
+        except (ClusterError, ValueError, KeyError):
+            return {}
+
+    def _heads(self) -> dict[str, int]:
+        try:
+            asked = self._ask("messages.peek", {"topic": self._target, "from": "latest", "limit": 1})
+        except ClusterError:
+            return {}  # the replay will make it
+        return {part: int(offset) for part, offset in asked["next_offsets"].items()}
