@@ -8,7 +8,7 @@ brokers it was not (`not_done_at`), and the same call does the rest.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -39,10 +39,19 @@ from pydanube_admin.peers import DEADLINE_S, FORWARD_S, Peers, by_id, named, not
 
 T = TypeVar("T")
 
-_AGAIN_S: Final = 0.05  # an owner that was just chosen opens the topic within moments
+_AGAIN_S: Final = 0.05  # between two times that an owner is asked again
+_SOON_S: Final = 0.004  # at first: one that was just chosen opens the topic within milliseconds
 _ON_ITS_WAY_S: Final = (
     1.0  # how long a list waits for a topic between two owners: longer than most moves take
 )
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds between the times that an owner is asked for what it does not have yet."""
+    pause_s = _SOON_S
+    while True:
+        yield pause_s
+        pause_s = min(_AGAIN_S, 2 * pause_s)
 
 
 def _nothing(_: Sequence[None]) -> None:
@@ -204,13 +213,13 @@ class WidePort:
 
         What takes too long is noted as what its owner does not answer. A call waits once: a list of many asks often.
         """
-        until = anyio.current_time() + (0.0 if unseen() else _ON_ITS_WAY_S)
+        until, pauses = anyio.current_time() + (0.0 if unseen() else _ON_ITS_WAY_S), _pauses()
         while wanted := await ask(wanted):
             if anyio.current_time() >= until:
                 for each in wanted:
                     await self._note_on_its_way(log(each))
                 return
-            await anyio.sleep(_AGAIN_S)
+            await anyio.sleep(next(pauses))
 
     async def _facts_of(
         self, topics: Sequence[str], found: dict[str, list[Sequence[TopicFacts]]]
@@ -243,7 +252,7 @@ class WidePort:
 
         Raises `NotOwner`: an owner does not answer, or not of this topic.
         """
-        count = len(await self._port.owners(topic))
+        count, pauses = len(await self._port.owners(topic)), _pauses()
         with anyio.move_on_after(DEADLINE_S):
             while count:
                 found: dict[str, list[Sequence[TopicFacts]]] = {}
@@ -254,7 +263,7 @@ class WidePort:
                 facts = _joined(found[topic]) if topic in found else ()
                 if facts and len(facts[1:] or facts) >= count:
                     return facts
-                await anyio.sleep(_AGAIN_S)
+                await anyio.sleep(next(pauses))
                 count = len(await self._port.owners(topic))
         return await self._port.topic(topic)
 
@@ -373,7 +382,7 @@ class WidePort:
         While they have not, something is on its way from one to another: they are asked again, and its owner is noted where
         that takes too long.
         """
-        until = anyio.current_time() + _ON_ITS_WAY_S
+        until, pauses = anyio.current_time() + _ON_ITS_WAY_S, _pauses()
         while True:
             topic = given.get("topic")
             if topic is None:
@@ -389,7 +398,7 @@ class WidePort:
                 if not unseen():
                     note_unseen(self._own, "it knows of topics that no broker serves now")
                 break
-            await anyio.sleep(_AGAIN_S)
+            await anyio.sleep(next(pauses))
         return answers
 
     async def _note_on_its_way(self, topic: str) -> None:

@@ -291,7 +291,17 @@ async def test_a_topic_that_its_owners_still_open_is_waited_for(
         return await whole(topics) if asked > 2 else []
 
     monkeypatch.setattr(port, "topic_facts", opening)
+    pauses: list[float] = []
+    all_pauses = wide_port._pauses
+
+    def noted() -> Iterator[float]:
+        for pause_s in all_pauses():
+            pauses.append(pause_s)
+            yield pause_s
+
+    monkeypatch.setattr(wide_port, "_pauses", noted)
     made = await ask(cluster.brokers[1], "topics.create", topic="wide", partitions=60)
     assert asked > 2
+    assert sum(pauses[:2]) < 0.02, "an owner opens a topic within milliseconds"
     assert made["topic"] == "/default/wide"
     assert (await ask(cluster.brokers[2], "topics.describe", topic="wide"))["partitions"] == 60

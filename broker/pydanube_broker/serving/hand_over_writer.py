@@ -1,13 +1,17 @@
 """Sections of many topics on their way into fragments: what comes while one is written goes into the next together.
 
-A lone move does not wait; where an object had several topics, the next one waits for more of them, so that a drain of a thousand
-quiet topics makes less than a hundred.
+A lone move does not wait. While many topics are on their way an object is for `_TOPICS` of them, or is the only one of `_GATHER_S`: a
+drain of a thousand quiet topics, each of which writes twice, makes at most 2000 / `_TOPICS` objects and one more every `_GATHER_S`,
+however quick the store is. Of a few topics half are waited for, and a hundredth of a second for each.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from pydanube_core.errors import ClusterError
@@ -17,17 +21,28 @@ from pydanube_broker.cluster.move_record import HandOverPart
 from pydanube_broker.tier.fragments import Fragments
 from pydanube_broker.topics.fragment import FragmentBuilder, Section
 
-_GATHER_S: Final = 0.1
+_TOPICS: Final = 24
+_GATHER_S: Final = 0.6
+_GATHER_A_TOPIC_S: Final = 0.01
 
 _Waiting = tuple[Section, asyncio.Future[HandOverPart]]
 
 
 class HandOverWriter:
-    """See the module. Single user: the loop. What waits is bounded by how many callers there are: one section each."""
+    """See the module. Single user: the loop. What waits is bounded by how many callers there are: one section each.
 
-    def __init__(self, fragments: Fragments, broker_id: BrokerId) -> None:
+    Args:
+        on_their_way: says how many topics are being handed over now.
+    """
+
+    def __init__(
+        self, fragments: Fragments, broker_id: BrokerId, on_their_way: Callable[[], int] = lambda: 1
+    ) -> None:
         self._fragments = fragments
         self._broker_id = broker_id
+        self._on_their_way = on_their_way
+        self._written_s = 0.0  # when the last object was
+        self._more = asyncio.Event()
         self._waiting: deque[_Waiting] = deque()
         self._writing: asyncio.Task[None] | None = None
 
@@ -38,6 +53,7 @@ class HandOverWriter:
         """
         done: asyncio.Future[HandOverPart] = asyncio.get_running_loop().create_future()
         self._waiting.append((section, done))
+        self._more.set()
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write_all())
         return await done
@@ -51,16 +67,27 @@ class HandOverWriter:
     async def _write_all(self) -> None:
         try:
             while self._waiting:
-                if await self._write_one() > 1:
-                    await asyncio.sleep(_GATHER_S)
+                await self._gather()
+                await self._write_one()
+                self._written_s = time.monotonic()
         finally:
             self._writing = None
             for _, done in self._waiting:
                 done.cancel()
             self._waiting.clear()
 
-    async def _write_one(self) -> int:
-        """Write what waits, as far as it fits into one object; returns of how many topics that was."""
+    async def _gather(self) -> None:
+        """Wait until so many topics share the next object as are to; see the module."""
+        topics = self._on_their_way()
+        until_s = self._written_s + min(_GATHER_S, topics * _GATHER_A_TOPIC_S)
+        while len(self._waiting) < min(_TOPICS, topics // 2) and (left_s := until_s - time.monotonic()) > 0:
+            self._more.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._more.wait()
+
+    async def _write_one(self) -> None:
+        """Write what waits, as far as it fits into one object."""
         builder = FragmentBuilder(self._broker_id)
         taken = []
         while self._waiting and not builder.is_full:
@@ -73,7 +100,7 @@ class HandOverWriter:
             for _, done in taken:
                 if not done.done():
                     done.set_exception(error)
-            return 0
+            return
         except asyncio.CancelledError:
             for _, done in taken:
                 done.cancel()
@@ -90,4 +117,3 @@ class HandOverWriter:
                         end_offset=place.end_offset,
                     )
                 )
-        return len(taken)

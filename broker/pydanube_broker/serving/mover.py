@@ -110,7 +110,7 @@ class Mover:
         self._store = store
         self._hub = hub
         self._fragments = fragments
-        self._writer = HandOverWriter(fragments, me)
+        self._writer = HandOverWriter(fragments, me, lambda: len(self.seats))
         self._doors = doors
         self._me = me
         self._incarnation = incarnation
