@@ -195,11 +195,11 @@ def sync_operations() -> str:
     ]
     lines += [
         "from pydanube.admin.plans import SyncPlan",
-        "from pydanube.blocking import Blocking, InLoop, Wrapped",
+        "from pydanube.blocking.wrapping import Blocking, InLoop, Wrapped",
     ]
     names = ", ".join(sorted(["Admin", *map(class_name, groups)]))
     lines += [f"from pydanube.admin.generated.operations import {names}"]
-    lines += ["from pydanube.sync_loop import Loop", ""]
+    lines += ["from pydanube.blocking.loop import Loop", ""]
     for group, members in groups.items():
         asyncio = class_name(group)
         lines += ["", f"class Sync{asyncio}(InLoop[{asyncio}]):", f'    """`admin.{group}`"""', ""]

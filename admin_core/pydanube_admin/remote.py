@@ -158,7 +158,7 @@ def call_sync(
     plan_token: str = "",
 ) -> dict[str, Any]:
     """Call one operation without asyncio; raises as `OpsClient.call` does."""
-    from pydanube.sync_loop import Loop
+    from pydanube.blocking.loop import Loop
 
     client = OpsClient(admin_url, timeout_s=timeout_s, principal=principal, face=face)
 

@@ -206,7 +206,60 @@ class Delivered:
         yield first, previous + 1
 
 
-class Message:
+class _Received:
+    """What a message and a batch share: where they came from, and what may be asked for them."""
+
+    __slots__ = ()
+
+    @property
+    def _from(self) -> Delivered:
+        raise NotImplementedError
+
+    def _flat_ranges(self) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    @property
+    def topic(self) -> str:
+        """The full name; of the partitioned topic where there are partitions."""
+        return self._from.lane.topic
+
+    @property
+    def partition(self) -> int | None:
+        """Index of the partition it came from; None for a topic without partitions."""
+        return self._from.lane.partition
+
+    @property
+    def append_time(self) -> datetime:
+        """When the broker took it, by its clock, UTC; never falls within a partition."""
+        return from_ms(self._from.batch.view.append_time_ms)
+
+    @property
+    def delivery_count(self) -> int:
+        """1 for the first delivery."""
+        return self._from.delivery_count
+
+    async def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
+        """Ask for redelivery, after `delay_ms`, or after the subscription's back-off."""
+        if delay_ms is not None:
+            check_whole("delay_ms", delay_ms, 0)
+        check_text("reason", reason)
+        delivered = self._from
+        await delivered.lane.nack(delivered.acks, self._flat_ranges(), delay_ms, reason)
+
+    async def extend(self, ms: int) -> None:
+        """Put the ack deadline off to `ms` from now."""
+        check_whole("ms", ms, 0)
+        delivered = self._from
+        await delivered.lane.extend(delivered.acks, self._flat_ranges(), ms)
+
+    async def terminate(self, reason: str = "") -> None:
+        """Give it up: no redelivery, whatever the policy; to the dead-letter topic where there is one."""
+        check_text("reason", reason)
+        delivered = self._from
+        await delivered.lane.terminate(delivered.acks, self._flat_ranges(), reason)
+
+
+class Message(_Received):
     """A message received. Made by consumers; `Message.new` makes one to send.
 
     `payload` and `offset` are attributes at hand; the rest is looked up in the delivery. The payload stays valid for
@@ -253,15 +306,8 @@ class Message:
             )
         return self._delivered
 
-    @property
-    def topic(self) -> str:
-        """The full name; of the partitioned topic where there are partitions."""
-        return self._from.lane.topic
-
-    @property
-    def partition(self) -> int | None:
-        """Index of the partition it came from; None for a topic without partitions."""
-        return self._from.lane.partition
+    def _flat_ranges(self) -> tuple[int, ...]:
+        return self.offset, self.offset + 1
 
     @property
     def key(self) -> str | None:
@@ -293,16 +339,6 @@ class Message:
         """The producer's claim, UTC; of messages batched together, when the first was handed over."""
         delivered = self._from
         return from_ms(delivered.batch.publish_times_ms[delivered.index(self.offset)])
-
-    @property
-    def append_time(self) -> datetime:
-        """When the broker took it, by its clock, UTC; never falls within a partition."""
-        return from_ms(self._from.batch.view.append_time_ms)
-
-    @property
-    def delivery_count(self) -> int:
-        """1 for the first delivery."""
-        return self._from.delivery_count
 
     @property
     def schema(self) -> SchemaRef | None:
@@ -344,18 +380,6 @@ class Message:
         else:
             acks.note(offset, offset + 1)
 
-    async def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
-        """Ask for redelivery, after `delay_ms`, or after the subscription's back-off."""
-        _check_nack(delay_ms, reason)
-        delivered = self._from
-        await delivered.lane.nack(delivered.acks, (self.offset, self.offset + 1), delay_ms, reason)
-
-    async def extend(self, ms: int) -> None:
-        """Put the ack deadline off to `ms` from now."""
-        check_whole("ms", ms, 0)
-        delivered = self._from
-        await delivered.lane.extend(delivered.acks, (self.offset, self.offset + 1), ms)
-
     @property
     def wants_reply(self) -> bool:
         """Whether it is a request, of `client.request`, that waits for a reply.
@@ -386,20 +410,8 @@ class Message:
             raise InvalidArgument(f"a reply is bytes, got {what}; encode it", field="payload", value=what)
         await self._from.lane.reply(*asked, payload)
 
-    async def terminate(self, reason: str = "") -> None:
-        """Give the message up: no redelivery, whatever the policy; to the dead-letter topic where there is one."""
-        check_text("reason", reason)
-        delivered = self._from
-        await delivered.lane.terminate(delivered.acks, (self.offset, self.offset + 1), reason)
 
-
-def _check_nack(delay_ms: int | None, reason: str) -> None:
-    if delay_ms is not None:
-        check_whole("delay_ms", delay_ms, 0)
-    check_text("reason", reason)
-
-
-class Batch:
+class Batch(_Received):
     """Messages of one partition that arrived together, with the same `delivery_count`.
 
     Columns are parallel lists. A batch here need not be a batch as the producer sent it.
@@ -419,14 +431,8 @@ class Batch:
         return f"<Batch {self._delivered.lane.concrete_topic} of {len(self)} from offset {self.offsets[0]}>"
 
     @property
-    def topic(self) -> str:
-        """The full name, `/namespace/topic`."""
-        return self._delivered.lane.topic
-
-    @property
-    def partition(self) -> int | None:
-        """Index of the partition all of them came from; None for a topic without partitions."""
-        return self._delivered.lane.partition
+    def _from(self) -> Delivered:
+        return self._delivered
 
     @property
     def offsets(self) -> Sequence[int]:
@@ -450,16 +456,6 @@ class Batch:
         table = delivered.batch.attributes
         return [{}] * len(self) if table is None else [*table[delivered.low + self._low : delivered.high]]
 
-    @property
-    def append_time(self) -> datetime:
-        """When the broker stored the batch, UTC."""
-        return from_ms(self._delivered.batch.view.append_time_ms)
-
-    @property
-    def delivery_count(self) -> int:
-        """How often these messages have been delivered with this time, from 1."""
-        return self._delivered.delivery_count
-
     def messages(self) -> list[Message]:
         """Each as a `Message`, for what is asked of single ones."""
         return [*map(Message, repeat(self._delivered), self.offsets, self.payloads)]
@@ -473,18 +469,3 @@ class Batch:
         if not acks.note_mask(self.offsets):
             for first, end in self._delivered.ranges(self._low):
                 acks.note(first, end)
-
-    async def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
-        """Give all of them back: they come again after `delay_ms`, or as the subscription's policy says."""
-        _check_nack(delay_ms, reason)
-        await self._delivered.lane.nack(self._delivered.acks, self._flat_ranges(), delay_ms, reason)
-
-    async def extend(self, ms: int) -> None:
-        """Move the ack deadline of all of them to `ms` from now."""
-        check_whole("ms", ms, 0)
-        await self._delivered.lane.extend(self._delivered.acks, self._flat_ranges(), ms)
-
-    async def terminate(self, reason: str = "") -> None:
-        """Give all of them up: they are dropped, blocked or dead-lettered as the policy says."""
-        check_text("reason", reason)
-        await self._delivered.lane.terminate(self._delivered.acks, self._flat_ranges(), reason)

@@ -28,16 +28,16 @@ from pydanube.arguments import with_timing
 from pydanube.facts import ClientEventKind, ProducerStatistics, Receipt, SchemaRef, SendSummary
 from pydanube.message import Message
 from pydanube.options import ClientSide, ProducerOptions
+from pydanube.payloads.serialising import payload_of, serialiser
+from pydanube.payloads.shapes import Value
 from pydanube.routing import Router, Routing, attributes_bytes, encode_key
 from pydanube.sending.columns import chunks_of, columns_of
 from pydanube.sending.lane_options import LaneCounters, LaneOptions
 from pydanube.sending.ledger import Ledger
 from pydanube.sending.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, PackedMessages, PendingSend
 from pydanube.sending.publish_lane import PublishLane
-from pydanube.serialising import payload_of, serialiser
 from pydanube.tasks import TaskOwner
 from pydanube.tracing import Carried
-from pydanube.value_shapes import Value
 from pydanube.wire.transport import copy_of
 
 Payload = bytes | bytearray | memoryview

@@ -21,9 +21,9 @@ from pydanube_core.generated import danube_schema_pb2 as pb
 from pydanube_core.services import SCHEMA_REGISTRY
 
 from pydanube.arguments import MOST, check_text, check_texts, shown
-from pydanube.avro_data import is_recursive
 from pydanube.facts import SchemaRef, from_ms
-from pydanube.value_shapes import built
+from pydanube.payloads.avro import is_recursive
+from pydanube.payloads.shapes import built
 
 TIMEOUT_S: Final = 30.0  # the compiler of a Protobuf schema may take its time
 _MOST_VERSION: Final = (1 << 32) - 1

@@ -27,13 +27,16 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 from pydanube_core.errors import ClosedResource
 
 from pydanube import client as _client
-from pydanube.blocking import Blocking, InLoop, Wrapped, at_once, same
+from pydanube.blocking.loop import Loop, Pace
+from pydanube.blocking.messages import Acks, Batch, Message, message_of
+from pydanube.blocking.wrapping import Blocking, InLoop, Wrapped, at_once, same
 from pydanube.consumer import Consumer as _Consumer
 from pydanube.consumer import Reader as _Reader
 from pydanube.facts import ClientEvent, Receipt, SendSummary
 from pydanube.handler_loop import Handler, HandlerArguments, first_signal
 from pydanube.message import Batch as _Batch
 from pydanube.message import Message as _Message
+from pydanube.payloads.shapes import Value
 from pydanube.producer import Payload
 from pydanube.producer import Producer as _Producer
 from pydanube.receiving.receiver import Receiver as _Receiver
@@ -41,9 +44,6 @@ from pydanube.retry import Retry
 from pydanube.schemas import Schemas as _Schemas
 from pydanube.sending.arrow_columns import is_arrow
 from pydanube.sending.outbound import PendingSend as _PendingSend
-from pydanube.sync_loop import Loop, Pace
-from pydanube.sync_message import Acks, Batch, Message, message_of
-from pydanube.value_shapes import Value
 from pydanube.wire.bearer import TokenSource
 from pydanube.wire.endpoint import Tls
 

@@ -10,7 +10,7 @@ from pydanube.addresses import admin_address
 from pydanube.admin.calling import CALL_S, Caller
 from pydanube.admin.generated.operations import Admin
 from pydanube.admin.generated.sync_operations import SyncAdmin
-from pydanube.sync_loop import Loop
+from pydanube.blocking.loop import Loop
 from pydanube.wire.bearer import TokenSource
 from pydanube.wire.endpoint import Tls
 from pydanube.wire.ops_channel import OpsChannel

@@ -8,7 +8,7 @@ from typing import Any, Generic
 from pydanube.admin.calling import Caller
 from pydanube.admin.generated.results import DiscardedPlan, PlanDocument
 from pydanube.admin.values import ResultT
-from pydanube.sync_loop import Loop
+from pydanube.blocking.loop import Loop
 
 
 class _Shown:

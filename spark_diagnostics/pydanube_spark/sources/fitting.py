@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO, Any, Final
 
-from pydanube.serialising import payload_check
+from pydanube.payloads.serialising import payload_check
 from pydanube_core.errors import InvalidArgument
 
 WAITING_BYTES: Final = 4 << 20  # of a task

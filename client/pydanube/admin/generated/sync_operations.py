@@ -34,8 +34,8 @@ from pydanube.admin.generated.operations import (
     TopicsOperations,
 )
 from pydanube.admin.plans import SyncPlan
-from pydanube.blocking import Blocking, InLoop, Wrapped
-from pydanube.sync_loop import Loop
+from pydanube.blocking.loop import Loop
+from pydanube.blocking.wrapping import Blocking, InLoop, Wrapped
 
 
 class SyncAlertsOperations(InLoop[AlertsOperations]):

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar, overload
 
-from pydanube.blocking import Blocking, same
+from pydanube.blocking.loop import Loop
+from pydanube.blocking.wrapping import Blocking, same
 from pydanube.facts import SchemaRef
 from pydanube.message import Batch as _Batch
 from pydanube.message import Message as _Message
-from pydanube.sync_loop import Loop
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from functools import update_wrapper
 from operator import attrgetter
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
-from pydanube.sync_loop import Loop
+from pydanube.blocking.loop import Loop
 
 InnerT = TypeVar("InnerT")
 T = TypeVar("T")

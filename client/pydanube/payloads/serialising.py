@@ -15,9 +15,9 @@ from typing import Any, Final, NoReturn
 from pydanube_core.errors import InvalidArgument, MissingExtra, PayloadInvalid
 from pydanube_core.extras import install_command
 
-from pydanube.avro_data import fault_of, is_recursive
+from pydanube.payloads.avro import fault_of, is_recursive
+from pydanube.payloads.shapes import pointer, to_data, to_json_data
 from pydanube.schemas import Schema, value_of
-from pydanube.value_shapes import pointer, to_data, to_json_data
 
 _FAULTS: Final = (ValueError, TypeError, KeyError, OverflowError, ArithmeticError, AttributeError)
 
