@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from functools import cache
 
 import pytest
@@ -64,6 +65,13 @@ def test_every_step_names_a_function_that_exists(walk: str) -> None:
         if not (ROOT / path).is_file() or name not in definitions(path)
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize(("walk", "most"), zip(WALKS, (20, 20, 15), strict=True))
+def test_a_walk_has_few_modules_and_comes_back_to_none_for_long(walk: str, most: int) -> None:
+    visits = Counter(path for path, _ in STEP.findall(section(walk)))
+    assert len(visits) <= most
+    assert [path for path, times in visits.items() if times > 3] == []
 
 
 def test_files_and_folders_named_by_the_page_exist() -> None:
