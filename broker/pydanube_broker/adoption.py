@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from pydanube_storage.metadata import (
     Delete,
     DeleteRange,
     EmbeddedStore,
+    GuardFailed,
     KeyRange,
     MetadataStore,
     Put,
@@ -228,11 +230,11 @@ class _Move:
 
     async def _write_metadata(self, writes: list[Put]) -> None:
         """The prefix holds these and the mark, and nothing that an earlier attempt left."""
-        mark = await self._etcd.get(ADOPTING)
-        if mark is None:
+        with suppress(GuardFailed):  # marked before
             await self._etcd.transact(
                 [Put(ADOPTING, self._mark)], guards=[Absent(IDENTITY), Absent(ADOPTING)]
             )
+        await self.is_a_cluster()  # or by another one, while objects were copied
         everything = KeyRange.prefix("/")
         only_mark = keys.only(ADOPTING)
         await self._etcd.transact(

@@ -25,6 +25,7 @@ import anyio
 from pydanube_core.errors import ClusterError, ClusterMismatch, Conflict
 from pydanube_storage.folders import sync_folder
 from pydanube_storage.metadata import (
+    Absent,
     EmbeddedStore,
     KeyRange,
     ModRevision,
@@ -49,6 +50,7 @@ from pydanube_broker.data_dir import DataDir
 from pydanube_broker.metadata_home import (
     CLUSTER_FILE,
     IDENTITY,
+    RECOVERING,
     RESIDENTS,
     SQLITE,
     Home,
@@ -170,7 +172,8 @@ class _Release:
                 copying = partial(copy_objects, left=_OF_SEVERAL)
                 await anyio.to_thread.run_sync(copying, shared, target, cluster, self._say)
             there = await anyio.to_thread.run_sync(sizes_below, target, cluster) if cluster else {}
-            await self._mark(identity, revision, there, target.url)
+            await check_listed(self._etcd, there, target.url)
+            await self._mark(identity, revision)
             count = await self._write_metadata(target, cluster)
         finally:
             shared.close()
@@ -249,16 +252,16 @@ class _Release:
                 retryable=False,
             )
 
-    async def _mark(self, identity: Identity, revision: Revision, there: dict[str, int], url: str) -> None:
+    async def _mark(self, identity: Identity, revision: Revision) -> None:
         """No broker starts on the prefix from here on. Taken back where this broker turns out not to be the only one."""
         self._say(f"{self._url} is released to broker {self._me}: no broker starts there any more")
         released = replace(identity, released=str(self._me))
         marked = await self._etcd.transact(
-            [Put(IDENTITY, released.to_json())], guards=[ModRevision(IDENTITY, revision)]
+            [Put(IDENTITY, released.to_json())],
+            guards=[ModRevision(IDENTITY, revision), Absent(RECOVERING)],
         )
         try:
             await self._check_alone()  # a broker may have started while objects were copied
-            await check_listed(self._etcd, there, url)
         except ClusterError:
             await self._etcd.transact(
                 [Put(IDENTITY, identity.to_json())], guards=[ModRevision(IDENTITY, marked)]

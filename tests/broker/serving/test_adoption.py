@@ -14,7 +14,7 @@ import pytest
 from pydanube import connect
 from pydanube_broker.adoption import adopt
 from pydanube_broker.broker import Broker
-from pydanube_broker.metadata_home import IDENTITY, options_of
+from pydanube_broker.metadata_home import ADOPTING, IDENTITY, options_of
 from pydanube_broker.schema.vocabulary import SchemaType
 from pydanube_broker.settings import Data, Metadata, Settings
 from pydanube_core.errors import ClusterMismatch, InvalidArgument, ObjectMissing, TierNotShared
@@ -60,6 +60,11 @@ async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBro
         yield cluster
         for n in list(cluster.brokers):
             await cluster.stop(n)
+
+
+def on_prefix(settings: Settings, key: str) -> str:
+    """The key as etcd has it."""
+    return "/" + settings.metadata.url.partition("://")[2].partition("/")[2] + key
 
 
 def alone(folder: Path) -> Settings:
@@ -206,5 +211,26 @@ async def test_what_cannot_be_adopted_is_said_and_left_alone(cluster: SeveralBro
             await on_etcd.transact([Put(key, b'{"cluster_id": "another"}')])
             with pytest.raises(ClusterMismatch, match=f"holds {what}"):
                 await adopt(settings)
+    async with Broker(alone(folder)) as broker:
+        await assert_all_there(broker)
+
+
+async def test_two_that_are_moved_to_one_prefix_do_not_mix(
+    cluster: SeveralBrokers, etcd: EtcdMembers
+) -> None:
+    settings = cluster.settings(1)
+    folder = settings.data.dir
+    assert folder is not None
+    await lone_broker(folder)
+
+    def say(line: str) -> None:
+        if "keys of the metadata go to" in line:  # the other one was quicker with its objects
+            etcd.control("put", on_prefix(settings, ADOPTING), "another")
+            etcd.control("put", on_prefix(settings, "/registry/namespaces/of-the-other"), "x")
+
+    with pytest.raises(ClusterMismatch, match="holds something else"):
+        await adopt(settings, say=say)
+    async with EtcdStore(options_of(settings)) as on_etcd:
+        assert len((await on_etcd.range(KeyRange.prefix("/"))).items) == 2, "what the other wrote is there"
     async with Broker(alone(folder)) as broker:
         await assert_all_there(broker)
