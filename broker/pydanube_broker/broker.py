@@ -166,9 +166,8 @@ class Broker(BrokerParts):
         self.metrics.quota_felt = self.registry.quotas.felt
         self.metrics.validations = self.registry.schemas.counters.validations
         self.metrics.validation_failures = self.registry.schemas.counters.failures
-        self.plane = self.data_plane()
         self.official = OfficialServices(
-            self.plane,
+            self,
             store,
             lambda: self.tier,
             schemas=RegistrySchemas(self.registry.schemas),
@@ -181,7 +180,7 @@ class Broker(BrokerParts):
         await self._bind(stack, letters)
         self.following = Following(self.registry)
         self.moves = Moves(self.registry, self.hub, store, self.engine.give_way)
-        self.registry.ownership.arriving = self.official.arriving
+        self.ownership.arriving = self.official.arriving
         await stack.enter_async_context(
             self.registry.opened(self.address(), self.following.changed, self.moves.seen)
         )
@@ -203,7 +202,7 @@ class Broker(BrokerParts):
                 store,
                 self.spawn,
                 broker_id=str(self.data_dir.broker_id),
-                shared=self.registry.ownership.several,
+                shared=self.ownership.several,
                 disk=self.health.room,
                 buried=self.registry.buried,
                 was_deleted=lambda topic_id: (
@@ -214,7 +213,7 @@ class Broker(BrokerParts):
         self.retention = JournalRetention(self.hub, settings.journal)
         self.unused = UnusedTopics(self.registry, self.data_changes)
         self.official.start()
-        self.observation = self.port.observation = Observation(self.observed())
+        self.observation = self.port.observation = Observation(self)
         self.health.recovering = False
         self.recovered = {
             "records": found.records,
@@ -226,13 +225,13 @@ class Broker(BrokerParts):
         self.spawn(self._maintain())
         self.spawn(self.following.run())
         self.spawn(self.moves.run(self.tier))
-        await self.registry.ownership.office.open()
+        await self.ownership.office.open()
         self.spawn(look_after(store, self.data_dir, self.health))
         if self.locks is not None:
             streams = lambda: (*self._streams, *self.official.streams)  # noqa: E731
             self.spawn(RightsWatch(self.locks, self.access, streams).run())
             self.spawn(self.locks.run())
-        if self.registry.ownership.several and settings.balance.mode != "off":
+        if self.ownership.several and settings.balance.mode != "off":
             self.observation.observe(self.load_meter.take)
         self._start_telemetry(stack)
         self.spawn(self.observation.run())
@@ -252,7 +251,7 @@ class Broker(BrokerParts):
                 keep_downsampled_s=settings.keep_downsampled,
                 downsample_after_s=settings.downsample_after,
             ),
-            machine_of(str(self.data_dir.broker_id), self.registry.ownership.incarnation),
+            machine_of(str(self.data_dir.broker_id), self.ownership.incarnation),
             self.tier.write_telemetry,
             self.tier.cluster,
             now_ms=now_ms,
@@ -459,7 +458,7 @@ class Broker(BrokerParts):
             return
         if isinstance(self.health.disk_error, DiskFull):
             await self.registry.deleted.give_up()
-        elif self.registry.ownership.office.leads():  # of several, one clock decides
+        elif self.ownership.office.leads():  # of several, one clock decides
             now, longest_ms = now_ms(), int(self.settings.admin.undo_grace * 1000) + GRACE_SLACK_MS
             await self.registry.deleted.forget(now - UNDO_SLACK_MS, now + longest_ms)
 
@@ -472,12 +471,12 @@ class Broker(BrokerParts):
     # -- for the streams -------------------------------------------------------------------------------------
 
     def _publish_stream(self, reply: StreamReply) -> PublishStream:
-        stream = PublishStream(reply, self.plane, self._gone)
+        stream = PublishStream(reply, self, self._gone)
         self._streams.add(stream)
         return stream
 
     def _consume_stream(self, reply: StreamReply) -> ConsumeStream:
-        stream = ConsumeStream(reply, self.plane, self._gone)
+        stream = ConsumeStream(reply, self, self._gone)
         self._streams.add(stream)
         return stream
 

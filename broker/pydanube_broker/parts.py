@@ -20,14 +20,13 @@ from pydanube_broker.log import LogRing
 from pydanube_broker.metrics import BrokerMetrics
 from pydanube_broker.observation.cluster_viewing import Told
 from pydanube_broker.observation.load_meter import LoadMeter
-from pydanube_broker.observation.observed import Observed
 from pydanube_broker.relay.relay import Relay
 from pydanube_broker.rpc.certificates import PortCertificates
 from pydanube_broker.rpc.peer_memory import PeerMemory
 from pydanube_broker.security.locks import Locks
 from pydanube_broker.serving.data_changes import DataChanges
-from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.moves import Moves
+from pydanube_broker.serving.ownership import Ownership
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
 from pydanube_broker.settings import Settings
@@ -51,7 +50,6 @@ class BrokerParts:
     journal: Journal
     registry: Registry
     access: TopicAccess
-    plane: DataPlane
     admin_state: AdminState
     retention: JournalRetention
     tier: Tier
@@ -88,32 +86,9 @@ class BrokerParts:
         """Name this start of the broker: `<broker_id>/<incarnation>`."""
         return f"{self.data_dir.broker_id}/{self.registry.ownership.incarnation}"
 
-    def data_plane(self) -> DataPlane:
-        """Return what the streams and calls of clients need of this broker."""
-        return DataPlane(
-            access=self.access,
-            ownership=self.registry.ownership,
-            health=self.health,
-            engine=self.engine,
-            spawn=self.spawn,
-            rejected=self.rejected,
-            window_messages=self.settings.delivery.max_unacked_messages,
-        )
-
-    def observed(self) -> Observed:
-        """Return what the broker looks at when it looks at itself; once the tier is open."""
-        return Observed(
-            registry=self.registry,
-            journal=self.journal,
-            tier=self.tier,
-            health=self.health,
-            metrics=self.metrics,
-            data_dir=self.data_dir,
-            settings=self.settings,
-            told=self.told,
-            started_at=self.started_at,
-            append_time_ms=self.append_time_ms,
-        )
+    @property
+    def ownership(self) -> Ownership:
+        return self.registry.ownership
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task that ends with the broker; a failure is logged."""

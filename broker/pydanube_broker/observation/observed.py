@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Protocol
 
 from pydanube_broker.data_dir import DataDir
 from pydanube_broker.health import Health
@@ -16,9 +15,8 @@ from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import Topic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """The parts of the broker that it observes, as the module says."""
+class Observed(Protocol):
+    """The parts of the broker that it observes."""
 
     registry: Registry
     journal: Journal
@@ -29,5 +27,6 @@ class Observed:
     settings: Settings
     told: Told
     started_at: float  # monotonic seconds
-    # Of the message at an offset, as far as it is in memory
-    append_time_ms: Callable[[Topic, int], int | None]
+
+    def append_time_ms(self, topic: Topic, offset: int) -> int | None:
+        """Return the append time of the message at an offset, as far as it is in memory."""

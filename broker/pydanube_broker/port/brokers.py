@@ -58,7 +58,7 @@ class BrokersPart:
 
     def _others(self) -> tuple[Reason, ...]:
         """Brokers of the cluster that are missed."""
-        ownership = self._broker.registry.ownership
+        ownership = self._broker.ownership
         if not ownership.several or self._broker.health.metadata_away is not None:
             return ()
         found = [
@@ -117,7 +117,7 @@ class BrokersPart:
 
     async def removal(self, broker_id: str) -> RemovalFacts:
         removals, number = self._broker.moves.removals(), broker_number(broker_id, field="broker_id")
-        office = self._broker.registry.ownership.office
+        office = self._broker.ownership.office
         assert isinstance(office, JoinedBroker), "else there are no removals"
         return await removals.forecast(office, number)
 
@@ -167,7 +167,7 @@ class BrokersPart:
 
     @property
     def several(self) -> bool:
-        return self._broker.registry.ownership.several
+        return self._broker.ownership.several
 
     @property
     def peer_certificates(self) -> PeerCertificates:
@@ -188,14 +188,14 @@ class BrokersPart:
         return [await self.status()]
 
     async def members(self) -> Sequence[BrokerAddress]:
-        return self._broker.registry.ownership.members()
+        return self._broker.ownership.members()
 
     async def missed(self) -> Mapping[str, int]:
-        absent = self._broker.registry.ownership.office.absent_owners()
+        absent = self._broker.ownership.office.absent_owners()
         return {str(broker): topics for broker, topics in absent.items()}
 
     async def leader(self) -> BrokerAddress | None:
-        return self._broker.registry.ownership.leader()
+        return self._broker.ownership.leader()
 
     async def metrics(self) -> bytes:
         """Return the text of `/metrics`."""

@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from pydanube_core.errors import DispatchMismatch, InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
 from pydanube_core.refusals import replay_into_itself
 
-from pydanube_broker.parts import BrokerParts
+from pydanube_broker.data_dir import DataDir
+from pydanube_broker.delivery.engine import DeliveryEngine
+from pydanube_broker.health import Health
+from pydanube_broker.journal import Journal
 from pydanube_broker.port.exports import export_path
 from pydanube_broker.rpc.caller import COLD_CALL
+from pydanube_broker.serving.registry import Registry
+from pydanube_broker.serving.topic_access import TopicAccess
 from pydanube_broker.tier.export import export_range
+from pydanube_broker.tier.tier import Tier
+from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.replay import Replay
 from pydanube_broker.topics.topic import Topic, now_ms
+
+
+class ObjectParts(Protocol):
+    """What operations on objects and the journal need of a broker."""
+
+    access: TopicAccess
+    data_dir: DataDir
+    engine: DeliveryEngine
+    health: Health
+    hub: Hub
+    journal: Journal
+    registry: Registry
+    tier: Tier
 
 
 class ObjectsPart:
     """Part of `BrokerPort`. Topics are concrete ones, but where it says otherwise."""
 
-    _broker: BrokerParts
+    _broker: ObjectParts
 
     def _log(self, topic: str) -> Topic:
         return self._broker.registry.known(TopicName.parse(topic))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from pydanube_core.errors import ClusterError
@@ -12,22 +11,22 @@ from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.health import Health
 from pydanube_broker.serving.ownership import Ownership
 from pydanube_broker.serving.topic_access import TopicAccess
+from pydanube_broker.settings import Settings
 
 
-class Rejected(Protocol):
-    """Counts a refused publish, and the messages it held."""
-
-    def __call__(self, topic: str, error: ClusterError, messages: int = 1) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataPlane:
-    """The broker as the data plane sees it; see the module."""
+class DataPlane(Protocol):
+    """The broker as the data plane sees it."""
 
     access: TopicAccess
-    ownership: Ownership
     health: Health
     engine: DeliveryEngine
-    spawn: Callable[[Coroutine[Any, Any, None]], None]  # runs a task that ends with the broker
-    rejected: Rejected
-    window_messages: int  # of an official consumer: so many are in flight at the most
+    settings: Settings
+
+    @property
+    def ownership(self) -> Ownership: ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task that ends with the broker; a failure is logged."""
+
+    def rejected(self, topic: str, error: ClusterError, messages: int = 1) -> None:
+        """Count a refused publish, and the messages it held."""

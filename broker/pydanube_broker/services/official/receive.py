@@ -145,7 +145,7 @@ class ReceiveStream:
                 known.name,
                 ConsumerTerms(
                     key_filters=known.filters_for(pump),
-                    window_messages=self._plane.window_messages,
+                    window_messages=self._plane.settings.delivery.max_unacked_messages,
                     single=True,
                 ),
             )
