@@ -61,7 +61,7 @@ class SchemaAdministration:
         tags: Sequence[str],
         json_profile: str,
     ) -> RegistrationFacts:
-        made = await self._registry.register(
+        return await self._registry.register(
             subject,
             parse_type(schema_type),
             definition,
@@ -69,13 +69,6 @@ class SchemaAdministration:
             created_by=created_by,
             tags=tags,
             profile=parse_profile(json_profile),
-        )
-        return RegistrationFacts(
-            subject=subject,
-            schema_id=made.schema_id,
-            version=made.version,
-            is_new_version=made.is_new_version,
-            fingerprint=made.fingerprint,
         )
 
     async def check(

@@ -13,11 +13,12 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import anyio
 from pydanube_core.errors import Conflict, SchemaInvalid
+from pydanube_core.schema_facts import RegistrationFacts
 from pydanube_storage.metadata import MAX_VALUE_BYTES, GuardFailed, MetadataStore, ModRevision, Put, Write
 
 from pydanube_broker.cluster.set_aside import Aside
@@ -53,14 +54,6 @@ _STORE_S: Final = 10.0
 _PARSED: Final = 256  # versions whose parsed form, and payload check, is kept
 
 assert MAX_VALUE_BYTES > 200_000, "a definition of the largest size must fit"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
-    schema_id: int
-    version: int
-    is_new_version: bool
-    fingerprint: str
 
 
 class SchemaRegistry:
@@ -146,7 +139,7 @@ class SchemaRegistry:
         created_by: str = "",
         tags: Sequence[str] = (),
         profile: JsonProfile = JsonProfile.STRICT,
-    ) -> Registration:
+    ) -> RegistrationFacts:
         """Register a schema under a subject; one that is there already gives its version again.
 
         Args:
@@ -182,7 +175,7 @@ class SchemaRegistry:
         definition: bytes,
         descriptors: bytes | None,
         profile: JsonProfile,
-    ) -> Registration:
+    ) -> RegistrationFacts:
         """`register` in one's turn; `told` is the version but for its number."""
         subject = told.subject
         for _ in range(_ATTEMPTS):
@@ -190,7 +183,8 @@ class SchemaRegistry:
             if known is not None:
                 existing = self._same_content(known, parsed)
                 if existing is not None:
-                    return Registration(
+                    return RegistrationFacts(
+                        subject=subject,
                         schema_id=known.schema_id,
                         version=existing.version,
                         is_new_version=False,
@@ -206,7 +200,8 @@ class SchemaRegistry:
             if record is not None:
                 _remember(self._parsed, record.identity, parsed)
                 self.on_change(record.schema_id)
-                return Registration(
+                return RegistrationFacts(
+                    subject=subject,
                     schema_id=record.schema_id,
                     version=record.version,
                     is_new_version=True,
@@ -340,15 +335,18 @@ class SchemaRegistry:
     ) -> SubjectRecord:
         """Change what new versions are held against; None leaves a setting as it is. Raises `SchemaNotFound`."""
 
-        def changed(spec: SubjectSpec) -> SubjectSpec:
-            return replace(
+        def decide(known: SubjectRecord) -> tuple[SubjectSpec, Sequence[Write]] | None:
+            spec = known.spec
+            wanted = replace(
                 spec,
                 compatibility_mode=mode,
                 transitive=spec.transitive if transitive is None else transitive,
                 json_profile=profile or spec.json_profile,
             )
+            return None if wanted == spec else (wanted, ())
 
-        return await self._update(subject, changed)
+        async with self._turns.of(subject):
+            return await self._changed(subject, decide)
 
     # -- deleting ------------------------------------------------------------------------------------------------
 
@@ -357,72 +355,62 @@ class SchemaRegistry:
 
         Messages that carry it stay as they are; nobody can look up their schema any more.
         """
-        async with self._turns.of(subject):
-            return await self._deleted(subject, version)
+        doomed: list[VersionRecord] = []
 
-    async def _deleted(self, subject: str, version: int) -> VersionRecord:
-        for _ in range(_ATTEMPTS):
-            known = self.index.subject(subject)
-            doomed = self.index.version(known.schema_id, version)
-            key = keys.subject_key(subject)
-            spec = replace(known.spec, updated_at_ms=self._wall_ms())
-            writes: list[Write] = [Put(key, spec.to_json()), *removed(doomed.spec)]
-            try:
-                revision = await self.store.change(writes, [ModRevision(key, known.revision)])
-            except GuardFailed:
-                await self.store.refresh(subject)
-                continue
-            self.index.put_subject(replace(known, revision=revision, spec=spec))
+        def decide(known: SubjectRecord) -> tuple[SubjectSpec, Sequence[Write]]:
+            doomed[:] = [self.index.version(known.schema_id, version)]
+            return known.spec, removed(doomed[0].spec)
+
+        async with self._turns.of(subject):
+            known = await self._changed(subject, decide)
             self.index.remove_version(known.schema_id, version)
-            self._parsed.pop(doomed.identity, None)
-            self._checks.pop(doomed.identity, None)
+            self._parsed.pop(doomed[0].identity, None)
+            self._checks.pop(doomed[0].identity, None)
             self.on_change(known.schema_id)
-            return doomed
-        raise Conflict(f"subject {subject!r} is being changed by others; try again", retry_after_ms=200)
+            return doomed[0]
 
     async def restore_version(
         self, spec: VersionSpec, definition: bytes, descriptors: bytes | None
     ) -> VersionRecord:
         """Bring a deleted version back as it was; one that is there is left as it is. Raises `SchemaNotFound`."""
-        for _ in range(_ATTEMPTS):
-            known = self.index.subject(spec.subject)
+
+        def decide(known: SubjectRecord) -> tuple[SubjectSpec, Sequence[Write]] | None:
             present = self.index.find_version(known.schema_id, spec.version)
-            if present is not None:
-                return present
-            key = keys.subject_key(spec.subject)
-            subject = replace(known.spec, updated_at_ms=self._wall_ms())
-            writes: list[Write] = [Put(key, subject.to_json()), *stored(spec, definition, descriptors)]
-            try:
-                revision = await self.store.change(writes, [ModRevision(key, known.revision)])
-            except GuardFailed:
-                await self.store.refresh(spec.subject)
-                continue
+            return None if present is not None else (known.spec, stored(spec, definition, descriptors))
+
+        known = await self._changed(spec.subject, decide)
+        record = self.index.find_version(known.schema_id, spec.version)
+        if record is None:
             record = VersionRecord(
                 schema_id=known.schema_id, spec=spec, definition=definition, descriptors=descriptors
             )
-            self.index.put_subject(replace(known, revision=revision, spec=subject))
             self.index.put_version(record)
             self.on_change(known.schema_id)
-            return record
-        raise Conflict(f"subject {spec.subject!r} is being changed by others; try again", retry_after_ms=200)
+        return record
 
     # -- the store -----------------------------------------------------------------------------------------------
 
-    async def _update(self, subject: str, changed: Callable[[SubjectSpec], SubjectSpec]) -> SubjectRecord:
-        async with self._turns.of(subject):
-            return await self._updated(subject, changed)
+    async def _changed(
+        self,
+        subject: str,
+        decide: Callable[[SubjectRecord], tuple[SubjectSpec, Sequence[Write]] | None],
+    ) -> SubjectRecord:
+        """Change a subject's record, and what is written along with it, in one guarded transaction.
 
-    async def _updated(self, subject: str, changed: Callable[[SubjectSpec], SubjectSpec]) -> SubjectRecord:
+        Args:
+            decide: what the record is to be, and the other writes; asked again whenever somebody was faster. None changes
+                nothing, the time of the last change neither.
+        """
+        key = keys.subject_key(subject)
         for _ in range(_ATTEMPTS):
             known = self.index.subject(subject)
-            key = keys.subject_key(subject)
-            wanted = changed(known.spec)
-            if wanted == known.spec:  # said again, nothing is changed, the time of the last change neither
+            decided = decide(known)
+            if decided is None:
                 return known
-            spec = replace(wanted, updated_at_ms=self._wall_ms())
+            spec = replace(decided[0], updated_at_ms=self._wall_ms())
             try:
                 revision = await self.store.change(
-                    [Put(key, spec.to_json())], [ModRevision(key, known.revision)]
+                    [Put(key, spec.to_json()), *decided[1]], [ModRevision(key, known.revision)]
                 )
             except GuardFailed:
                 await self.store.refresh(subject)

@@ -186,11 +186,6 @@ class TopicSchemas:
         await self._decide(topic, decide)
         return made[-1]
 
-    def settings(self, topic: TopicName) -> Mapping[str, Any] | None:
-        """A topic's schema as it is stored, for `restore`. Raises `TopicNotFound`."""
-        binding = self.config(topic)
-        return None if binding is None else binding.to_settings()
-
     async def restore(self, topic: TopicName, settings: Mapping[str, Any] | None) -> None:
         """Give a topic the schema it had once, or none. Raises `TopicNotFound`."""
         await self._decide(topic, lambda present: settings or {})

@@ -9,9 +9,10 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from pydanube_broker.schema.registry import Registration, SchemaRegistry
+from pydanube_broker.schema.registry import SchemaRegistry
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
 from pydanube_core.errors import InvalidArgument, SchemaIncompatible, SchemaInvalid, SchemaNotFound
+from pydanube_core.schema_facts import RegistrationFacts
 
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
@@ -58,15 +59,19 @@ async def test_the_same_content_is_the_same_version_however_it_is_spelled(regist
     await registry.register("orders", AVRO, avro("a", "b", default=0))
     spelled = json.dumps(json.loads(avro("a")), indent=4).encode()
     again = await registry.register("orders", AVRO, spelled)
-    assert again == Registration(
-        schema_id=first.schema_id, version=1, is_new_version=False, fingerprint=first.fingerprint
+    assert again == RegistrationFacts(
+        subject="orders",
+        schema_id=first.schema_id,
+        version=1,
+        is_new_version=False,
+        fingerprint=first.fingerprint,
     )
     assert registry.index.version(first.schema_id, 1).definition == avro("a")
 
 
 async def test_two_registrations_in_the_same_instant_get_different_versions(store: MemoryStore) -> None:
     one, other = await opened(store), await opened(store)  # two brokers on one store
-    made: list[Registration] = []
+    made: list[RegistrationFacts] = []
 
     async def register(registry: SchemaRegistry, name: str) -> None:
         made.append(await registry.register("orders", JSON, json.dumps({"title": name}).encode()))
@@ -85,7 +90,7 @@ async def test_two_registrations_in_the_same_instant_get_different_versions(stor
 
 async def test_the_same_content_twice_in_the_same_instant_is_one_version(store: MemoryStore) -> None:
     one, other = await opened(store), await opened(store)
-    made: list[Registration] = []
+    made: list[RegistrationFacts] = []
 
     async def register(registry: SchemaRegistry) -> None:
         made.append(await registry.register("orders", AVRO, avro("a")))
@@ -98,7 +103,7 @@ async def test_the_same_content_twice_in_the_same_instant_is_one_version(store: 
 
 
 async def test_many_new_subjects_at_once(registry: SchemaRegistry) -> None:
-    made: list[Registration] = []
+    made: list[RegistrationFacts] = []
 
     async def register(number: int) -> None:
         made.append(await registry.register(f"s{number}", SchemaType.STRING, b""))
@@ -242,7 +247,7 @@ async def test_a_failed_store_changes_nothing_in_the_index(store: MemoryStore) -
 
 async def test_a_hot_subject_takes_the_registrations_of_many_at_once(registry: SchemaRegistry) -> None:
     """Each of a hundred is compared with the one before it, and none is told to come again."""
-    made: list[Registration] = []
+    made: list[RegistrationFacts] = []
 
     async def register(index: int) -> None:
         made.append(await registry.register("hot", AVRO, avro(f"f{index}", default=0)))
