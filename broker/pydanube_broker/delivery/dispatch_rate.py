@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydanube_broker.delivery.deadlines import Deadlines, Ticked
+from pydanube_broker.delivery.engine import Deadlines, Ticked
 from pydanube_broker.topics.rate_limit import TokenBucket
 from pydanube_broker.topics.topic import Topic
 

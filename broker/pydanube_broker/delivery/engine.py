@@ -1,14 +1,170 @@
-"""Parts that all pumps of a broker share."""
+"""Parts that all pumps of a broker share: turns, one timer for all deadlines, one for all cursors that changed."""
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
+import heapq
+import logging
+import time
+from collections import Counter, deque
+from typing import Final, Protocol
 
-from pydanube_broker.delivery.cursor_keeper import CursorKeeper
+from pydanube_core.errors import ClusterError, JournalReadOnly
+
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
-from pydanube_broker.delivery.deadlines import Deadlines
 from pydanube_broker.delivery.turns import Turns
 from pydanube_broker.give_way import GiveWay
+from pydanube_broker.slices import SLICE_S
+
+log = logging.getLogger("pydanube.delivery")
+
+FLUSH_S: Final = 0.1
+
+
+class KeptCursor(Protocol):
+    """The cursor of a subscription, as the keeper sees it."""
+
+    dirty: bool
+
+    def write_cursor(self) -> None:
+        """Append what changed to the journal; may raise `DiskFull` or `JournalReadOnly`."""
+
+
+class CursorKeeper:
+    """Make cursors durable: deltas ride in the journal, at most 100 ms behind the acknowledgement.
+
+    One timer for the dirty cursors of the whole broker. An acknowledgement whose sender asked for confirmation forces its
+    delta out at once.
+    """
+
+    def __init__(self) -> None:
+        self._dirty: list[KeptCursor] = []
+        self._due: deque[KeptCursor] = deque()  # of the flush that is under way
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._failing = False  # said once, until one is written again
+
+    def note(self, cursor: KeptCursor) -> None:
+        """Note that something was acknowledged."""
+        if not cursor.dirty:
+            cursor.dirty = True
+            self._dirty.append(cursor)
+            if self._timer is None:
+                self._timer = self._loop.call_later(FLUSH_S, self._fire)
+
+    def _fire(self) -> None:
+        """Write for 5 ms, then let others run: a cursor full of holes takes 15 ms, and many may be dirty."""
+        if not self._due:
+            self._take()
+        begun = time.perf_counter()
+        while self._due and time.perf_counter() - begun < SLICE_S:
+            self._write(self._due.popleft())
+        self._timer = None
+        if self._due or self._dirty:
+            self._timer = self._loop.call_later(0 if self._due else FLUSH_S, self._fire)
+
+    def flush(self) -> None:
+        """Append every dirty cursor at once."""
+        self._take()
+        while self._due:
+            self._write(self._due.popleft())
+
+    def _take(self) -> None:
+        self._due += self._dirty
+        self._dirty = []
+
+    def _write(self, cursor: KeptCursor) -> None:
+        """One that cannot be written is tried again with the next flush, unless the journal has failed for good."""
+        try:
+            cursor.write_cursor()
+        except JournalReadOnly:
+            pass  # it stays dirty: nothing is written until the restart
+        except Exception as error:
+            cursor.dirty = False
+            self.note(cursor)
+            if not (isinstance(error, ClusterError) and error.retryable) and not self._failing:
+                self._failing = True
+                log.exception("cursor_not_written", extra={"error": str(error)})
+        else:
+            cursor.dirty = False
+            self._failing = False
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+EARLY_S: Final = 0.001  # a millisecond late rather than ticked for nothing
+
+
+class Ticked(Protocol):
+    """Something with deadlines. `due_at_ms` is what it was last scheduled for; None if it is not."""
+
+    due_at_ms: int | None
+
+    def tick(self) -> None: ...
+
+
+class Deadlines:
+    """One timer for all subscriptions: a heap of (due, object), entries replaced lazily. Times are monotonic milliseconds of the loop's clock."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Ticked]] = []
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._serial = 0
+
+    def now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def want(self, ticked: Ticked, due_ms: int | None) -> None:
+        """Tick at `due_ms`. A later wish than the one noted changes nothing: the tick finds nothing due then."""
+        if due_ms is None or (ticked.due_at_ms is not None and ticked.due_at_ms <= due_ms):
+            return
+        ticked.due_at_ms = due_ms
+        self._serial += 1
+        heapq.heappush(self._heap, (due_ms, self._serial, ticked))
+        self._arm()
+
+    def _arm(self) -> None:
+        if not self._heap:
+            return
+        due = self._heap[0][0]
+        if self._timer is not None:
+            if self._timer_ms <= due:
+                return
+            self._timer.cancel()
+        self._timer_ms = due
+        self._timer = self._loop.call_at(due / 1000 + EARLY_S, self._fire)
+
+    def _fire(self) -> None:
+        """Tick when all that has arrived by now was read: an answer among it is in time.
+
+        uvloop runs timers right behind its reads, and what came during a long one is read in the next turn. What is called
+        soon runs before the reads of a turn, so it takes two of them.
+        """
+        self._loop.call_soon(self._loop.call_soon, self._tick)
+
+    def _tick(self) -> None:
+        if self._timer is None:  # closed meanwhile
+            return
+        self._timer.cancel()  # another one may have been armed since
+        self._timer = None
+        now = self.now_ms()
+        while self._heap and self._heap[0][0] <= now:
+            due, _, ticked = heapq.heappop(self._heap)
+            if ticked.due_at_ms == due:
+                ticked.due_at_ms = None
+                ticked.tick()
+        self._arm()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._heap.clear()
 
 
 class DeliveryEngine:

@@ -41,7 +41,7 @@ from pydanube_broker.subscription.effects import (
 from pydanube_broker.subscription.holdings import REJOIN_MS
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.picked import Picked
-from pydanube_broker.subscription.plan import Plan
+from pydanube_broker.subscription.planning import Plan
 from pydanube_broker.subscription.policy import PoisonPolicy
 from pydanube_broker.subscription.ranges import Range
 from pydanube_broker.subscription.routes.routed_part import KeptColumns, gather, pick

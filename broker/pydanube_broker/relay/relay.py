@@ -32,8 +32,7 @@ from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.keys import number_in_key
 from pydanube_broker.relay.decision import Standing, Way, decide
 from pydanube_broker.relay.journey import BothWays, Journey, ManyAnswers, OneAnswer
-from pydanube_broker.relay.link import Link
-from pydanube_broker.relay.links import Links
+from pydanube_broker.relay.link import Link, Links
 from pydanube_broker.relay.membership import RELAYED, TOPIC, Membership, cluster_secret
 from pydanube_broker.rpc.calls import OneRequest
 from pydanube_broker.rpc.stream_calls import ServerStreamCall, StreamCall

@@ -20,7 +20,7 @@ from pydanube_broker.schema.avro.parse import parse_avro
 from pydanube_broker.schema.avro.payload import AvroPayload
 from pydanube_broker.schema.avro.resolution import resolve
 from pydanube_broker.schema.differences import Difference, Direction, directions, merged
-from pydanube_broker.schema.json_schema.admission import admit, weight
+from pydanube_broker.schema.json_schema.cost import admit, weight
 from pydanube_broker.schema.json_schema.default_profile import compare_by_default
 from pydanube_broker.schema.json_schema.document import Document, parse_json_schema
 from pydanube_broker.schema.json_schema.payload import JsonPayload

@@ -13,8 +13,7 @@ from pydanube_broker.subscription.chunk import Chunk
 from pydanube_broker.subscription.consumer import Consumer, Standing
 from pydanube_broker.subscription.members import Members, SubscriptionType
 from pydanube_broker.subscription.picked import Picked
-from pydanube_broker.subscription.plan import Plan, Selection
-from pydanube_broker.subscription.planning import barrier, first_ready, next_ready
+from pydanube_broker.subscription.planning import Plan, Selection, barrier, first_ready, next_ready
 from pydanube_broker.subscription.ranges import Range, head_of_mask, normalise, subtract, total
 from pydanube_broker.subscription.routes.key_slots import UNROUTED, KeySlots, pack_slots
 from pydanube_broker.subscription.routes.spreading import (

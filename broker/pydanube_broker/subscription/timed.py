@@ -11,7 +11,7 @@ from pydanube_broker.journal.tail_cache import CachedBatch
 from pydanube_broker.subscription.batch_columns import producer_bytes, view_of
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.picked import Picked
-from pydanube_broker.subscription.plan import Plan
+from pydanube_broker.subscription.planning import Plan
 from pydanube_broker.subscription.ranges import Range, total
 from pydanube_broker.subscription.routes.routed_part import KeptColumns, gather
 from pydanube_broker.subscription.subscription import Subscription

@@ -6,8 +6,8 @@ import asyncio
 import time
 
 import pytest
-from pydanube_broker.delivery import cursor_keeper
-from pydanube_broker.delivery.cursor_keeper import CursorKeeper
+from pydanube_broker.delivery import engine as delivery
+from pydanube_broker.delivery.engine import CursorKeeper
 from pydanube_broker.slices import SLICE_S
 from pydanube_core.errors import DiskFull
 
@@ -51,7 +51,7 @@ class Cursor:
 
 @pytest.fixture
 async def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
-    monkeypatch.setattr(cursor_keeper, "FLUSH_S", 0.001)
+    monkeypatch.setattr(delivery, "FLUSH_S", 0.001)
     return Turns()
 
 

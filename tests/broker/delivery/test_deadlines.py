@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 import uvloop
-from pydanube_broker.delivery.deadlines import Deadlines
+from pydanube_broker.delivery.engine import Deadlines
 
 
 class Noted:

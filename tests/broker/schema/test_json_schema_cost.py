@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydanube_broker.schema.formats import admit_schema, differences_between, parse_schema, payload_check
-from pydanube_broker.schema.json_schema.admission import admit
+from pydanube_broker.schema.json_schema.cost import admit
 from pydanube_broker.schema.json_schema.document import Document
 from pydanube_broker.schema.payload_process import check_apart
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType

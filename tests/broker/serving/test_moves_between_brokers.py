@@ -15,8 +15,8 @@ from pydanube_broker.cluster.move import LITTLE_BYTES
 from pydanube_broker.cluster.move_leader import MoveLeader
 from pydanube_broker.cluster.move_record import HandOverPart, Stage
 from pydanube_broker.journal import Journal
-from pydanube_broker.serving import moves, placed
-from pydanube_broker.serving.placed import Placement
+from pydanube_broker.serving import moves, topic_access
+from pydanube_broker.serving.topic_access import Placement
 from pydanube_broker.tier.fragments import Fragments
 from pydanube_core.errors import Conflict, InvalidArgument
 from pydanube_core.names import TopicName
@@ -122,7 +122,7 @@ async def test_who_looks_up_a_topic_on_its_way_is_told_where_it_arrives(
         found.append(place.broker_url)
 
     monkeypatch.setattr(MoveLeader, "take_step", at_the_gate)
-    monkeypatch.setattr(placed, "_PATIENCE_S", 90.0)
+    monkeypatch.setattr(topic_access, "_PATIENCE_S", 90.0)
     found: list[str] = []
     topic_id = cluster.owner("t").registry.known(name).topic_id
     async with anyio.create_task_group() as group:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.members import SubscriptionType
-from pydanube_broker.subscription.plan import Plan
+from pydanube_broker.subscription.planning import Plan
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
 

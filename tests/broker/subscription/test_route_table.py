@@ -6,8 +6,7 @@ from array import array
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.subscription.routes.route_table import RouteTable
-from pydanube_broker.subscription.routes.spreading import LARGE_PART, NOBODY
+from pydanube_broker.subscription.routes.spreading import LARGE_PART, NOBODY, RouteTable
 
 SLOT = st.integers(0, 65_535)
 STEP = st.one_of(

@@ -13,7 +13,7 @@ from pydanube_broker.journal import CachedBatch
 from pydanube_broker.subscription.batch_columns import producer_bytes
 from pydanube_broker.subscription.chunk import Chunk
 from pydanube_broker.subscription.picked import Picked
-from pydanube_broker.subscription.plan import Plan
+from pydanube_broker.subscription.planning import Plan
 from pydanube_broker.subscription.ranges import Range, digits_of, head_of_mask, normalise, ranges_of
 from pydanube_broker.subscription.routes.routed_part import KEPT_BYTES, KeptColumns, gather, pick
 from pydanube_broker.subscription.routes.spreading import LARGE_PART, bytes_by_seat, indices_for, indices_of

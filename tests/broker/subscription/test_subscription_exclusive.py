@@ -17,7 +17,7 @@ from pydanube_broker.subscription.effects import (
     SessionStarted,
 )
 from pydanube_broker.subscription.members import SubscriptionType
-from pydanube_broker.subscription.plan import Plan
+from pydanube_broker.subscription.planning import Plan
 from pydanube_broker.subscription.policy import Backoff, FailurePolicy, PoisonPolicy
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms

@@ -38,7 +38,7 @@ from pydanube_broker.subscription.cursor import (
 )
 from pydanube_broker.subscription.effects import Blocked, DeadLetter, Dropped, Effect, Expired
 from pydanube_broker.subscription.members import SubscriptionType
-from pydanube_broker.subscription.plan import Plan, Selection
+from pydanube_broker.subscription.planning import Plan, Selection
 from pydanube_broker.subscription.policy import FailurePolicy, PoisonPolicy
 from pydanube_broker.subscription.subscription import REFRESHES, Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms

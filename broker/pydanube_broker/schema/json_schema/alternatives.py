@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 import jsonschema_rs
 
-from pydanube_broker.schema.json_schema.admission import weight
-from pydanube_broker.schema.json_schema.budget import Budget, TooComplex
+from pydanube_broker.schema.json_schema.cost import weight
 from pydanube_broker.schema.json_schema.document import MAX_REFERENCES, Document, pointer
+from pydanube_broker.schema.json_schema.likeness import Budget, TooComplex
 from pydanube_broker.schema.json_schema.references import Schema
 from pydanube_broker.schema.json_text import value_key
 

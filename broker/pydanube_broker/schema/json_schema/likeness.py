@@ -10,10 +10,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
-from pydanube_broker.schema.json_schema.budget import Budget
 from pydanube_broker.schema.json_schema.document import Document
 from pydanube_broker.schema.json_schema.references import Schema
 from pydanube_broker.schema.json_text import value_key
+
+MAX_WORK: Final = 1_000_000  # steps of about a microsecond; in a thread
+
+
+class TooComplex(Exception):
+    """The comparison would take too long to be worth it."""
+
+
+class Budget:
+    """How much work a comparison may be: proofs branch, and schemas are anybody's."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, steps: int = MAX_WORK) -> None:
+        self._left = steps
+
+    def spend(self, steps: int) -> None:
+        """Raises `TooComplex` when all is spent."""
+        self._left -= steps
+        if self._left < 0:
+            raise TooComplex
+
 
 _REMARKS: Final = frozenset(
     {"title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"}

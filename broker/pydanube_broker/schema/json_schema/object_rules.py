@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from pydanube_broker.schema.differences import Findings
-from pydanube_broker.schema.json_schema.admission import matches
 from pydanube_broker.schema.json_schema.alternatives import Alternative, Judge, listed, required_of, shown
+from pydanube_broker.schema.json_schema.cost import matches
 from pydanube_broker.schema.json_schema.document import Document, pointer
 from pydanube_broker.schema.json_schema.references import Schema
 

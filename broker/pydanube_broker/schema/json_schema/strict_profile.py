@@ -44,10 +44,9 @@ from pydanube_broker.schema.json_schema.bounds import (
     lowest_count,
     upper_bound,
 )
-from pydanube_broker.schema.json_schema.budget import Budget, TooComplex
 from pydanube_broker.schema.json_schema.dialects import changed_meanings
 from pydanube_broker.schema.json_schema.document import MAX_REFERENCES, Document, pointer
-from pydanube_broker.schema.json_schema.likeness import Likeness, bare
+from pydanube_broker.schema.json_schema.likeness import Budget, Likeness, TooComplex, bare
 from pydanube_broker.schema.json_schema.object_rules import ObjectRules, forbids, of_property
 from pydanube_broker.schema.json_schema.references import Schema
 from pydanube_broker.schema.json_text import value_key

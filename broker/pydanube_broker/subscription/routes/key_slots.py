@@ -45,8 +45,7 @@ from pydanube_broker.subscription.planning import deliveries_at
 from pydanube_broker.subscription.ranges import Range, digits_of, ranges_of
 from pydanube_broker.subscription.routes.key_filters import key_pattern
 from pydanube_broker.subscription.routes.key_queues import KeyQueues
-from pydanube_broker.subscription.routes.route_table import RouteTable
-from pydanube_broker.subscription.routes.spreading import MAX_ROUTED, NOBODY
+from pydanube_broker.subscription.routes.spreading import MAX_ROUTED, NOBODY, RouteTable
 from pydanube_broker.subscription.window import Window
 
 SLOTS: Final = 65_536

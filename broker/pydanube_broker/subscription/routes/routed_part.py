@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pydanube_broker.journal.tail_cache import CachedBatch
 from pydanube_broker.subscription.batch_columns import BatchColumns
 from pydanube_broker.subscription.picked import Picked
-from pydanube_broker.subscription.plan import Plan
+from pydanube_broker.subscription.planning import Plan
 from pydanube_broker.subscription.ranges import Range
 
 Ints = npt.NDArray[Any]
