@@ -20,6 +20,7 @@ import anyio
 from pydanube_core.errors import ClusterError, DiskFull, Draining, NotImplementedYet
 from pydanube_core.facts import Reason
 from pydanube_core.services import AUTH_SERVICE, OPS, STREAM
+from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.admin_state import AdminState
 from pydanube_broker.cluster.ids import BrokerId, TopicId
@@ -29,6 +30,7 @@ from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.health import Health
 from pydanube_broker.journal import Disk, HelperPreparer, Journal, JournalOptions
 from pydanube_broker.journal.helper import HelperSyncer, InlineSyncer
+from pydanube_broker.journal.recovery import Recovered
 from pydanube_broker.metadata_home import check_settings, opened_metadata
 from pydanube_broker.metadata_watch import look_after
 from pydanube_broker.observation.watch import Observation
@@ -119,6 +121,7 @@ class Broker(BrokerParts):
         return self
 
     async def _start(self) -> None:
+        """Bring the parts to life in their order; each leaves on the stack how it ends."""
         settings, stack = self.settings, self._stack
         settings.check_startable()
         root = logging.getLogger()
@@ -127,6 +130,31 @@ class Broker(BrokerParts):
         check_asked_for(settings)
         check_settings(settings)
         begun = time.monotonic()
+        self._take_directory()
+        found = self._read_journal()
+        newest = newest_id(self.hub.states.values(), (header.topic_id for header, _ in found.tail))
+        store = await stack.enter_async_context(
+            opened_metadata(settings, self.data_dir, newest, self.engine.give_way.pending, self._make_room)
+        )
+        await refuse_removed(settings, BrokerId(self.data_dir.broker_id), self.hub, store, self._make_room)
+        await self._make_services(store)
+        await self._take_topics(store)
+        await self._open_tier(store)
+        self.health.recovering = False
+        self.recovered = {
+            "records": found.records,
+            "torn_bytes": found.torn_bytes,
+            "seconds": round(time.monotonic() - begun, 3),
+        }
+        for server in self._servers:
+            await server.start()
+        await self._run_tasks(store)
+        told = {"grpc": self.broker_url, "data_dir": str(self.data_dir.path), **self.recovered}
+        log.info("broker_ready", extra=told)
+
+    def _take_directory(self) -> None:
+        """Lock the data directory, and watch its disk."""
+        settings, stack = self.settings, self._stack
         self.data_dir = stack.enter_context(DataDir(settings.data.dir, upgrade=self._upgrade))
         path = self.data_dir.path
         self._reserve = Reserve(path, settings.journal.segment_bytes)
@@ -145,18 +173,20 @@ class Broker(BrokerParts):
         )
         self.health.start()
         stack.callback(self.health.close)
+
+    def _read_journal(self) -> Recovered:
+        """Open the journal and read what is in it; nothing is changed yet."""
         self.hub = Hub()
         self.hub.on_failure = self._journal_failed
         self.journal = self._open_journal()
         self.health.journal_trouble = self._journal_trouble
         self.journal.keep_free(lambda: self.health.disk.get("guard_bytes") or 0)
-        stack.push_async_callback(self._close_journal)
-        found = self.journal.recover(self.hub.begins)
-        newest = newest_id(self.hub.states.values(), (header.topic_id for header, _ in found.tail))
-        store = await stack.enter_async_context(
-            opened_metadata(settings, self.data_dir, newest, self.engine.give_way.pending, self._make_room)
-        )
-        await refuse_removed(settings, BrokerId(self.data_dir.broker_id), self.hub, store, self._make_room)
+        self._stack.push_async_callback(self._close_journal)
+        return self.journal.recover(self.hub.begins)
+
+    async def _make_services(self, store: MetadataStore) -> None:
+        """Make what serves topics, and bind the ports; calls are answered once the servers start."""
+        settings, stack = self.settings, self._stack
         self.registry = Registry(self.hub, self.engine, store, settings)
         self.admin_state = AdminState(store)
         self.locks = await open_locks(
@@ -178,6 +208,10 @@ class Broker(BrokerParts):
         letters = Letters(self.registry, self.relay)
         self.engine.dead_letters = DeadLetterDesk(letters.targets, self.spawn, lambda: self.broker_url)
         await self._bind(stack, letters)
+
+    async def _take_topics(self, store: MetadataStore) -> None:
+        """Register this broker, take the topics that are its own, and begin the journal."""
+        stack = self._stack
         self.following = Following(self.registry)
         self.moves = Moves(self.registry, self.hub, store, self.engine.give_way)
         self.ownership.arriving = self.official.arriving
@@ -193,35 +227,33 @@ class Broker(BrokerParts):
             await self._keep_reserve()  # a disk may be filled up in these
         self.registry.begin()
         self.registry.accepted.used()
-        index = self.registry.catalog.index
-        self.tier = await stack.enter_async_context(
+
+    async def _open_tier(self, store: MetadataStore) -> None:
+        """Open the cold tier, and what looks after topics and looks at the broker."""
+        catalog = self.registry.catalog
+        self.tier = await self._stack.enter_async_context(
             Tier(
-                settings,
-                path,
+                self.settings,
+                self.data_dir.path,
                 self.hub,
                 store,
                 self.spawn,
                 broker_id=str(self.data_dir.broker_id),
                 shared=self.ownership.several,
                 disk=self.health.room,
-                buried=self.registry.buried,
+                deleted=self.registry.restorable,
                 was_deleted=lambda topic_id: (
-                    index.topic_by_id(TopicId(topic_id)) is None and not self.registry.catalog.kept(topic_id)
+                    catalog.index.topic_by_id(TopicId(topic_id)) is None and not catalog.kept(topic_id)
                 ),
             )
         )
-        self.retention = JournalRetention(self.hub, settings.journal)
+        self.retention = JournalRetention(self.hub, self.settings.journal)
         self.unused = UnusedTopics(self.registry, self.data_changes)
         self.official.start()
         self.observation = self.port.observation = Observation(self)
-        self.health.recovering = False
-        self.recovered = {
-            "records": found.records,
-            "torn_bytes": found.torn_bytes,
-            "seconds": round(time.monotonic() - begun, 3),
-        }
-        for server in self._servers:
-            await server.start()
+
+    async def _run_tasks(self, store: MetadataStore) -> None:
+        """Start what runs until the broker stops."""
         self.spawn(self._maintain())
         self.spawn(self.following.run())
         self.spawn(self.moves.run(self.tier))
@@ -231,12 +263,11 @@ class Broker(BrokerParts):
             streams = lambda: (*self._streams, *self.official.streams)  # noqa: E731
             self.spawn(RightsWatch(self.locks, self.access, streams).run())
             self.spawn(self.locks.run())
-        if self.ownership.several and settings.balance.mode != "off":
+        if self.ownership.several and self.settings.balance.mode != "off":
             self.observation.observe(self.load_meter.take)
-        self._start_telemetry(stack)
+        self._start_telemetry(self._stack)
         self.spawn(self.observation.run())
-        stack.push_async_callback(self._stop_tasks)
-        log.info("broker_ready", extra={"grpc": self.broker_url, "data_dir": str(path), **self.recovered})
+        self._stack.push_async_callback(self._stop_tasks)
 
     def _start_telemetry(self, stack: contextlib.AsyncExitStack) -> None:
         """Write down what the sampler sees, where there is a store that outlives this broker."""

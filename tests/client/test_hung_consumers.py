@@ -113,7 +113,7 @@ async def test_what_waits_in_the_buffer_of_one_that_takes_nothing_goes_to_the_on
     client: Client, admin: Admin, type: str
 ) -> None:
     """Its SDK went on reporting that nothing was taken, so that nothing of it was ever late."""
-    topic = f"untaken-{type}"
+    topic = f"unhandled-{type}"
     async with Group(client, topic, type) as group:
         await group.join("a")  # and it never receives
         payloads = [b"%d" % number for number in range(20)]

@@ -379,7 +379,7 @@ class ConsumeStream:
 
     def session_changed(self, session: int, offset: int, reason: str) -> None:
         if self._opened:
-            self._owe()
+            self._count_unread()
             active = self._pump is None or self._pump.is_active(self.consumer_id)
             self._reply.send(
                 pb.ConsumeResponse(
@@ -405,7 +405,7 @@ class ConsumeStream:
     def end(self, error: ClusterError) -> None:
         self._fail(error, carried_out=self._carried_out if isinstance(error, (NoOwner, NotOwner)) else None)
 
-    def _owe(self) -> None:
+    def _count_unread(self) -> None:
         """Count an answer that the client has not made room for."""
         if self._reply.writable:
             return
@@ -419,7 +419,7 @@ class ConsumeStream:
                 self._fail(error)
             return
         if not self.closed:
-            self._owe()
+            self._count_unread()
             self._reply.send(
                 pb.ConsumeResponse(
                     confirmed=pb.Confirmed(

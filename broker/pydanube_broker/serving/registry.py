@@ -195,8 +195,8 @@ class Registry:
         """Every concrete topic, in no order."""
         return list(self._topics.values())
 
-    def buried(self) -> Sequence[TopicTombstone]:
-        """Deleted topics that may come back, of those that are this broker's."""
+    def restorable(self) -> Sequence[TopicTombstone]:
+        """Return the deleted topics that may come back, of those that are this broker's."""
         found = self.catalog.buried_topics.items()
         return [
             each for topic_id, each in found if not self.ownership.several or self.ownership.is_mine(topic_id)

@@ -14,7 +14,7 @@ from pydanube_broker.subscription.terms import ConsumerTerms
 Place: TypeAlias = Any  # a `Chunk`; to import it would close a circle over `Consumer`, which has one of these
 
 
-class Untaken:
+class Unhandled:
     """Messages sent to a consumer that wait in its buffer, in the order of sending.
 
     A consumer that reports says how many messages of its session its application was handed; the order of sending tells
@@ -104,7 +104,7 @@ class Consumer:
         "credit_returns", "delivered", "expired", "has_answered", "in_flight", "keeps", "key_filters",
         "max_extend_ms", "name", "paused", "recall_at_ms", "refresh_at_ms", "reports", "resumed", "session",
         "single", "slot_index", "standing", "standing_since_ms", "took_at_ms", "trial_at_ms", "trials",
-        "untaken",
+        "unhandled",
     )  # fmt: skip
 
     def __init__(
@@ -127,7 +127,7 @@ class Consumer:
         self.reports = terms.reports
         # What was taken is kept so long while the consumer is heard of
         self.max_extend_ms = terms.max_extend_ms
-        self.untaken = Untaken()  # what waits in its buffer, if it reports
+        self.unhandled = Unhandled()  # what waits in its buffer, if it reports
         self.took_at_ms = -1  # when it last said that its application takes messages
         self.keeps: Sequence[tuple[int, int, int | None]] = ()  # absent: what is kept for it, see `holdings`
         self.resumed = False  # it goes on with what was kept for it

@@ -192,7 +192,7 @@ class Members:
 
     def _renew(self, consumer: Consumer, reason: SessionReason) -> Effect:
         consumer.session = next(self._sessions)
-        consumer.untaken.clear()
+        consumer.unhandled.clear()
         return self._session_started(consumer, reason)
 
     def _session_started(self, consumer: Consumer, reason: SessionReason) -> SessionStarted:

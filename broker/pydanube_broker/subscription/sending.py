@@ -139,17 +139,17 @@ class Sending:
         """A plan for unseen messages that are then spread over all consumers with credit."""
         window = self._window
         end = window.fresh_limit(self.end)
-        dealt = self._dealt()
-        if not dealt or window.next >= end or room < 1:
+        takers = self._takers()
+        if not takers or window.next >= end or room < 1:
             return None
-        credit = sum(c.room_messages for c in dealt)
+        credit = sum(c.room_messages for c in takers)
         if self._members.slots is not None and not self._members.slots.filtered:
             # What is read for those without credit is queued at little cost. Reading only as much as there is credit
             # would give one of four consumers a quarter of that, then a quarter of the rest: thirty parts for one.
             credit *= len(self._members.consumers)
         most = SLICE_MESSAGES if self._members.slots is None else ROUTED_MESSAGES
         limit = min(credit, room, max_messages or most, most)
-        sizes = [c.credit_bytes for c in dealt]
+        sizes = [c.credit_bytes for c in takers]
         limited = [size for size in sizes if size is not None]
         plan = self._plan(None, ((window.next, end),), limit, window.fresh_count(), fresh=True)
         return plan._replace(max_bytes=sum(limited) if len(limited) == len(sizes) else None)
@@ -168,8 +168,8 @@ class Sending:
             fresh=fresh,
         )
 
-    def _dealt(self) -> list[Consumer]:
-        """The consumers with credit that one routed part may be dealt to, the next in turn first."""
+    def _takers(self) -> list[Consumer]:
+        """Return the consumers with credit that one routed part may be spread over, the next in turn first."""
         turns = self._members.consumers[self._turn :] + self._members.consumers[: self._turn]
         return [c for c in turns if c.has_credit][:MAX_ROUTED]
 
@@ -312,7 +312,7 @@ class Sending:
             return self._routed_by_key(
                 self._members.slots, plan, ranges, next_offset, now_ms, slots, keys, sizes
             )
-        consumers = self._dealt()
+        consumers = self._takers()
         who, turn = round_robin(consumers, messages, sizes)
         if len(who) < messages:
             ranges = head_of(ranges, len(who))

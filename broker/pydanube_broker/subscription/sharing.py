@@ -31,23 +31,23 @@ def next_recall(type: SubscriptionType, members: Members, now_ms: int) -> Recall
         return None
     consumers = members.consumers
     aside = [
-        one for one in consumers if one.set_aside and one.untaken.messages and now_ms >= one.recall_at_ms
+        one for one in consumers if one.set_aside and one.unhandled.messages and now_ms >= one.recall_at_ms
     ]
     if not aside and (len(consumers) < 2 or not any(map(_idle, consumers))):
         return None
-    holders = aside or [one for one in consumers if one.untaken.messages and now_ms >= one.recall_at_ms]
+    holders = aside or [one for one in consumers if one.unhandled.messages and now_ms >= one.recall_at_ms]
     if not holders:
         return None
-    holder = max(holders, key=lambda one: one.untaken.messages)
-    total = sum(one.untaken.messages for one in consumers)
+    holder = max(holders, key=lambda one: one.unhandled.messages)
+    total = sum(one.unhandled.messages for one in consumers)
     takers = sum(one.has_credit or one is holder for one in consumers)
     fair = 0 if aside else total // takers
-    wanted = min(holder.untaken.messages - fair, RECALL_MESSAGES)
+    wanted = min(holder.unhandled.messages - fair, RECALL_MESSAGES)
     if wanted < 1:
         return None
     holder.recall_at_ms = now_ms + RECALL_PAUSE_MS
     ranges: list[Range] = []
-    for chunk, sent in reversed(holder.untaken.parts()):
+    for chunk, sent in reversed(holder.unhandled.parts()):
         # what was acknowledged or has come back is not there any more
         mask = 0
         for flight in chunk.flights:

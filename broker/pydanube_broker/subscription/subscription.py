@@ -391,7 +391,7 @@ class Subscription(Sending):
         if consumer is None or not consumer.reports:
             return []
         consumer.date_answers(now_ms)
-        handed_out = consumer.untaken.take(total)
+        handed_out = consumer.unhandled.take(total)
         if handed_out or busy:
             consumer.took_at_ms = now_ms
         for chunk, mask in handed_out:
@@ -417,7 +417,7 @@ class Subscription(Sending):
             self._window.make_ready(flight.chunk, mask)
         consumer = self._current(consumer_id, session)
         if consumer is not None and back:
-            consumer.untaken.given_back(back)
+            consumer.unhandled.given_back(back)
         return sum(mask.bit_count() for mask in back.values())
 
     def next_recall(self, now_ms: int) -> Recall | None:

@@ -245,7 +245,7 @@ class Window:
         if chunk.not_first is not NOT_FIRST:
             chunk.sent_again(mask)
         if consumer.reports:
-            consumer.untaken.sent(chunk, mask)
+            consumer.unhandled.sent(chunk, mask)
         if chunk.flights:
             last = chunk.flights[-1]
             same = last.consumer is consumer and last.taken is not consumer.reports

@@ -27,11 +27,11 @@ from pydanube_broker.cluster.tombstone_records import TopicTombstone
 from pydanube_broker.long_work import LongWork
 from pydanube_broker.settings import Settings
 from pydanube_broker.tier.adopting import adopt
-from pydanube_broker.tier.buried import BuriedTopics
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.cold_lag import ColdLag
 from pydanube_broker.tier.cold_reads import ColdReads
 from pydanube_broker.tier.collecting import Collector
+from pydanube_broker.tier.deleted_topics import DeletedTopics
 from pydanube_broker.tier.disk_room import DiskRoom, Measure, shares_disk
 from pydanube_broker.tier.flushing import Due, Flusher
 from pydanube_broker.tier.holding import StoreHold
@@ -75,14 +75,14 @@ class Tier:
         shared: bool = False,
         was_deleted: Callable[[int], bool] = lambda topic_id: False,
         disk: Measure = lambda: (None, 0),
-        buried: Callable[[], Iterable[TopicTombstone]] = tuple,
+        deleted: Callable[[], Iterable[TopicTombstone]] = tuple,
     ) -> None:
         self.options = store_options(settings, folder, spool=broker_id)
         self.room = DiskRoom(folder, disk)
         self._folder = folder
         self.missing = missing_extra(self.options)
         self.catalog = ObjectCatalog(metadata, wall_ms=now_ms, moment=_moment)
-        self._buried = BuriedTopics(hub, self.catalog, buried)
+        self._deleted_topics = DeletedTopics(hub, self.catalog, deleted)
         self.child = TierChild(self.options)
         self.hold = StoreHold(
             self.options,
@@ -256,7 +256,7 @@ class Tier:
             return []
         now, found, backlog = now_ms(), [], 0
         oldest: int | None = None
-        topics = {topic.topic_id: topic for topic in await self._buried.look()} | self._hub.topics
+        topics = {topic.topic_id: topic for topic in await self._deleted_topics.look()} | self._hub.topics
         forced = self._holding_up(topics)
         for i, topic in enumerate(topics.values()):
             if i % _SLICE == _SLICE - 1:

@@ -214,7 +214,7 @@ async def test_a_deleted_topic_of_a_removed_broker_comes_back_with_what_was_tier
     lost = await gone(cluster, 3)
     await cluster.brokers[1].port.remove_broker(lost)
     registry = cluster.brokers[1].registry
-    await until(lambda: any(broker.registry.buried() for broker in cluster.brokers.values()))
+    await until(lambda: any(broker.registry.restorable() for broker in cluster.brokers.values()))
     await registry.restore("c1")
     await assert_taken_over(cluster, "t", said=True)
 

@@ -88,7 +88,7 @@ async def test_a_deleted_topic_goes_with_its_owners_drain(cluster: SeveralBroker
     me, office = broker_id(owner), owner.registry.ownership.office
     await owner.port.unload()
     await until(lambda: office.members[me].state.value == "drained")
-    assert not owner.registry.buried()
+    assert not owner.registry.restorable()
     number = next(n for n, broker in cluster.brokers.items() if broker is owner)
     await cluster.stop(number)
     last = next(iter(cluster.brokers.values()))

@@ -210,7 +210,7 @@ class ReceiveStream:
         known = self._known
         assert known is not None, "only attached consumers are delivered to"
         self._frames.append(frame.encode(known.topic, self._decoded, self._plane.ownership.me.broker_url))
-        self._owe(frame.stored_bytes)
+        self._count_owed(frame.stored_bytes)
         self._pace.took_out(frame.messages, frame.stored_bytes)
         if len(self._frames) == 1 and self._feed():
             self._plane.engine.turns.wake(self)
@@ -231,7 +231,7 @@ class ReceiveStream:
                 message = next(frames[0], None)
                 if message is None:
                     frames.popleft()
-                    self._owe(-self._owed)
+                    self._count_owed(-self._owed)
                 else:
                     reply.send(message)
         except Exception:
@@ -241,13 +241,13 @@ class ReceiveStream:
             return False
         return bool(frames)
 
-    def _owe(self, count: int) -> None:
+    def _count_owed(self, count: int) -> None:
         self._owed += count
         self._reply.owes(count)
 
     def _drop_frames(self) -> None:
         self._frames.clear()
-        self._owe(-self._owed)
+        self._count_owed(-self._owed)
 
     def _flowing(self) -> None:
         if self._pump is not None and self.writable:

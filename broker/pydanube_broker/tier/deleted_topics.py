@@ -36,7 +36,7 @@ class _Options:
         return self.spec.settings
 
 
-class _Buried:
+class _Deleted:
     """A topic that nobody serves, as the flusher asks it."""
 
     subscriptions: MappingProxyType[str, Any] = MappingProxyType({})
@@ -69,7 +69,7 @@ class _Buried:
         self.state.tiered_offset = max(self.state.tiered_offset, offset)
 
 
-class BuriedTopics:
+class DeletedTopics:
     """Deleted topics whose last messages still go to the tier. Single user: the loop."""
 
     def __init__(
@@ -78,7 +78,7 @@ class BuriedTopics:
         self._hub = hub
         self._catalog = catalog
         self._tombstones = tombstones
-        self._known: dict[int, _Buried] = {}
+        self._known: dict[int, _Deleted] = {}
 
     async def look(self) -> list[Topic]:
         """Those that have something in the journal alone."""
@@ -102,7 +102,7 @@ class BuriedTopics:
                 state.tiered_offset = max(state.tiered_offset, held.head.tiered_offset)
                 state.start_offset = max(state.start_offset, held.head.start_offset)
             if self._waits(tombstone.topic_id):
-                self._known[tombstone.topic_id] = _Buried(self._hub, tombstone, state, epoch)
+                self._known[tombstone.topic_id] = _Deleted(self._hub, tombstone, state, epoch)
         # They have all that a flush asks of a topic, and nothing of what serving one takes.
         return [cast("Topic", each) for each in self._known.values()]
 
