@@ -171,6 +171,8 @@ class _Release:
                 self._say(f"objects go to {target.url}")
                 copying = partial(copy_objects, left=_OF_SEVERAL)
                 await anyio.to_thread.run_sync(copying, shared, target, cluster, self._say)
+            elif cluster:
+                await anyio.to_thread.run_sync(self._disown, cluster)
             there = await anyio.to_thread.run_sync(sizes_below, target, cluster) if cluster else {}
             await check_listed(self._etcd, there, target.url)
             await self._mark(identity, revision)
@@ -180,6 +182,12 @@ class _Release:
         replace(self._home, released=True).write(self._folder)
         log.info("cluster_released", extra={"cluster_id": self._home.cluster_id})
         return replace(done, url=target.url, keys=count, objects=len(there), object_bytes=sum(there.values()))
+
+    def _disown(self, cluster: str) -> None:
+        """What a lone broker left in the directory before it was adopted is not taken for the store, where `tier.url` is forgotten. Blocking."""
+        left = LocalStore(self._folder / "objects")
+        for fact in list(left.list(f"{cluster}/owner")):
+            left.delete(fact.key)
 
     async def _check_home(self) -> tuple[Identity, Revision]:
         """Return the cluster's identity, and the revision of it. Raises `ClusterMismatch`: the directory is not of it, or of another time."""

@@ -92,6 +92,8 @@ async def test_the_last_of_several_goes_on_alone_and_may_come_again(cluster: Sev
     done = await release(settings)
     assert done.objects
     assert done.url == settings.tier.url
+    async with Broker(alone(folder_of(settings))) as broker:  # tier.url was forgotten
+        assert [reason.code for reason in broker.tier.reasons()] == ["TIER_STORE_EMPTY"]
     async with Broker(sharing(settings)) as broker:
         found = ids_of(broker)
         assert {name: found[name] for name in ids} == ids, "the audit has its name of a lone broker again"
