@@ -35,7 +35,7 @@ from pydanube_broker.relay.journey import BothWays, Journey, ManyAnswers, OneAns
 from pydanube_broker.relay.link import Link, Links
 from pydanube_broker.relay.membership import RELAYED, TOPIC, Membership, cluster_secret
 from pydanube_broker.rpc.calls import OneRequest
-from pydanube_broker.rpc.stream_calls import ServerStreamCall, StreamCall
+from pydanube_broker.rpc.stream_calls import GOES_ON, ServerStreamCall, StreamCall
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.settings import Settings
 from pydanube_broker.settings_security import Tls
@@ -66,7 +66,7 @@ class Relay:
         self._away = False  # clients are to go where their topics are
         self._held: dict[TopicName | str, list[Journey]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._heads: dict[tuple[str, str, bytes, bytes], Headers] = {}
+        self._heads: dict[tuple[str, str, bytes, bytes, bool], Headers] = {}
         self._loop = asyncio.get_running_loop()
 
     # -- Elsewhere -------------------------------------------------------------------------------------------
@@ -219,7 +219,8 @@ class Relay:
         shown = authorization if isinstance(authorization, bytes) else authorization.encode()
         by_id = journey.topic is not None and call.method.path in BY_ID
         topic = quote(str(journey.topic)).encode() if by_id else b""
-        key = (journey.broker_url, call.method.path, shown, topic)
+        goes_on = isinstance(call, ServerStreamCall) and call.goes_on
+        key = (journey.broker_url, call.method.path, shown, topic, goes_on)
         found = self._heads.get(key)
         if found is None:
             if len(self._heads) >= _HEADS:
@@ -227,8 +228,10 @@ class Relay:
             found = self._heads[key] = self.make_head(*key)
         return found
 
-    def make_head(self, url: str, path: str, authorization: bytes = b"", topic: bytes = b"") -> Headers:
-        """The head of a request from this broker to another."""
+    def make_head(
+        self, url: str, path: str, authorization: bytes = b"", topic: bytes = b"", goes_on: bool = False
+    ) -> Headers:
+        """The head of a request from this broker to another. `goes_on`: see `ServerStreamReply`."""
         assert self.membership is not None
         ownership, parts = self._registry.ownership, urlsplit(url)
         receiver = next((each.broker_id for each in ownership.members() if each.broker_url == url), "")
@@ -243,6 +246,7 @@ class Relay:
             (b"x-danube-internal-broker", f"broker/{ownership.me.broker_id}".encode()),
             (RELAYED, self.membership.proof(receiver)),
             *(((TOPIC.encode(), topic),) if topic else ()),
+            *(((GOES_ON.encode(), b"1"),) if goes_on else ()),
             *(((b"authorization", authorization),) if authorization else ()),
         )
 

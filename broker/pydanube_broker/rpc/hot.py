@@ -80,6 +80,10 @@ class ServerStreamReply(Called, Protocol):
     @property
     def writable(self) -> bool: ...
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the client has had answers on it from another broker, or an earlier handler; to ask before `begin`."""
+
     def owes(self, count: int) -> None:
         """So many bytes more (or less) wait with the handler to be sent; they count as if they were queued."""
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 OBJECT_BYTES: Final = 48  # of a message beside its bytes
 EARLY_MESSAGES: Final = 16  # kept of a stream that has not answered yet: it may be another broker's
 EARLY_BYTES: Final = 64 << 10  # the largest of them
+#: in the head of a stream that another broker carries here, and that is open at its client
+GOES_ON: Final = "x-danube-goes-on"
 
 
 class _Streaming(Call):
@@ -114,6 +116,11 @@ class ServerStreamCall(_Streaming, OneRequest):
 
     LARGEST = COLD_BYTES
     WHOLE = False
+
+    @property
+    def goes_on(self) -> bool:
+        # Whoever says so of a stream that does not gets fewer of its own messages again, and nobody else's.
+        return self.stream.head_sent or any(name == GOES_ON for name, _ in self.head.metadata)
 
     def on_request(self, message: bytes) -> None:
         if self.method.elsewhere is not None:

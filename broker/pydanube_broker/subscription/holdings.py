@@ -1,8 +1,8 @@
 """What the consumers of a subscription hold while its topic goes to another broker, and its way into a window there. Pure.
 
 A consumer that holds something keeps its place at the next owner for `REJOIN_MS`: it is there without a connection, is sent
-nothing, and nobody else is sent what it holds. Whoever joins with its name and names its session goes on with all of it:
-nothing is sent again, and its answers count. When somebody else has the name, or the time is over, it is as if the consumer
+nothing, and nobody else is sent what it holds. Whoever joins with its name and names its session, or comes by the stream that
+was open (`ANY_SESSION`), goes on with all of it: nothing is sent again, and its answers count. When somebody else has the name, or the time is over, it is as if the consumer
 had left: what it held comes again, and counts as delivered once more, not as failed.
 
 What waits for its time (delays, retries) waits there too. The rest is unseen at the next owner, or ready again.

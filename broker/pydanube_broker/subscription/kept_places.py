@@ -38,8 +38,9 @@ class KeptPlaces:
         """
         keyed = self._members.slots is not None
         for consumer in tuple(self._members.consumers):
-            if not (consumer.reports or consumer.absent or keyed):
-                self._members.leave(consumer.consumer_id)  # its client cannot go on with a session
+            if not (consumer.reports or consumer.single or consumer.absent or keyed):
+                # Its client cannot go on with a session, and its stream is not carried on.
+                self._members.leave(consumer.consumer_id)
         holdings = holdings_of(subscription_id, self._window, self._members.consumers, now_ms, keyed=keyed)
         if holdings is None:
             for consumer in tuple(self._members.consumers):

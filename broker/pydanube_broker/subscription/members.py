@@ -18,7 +18,7 @@ from pydanube_broker.subscription.effects import (
 from pydanube_broker.subscription.holdings import Holdings, go_on
 from pydanube_broker.subscription.routes.key_filters import check_key_filters
 from pydanube_broker.subscription.routes.key_slots import KeySlots
-from pydanube_broker.subscription.terms import ConsumerTerms
+from pydanube_broker.subscription.terms import ANY_SESSION, ConsumerTerms
 from pydanube_broker.subscription.window import Window
 
 
@@ -103,7 +103,7 @@ class Members:
                 self.slots.add(consumer, self._window)
             else:
                 self.slots.replace(old, consumer, self._window)
-        if old is not None and old.absent and old.session == terms.resumes:
+        if old is not None and old.absent and terms.resumes in (old.session, ANY_SESSION):
             go_on(self._window, old, consumer, now_ms)
             consumer.resumed = True
         elif old is not None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from pydanube_core.errors import InvalidArgument
+
+ANY_SESSION: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +22,8 @@ class ConsumerTerms:
         single: takes single messages (shared: strict round robin).
         key_filters: key-shared: globs with `*` and `?`; empty accepts every key.
         reports: it tells what its application takes (`taken`); what waits in its buffer is then not late.
-        resumes: its session at the topic's former owner, to go on with what it holds; 0: it holds nothing.
+        resumes: its session at the topic's former owner, to go on with what it holds; `ANY_SESSION`: the one that had
+            its name there; 0: it holds nothing.
         max_extend_ms: while it is heard of, what it has taken is kept for so long; below the timeout: no longer.
 
     Raises:

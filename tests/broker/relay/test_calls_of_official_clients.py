@@ -10,7 +10,16 @@ import pytest
 from pydanube_broker.broker import Broker
 from pydanube_core.names import TopicName
 
-from tests.broker.official.raw_client import CONSUMER, PRODUCER, SHARED, RawClient, Stream, code_of
+from tests.broker.official.raw_client import (
+    CONSUMER,
+    EXCLUSIVE,
+    KEY_SHARED,
+    PRODUCER,
+    SHARED,
+    RawClient,
+    Stream,
+    code_of,
+)
 from tests.broker.serving.test_moves_between_brokers import move
 from tests.broker.serving.test_several_brokers import create
 from tests.support.several_brokers import SeveralBrokers
@@ -60,7 +69,7 @@ async def test_clients_of_one_broker_notice_nothing_of_twenty_moves(cluster: Sev
     asked = cluster.brokers[1]
     name = await topic_elsewhere(cluster, asked, "t")
     topic = TopicName.parse(name)
-    sent, got, enough = 0, dict[bytes, None](), anyio.Event()
+    sent, got, enough = 0, list[bytes](), anyio.Event()
     async with RawClient(asked.broker_url) as client:
         producer = await client.create_producer(name)
         stream: Stream = await client.consume(name)
@@ -74,7 +83,7 @@ async def test_clients_of_one_broker_notice_nothing_of_twenty_moves(cluster: Sev
         async def consume() -> None:
             while True:
                 message: Any = await stream.next()
-                got[message.payload] = None
+                got.append(message.payload)
                 await client.ack(message)
 
         async def check() -> None:
@@ -94,10 +103,68 @@ async def test_clients_of_one_broker_notice_nothing_of_twenty_moves(cluster: Sev
                 enough.set()
             await until(lambda: len(got) == sent)
             group.cancel_scope.cancel()
-    assert list(got) == [b"%d" % n for n in range(sent)], "in order, each at least once"
+    assert got == [b"%d" % n for n in range(sent)], "in order, each once"
     stored = cluster.owner(name).registry.find(topic)
     assert stored is not None
     assert stored.commit == sent, "each stored once"
+
+
+async def _take(stream: Stream, count: int) -> list[Any]:
+    return [await stream.next() for _ in range(count)]
+
+
+@pytest.mark.parametrize("type", [EXCLUSIVE, SHARED, KEY_SHARED])
+async def test_a_stream_that_is_carried_on_keeps_what_its_client_holds(
+    cluster: SeveralBrokers, type: int
+) -> None:
+    """Over moves to other brokers and back to the one that the client knows; answers of before and between count."""
+    asked = cluster.brokers[1]
+    await asked.registry.create(
+        TopicName.parse("kept"), partitions=0, dispatch_strategy="reliable", here=True, must_be_new=True
+    )
+    name = "/default/kept"
+    targets = [cluster.brokers[2], cluster.brokers[3], asked]
+    async with RawClient(asked.broker_url) as client:
+        producer = await client.create_producer(name)
+        stream = await client.consume(name, type=type)
+        for n in range(40):
+            await client.send(name, producer, b"%d" % n)
+        held = await _take(stream, 40)
+        for n, target in enumerate(targets):
+            await move(cluster, name, target)
+            pump = target.registry.known(TopicName.parse(name)).subscriptions["s"]
+            for message in held[10 * n : 10 * n + 10]:
+                await client.ack(message)
+            await until(lambda pump=pump, n=n: pump.floor == 10 * n + 10)
+            await until(lambda pump=pump: pump.links)
+            await client.send(name, producer, b"after")
+            assert (await _take(stream, 1))[0].payload == b"after", "and nothing of before again"
+        stream.cancel()
+        await until(lambda: not pump.links)
+        again = await client.consume(name, type=type)
+        payloads = [message.payload for message in await _take(again, 13)]
+        assert sorted(payloads) == sorted([*(b"%d" % n for n in range(30, 40)), *[b"after"] * 3]), (
+            "a client that comes anew has lost what it held"
+        )
+
+
+async def test_a_client_that_comes_anew_during_a_move_is_sent_again_what_it_held(
+    cluster: SeveralBrokers,
+) -> None:
+    asked = cluster.brokers[1]
+    name = await topic_elsewhere(cluster, asked, "t")
+    async with RawClient(asked.broker_url) as client:
+        producer = await client.create_producer(name)
+        stream = await client.consume(name)
+        for n in range(5):
+            await client.send(name, producer, b"%d" % n)
+        await _take(stream, 5)
+        async with anyio.create_task_group() as group:
+            group.start_soon(move, cluster, name, cluster.others(name)[0])
+            stream.cancel()
+            again = await client.consume(name)
+            payloads = [message.payload for message in await _take(again, 5)]
+        assert payloads == [b"%d" % n for n in range(5)]
 
 
 async def test_a_broker_that_relays_proves_that_it_is_of_the_cluster_and_its_calls_go_no_further(

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mar
 
 SCENARIOS = Path(__file__).parents[2] / "conformance" / "official" / "scenarios.py"
 
-MOVES = 8  # after each, what the client had not acknowledged comes again, and it takes that one by one
+MOVES = 8
 
 
 async def run(cluster: SeveralBrokers, scenario: str, topic: str, *arguments: str) -> None:

@@ -14,7 +14,7 @@ from pydanube_broker.subscription.holdings import REJOIN_MS
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.policy import FailurePolicy
 from pydanube_broker.subscription.subscription import Subscription
-from pydanube_broker.subscription.terms import ConsumerTerms
+from pydanube_broker.subscription.terms import ANY_SESSION, ConsumerTerms
 from pydanube_core.errors import ConsumerBusy, NotDelivered
 
 from tests.broker.subscription.invariants import check
@@ -110,6 +110,25 @@ def test_who_rejoins_goes_on_with_what_it_holds(type: SubscriptionType) -> None:
     assert clients.core.floor == 10
     clients.core.grew(12)
     assert [offset for _, offset, _ in clients.pull()] == [10, 11]
+
+
+@ALL
+def test_whoever_comes_by_the_stream_that_was_open_goes_on_without_naming_a_session(
+    type: SubscriptionType,
+) -> None:
+    clients = Consumers(type, end=10)
+    carried = ConsumerTerms(window_messages=20, single=True, resumes=ANY_SESSION)
+    clients.core.join(1, "c1", 0, carried)
+    assert len(clients.pull()) == 10
+    clients.core.ack_delivered([(0, 1), (3, 4)], 0)
+    for _ in range(2):
+        clients.move()
+    assert clients.core.ack_delivered([(1, 2)], 0) == 1, "late, and before it is there again"
+    clients.core.join(1, "c1", 0, carried)
+    assert clients.core.places.resumed(1)
+    assert clients.pull() == []
+    assert clients.core.ack_delivered([(0, 10)], 0) == 7
+    assert clients.core.floor == 10
 
 
 @ALL

@@ -502,7 +502,7 @@ async def slow_reader(url: str, topic: str, count_text: str, producers_text: str
 
 
 async def moved(url: str, topic: str, count_text: str, producers_text: str) -> None:
-    """Many producers, one consumer, a topic that goes from broker to broker: no call fails, nothing is missed."""
+    """Many producers, one consumer, a topic that goes from broker to broker: no call fails, nothing is missed or comes twice."""
     count, producers = int(count_text), int(producers_text)
     client = await connect(url)
     made = [await producer(client, topic, f"p{i}") for i in range(producers)]
@@ -513,14 +513,15 @@ async def moved(url: str, topic: str, count_text: str, producers_text: str) -> N
             await made[index].send(str(number).encode())
 
     async def read() -> None:
-        seen = dict[int, None]()
+        seen = list[int]()
         while len(seen) < count:
             [message] = await take(inbox, 1)
-            seen[int(message.payload)] = None
+            seen.append(int(message.payload))
             await c.ack(message)
+        assert sorted(seen) == list(range(count)), "what the client held over a move came again"
         for index in range(producers):
             own = [number for number in seen if number % producers == index]
-            assert own == sorted(own), "first deliveries of one producer are in order"
+            assert own == sorted(own), "messages of one producer are in order"
 
     reading = asyncio.create_task(read())
     await asyncio.gather(*(write(index) for index in range(producers)))

@@ -10,7 +10,8 @@ What these clients make of the way a stream begins and ends (docs/research/data-
 * Where the topic is gone the consumer is told so by its next health check, and the stream ends shortly after: only so do
   all of them subscribe anew, and only once.
 
-A consumer takes part in its subscription while its stream is open. What it holds is free again when the stream is lost.
+A consumer takes part in its subscription while its stream is open. What it holds is free again when the stream is lost, but
+not where its topic moves: the stream is carried on (`relay`), its client still has the messages, and keeps them at the next owner.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from pydanube_core.errors import (
@@ -44,7 +46,7 @@ from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.rights_watch import Right
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.subscription.effects import SessionReason
-from pydanube_broker.subscription.terms import ConsumerTerms
+from pydanube_broker.subscription.terms import ANY_SESSION, ConsumerTerms
 from pydanube_broker.tenants.pace import Pace
 from pydanube_broker.topics.topic import now_ms
 
@@ -147,6 +149,7 @@ class ReceiveStream:
                     key_filters=known.filters_for(pump),
                     window_messages=self._plane.settings.delivery.max_unacked_messages,
                     single=True,
+                    resumes=ANY_SESSION if self._reply.goes_on else 0,
                 ),
             )
         except ConsumerBusy as error:
@@ -235,11 +238,25 @@ class ReceiveStream:
                 else:
                     reply.send(message)
         except Exception:
-            log.exception("delivery_failed", extra={"consumer": self.consumer_id})
-            self._drop_frames()
-            self.end(Internal("the broker could not read a message; see its log"))
+            self._failed()
             return False
         return bool(frames)
+
+    def _send_rest(self) -> bool:
+        """Send all that was delivered, whether the client reads or not: it is in memory either way. False: it ended the stream."""
+        try:
+            for message in chain.from_iterable(self._frames):
+                self._reply.send(message)
+        except Exception:
+            self._failed()
+            return False
+        self._drop_frames()
+        return True
+
+    def _failed(self) -> None:
+        log.exception("delivery_failed", extra={"consumer": self.consumer_id})
+        self._drop_frames()
+        self.end(Internal("the broker could not read a message; see its log"))
 
     def _count_owed(self, count: int) -> None:
         self._owed += count
@@ -272,8 +289,10 @@ class ReceiveStream:
         known = self._known
         match error:
             case NotOwner() | NoOwner():
-                # Carried on by the relay, in the next turn: whoever ends us goes through its consumers.
-                self._later(0, lambda: self._reply.end(error))
+                # Carried on by the relay, in the next turn: whoever ends us goes through its consumers. What was
+                # delivered is with the consumer at the next owner, and goes to the client before what comes from there.
+                if self._send_rest():
+                    self._later(0, lambda: self._reply.end(error))
             case TopicNotFound() | SubscriptionNotFound() if known is not None:
                 self._book.closing[self.consumer_id] = self
                 self._later(CLOSE_WAIT_S, lambda: self._reply.end(Unavailable(error.message)))
