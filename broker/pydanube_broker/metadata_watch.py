@@ -33,7 +33,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.membership import was_removed
 from pydanube_broker.data_dir import DataDir
-from pydanube_broker.health import Health
+from pydanube_broker.health import Health, Standstill
 from pydanube_broker.metadata_home import (
     IDENTITY,
     Home,
@@ -43,7 +43,6 @@ from pydanube_broker.metadata_home import (
     resident_of,
     was_put_back,
 )
-from pydanube_broker.standstill import Standstill
 
 log = logging.getLogger("pydanube.cluster")
 

@@ -39,6 +39,8 @@ from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack, Rises, Rounds
 from pydanube_broker.topics.topic import Topic, now_ms
 
+log = logging.getLogger("pydanube.observation")
+
 MOST_ROUNDS: Final = 128
 SLOW_FROM: Final = FSYNC_BUCKETS_S.index(0.5) + 1  # the first bucket of more than half a second
 
@@ -186,8 +188,6 @@ def consumer_samples(topic: Topic, pump: AnyPump, now_ms: int) -> list[ConsumerS
             )
     return found
 
-
-log = logging.getLogger("pydanube.observation")
 
 SLICE_S: Final = 0.002
 HEARTBEAT: Final = 12  # rounds after which observers are told of what did not change: a minute by default

@@ -32,6 +32,8 @@ from pydanube_broker.cluster.set_aside import Aside
 from pydanube_broker.schema import keys
 from pydanube_broker.schema.records import SubjectRecord, SubjectSpec, VersionRecord, VersionSpec, stored
 
+log = logging.getLogger("pydanube.schemas")
+
 
 class SchemaIndex:
     """All subjects and versions in memory: look-ups are immediate, changes go through the store first (`registry`)."""
@@ -137,8 +139,6 @@ def _suggesting_the_list(error: SchemaNotFound) -> SchemaNotFound:
         why="shows the subjects there are",
     )
 
-
-log = logging.getLogger("pydanube.schemas")
 
 _STORE_S: Final = 10.0
 _AGAIN_S: Final = 1.0  # after the store did not answer

@@ -22,6 +22,8 @@ from pydanube_broker.rpc.caller import Peer
 from pydanube_broker.security.book import SecurityBook
 from pydanube_broker.security.jwt_keys import JwtVerifier
 
+log = logging.getLogger("pydanube.security")
+
 MOST_ADDRESSES: Final = 4096  # that are remembered; the one that was quiet longest is forgotten for another
 FORGOTTEN_AFTER_S: Final = 60.0
 FREE: Final = 3  # failures that nobody waits for: a wrong file, an old environment
@@ -64,9 +66,6 @@ class FailedLogins:
             return 0.0
         doubled = min(found.count - FREE - 1, STEPS)
         return self._longest_s * float(2 ** (doubled - STEPS))
-
-
-log = logging.getLogger("pydanube.security")
 
 
 class Authenticator:

@@ -24,6 +24,8 @@ from pydanube_broker.tier.child import ChildDied, TierChild
 from pydanube_broker.tier.messages import unpack_batches
 from pydanube_broker.topics.topic import Topic
 
+log = logging.getLogger("pydanube.tier")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColdRange:
@@ -85,8 +87,6 @@ class ColdCache:
         for old in list(self._topics.get(topic_id, ())):
             self._remove(old)
 
-
-log = logging.getLogger("pydanube.tier")
 
 CACHE_BYTES: Final = 64 << 20
 CHUNK_BYTES: Final = 2 << 20  # what one call of the child gives

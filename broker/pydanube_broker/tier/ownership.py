@@ -38,6 +38,8 @@ from pydanube_core.errors import Conflict, StoreOwned
 from pydanube_storage.metadata import Absent, GuardFailed, KeyRange, MetadataStore, ModRevision, Put, Revision
 from pydanube_storage.objects import OwnerMark
 
+log = logging.getLogger("pydanube.tier")
+
 TIER: Final = KeyRange.prefix("/tier/")  # what the metadata knows of its store
 OWNER: Final = "/tier/owner"
 _STORE: Final = "/tier/store"
@@ -49,9 +51,6 @@ class Verdict(StrEnum):
     EMPTY = "empty"
     OTHER = "other"
     NEWER = "newer"
-
-
-log = logging.getLogger("pydanube.tier")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

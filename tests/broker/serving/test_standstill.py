@@ -13,8 +13,8 @@ from pydanube_broker import metadata_watch
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.keys import removed_key
+from pydanube_broker.health import LONGEST_STANDSTILL_MS, Standstill
 from pydanube_broker.settings import Data, Metadata, Server, Settings, Tier
-from pydanube_broker.standstill import LONGEST_MS, Standstill
 from pydanube_core.errors import ClusterError, Fenced, Unavailable
 from pydanube_storage.metadata import Put
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
@@ -45,7 +45,7 @@ async def stand_still(broker: Broker) -> None:
     await until(lambda: broker.health.standstill is not None)
     standstill: Any = broker.health.standstill
     clock = standstill._now_ms
-    standstill._now_ms = lambda: clock() + LONGEST_MS + 1
+    standstill._now_ms = lambda: clock() + LONGEST_STANDSTILL_MS + 1
 
 
 def refusal(broker: Broker) -> ClusterError | None:
@@ -59,13 +59,13 @@ def refusal(broker: Broker) -> ClusterError | None:
 def test_a_gap_is_noticed_by_whoever_looks_first_and_refuses_until_it_was_asked_after() -> None:
     now_ms, away = 0, False
     standstill = Standstill(lambda: now_ms, lambda: away)
-    now_ms += LONGEST_MS
+    now_ms += LONGEST_STANDSTILL_MS
     assert standstill.look() is None
-    now_ms += LONGEST_MS + 1
+    now_ms += LONGEST_STANDSTILL_MS + 1
     assert isinstance(standstill.look(), Unavailable)
     assert standstill.noticed.is_set()
     first, away = standstill.number, True  # found out by whoever asks now
-    now_ms += LONGEST_MS + 1  # stopped once more, behind the answer
+    now_ms += LONGEST_STANDSTILL_MS + 1  # stopped once more, behind the answer
     standstill.settled(first)
     assert isinstance(standstill.look(), Unavailable)
     assert not standstill.was_without_metadata, "it had its lease when it stood still first"
