@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 import anyio
+from pydanube_core.balance import Resource
 from pydanube_core.errors import ClusterError, DiskFull, Draining, NotImplementedYet
 from pydanube_core.facts import Reason
 from pydanube_core.services import AUTH_SERVICE, OPS, STREAM
@@ -256,7 +257,7 @@ class Broker(BrokerParts):
         """Start what runs until the broker stops."""
         self.spawn(self._maintain())
         self.spawn(self.following.run())
-        self.spawn(self.moves.run(self.tier))
+        self.spawn(self.moves.run(self.tier, self._busy))
         await self.ownership.office.open()
         self.spawn(look_after(store, self.data_dir, self.health))
         if self.locks is not None:
@@ -433,6 +434,15 @@ class Broker(BrokerParts):
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    def _busy(self) -> Mapping[str, float] | None:
+        """How busy this broker is: a share of its processors, bytes a second; None before that was measured."""
+        rates = self.load_meter.rates()
+        if rates is None:
+            return None
+        cpus = machine_of(str(self.data_dir.broker_id), self.ownership.incarnation).cpus or 1
+        load: dict[str, float] = dict(rates.broker.items())
+        return load | {Resource.CPU: rates.broker[Resource.CPU] / cpus}
 
     async def _maintain(self) -> None:
         """Retention, the journal's clean-up and open questions to the metadata, every few seconds, whatever fails."""

@@ -78,7 +78,10 @@ class BrokerParts:
     def address(self) -> BrokerAddress:
         """Return who this broker is and where it is reached, once its ports are bound."""
         return BrokerAddress(
-            broker_id=str(self.data_dir.broker_id), broker_url=self.broker_url, admin_url=self.admin_url
+            broker_id=str(self.data_dir.broker_id),
+            broker_url=self.broker_url,
+            admin_url=self.admin_url,
+            zone=self.settings.server.zone,
         )
 
     @property

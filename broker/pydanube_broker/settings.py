@@ -68,6 +68,11 @@ class Server(Section):
         default=None,
         description="of several brokers: one address that stands for all of them; clients dial it alone",
     )
+    zone: Text = Field(
+        default="",
+        description="of several brokers: what fails together with this one, as a rack or a zone of a cloud; partitions of "
+        "a topic spread over zones",
+    )
     peer_memory_bytes: Size = Field(
         default=256 << 20,
         description="memory for what connected clients send by halves and do not read, all together",

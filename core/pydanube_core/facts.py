@@ -305,6 +305,7 @@ class BrokerAddress:
     broker_id: str
     broker_url: str
     admin_url: str
+    zone: str = ""
     state: str = ""  # as it is registered: starting, active, draining, drained; empty where that is not asked
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import Field
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import InvalidArgument, LastBroker, Unavailable
-from pydanube_core.facts import BrokerFacts, RemovalFacts
+from pydanube_core.facts import BrokerAddress, BrokerFacts, RemovalFacts
 from pydanube_core.units import format_time, parse_moment_ms
 
 from pydanube_admin.engine.context import Context
@@ -63,6 +63,7 @@ class BrokerItem(Result):
     broker_id: str
     state: str  # starting | active | draining | drained
     is_leader: bool
+    zone: str | None  # its setting server.zone
     version: str
     uptime_s: float
     topics: int
@@ -185,14 +186,15 @@ async def _this(context: Context, broker_id: str | None) -> BrokerFacts:
 async def list_brokers(context: Context, request: SortedListRequest) -> Page[BrokerItem]:
     leading, matches = await context.port.leader(), glob(request.filter)
     found = [facts for facts in await context.port.statuses() if matches(facts.broker_id)]
-    states = {each.broker_id: each.state for each in await context.port.members()}
+    members = {each.broker_id: each for each in await context.port.members()}
     return await page_of(
         context,
         BrokerItem,
         found,
         lambda each: BrokerItem.of(
             each,
-            state=_state(each, states.get(each.broker_id, "")),
+            state=_state(each, members.get(each.broker_id)),
+            zone=_zone(members.get(each.broker_id)),
             is_leader=leading is not None and each.broker_id == leading.broker_id,
             uptime_s=round(each.uptime_s, 3),
         ),
@@ -202,10 +204,14 @@ async def list_brokers(context: Context, request: SortedListRequest) -> Page[Bro
     )
 
 
-def _state(facts: BrokerFacts, registered: str) -> str:
+def _zone(registered: BrokerAddress | None) -> str | None:
+    return None if registered is None else registered.zone or None
+
+
+def _state(facts: BrokerFacts, registered: BrokerAddress | None) -> str:
     if any(reason.code == "DRAINING" for reason in facts.reasons):
         return "draining"
-    return registered or "active"
+    return (registered.state if registered else "") or "active"
 
 
 @operation(

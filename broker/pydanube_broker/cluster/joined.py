@@ -1,6 +1,6 @@
 """A broker among several on one metadata store: registered under a lease, told of all members and assignments by watch.
 
-Whoever makes a topic assigns it, to the one of two members picked at random that has fewer topics; the first assignment is
+Whoever makes a topic assigns it, to a member that is chosen by zone and load (`choice`); the first assignment is
 guarded by absence, so of two who make one at once one decides. An assignment of a reliable topic never ends by itself:
 a lease only says who is alive. Without it this broker goes on with what it owns, and gives the lead up. The leader
 finishes what a crash left half-made, assigns what nobody has assigned, and gives non-reliable topics of members that are
@@ -15,15 +15,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from typing import Any, Final, Self
 
 import anyio
 from pydanube_core.errors import ClusterError, Conflict
 from pydanube_core.facts import BrokerAddress
+from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Event, EventKind, MetadataStore, Revision, read_all
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assigner, Assignment
+from pydanube_broker.cluster.choice import Standing, choose_owner, told_load
 from pydanube_broker.cluster.election import Election, ElectionState, Leadership
 from pydanube_broker.cluster.feed import Feed
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
@@ -52,12 +55,6 @@ Seen = Callable[[TopicId, Assignment | None, Revision], None]
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def choose_owner(members: Sequence[BrokerId], load: Mapping[BrokerId, int], draw: random.Random) -> BrokerId:
-    """Pure but for the draw: of two members picked at random the one with fewer topics. `members` is not empty."""
-    pair = members if len(members) <= 2 else draw.sample(list(members), 2)
-    return min(pair, key=lambda member: (load.get(member, 0), draw.random()))
 
 
 class JoinedBroker:
@@ -89,7 +86,9 @@ class JoinedBroker:
         self._seen = seen
         self._draw = draw or random.Random()
         self._me = BrokerId(int(me.broker_id))
-        identity = BrokerIdentity(broker_id=self._me, broker_url=me.broker_url, admin_url=me.admin_url)
+        identity = BrokerIdentity(
+            broker_id=self._me, broker_url=me.broker_url, admin_url=me.admin_url, zone=me.zone
+        )
         self._membership = Membership(
             store, identity, ttl_ms=lease_ms, wall_ms=wall_ms, state=BrokerState.STARTING
         )
@@ -97,12 +96,14 @@ class JoinedBroker:
         self._assigner = Assigner(store, aside=catalog.aside)
         self._places: dict[TopicId, Assignment] = {}
         self._mine: dict[TopicId, Assignment] = {}
+        self._changes = 0  # of assignments and members, as they are watched
         self.moving: set[TopicId] = set()  # those whose owner is about to be another
         self._load: Counter[BrokerId] = Counter()
         self._heading: Counter[BrokerId] = (
             Counter()
         )  # as `_load`, with what is on its way counted where it goes
         self._members: dict[BrokerId, MemberRecord] = {}
+        self._topics_then: dict[BrokerId, int] = {}  # when each told its load last
         self._gone: dict[BrokerId, MemberRecord] = {}  # where those were last that are not registered now
         self._assignments = Feed(store, keys.ASSIGNMENTS, read=self._read_places, take=self._take_place)
         self._member_feed = Feed(store, keys.MEMBERS, read=self._read_members, take=self._take_member)
@@ -184,7 +185,10 @@ class JoinedBroker:
         if record is None:
             return None
         return BrokerAddress(
-            broker_id=record.broker_id, broker_url=record.broker_url, admin_url=record.admin_url
+            broker_id=record.broker_id,
+            broker_url=record.broker_url,
+            admin_url=record.admin_url,
+            zone=record.zone,
         )
 
     def absent_owners(self) -> Mapping[BrokerId, int]:
@@ -218,6 +222,10 @@ class JoinedBroker:
         """Show the others another state: only an active broker is given topics. Raises `Conflict`, `StoreUnavailable`."""
         await self._membership.set_state(state, reason=reason)
 
+    async def tell_load(self, load: Mapping[str, float]) -> None:
+        """Show the others how busy this broker is. Raises `Conflict`, `StoreUnavailable`."""
+        await self._membership.tell_load(told_load(load))
+
     async def assign(self, topics: Sequence[TopicRecord], *, here: bool = False) -> list[Assignment]:
         """See that each topic has an owner, chosen now where there is none; returns those that are this broker's.
 
@@ -236,12 +244,18 @@ class JoinedBroker:
     async def _assign_first(
         self, topics: Sequence[TopicRecord], assigner: Assigner, *, here: bool = False
     ) -> None:
-        load = self._heading.copy()
         chosen: dict[BrokerId, list[TopicRecord]] = {}
-        candidates = self._active()
+        standings = {} if here else self._standings()
+        zones: dict[TopicName, Counter[str]] = {}
         for topic in topics:
-            owner = self._me if here or not candidates else choose_owner(candidates, load, self._draw)
-            load[owner] += 1
+            owner = self._me
+            if standings:
+                if topic.topic.base not in zones:
+                    zones[topic.topic.base] = self._zones_beside(topic)
+                owner = choose_owner(standings, zones[topic.topic.base], self._draw)
+                there = standings[owner]
+                standings[owner] = replace(there, topics=there.topics + 1)
+                zones[topic.topic.base][there.zone] += 1
             chosen.setdefault(owner, []).append(topic)
         for owner, those in chosen.items():
             member = self._members.get(owner)
@@ -252,6 +266,24 @@ class JoinedBroker:
     def _active(self) -> list[BrokerId]:
         return [broker for broker, member in self._members.items() if member.state is BrokerState.ACTIVE]
 
+    def _standings(self) -> dict[BrokerId, Standing]:
+        """Who takes topics, as far as is known here."""
+        return {
+            broker: Standing(
+                topics=self._heading[broker],
+                zone=self._members[broker].zone,
+                load=self._members[broker].load,
+                topics_then=self._topics_then.get(broker, 0),
+            )
+            for broker in self._active()
+        }
+
+    def _zones_beside(self, topic: TopicRecord) -> Counter[str]:
+        """How many other partitions of the same topic each zone has."""
+        parts = () if topic.parent is None else self.catalog.index.partitions(topic.parent)
+        owners = [place.heads_for for part in parts if (place := self._places.get(part.topic_id))]
+        return Counter(self._members[owner].zone for owner in owners if owner in self._members)
+
     def _note(self, made: Assignment) -> None:
         """Take an assignment in, unless one of a later epoch is known."""
         known = self._places.get(made.topic_id)
@@ -259,6 +291,7 @@ class JoinedBroker:
             self._set(made.topic_id, made)
 
     def _set(self, topic_id: TopicId, made: Assignment | None) -> None:
+        self._changes += 1
         former = self._places.pop(topic_id, None)
         self._mine.pop(topic_id, None)
         self.moving.discard(topic_id)
@@ -340,13 +373,17 @@ class JoinedBroker:
             await election.wait_until(ElectionState.LEADING)
             log.info("leading", extra={"broker_id": str(self._me)})
             before: set[TopicId] = set()
+            swept = -1  # how much had changed at the last look
             resumed = False
             while election.state is ElectionState.LEADING:
                 try:
                     if not resumed:
                         await self.catalog.resume()
                         resumed = True
-                    before = await self._sweep(election, before)
+                    changed = self._changes + self.catalog.index.changes
+                    # Else all have owners still: a look at ten thousand topics would find nothing
+                    if before or changed != swept:
+                        before, swept = await self._sweep(election, before), changed
                 except ClusterError as error:  # the next look is near
                     log.warning("sweep_failed", extra={"code": error.code})
                 await anyio.sleep(_SWEEP_S)
@@ -360,9 +397,9 @@ class JoinedBroker:
             assigner = Assigner(self._store, leadership=election.leadership, aside=self.catalog.aside)
             await self._assign_first([t for t in due if t.topic_id not in self._places], assigner)
             for topic in orphans:
-                alive = self._active()
-                if alive and self._is_lacking(topic):
-                    to = choose_owner(alive, self._heading, self._draw)
+                standings = self._standings()
+                if standings and self._is_lacking(topic):
+                    to = choose_owner(standings, self._zones_beside(topic), self._draw)
                     incarnation = Incarnation(self._members[to].incarnation)
                     with suppress(Conflict):  # deleted, or its owner is back
                         made = await assigner.assign(topic, to, incarnation=incarnation, take_over=True)
@@ -410,6 +447,7 @@ class JoinedBroker:
 
     async def _read_members(self) -> Revision:
         items, revision = await read_all(self._store, keys.MEMBERS)
+        self._changes += 1
         self._gone |= self._members
         self._members.clear()
         for item in items:
@@ -417,6 +455,7 @@ class JoinedBroker:
         return revision
 
     def _take_member(self, event: Event) -> None:
+        self._changes += 1
         broker_id = BrokerId(keys.number_in_key(event.key))
         if event.kind is EventKind.PUT:
             self._member(event.key, event.value)
@@ -425,5 +464,9 @@ class JoinedBroker:
             log.info("member_gone", extra={"broker_id": str(broker_id)})
 
     def _member(self, key: str, value: bytes) -> None:
+        broker_id = BrokerId(keys.number_in_key(key))
         with self.catalog.aside.reading(key):
-            self._members[BrokerId(keys.number_in_key(key))] = MemberRecord.from_json(value, key=key)
+            former, record = self._members.get(broker_id), MemberRecord.from_json(value, key=key)
+            self._members[broker_id] = record
+            if former is None or former.load != record.load:
+                self._topics_then[broker_id] = self._heading[broker_id]

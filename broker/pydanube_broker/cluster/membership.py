@@ -13,9 +13,9 @@ and must treat all its topics as gone (they may have been given away meanwhile).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, Self
 
@@ -68,6 +68,7 @@ class BrokerIdentity:
     broker_url: str
     admin_url: str
     metrics_url: str | None = None
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,8 @@ class MemberRecord(JsonRecord):
     reason: str
     registered_at_ms: int
     software: str = ""  # its version
+    zone: str = ""
+    load: Mapping[str, float] | None = None  # `choice.told_load`; None: it has not told yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +152,8 @@ class Membership:
         state: BrokerState = BrokerState.ACTIVE,
     ) -> None:
         self._state = state
+        self._load: Mapping[str, float] | None = None
+        self._showing = anyio.Lock()
         self._renewed = anyio.Event()
         self._store = store
         self._identity = identity
@@ -180,20 +185,30 @@ class Membership:
 
     async def set_state(self, state: BrokerState, *, reason: str) -> None:
         """Show another state. Raises `Conflict` if another life of this broker has registered, or it is gone."""
-        key = keys.member_key(self._identity.broker_id)
-        item = await self._store.get(key)
-        mine = self.registration
-        if item is None or MemberRecord.from_json(item.value, key=key).incarnation != mine.incarnation:
-            raise Conflict(
-                f"broker {mine.broker_id} is no longer registered as incarnation {mine.incarnation}",
-                broker_id=str(mine.broker_id),
-                incarnation=mine.incarnation,
-            )
-        record = self._record(mine.incarnation, state, reason)
-        await self._store.transact(
-            [Put(key, record.to_json(), lease_id=mine.lease_id)], guards=[ModRevision(key, item.mod_revision)]
-        )
+        await self._show(lambda record: replace(record, state=state, reason=reason))
         self._state = state
+
+    async def tell_load(self, load: Mapping[str, float]) -> None:
+        """Show how busy this broker is, unless that was shown last. Raises as `set_state`."""
+        if load != self._load:
+            await self._show(lambda record: replace(record, load=load))
+            self._load = load
+
+    async def _show(self, change: Callable[[MemberRecord], MemberRecord]) -> None:
+        key, mine = keys.member_key(self._identity.broker_id), self.registration
+        async with self._showing:
+            item = await self._store.get(key)
+            record = None if item is None else MemberRecord.from_json(item.value, key=key)
+            if item is None or record is None or record.incarnation != mine.incarnation:
+                raise Conflict(
+                    f"broker {mine.broker_id} is no longer registered as incarnation {mine.incarnation}",
+                    broker_id=str(mine.broker_id),
+                    incarnation=mine.incarnation,
+                )
+            await self._store.transact(
+                [Put(key, change(record).to_json(), lease_id=mine.lease_id)],
+                guards=[ModRevision(key, item.mod_revision)],
+            )
 
     async def renewed_after(self, former: Registration) -> None:
         """Wait for a registration that follows one that was lost."""
@@ -313,6 +328,8 @@ class Membership:
             reason=reason,
             registered_at_ms=self._wall_ms(),
             software=software.version(),
+            zone=identity.zone,
+            load=self._load,
         )
 
 

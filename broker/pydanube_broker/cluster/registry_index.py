@@ -44,6 +44,7 @@ class RegistryIndex:
     """Namespaces, topics, partitioned topics and subscriptions by name and by id."""
 
     def __init__(self) -> None:
+        self.changes = 0  # that were taken in
         self.spelled = TopicNames()  # topics as users know them: of a partitioned one its own name
         self._revisions: dict[str, Revision] = {}  # key → last change
         self._namespaces: dict[str, NamespaceRecord] = {}
@@ -93,6 +94,7 @@ class RegistryIndex:
         else:
             return
         self._revisions[item.key] = item.mod_revision
+        self.changes += 1
 
     def remove(self, key: str, revision: Revision) -> None:
         """Take out a key that was deleted at that revision."""
@@ -100,6 +102,7 @@ class RegistryIndex:
             return
         if self._revisions.pop(key, None) is None:
             return
+        self.changes += 1
         if key in keys.TOPICS:
             topic = self._topics.pop(keys.topic_of_key(key))
             self._names.pop(topic.topic_id, None)

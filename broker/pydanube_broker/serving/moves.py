@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -76,8 +76,12 @@ class Moves:
         else:
             self._mover.see(topic_id, assignment, revision)
 
-    async def run(self, tier: Tier) -> None:
-        """Carry out moves, until it is cancelled; nothing to do for a broker alone."""
+    async def run(self, tier: Tier, load: Callable[[], Mapping[str, float] | None]) -> None:
+        """Carry out moves, until it is cancelled; nothing to do for a broker alone.
+
+        Args:
+            load: says how busy this broker is (`cluster.choice`), for whoever makes a topic; None while it is not known.
+        """
         office = self._registry.ownership.office
         if not isinstance(office, JoinedBroker):
             return
@@ -108,9 +112,19 @@ class Moves:
                 group.start_soon(self._lead, office, fragments)
                 group.start_soon(self._drain, office)
                 group.start_soon(self._keep_states)
+                group.start_soon(self._tell_load, office, load)
         finally:
             with anyio.CancelScope(shield=True):
                 await writer.aclose()
+
+    async def _tell_load(self, office: JoinedBroker, load: Callable[[], Mapping[str, float] | None]) -> None:
+        while True:
+            await anyio.sleep(_SAY_S)
+            if (found := load()) is not None:
+                try:
+                    await office.tell_load(found)
+                except ClusterError as error:  # the next minute is near
+                    log.warning("load_not_told", extra={"code": error.code})
 
     async def _keep_states(self) -> None:
         while True:

@@ -13,6 +13,13 @@ import anyio
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
+from pydanube_broker.cluster import joined
+from pydanube_broker.cluster.election import Election, ElectionState
+from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.cluster.joined import JoinedBroker
+from pydanube_broker.cluster.records import TopicRecord
+from pydanube_broker.cluster.registry_index import RegistryIndex
+from pydanube_broker.settings import Settings
 from pydanube_broker.tier import holding
 from pydanube_core.errors import ClusterError, NotOwner, TierNotShared
 from pydanube_core.generated import danube_pb2 as pb
@@ -76,6 +83,67 @@ async def test_partitions_of_one_topic_are_spread(cluster: SeveralBrokers) -> No
     name = TopicName.parse("many")
     await until(lambda: sum(len(b.registry.parts(name)[1]) for b in cluster.brokers.values()) == 9)
     assert all(len(b.registry.parts(name)[1]) in range(1, 6) for b in cluster.brokers.values())
+
+
+async def test_partitions_are_even_over_zones_and_others_hear_who_is_busy(
+    etcd: EtcdMembers, tmp_path: Path
+) -> None:
+    zones = {"broker-1": "a", "broker-2": "a", "broker-3": "b"}
+
+    def in_a_zone(settings: Settings) -> Broker:
+        assert settings.data.dir is not None
+        zone = zones[settings.data.dir.name]
+        server = settings.server.model_copy(update={"zone": zone})
+        return Broker(settings.model_copy(update={"server": server}))
+
+    async with several_brokers(etcd, tmp_path, in_a_zone) as cluster:
+        await create(cluster.brokers[1], "wide", partitions=8)
+        await until(lambda: sum(broker.registry.count for broker in cluster.brokers.values()) == 8)
+        assert cluster.brokers[3].registry.count == 4
+        shown = {each.broker_id: each.zone for each in await cluster.brokers[2].port.members()}
+        assert shown == {str(b.data_dir.broker_id): zones[f"broker-{n}"] for n, b in cluster.brokers.items()}
+        busy = cluster.brokers[1].registry.ownership.office
+        assert isinstance(busy, JoinedBroker)
+        await busy.tell_load({"network_in": 1e9, "network_out": 0.0, "cpu": 0.9})
+        busy_id = BrokerId(int(cluster.brokers[1].data_dir.broker_id))
+        office = cluster.brokers[2].registry.ownership.office
+        await until(lambda: office.members[busy_id].load == {"network_in": 1e9, "cpu": 0.9})
+        await office.open()
+        assert office.members[busy_id].zone == "a", (
+            "what a broker shows of itself stays when it shows another state"
+        )
+
+
+async def test_nothing_is_looked_over_while_nothing_changes(
+    etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joined, "_SWEEP_S", 0.01)
+    looks: list[Election] = []
+    over_all: list[RegistryIndex] = []
+    state, topics = Election.state, RegistryIndex.topics
+
+    def noted_look(election: Election) -> ElectionState:
+        looks.append(election)
+        assert state.fget is not None
+        found: ElectionState = state.fget(election)
+        return found
+
+    def noted_topics(index: RegistryIndex, namespace: str | None = None) -> list[TopicRecord]:
+        over_all.append(index)
+        return topics(index, namespace)
+
+    monkeypatch.setattr(Election, "state", property(noted_look))
+    monkeypatch.setattr(RegistryIndex, "topics", noted_topics)
+    async with several_brokers(etcd, tmp_path) as cluster:
+        await create(cluster.brokers[1], "wide", partitions=8)
+        await until(lambda: sum(broker.registry.count for broker in cluster.brokers.values()) == 8)
+        begun = len(looks)
+        await until(lambda: len(looks) > begun + 50)  # by then the leader has seen the last change
+        before, begun = len(over_all), len(looks)
+        await until(lambda: len(looks) > begun + 100)
+        assert len(over_all) == before
+        await create(cluster.brokers[2], "new")
+        await until(lambda: len(over_all) > before)
 
 
 async def test_messages_sent_through_one_broker_are_read_through_another(cluster: SeveralBrokers) -> None:

@@ -186,6 +186,7 @@ class BrokerItem(Result):
     broker_id: str
     state: str
     is_leader: bool
+    zone: str | None
     version: str
     uptime_s: float
     topics: int
