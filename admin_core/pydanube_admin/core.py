@@ -107,7 +107,7 @@ class AdminCore:
         own.watch_data_changes(self._data_changed)
 
     def _recorded(self, taken: DataChangesTaken) -> Iterator[Mapping[str, Any]]:
-        """What clients changed, for the audit; what of it can be undone is kept for that under the same call."""
+        """Make audit records of what clients changed; what of it can be undone is kept for the undo under the same call."""
         named = [(new_id(CALL, self._now_ms()), change) for change in taken.changes]
         for call_id, change in named:
             if change.cursor is not None:
@@ -370,7 +370,7 @@ def _with_unseen(result: BaseModel, unseen: Mapping[str, str]) -> BaseModel:
 
 
 def _known_principal(port: ClusterPort) -> Principal | None:
-    """Who calls: with the locks on, whoever the credential names, whatever the call says; None: what it claims."""
+    """Return the caller that the credential proves, where the locks are on; None: the caller is whom the call claims."""
     identity = current_identity.get()
     if port.locks is None or identity is None or identity.method == "none":
         return None

@@ -92,7 +92,7 @@ class _Room:
 
 
 class HttpFace:
-    """The ASGI application.
+    """The ASGI application of the HTTP port.
 
     Args:
         rpc: answers `/rpc`. None: `/rpc` is 404.

@@ -215,7 +215,7 @@ class JsonRpc:
 
 
 def _fault_of(method: str, params: Mapping[str, Any]) -> ClusterError | None:
-    """What is wrong with the parameters of a method, if anything is."""
+    """Return what is wrong with the parameters of a method; None where nothing is."""
     try:
         parse_call(method, params)
     except NotImplementedYet:

@@ -41,12 +41,12 @@ def named(method: str, arguments: tuple[Any, ...], more: Mapping[str, Any]) -> d
 
 
 def arguments_to_json(method: str, arguments: Mapping[str, Any]) -> bytes:
-    """For `arguments_of`."""
+    """Encode the arguments of a method of the port, for `arguments_of`."""
     return _arguments(method)(**arguments).model_dump_json(exclude_unset=True).encode()
 
 
 def arguments_of(method: str, text: bytes) -> dict[str, Any]:
-    """Raises `InvalidArgument`."""
+    """Decode the arguments of a method of the port. Raises `InvalidArgument`: this version does not know them."""
     try:
         given = _arguments(method).model_validate_json(text or b"{}")
     except ValidationError as error:
@@ -58,12 +58,12 @@ def arguments_of(method: str, text: bytes) -> dict[str, Any]:
 
 
 def answer_to_json(method: str, answer: Any) -> bytes:
-    """For `answer_of`."""
+    """Encode what a method of the port returned, for `answer_of`."""
     return _answer(method).dump_json((answer,))
 
 
 def answer_of(method: str, text: bytes) -> Any:
-    """What the method returned there."""
+    """Decode what a method of another broker's port returned."""
     return _answer(method).validate_json(text)[0]
 
 
@@ -156,7 +156,7 @@ class Peers:
         return await self._carried(broker, call, why, timeout_s=FORWARD_S)
 
     async def _carried(self, broker: BrokerAddress, call: Any, why: str, *, timeout_s: float) -> bytes:
-        """What another broker answers to a call under our seal; `why` begins the error where it does not answer."""
+        """Return another broker's answer to a call under our seal; `why` begins the error where it does not answer."""
         if not broker.admin_url:
             raise Unavailable(
                 f"broker {broker.broker_id} has not been seen since this one started",
@@ -193,7 +193,7 @@ class Peers:
         *,
         timeout_s: float = DEADLINE_S,
     ) -> Any:
-        """What a method of another broker's port answers. Raises any `ClusterError`."""
+        """Ask a method of another broker's port, and return what it answers. Raises any `ClusterError`."""
         request = call_request(ASK + method, {}, principal="", face="")
         request.arguments = arguments_to_json(method, arguments)
         if self._port.locks is not None and (part_of := call_under_way.get()) is not None:
@@ -219,7 +219,7 @@ class Peers:
 
 
 def unseen() -> Mapping[str, str]:
-    """Who was asked in the work that is `noting`, and did not answer: why, by id."""
+    """Return the brokers that were asked in the work of `noting` and did not answer: why, by id."""
     return _not_seen.get() or {}
 
 
@@ -241,7 +241,7 @@ async def noting(work: Callable[[], Awaitable[Any]]) -> tuple[Any, dict[str, str
 
 
 def by_id(owners: Sequence[BrokerAddress | None]) -> dict[str, BrokerAddress]:
-    """Those that are known."""
+    """Return the owners that are known, by their ids."""
     return {owner.broker_id: owner for owner in owners if owner is not None}
 
 

@@ -113,7 +113,7 @@ class OpsClient:
 
     @property
     def principal(self) -> str:
-        """Whom calls name that name nobody else; empty where what is shown says it."""
+        """The principal of calls that name no other; empty where the credential that is shown says it."""
         if self._entry is None:
             return named_principal(self._principal, shows_identity=self._opened().shows_identity)
         caller = current_identity.get()  # of the request that this face answers

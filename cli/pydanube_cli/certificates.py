@@ -33,7 +33,7 @@ SLACK: Final = timedelta(hours=1)  # clocks of other machines may be behind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateFolder:
-    """Where the files are: the authority, and a pair each of server and client."""
+    """A folder with an authority, and a certificate and a key each of server and client."""
 
     path: Path
 

@@ -28,7 +28,7 @@ class Cluster:
 
 
 def clusters_file(env: Mapping[str, str]) -> Path:
-    """Where the named clusters stand."""
+    """Return the path of the file that names clusters."""
     if given := env.get("DANUBE_CLUSTERS"):
         return Path(given).expanduser()
     base = env.get("XDG_CONFIG_HOME")

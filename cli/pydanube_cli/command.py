@@ -22,10 +22,10 @@ from pydanube_core.units import parse_duration_s
 from pydanube_cli.overview import with_help
 
 
-def option(*words: str) -> Any:
-    """Declare a flag for `Annotated`: its names, what it takes, and what it is for."""
+def option(*words: str, min: int | None = None, max: int | None = None) -> Any:
+    """Declare a flag for `Annotated`: its names, what it takes, what it is for, and its bounds."""
     *names, takes, help = words
-    return typer.Option(*names, metavar=takes, help=help)
+    return typer.Option(*names, metavar=takes, help=help, min=min, max=max)
 
 
 TIMEOUT: Final = "10s"

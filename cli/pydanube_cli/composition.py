@@ -334,7 +334,7 @@ class _Stop:
         self._begin()
 
     def end(self, error: ClusterError) -> None:
-        """As a first signal, for a reason of the broker's own."""
+        """End the process as a first signal does, for a reason of the broker's own."""
         if not self._asked:
             self.error = error
             self._begin()

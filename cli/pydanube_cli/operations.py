@@ -116,7 +116,7 @@ def groups() -> dict[str, list[str]]:
 
 
 def run(group: str, words: Sequence[str], leading: Sequence[str]) -> int:
-    """Run `danube GROUP …`."""
+    """Run the words behind a group: print its help, or carry out the operation that they name."""
     here = {op.words[1]: op for op in OPERATIONS.values() if op.words[0] == group}
     if not words or words[0] in ("--help", "-h", "help"):
         print_group(group, "", {verb: operation.summary for verb, operation in here.items()})

@@ -114,7 +114,7 @@ def _run(report: str, common: Common, options: ReportOptions) -> dict[str, Any]:
 
 
 def _store(common: Common) -> dict[str, str | None]:
-    """Where the objects are: as the broker says, else as its settings here say."""
+    """Find the store of the objects: by what the broker says, else by its settings here."""
     from pydanube_admin.remote import call_sync
 
     try:

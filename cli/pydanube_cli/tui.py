@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuiOptions:
-    """Which screen, how it looks, and whether it changes anything."""
+    """The view to begin with, how it looks, and whether it may change anything."""
 
     view: Annotated[str, option("--view", "NAME", "Where to begin: overview, topics, 'topic orders' …")] = (
         "overview"

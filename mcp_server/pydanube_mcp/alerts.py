@@ -155,7 +155,7 @@ class AlertWatch:
                     group.start_soon(self._tell_one, connection)
 
     async def _tell_one(self, connection: Connection) -> None:
-        """Who does not take it in time reads nothing: it is not told again, and keeps nobody else waiting."""
+        """Send a cue to one session. One that does not take it in time is dropped, and keeps nobody else waiting."""
         taken = False
         with anyio.move_on_after(TELL_S):
             try:

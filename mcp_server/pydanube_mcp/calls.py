@@ -41,7 +41,7 @@ Outcome = dict[str, Any] | InputRequiredResult | TaskView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who calls what cluster, and how a person can be asked."""
+    """Makes calls on one cluster for one caller, and asks a person where that is needed."""
 
     client: OpsClient
     cluster: str | None

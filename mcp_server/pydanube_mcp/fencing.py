@@ -143,7 +143,7 @@ def _foreign(value: Any) -> Iterator[str]:
 
 
 def _clients(value: Any) -> Iterator[str]:
-    """What programs that connect call themselves, wherever it is."""
+    """Yield the names that connecting programs gave themselves, wherever they stand."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if isinstance(inner, str) and _is_a_clients(key, value):

@@ -140,7 +140,7 @@ def _not_needed(operation: Operation, name: str) -> bool:
 
 
 def _say_names_once(properties: dict[str, Any]) -> None:
-    """Of maps with the same keys the first says which; and of one that is as another tool takes it, that tool."""
+    """Leave out the names of keys that an earlier argument, or another tool of the same set, says already."""
     known: list[Any] = []
     for each in properties.values():
         names = each.get("propertyNames")

@@ -124,7 +124,7 @@ class RoomForSessions:
 
 
 class _Answer:
-    """What the application answers, passed on unless it is a refusal for want of room."""
+    """Passes the application's answer on, unless it is a refusal for want of room."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

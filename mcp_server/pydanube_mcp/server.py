@@ -322,7 +322,7 @@ class DanubeServer(MCPServer[Any]):
 
 
 def _principal(context: Context[Any, Any] | None) -> str | None:
-    """Whom an HTTP request claims to be for; the guard in front has checked its form."""
+    """Return the principal that an HTTP request claims; the guard in front has checked its form. None outside HTTP."""
     try:
         headers: Mapping[str, str] | None = context.headers if context is not None else None
     except ValueError:  # a context outside a request

@@ -51,7 +51,7 @@ class Skill:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """As `skills/list` shows it."""
+        """The entry of `skills/list`: address, front matter, and files with their digests."""
         return {
             "uri": f"{self.uri}/{MANIFEST}",
             "frontmatter": {"name": self.name, "description": self.description},

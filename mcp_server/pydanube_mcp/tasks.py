@@ -73,7 +73,7 @@ Request = ServerRequestContext[Any, Any]
 
 
 class Keeper(Protocol):
-    """Who answers for tasks. Those of another principal do not exist."""
+    """Answers for tasks. Those of another principal do not exist for a caller."""
 
     async def get(self, task_id: str, request: Request) -> TaskView | None: ...
 
@@ -169,7 +169,7 @@ class Tasks(Extension):
 
 
 def principal_of(request: ServerRequestContext[Any, Any]) -> str | None:
-    """Whom an HTTP request claims to be for; the guard in front has checked its form. None over stdio."""
+    """Return the principal that an HTTP request claims; the guard in front has checked its form. None over stdio."""
     headers = getattr(request.request, "headers", None)
     found = headers.get("danube-principal") if headers else None
     return None if found is None else str(found)

@@ -387,7 +387,7 @@ class Board(App[None]):
         self.bars()
 
     def bars(self) -> None:
-        """Draw header and footer."""
+        """Draw the line at the top and the one at the bottom."""
         look, filter = self.look, self.filter
         here = [look.letters(clean(each)) for each in (self.cluster.name, *self._crumbs())]
         fresh = freshness(self.standing, self.now_ms, self.refresh_s, paused=self.paused)

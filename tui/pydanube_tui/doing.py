@@ -95,7 +95,7 @@ class Doing(Board):
     async def _given(
         self, operation: Operation, title: str, fields: Sequence[Field]
     ) -> dict[str, Any] | None:
-        """What the person gives for the fields, asked for again where it is not of its type; None: the person left."""
+        """Ask the person for the fields, again where an answer is not of its type; None: the person left."""
         while (values := await self.push_screen_wait(Form(self.look, title, fields))) is not None:
             try:
                 return typed(operation, values)

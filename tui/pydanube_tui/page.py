@@ -46,7 +46,7 @@ class Target:
 
     @property
     def words(self) -> str:
-        """As it is typed after `:`."""
+        """The words by which the place is typed after `:`."""
         return " ".join([self.view, *(str(value) for value in self.arguments.values())])
 
 

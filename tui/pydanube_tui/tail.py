@@ -66,7 +66,7 @@ class Tail:
 
     @property
     def following(self) -> bool:
-        """Whether it reads on."""
+        """Whether it goes on reading, rather than stands."""
         return self._goes.is_set()
 
     def follow(self, on: bool) -> None:

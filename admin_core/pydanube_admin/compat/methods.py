@@ -27,8 +27,7 @@ from pydanube_admin.compat.asking import Asking, Metadata
 from pydanube_admin.compat.brokers import Brokers
 from pydanube_admin.compat.schemas import SchemaChanges
 from pydanube_admin.compat.security import Security
-from pydanube_admin.compat.subscriptions import Subscriptions
-from pydanube_admin.compat.topics import Namespaces, Topics
+from pydanube_admin.compat.topics import Namespaces, Subscriptions, Topics
 from pydanube_admin.core import AdminCore
 
 Serve = Callable[[bytes], Awaitable[bytes]]

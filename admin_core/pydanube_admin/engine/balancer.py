@@ -48,7 +48,7 @@ class BalanceOptions:
 
     @property
     def policy(self) -> Policy:
-        """What `assess` goes by."""
+        """The thresholds by which `assess` judges, from these options."""
         floors = {Resource.CPU: 0.05, Resource.NETWORK_IN: self.floor, Resource.NETWORK_OUT: self.floor}
         return Policy(max_moves=self.max_moves, floors=floors)
 
@@ -65,7 +65,7 @@ class Rhythm:
         self._settled_ms = 0
 
     def moved(self, topics: Iterable[str], now_ms: int) -> None:
-        """These go now."""
+        """Note that these topics are moved now."""
         self._moved |= dict.fromkeys(topics, now_ms)
         self._settled_ms = now_ms + int(SETTLING * self._options.interval_s * 1000)
 
@@ -144,7 +144,7 @@ class Balancer:
         self._kept: Judged | None = None
 
     async def judge(self) -> Judged:
-        """How it is now."""
+        """Judge how evenly the brokers are loaded now, and which moves would help."""
         reports, silent = await self._noting(self._port.loads)
         under_way = await self._port.moves()
         now = self._now_ms()

@@ -34,7 +34,7 @@ class Forecast:
 
     @property
     def ground(self) -> list[Any]:
-        """What a plan for it stands on, whoever is at work."""
+        """Return the state that a plan for it depends on, apart from what producers and consumers change."""
         basis = [list(self.diff), dict(self.blast_radius)] if self.basis is None else self.basis
         return [basis, self.effect]
 
@@ -57,7 +57,7 @@ def _digest(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What is known of a change that was made: the image of its forecast and its result as JSON (None: unknown)."""
+    """The traces of a change that was made: the image of its forecast, and its result as JSON (None: unknown)."""
 
     image: Mapping[str, Any]
     result: Mapping[str, Any] | None

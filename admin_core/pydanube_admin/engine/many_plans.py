@@ -144,7 +144,7 @@ def _shared(plan: Plan) -> dict[str, Any]:
 
 
 def _sums(plans: Sequence[Plan]) -> dict[str, int | None]:
-    """What all of them touch; unknown where one is."""
+    """Add up what the plans touch; a count is unknown where that of one plan is."""
     sums: dict[str, int | None] = {}
     for name in plans[0].blast_radius:
         counts = [plan.blast_radius[name] for plan in plans]

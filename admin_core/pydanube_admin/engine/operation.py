@@ -70,7 +70,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One operation.
+    """One operation, as it is declared.
 
     Its `handler` carries it out; a change also says what it would do (`forecast`) and how it is taken back (`undo`).
     `later_arguments` maps arguments of the interface that do not exist yet to the piece of work that brings them:
@@ -172,7 +172,7 @@ class Operation:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Of a list the fields by which its items are told apart; of anything else none."""
+        """The fields by which the items of a list are told apart; none where the result is no list."""
         items = self.result.model_fields.get("items")
         found: tuple[str, ...] = (
             () if items is None else getattr(get_args(items.annotation)[0], "identity", ())

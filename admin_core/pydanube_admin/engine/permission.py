@@ -54,7 +54,7 @@ def acting_for(port: ClusterPort | None, claimed: str) -> Iterator[None]:
 
 
 def calling() -> Identity | None:
-    """Who makes the call that is under way, be it for himself or for another."""
+    """Return the identity that makes the call under way, be it for itself or for another."""
     identity = current_identity.get()
     return identity if identity is None or identity.actor is None else identity.actor
 

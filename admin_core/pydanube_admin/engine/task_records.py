@@ -109,35 +109,26 @@ class Task(TaskItem):
 
 def task_item(record: TaskRecord, work: Sequence[Mapping[str, Any]]) -> TaskItem:
     """One of a list: without its result."""
-    return TaskItem(**_item(record, work))
+    return TaskItem.of(record, **_told(record, work))
 
 
 def whole_task(record: TaskRecord, work: Sequence[Mapping[str, Any]]) -> Task:
     """One with its result, or with why there is none."""
-    return Task(
-        **_item(record, work),
+    return Task.of(
+        record,
+        **_told(record, work),
         via=record.via or record.operation,
-        plan_id=record.plan_id,
-        result=None if record.result is None else dict(record.result),
         result_reason=None if record.result is not None else _why_no_result(record),
-        error=None if record.error is None else dict(record.error),
         kept_until=format_time(record.started_ms + KEPT_MS),
     )
 
 
-def _item(record: TaskRecord, work: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _told(record: TaskRecord, work: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The fields of a task that its record has otherwise."""
     return {
-        "task_id": record.task_id,
         "of_call": record.call_id,
-        "operation": record.operation,
-        "arguments": dict(record.arguments),
-        "principal": record.principal,
-        "state": record.state,
-        "detached": record.detached,
-        "begun_again": record.begun_again,
         "started_at": format_time(record.started_ms),
         "ended_at": None if record.ended_ms is None else format_time(record.ended_ms),
-        "code": record.code,
         "work": [dict(each) for each in (work if record.state == RUNNING else record.work)],
     }
 

@@ -48,7 +48,7 @@ class CursorPlace(Result):
 
 
 class MovedCursor(Change):
-    """Where the subscription stands after a change."""
+    """The result of a moved cursor: where the subscription stands now."""
 
     topic: str
     subscription: str

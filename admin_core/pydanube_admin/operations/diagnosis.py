@@ -216,14 +216,11 @@ async def list_alerts(context: Context, request: AlertsRequest) -> Page[AlertIte
 async def _result(asked: Awaitable[Diagnosis], fail_on: str | None) -> DiagnosisResult:
     begun = time.perf_counter()
     found = await asked
-    return DiagnosisResult(
-        subject=dict(found.subject),
+    return DiagnosisResult.of(
+        found,
         verdict=found.verdict.value,
         passed=_passed(found, fail_on),
         findings=[_finding(one) for one in found.findings],
-        omitted=found.omitted,
-        counts=dict(found.counts),
-        unobservable=list(found.unobservable),
         as_of=format_time(found.as_of_ms),
         took_ms=round((time.perf_counter() - begun) * 1000, 1),
     )
@@ -238,15 +235,10 @@ def _passed(found: Diagnosis, fail_on: str | None) -> bool | None:
 
 
 def _finding(found: Finding) -> FindingItem:
-    return FindingItem(
-        rule=found.rule,
+    return FindingItem.of(
+        found,
         severity=found.severity.word,
-        confidence=found.confidence,
-        subject=dict(found.subject),
-        summary=found.summary,
-        evidence=dict(found.evidence),
-        untrusted=dict(found.untrusted),
-        ruled_out=[RuledOutItem(rule=one.rule, because=one.because) for one in found.ruled_out],
+        ruled_out=[RuledOutItem.of(one) for one in found.ruled_out],
         unobservable=list(found.unobservable or ()),
         next=list(_next(found.next)),
     )
@@ -260,10 +252,8 @@ def _next(calls: Iterable[NextCall]) -> Iterable[NextItem]:
 
 
 def _alert(alert: Alert) -> AlertItem:
-    return AlertItem(
-        alert_id=alert.alert_id,
-        rule=alert.rule,
-        subject=dict(alert.subject),
+    return AlertItem.of(
+        alert,
         severity=alert.severity.word,
         opened_at=format_time(alert.opened_at_ms),
         closed_at=None if alert.closed_at_ms is None else format_time(alert.closed_at_ms),

@@ -180,12 +180,7 @@ async def list_namespaces(context: Context, request: SortedListRequest) -> Page[
         context,
         NamespaceItem,
         found,
-        lambda facts: NamespaceItem(
-            namespace=facts.namespace,
-            topics=facts.topics,
-            policies=dict(facts.policies),
-            created_at=format_time(facts.created_at_ms),
-        ),
+        lambda facts: NamespaceItem.of(facts, created_at=format_time(facts.created_at_ms)),
         key=lambda facts: (facts.namespace,),
         operation="namespaces.list",
         request=request,

@@ -187,18 +187,11 @@ async def _objects(context: Context, request: ListObjectsRequest) -> list[Object
     ranges = await _ranges(context, topic, request)
     return [
         ObjectItem(
+            **item,
             topic=log.topic,
-            path=item["path"],
-            start_offset=item["start_offset"],
-            end_offset=item["end_offset"],
-            messages=item["messages"],
-            bytes=item["bytes"],
             min_append_time=format_time(item["min_append_time_ms"]),
             max_append_time=format_time(item["max_append_time_ms"]),
-            epoch=item["epoch"],
             committed=True,
-            footer_bytes=item["footer_bytes"],
-            footer_crc=item["footer_crc"],
         )
         for log in topic.logs
         for item in await port.objects(log.topic, start=ranges[log.topic][0], end=ranges[log.topic][1])
@@ -243,13 +236,11 @@ async def verify_objects(context: Context, request: RangeRequest) -> VerifiedObj
         await port.verify_objects(log.topic, start=ranges[log.topic][0], end=ranges[log.topic][1])
         for log in topic.logs
     ]
-    return VerifiedObjects(
-        checked=sum(each["checked"] for each in found),
-        damaged=[item for each in found for item in each["damaged"]],
-        missing=[item for each in found for item in each["missing"]],
-        gaps=[item for each in found for item in each["gaps"]],
-        duplicates=[item for each in found for item in each["duplicates"]],
-    )
+    told = {
+        name: [item for each in found for item in each[name]]
+        for name in ("damaged", "missing", "gaps", "duplicates")
+    }
+    return VerifiedObjects(checked=sum(each["checked"] for each in found), **told)
 
 
 async def forecast_compact(context: Context, request: TopicRequest) -> Forecast:
@@ -370,13 +361,7 @@ async def export_objects(context: Context, request: ExportObjectsRequest) -> Exp
         any_folder=context.face == PERSON,
     )
     return ExportedObjects(
-        topic=topic.own.topic,
-        path=said["path"],
-        format=request.format,
-        messages=said["messages"],
-        bytes=said["bytes"],
-        start_offset=start,
-        end_offset=end,
+        **said, topic=topic.own.topic, format=request.format, start_offset=start, end_offset=end
     )
 
 

@@ -268,7 +268,7 @@ async def _undo_of(context: Context, record: ChangeRecord) -> Undo:
 
 
 async def forecast_undo(context: Context, request: UndoChangeRequest) -> Forecast:
-    """Of the state as it is now: what has come since the change may make its undo destroy, or impossible."""
+    """Forecast the undo in the present state: what came after the change may make it destroy, or impossible."""
     record = await _undoable(context, request.call_id)
     forecast = (await _undo_of(context, record)).forecast or Forecast(
         diff=[entry(each["path"], each["after"], each["before"]) for each in record.diff]

@@ -183,14 +183,11 @@ async def list_subjects(context: Context, request: SortedListRequest) -> Page[Su
 
 def _item(facts: SubjectFacts) -> SubjectItem:
     latest = facts.latest
-    return SubjectItem(
-        subject=facts.subject,
+    return SubjectItem.of(
+        facts,
         schema_id=str(facts.schema_id),
         schema_type=None if latest is None else latest.schema_type,
         latest_version=None if latest is None else latest.version,
-        compatibility_mode=facts.compatibility_mode,
-        transitive=facts.transitive,
-        topics=list(facts.topics),
     )
 
 
@@ -258,11 +255,9 @@ async def list_versions(context: Context, request: VersionsRequest) -> Page[Vers
         context,
         VersionItem,
         found,
-        lambda facts: VersionItem(
-            version=facts.version,
+        lambda facts: VersionItem.of(
+            facts,
             schema_id=str(facts.schema_id),
-            schema_type=facts.schema_type,
-            fingerprint=facts.fingerprint,
             created_at=format_time(facts.created_at_ms),
             untrusted=_labels(facts),
         ),
@@ -297,22 +292,14 @@ async def check_schema(context: Context, request: CheckSchemaRequest) -> Verdict
         profiles.append(_by_profile(deciding, facts, decides=True))
         other: Profile = "default" if deciding == "strict" else "strict"
         profiles.append(_by_profile(other, await _compared(context, request, other), decides=False))
-    return Verdict(
-        is_compatible=facts.is_compatible,
-        differences=[Difference(**difference) for difference in facts.differences],
-        compatibility_mode=facts.compatibility_mode,
-        transitive=facts.transitive,
-        compared_with=list(facts.compared_with),
-        by_profile=profiles,
-    )
+    return Verdict.of(facts, by_profile=profiles)
 
 
 def _by_profile(profile: str, facts: CompatibilityFacts, *, decides: bool) -> ProfileVerdict:
-    return ProfileVerdict(
+    return ProfileVerdict.of(
+        facts,
         json_profile=profile,
         decides=decides,
-        is_compatible=facts.is_compatible,
-        differences=[Difference(**difference) for difference in facts.differences],
         example=None if facts.example is None else _refused(facts.example),
         why=_WHY[profile],
     )

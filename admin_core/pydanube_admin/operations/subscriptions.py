@@ -299,7 +299,7 @@ def _item(topic: str, name: str, parts: Sequence[SubscriptionFacts]) -> Subscrip
 
 
 def _last_consumed(parts: Sequence[SubscriptionFacts]) -> dict[str, Any]:
-    """Who read last, on any partition."""
+    """Return the fields that say who acknowledged last on any partition, and when."""
     last = max(parts, key=lambda facts: facts.last_consumed_ms or 0)
     if last.last_consumed_ms is None:
         return {"last_consumed_at": None, "last_consumed_at_reason": "not_since_start", "last_consumer": None}

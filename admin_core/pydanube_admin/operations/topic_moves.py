@@ -91,7 +91,7 @@ async def forecast_move(context: Context, request: MoveTopicRequest) -> Forecast
 
 
 async def _moves(context: Context, topic: Topic, to_broker: str | None) -> Mapping[str, str]:
-    """Where each log would go, by what is known now."""
+    """Return the broker that each log would go to, as things stand now."""
     takers = await context.port.takers()
     if not any(set(takers) - {log.owner} for log in topic.logs):
         raise LastBroker(
@@ -172,7 +172,7 @@ async def forecast_unload(context: Context, request: TopicRequest) -> Forecast:
     examples=(Example({"topic": "orders"}, "to the one with the fewest topics"),),
 )
 async def unload_topic(context: Context, request: TopicRequest) -> MovedTopic:
-    """As `topics.move` without a target."""
+    """Move a topic to the broker with the fewest topics."""
     return await move_topic(context, MoveTopicRequest(topic=request.topic))
 
 

@@ -313,7 +313,7 @@ async def describe_topic(context: Context, request: TopicRequest) -> TopicDescri
 
 
 async def _in_use_because(context: Context, topic: Topic) -> list[str]:
-    """Who would feel it if the topic were deleted; nothing where nobody would, as far as a broker knows."""
+    """List who would feel it if the topic were deleted; empty where nobody would, as far as a broker knows."""
     found = [
         f"{who} connected: {count}"
         for count, who in ((topic.producers, "producers"), (topic.consumers, "consumers and readers"))

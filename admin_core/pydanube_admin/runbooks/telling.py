@@ -126,7 +126,7 @@ def _details(
 
 
 def _attention(check: Check, values: Mapping[str, str]) -> str:
-    """What a check warns of; the value that it would quote is named by its field, with those it may be."""
+    """Return the warning of a check; in place of the value that it would quote stands its field, with the values it may have."""
     field = check.path.rpartition(".")[2]
     bad = f" ({' or '.join(check.value)})" if check.relation == "none_of" else ""
     return fill(check.attention, {**values, "value": f"<{field}>{bad}"})

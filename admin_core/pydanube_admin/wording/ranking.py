@@ -53,7 +53,7 @@ class Ranked:
 
 
 class Ranking:
-    """Operations by their words.
+    """Finds operations by the words that describe them.
 
     Args:
         texts: of each operation its name, tool and title, each a phrase; last its summary, whose words are many and weak.

@@ -243,7 +243,7 @@ async def _another(cluster: OwnCluster, leader: int) -> bool:
 
 
 async def cluster(plan: Plan, runs: int, home: Path | None) -> Found:
-    """See the module."""
+    """Measure creation, one broker of three beside a lone one, relayed calls and idle brokers."""
     async with own_cluster(home, one_address=True) as several:
         made, transactions = await _created(several)
         with broker_of_our_own(home, "up") as lone:

@@ -23,7 +23,7 @@ from pydanube_core.units import parse_duration_s
 
 from pydanube_cli.bench import catalogue
 from pydanube_cli.bench.result import Expression
-from pydanube_cli.command import Common, command
+from pydanube_cli.command import Common, command, option
 from pydanube_cli.failures import report
 from pydanube_cli.overview import unknown_word
 from pydanube_cli.render import cell, print_json, print_table, prose
@@ -39,7 +39,7 @@ EXIT_DAMAGE = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """Options of `danube bench`."""
+    """The scenario of `danube bench`, its measures, and where the broker is."""
 
     scenario: Annotated[
         str,
@@ -48,71 +48,56 @@ class BenchOptions:
             help="e2e, publish, consume, latency, await, unary, backlog, topics; of three brokers: move, failover, cluster",
         ),
     ]
-    size: Annotated[
-        int, typer.Option("--size", min=8, max=3_000_000, metavar="BYTES", help="Of a payload.")
-    ] = 128
+    size: Annotated[int, option("--size", "BYTES", "Of a payload.", min=8, max=3_000_000)] = 128
     messages: Annotated[
-        int | None,
-        typer.Option("--messages", min=1, metavar="N", help="A run's messages [default: by scenario]"),
+        int | None, option("--messages", "N", "A run's messages [default: by scenario]", min=1)
     ] = None
     producers: Annotated[
         int | None,
-        typer.Option(
-            "--producers",
-            min=1,
-            max=1024,
-            metavar="N",
-            help="await: coroutines [default: 1; await 256, unary 4]",
-        ),
+        option("--producers", "N", "await: coroutines [default: 1; await 256, unary 4]", min=1, max=1024),
     ] = None
     consumers: Annotated[int, typer.Option("--consumers", min=1, max=64, metavar="N")] = 1
     sub_type: Annotated[
         str,
-        typer.Option(
+        option(
             "--sub-type",
-            metavar="TYPE",
-            help="exclusive: a subscription each; shared, failover, key-shared: one for all consumers.",
+            "TYPE",
+            "exclusive: a subscription each; shared, failover, key-shared: one for all consumers.",
         ),
     ] = "exclusive"
     keys: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--keys",
+            "N",
+            "Messages have one of N keys [default: none; key-shared 1000]",
             min=1,
             max=1_000_000,
-            metavar="N",
-            help="Messages have one of N keys [default: none; key-shared 1000]",
         ),
     ] = None
     ack_delay: Annotated[
-        str,
-        typer.Option("--ack-delay", metavar="DURATION", help="Acknowledge so much later; read on meanwhile."),
+        str, option("--ack-delay", "DURATION", "Acknowledge so much later; read on meanwhile.")
     ] = "0ms"
     topics: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--topics",
+            "N",
+            "Of the scenarios topics, move and cluster [default: 10000; move 1000]",
             min=1,
             max=catalogue.MAX_TOPICS,
-            metavar="N",
-            help="Of the scenarios topics, move and cluster [default: 10000; move 1000]",
         ),
     ] = None
     each: Annotated[bool, typer.Option("--each", help="Message by message instead of in batches.")] = False
-    runs: Annotated[
-        int | None,
-        typer.Option("--runs", min=1, max=100, metavar="N", help="[default: 5; backlog 3; move 50]"),
-    ] = None
+    runs: Annotated[int | None, option("--runs", "N", "[default: 5; backlog 3; move 50]", min=1, max=100)] = (
+        None
+    )
     compression: Annotated[Literal["none", "lz4", "zstd"], typer.Option("--compression")] = "none"
     data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir", metavar="DIR", help="Where a broker of our own gets its folder [default: here]"
-        ),
+        Path | None, option("--data-dir", "DIR", "Where a broker of our own gets its folder [default: here]")
     ] = None
     assertions: Annotated[
-        list[str] | None,
-        typer.Option("--assert", metavar="EXPR", help="Exit 6 unless this holds of the result."),
+        list[str] | None, option("--assert", "EXPR", "Exit 6 unless this holds of the result.")
     ] = None
 
 
@@ -238,15 +223,18 @@ def _measure(plan: Plan, runs: int, common: Common, data_dir: Path | None) -> di
             elif plan.scenario == "backlog":
                 names.append(f"{topic}-full")
             _clean_up(broker, names, common)
+        of_the_plan = (
+            "size",
+            "messages",
+            "producers",
+            "consumers",
+            "each",
+            "compression",
+            "sub_type",
+            "keys",
+        )
         config = {
-            "size": plan.size,
-            "messages": plan.messages,
-            "producers": plan.producers,
-            "consumers": plan.consumers,
-            "each": plan.each,
-            "compression": plan.compression,
-            "sub_type": plan.sub_type,
-            "keys": plan.keys,
+            **{name: getattr(plan, name) for name in of_the_plan},
             "ack_delay_ms": round(plan.ack_delay_s * 1000, 3),
             "topics": plan.topics if plan.scenario == "topics" else None,
             "runs": runs,
@@ -264,7 +252,7 @@ def _measure_several(plan: Plan, runs: int, data_dir: Path | None) -> dict[str, 
     """The same for a scenario of three brokers: fields of those of one, as far as they mean something."""
     from pydanube_cli.bench.cluster_scenarios import CLUSTER_SCENARIOS
     from pydanube_cli.bench.result import machine
-    from pydanube_cli.local_cluster.etcd import etcd_binary
+    from pydanube_cli.local_cluster.child import etcd_binary
 
     etcd_binary()  # before anything is made
     facts = machine()

@@ -62,7 +62,7 @@ class OwnCluster:
         )
 
     def number(self, broker_id: str) -> int:
-        """Which broker an id is of."""
+        """Return the number of the broker that has an id."""
         facts = map(self.local.facts, self.local.state.brokers)
         return int(next(each["n"] for each in facts if each["broker_id"] == broker_id))
 
@@ -72,7 +72,7 @@ class OwnCluster:
             return await client.call(operation, dict(arguments))
 
     async def owner(self, topic: str, *, at: int = 1) -> int:
-        """Which broker has a topic."""
+        """Return the number of the broker that owns a topic, once one does."""
         described: list[str | None] = []
 
         async def known() -> bool:
@@ -97,7 +97,7 @@ class OwnCluster:
         return int((await self.store.range(keys.MEMBERS, limit=1)).revision)
 
     async def leader(self) -> int | None:
-        """Which broker leads, as etcd has it; None: nobody."""
+        """Return the number of the broker that leads, as etcd has it; None: nobody does."""
         held = await self.store.get(keys.LEADER)
         return (
             None

@@ -97,9 +97,8 @@ def e2e(plan: Plan, broker: RunningBroker, topic: str) -> Run:
         consumers.go()
         producers.go()
         made, got = producers.results(), consumers.results()
-    seconds = (max(r["ended"] for r in got) - min(r["begun"] for r in made)) / 1e9
     return {
-        **_rates(plan.messages, plan.size, seconds),
+        **_rates(plan.messages, plan.size, _seconds(made, got)),
         **_worst(got),
         **_checked(plan, got),
         "durability": made[0]["durability"],
@@ -115,12 +114,9 @@ def e2e(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 def publish(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     """Producers alone. How long a message waits for its ack is what `latency` measures."""
     _create(plan, broker, topic)
-    with Crew(_producers(plan, broker, topic)) as producers, ServerCost(broker.pid) as cost:
-        producers.go()
-        made = producers.results()
-    seconds = (max(r["ended"] for r in made) - min(r["begun"] for r in made)) / 1e9
+    made, cost = _worked(_producers(plan, broker, topic), broker)
     return {
-        **_rates(plan.messages, plan.size, seconds),
+        **_rates(plan.messages, plan.size, _seconds(made)),
         **_no_latency("publish measures throughput; see bench latency"),
         "verified": _verified(_read_back(plan, broker, topic)),
         "durability": made[0]["durability"],
@@ -134,9 +130,8 @@ def consume(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     with _consumers(plan, broker, topic) as consumers, ServerCost(broker.pid) as cost:
         consumers.go()
         got = consumers.results()
-    seconds = (max(r["ended"] for r in got) - min(r["begun"] for r in got)) / 1e9
     return {
-        **_rates(plan.messages, plan.size, seconds),
+        **_rates(plan.messages, plan.size, _seconds(got)),
         **_no_latency("the messages were there before"),
         **_checked(plan, got),
         "durability": made[0]["durability"],
@@ -147,12 +142,9 @@ def consume(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 
 def latency(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     """A lone send, awaited, then the next."""
-    with Crew([_spec(plan, broker, topic, "send_lone")]) as sender, ServerCost(broker.pid) as cost:
-        sender.go()
-        [made] = sender.results()
-    seconds = (made["ended"] - made["begun"]) / 1e9
+    [made], cost = _worked([_spec(plan, broker, topic, "send_lone")], broker)
     return {
-        **_rates(plan.messages, plan.size, seconds),
+        **_rates(plan.messages, plan.size, _seconds([made])),
         **made["latency"],
         "verified": _verified(_read_back(plan, broker, topic, sent=[plan.messages])),
         "durability": made["durability"],
@@ -163,12 +155,9 @@ def latency(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 def await_(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     """Coroutines that each await one send."""
     spec = _spec(plan, broker, topic, "send_await", coroutines=plan.producers, producers=1)
-    with Crew([spec]) as sender, ServerCost(broker.pid) as cost:
-        sender.go()
-        [made] = sender.results()
-    seconds = (made["ended"] - made["begun"]) / 1e9
+    [made], cost = _worked([spec], broker)
     return {
-        **_rates(made["acknowledged"], plan.size, seconds),
+        **_rates(made["acknowledged"], plan.size, _seconds([made])),
         **made["latency"],
         "verified": _verified(_read_back(plan, broker, topic, sent=[plan.messages])),
         "durability": made["durability"],
@@ -185,12 +174,9 @@ def unary(plan: Plan, broker: RunningBroker, topic: str) -> Run:
         _spec(plan, broker, topic, "send_unary", index=WRITERS + at, producers=shares[at::workers])
         for at in range(workers)
     ]
-    with Crew(specs) as senders, ServerCost(broker.pid) as cost:
-        senders.go()
-        made = senders.results()
-    seconds = (max(r["ended"] for r in made) - min(r["begun"] for r in made)) / 1e9
+    made, cost = _worked(specs, broker)
     return {
-        **_rates(plan.messages, plan.size, seconds),
+        **_rates(plan.messages, plan.size, _seconds(made)),
         **percentiles_ms([ms for result in made for ms in result["taken_ms"]]),
         "verified": _verified(_read_back(plan, broker, topic)),
         "durability": made[0]["durability"],
@@ -212,16 +198,16 @@ def backlog(plan: Plan, broker: RunningBroker, topic: str) -> Run:
         _fill(plan, broker, full)
     writers = {"coroutines": plan.producers, "producers": plan.producers}
     _create(plan, broker, topic)
-    with Crew([_spec(plan, broker, topic, "send_await", **writers | {"messages": ALONE_MESSAGES})]) as crew:
-        crew.go()
-        [alone] = crew.results()
+    [alone], _ = _worked(
+        [_spec(plan, broker, topic, "send_await", **writers | {"messages": ALONE_MESSAGES})], broker
+    )
     with ServerCost(broker.pid) as cost:
         lone, got = _beside_reader(plan, broker, full, _spec(plan, broker, topic, "send_lone", messages=None))
     beside, second = _beside_reader(
         plan, broker, full, _spec(plan, broker, topic, "send_await", **writers | {"messages": None})
     )
     seconds = (got["ended"] - got["first"]) / 1e9
-    rate_alone, rate_beside = _one_rate(alone), _one_rate(beside)
+    rate_alone, rate_beside = _publish_rate([alone]), _publish_rate([beside])
     return {
         **_rates(plan.messages, plan.size, seconds),
         **lone["latency"],
@@ -251,11 +237,9 @@ def topics(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 
     def at_work(running: RunningBroker, role: str) -> dict[str, Any]:
         spec = _spec(plan, running, topic, role, topics=plan.topics, sent=sent)
-        with Crew([spec]) as crew, ServerCost(running.pid) as cost:
-            costs.append(cost)
-            crew.go()
-            [result] = crew.results()
-            rss["filled" if role == "fill_topics" else "drained"] = cost.rss_bytes()
+        [result], cost = _worked([spec], running)
+        costs.append(cost)
+        rss["filled" if role == "fill_topics" else "drained"] = cost.rss_bytes()
         return result
 
     def restart(name: str, *, kill: bool) -> RunningBroker:
@@ -273,7 +257,7 @@ def topics(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     verified = merge([Part(**result["part"]) for result in (made, rest)], sent)
     cpu = [cost.cpu_s for cost in costs]
     return {
-        **_rates(plan.messages, plan.size, (made["ended"] - made["begun"]) / 1e9),
+        **_rates(plan.messages, plan.size, _seconds([made])),
         **_no_latency("topics measures memory and starts"),
         "verified": {name: getattr(verified, name) for name in verified.__slots__},
         "durability": made["durability"],
@@ -338,9 +322,7 @@ def _fill(plan: Plan, broker: RunningBroker, topic: str) -> list[dict[str, Any]]
         for index, share in enumerate(plan.shares)
     ]
     _create(plan, broker, topic)
-    with Crew(specs) as producers:
-        producers.go()
-        return producers.results()
+    return _worked(specs, broker)[0]
 
 
 def _read_back(
@@ -350,16 +332,26 @@ def _read_back(
     spec = _spec(
         plan, broker, topic, "consume_batches", subscription="", sent=sent or plan.shares, stop_at_head=True
     )
-    with Crew([spec]) as readers:
-        readers.go()
-        return readers.results()
+    return _worked([spec], broker)[0]
 
 
 def _create(plan: Plan, broker: RunningBroker, topic: str) -> None:
     """Make the topic by opening a producer on it: consumers do not create topics."""
-    with Crew([_spec(plan, broker, topic, "produce_many", messages=0)]) as crew:
+    _worked([_spec(plan, broker, topic, "produce_many", messages=0)], broker)
+
+
+def _worked(specs: list[dict[str, Any]], broker: RunningBroker) -> tuple[list[dict[str, Any]], ServerCost]:
+    """Have workers of these roles work side by side; what each of them says, and what that cost the broker."""
+    with Crew(specs) as crew, ServerCost(broker.pid) as cost:
         crew.go()
-        crew.results()
+        return crew.results(), cost
+
+
+def _seconds(begun: list[dict[str, Any]], ended: list[dict[str, Any]] | None = None) -> float:
+    """From the first begin of some workers to the last end, of others where those are given."""
+    last: int = max(each["ended"] for each in (begun if ended is None else ended))
+    first: int = min(each["begun"] for each in begun)
+    return (last - first) / 1e9
 
 
 def _rates(messages: int, size: int, seconds: float) -> Run:
@@ -401,13 +393,7 @@ def _verified(results: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def _publish_rate(made: list[dict[str, Any]]) -> float:
-    seconds = (max(r["ended"] for r in made) - min(r["begun"] for r in made)) / 1e9
-    return round(float(sum(int(r["acknowledged"]) for r in made)) / float(seconds), 1)
-
-
-def _one_rate(result: dict[str, Any]) -> float:
-    seconds = float(result["ended"] - result["begun"]) / 1e9
-    return round(int(result["acknowledged"]) / seconds, 1)
+    return round(sum(int(each["acknowledged"]) for each in made) / _seconds(made), 1)
 
 
 def _cpu_us(results: list[dict[str, Any]], messages: int) -> float:

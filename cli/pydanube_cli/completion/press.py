@@ -58,35 +58,15 @@ def split_line(line: str) -> list[str]:
 
     Quotes that are still open are taken as closed at the end.
     """
-    words: list[str] = []
-    word: list[str] | None = None
-    quote = ""
-    at = 0
-    while at < len(line):
-        character = line[at]
-        at += 1
-        if quote:
-            if character == quote:
-                quote = ""
-            elif character == "\\" and quote == '"' and at < len(line) and line[at] in '"\\$`':
-                (word := word or []).append(line[at])
-                at += 1
-            else:
-                (word := word if word is not None else []).append(character)
-        elif character in "'\"":
-            quote = character
-            word = word if word is not None else []
-        elif character == "\\" and at < len(line):
-            (word := word if word is not None else []).append(line[at])
-            at += 1
-        elif character.isspace():
-            if word is not None:
-                words.append("".join(word))
-                word = None
-        else:
-            (word := word if word is not None else []).append(character)
-    words.append("".join(word or []))
-    return words
+    import shlex  # bash alone gives a line
+
+    for closing in ("", "'", '"'):
+        with suppress(ValueError):  # of a quote that is still open
+            *words, last = shlex.split(
+                f"{line}.{closing}"
+            )  # the dot is typed into the last word, or begins a new one
+            return [*words, last.removesuffix(".")]
+    return [line]
 
 
 def wanted(table: Table, words: Sequence[str]) -> Wanted:

@@ -22,8 +22,7 @@ from typing import Any, Final
 
 from pydanube_core.errors import Conflict, InvalidArgument, Unavailable
 
-from pydanube_cli.local_cluster.child import Child
-from pydanube_cli.local_cluster.etcd import Etcd
+from pydanube_cli.local_cluster.child import Child, Etcd
 
 START_S: Final = 120.0
 STOP_S: Final = 30.0

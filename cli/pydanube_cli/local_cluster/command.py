@@ -16,8 +16,8 @@ from pydanube_core.units import counted
 
 from pydanube_cli.command import Common, command, option
 from pydanube_cli.local_cluster import control
+from pydanube_cli.local_cluster.child import etcd_binary
 from pydanube_cli.local_cluster.cluster import MOST_BROKERS, LocalCluster, prepared
-from pydanube_cli.local_cluster.etcd import etcd_binary
 from pydanube_cli.ready import program_name, write_ready_file
 from pydanube_cli.render import print_json, print_table
 

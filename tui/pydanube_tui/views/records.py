@@ -50,7 +50,7 @@ PLANS: Final = View(
 
 
 def radius_text(radius: Mapping[str, int]) -> str:
-    """What a plan touches, in words: `2 subscriptions, 3.4KiB`."""
+    """Return in words how much a plan touches: `2 subscriptions, 3.4KiB`."""
     told_of = (
         f"{size(value)}B"
         if name == "bytes"

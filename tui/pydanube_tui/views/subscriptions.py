@@ -121,7 +121,7 @@ def _headroom(item: Item, situation: Situation) -> Cell:
 
 
 def blocked_by(item: Item) -> str:
-    """What keeps a subscription from going on; empty where nothing does."""
+    """Return why a subscription does not go on; empty where it does."""
     return shown(item["blocked_by"]) if item.get("blocked_by") else ""
 
 

@@ -109,7 +109,7 @@ def place_of(operation: str, arguments: Mapping[str, Any]) -> Target | Call:
 
 
 def next_of(finding: Mapping[str, Any], here: str = "") -> Target | Call | None:
-    """Where Enter on a finding goes: to the first of its next calls that is not the view it stands in."""
+    """Return where Enter on a finding leads: to the first of its next calls that is not the view it stands in."""
     for call in finding.get("next", ()):
         place = place_of(call["operation"], call.get("arguments", {}))
         if not (isinstance(place, Target) and place.view == here):

@@ -110,7 +110,7 @@ FIRST: Final = Head(seq=-1, hash=GENESIS)  # before the first record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """Where a chain is not what it was, and why."""
+    """The first record of a chain that is not what was written, and why it is not."""
 
     seq: int
     reason: str

@@ -45,7 +45,7 @@ _Hashed = tuple[int, int]
 
 
 class AuditQuestion:
-    """What records are asked for; None: any. `matches`: the glob over operations, where there is one."""
+    """The terms of a question to the audit; None: any. `matches`: the glob over operations, where there is one."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class AuditQuestion:
         self._by_name: dict[str, _Hashed | None] = {}
 
     def entries(self, operations: frozenset[str] | None) -> Iterator[_Hashed]:
-        """What a stretch with these operations has to have one of; None: nobody knows which it has."""
+        """Return the entries of which a stretch with these operations has one; None: it is not known which it has."""
         if self.matches is None or operations is None:
             yield self._of_all
             return

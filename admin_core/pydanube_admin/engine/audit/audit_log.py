@@ -39,7 +39,7 @@ class AuditReads(StrEnum):
 
 
 class ReadSampling:
-    """Which reads are recorded. Single user: the loop."""
+    """Decides which reads are recorded. Single user: the loop."""
 
     def __init__(self, which: AuditReads) -> None:
         self._which = which
@@ -61,7 +61,7 @@ class ReadSampling:
 
 
 class RefusalBound:
-    """Which refusals are recorded, and how many were not. Single user: the loop."""
+    """Decides which refusals are recorded, and counts those that are not. Single user: the loop."""
 
     def __init__(self) -> None:
         self._second = -1
