@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from pydanube_broker.broker import Broker
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.metadata_home import IDENTITY, Home, Identity, broker_key, options_of
-from pydanube_broker.release import release
+from pydanube_broker.release import Released, release
 from pydanube_broker.settings import Data, Metadata, Settings, Tier
 from pydanube_core.errors import ClusterMismatch, Conflict, InvalidArgument, ObjectMissing, TierNotShared
 from pydanube_core.names import AUDIT_TOPIC, TopicName
@@ -36,6 +37,7 @@ from tests.broker.serving.test_adoption import (
 )
 from tests.broker.serving.test_moves_between_brokers import move
 from tests.broker.serving.test_removal_of_a_broker import gone
+from tests.cli.running import command_line
 from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import FREE, SeveralBrokers
 
@@ -89,7 +91,13 @@ async def test_the_last_of_several_goes_on_alone_and_may_come_again(cluster: Sev
     await cluster.brokers[1].port.remove_broker(removed)
     await cluster.stop(1)
 
-    done = await release(settings)
+    ran = await anyio.run_process(
+        command_line(
+            "cluster", "release", str(folder_of(settings)), "--metadata", settings.metadata.url, "--json"
+        ),
+        env={**os.environ, "DANUBE_TIER__URL": str(settings.tier.url)},
+    )
+    done = Released(**json.loads(ran.stdout))
     assert done.objects
     assert done.url == settings.tier.url
     async with Broker(alone(folder_of(settings))) as broker:  # tier.url was forgotten
