@@ -71,6 +71,7 @@ class DecodedBatch:
         self.stored = stored  # as the log has it; the columns are views into it
         self.stored_bytes = len(stored)
         self.view = BatchView.stored(stored)
+        self._attributes: list[dict[str, str]] | None = None  # where it has some, once they are read
         self._body = memoryview(stored)[BROKER_PART_BYTES:]
         self.offsets: Sequence[int] = self.view.offsets()
 
@@ -82,7 +83,7 @@ class DecodedBatch:
         """Payloads of messages [low, high). A small part of a large plain batch is cut out without the rest."""
         part = self.view.part
         if high - low == part.count:
-            return self._payloads
+            return self._payloads if part.count > 1 else self.view.payloads()
         if part.codec is not Codec.NONE or "_payloads" in self.__dict__ or 4 * (high - low) > part.count:
             return self._payloads[low:high]
         try:
@@ -99,9 +100,12 @@ class DecodedBatch:
     def keys(self) -> list[bytes | None] | None:
         return self.view.keys()
 
-    @cached_property
+    @property
     def attributes(self) -> list[dict[str, str]] | None:
-        return self.view.attributes()
+        # Not a `cached_property`, which takes a lock up to Python 3.11: of a request they are asked for three times
+        if self._attributes is None:
+            self._attributes = self.view.attributes()
+        return self._attributes
 
     @cached_property
     def publish_times_ms(self) -> list[int]:

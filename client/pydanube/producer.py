@@ -81,6 +81,7 @@ class Producer:
         self._waiting = 0  # for room; also who has it, and has not run since
         self._lanes: list[PublishLane] = []
         self._stored_before: tuple[int, ...] = ()
+        self.patient = False  # nobody waits for its receipts; set before it is opened
         self._only: PublishLane | None = None
         self._router = Router(self._routing, 1)
         self._tasks = TaskOwner()
@@ -142,6 +143,7 @@ class Producer:
                 died=self._shut_down,
                 emit=emit,
                 counters=self._counters,
+                patient=self.patient,
             )
         )
 

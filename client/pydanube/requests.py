@@ -15,17 +15,17 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from secrets import token_hex
-from typing import Any, Final
+from typing import Final
 
+from pydanube_core.batch.timing import TTL_MS
 from pydanube_core.errors import ClosedResource, ClusterError, DeadlineExceeded, WindowFull
 from pydanube_core.names import TopicName
 
-from pydanube.arguments import check_number, with_timing
+from pydanube.arguments import check_number
 from pydanube.consumer import Consumer
 from pydanube.message import INBOX, REPLY_TO, REQUEST, Message
 from pydanube.options import ConsumerOptions, ProducerOptions
 from pydanube.producer import Producer
-from pydanube.sending.outbound import PendingSend
 from pydanube.tasks import TaskOwner
 from pydanube.wire.transport import copy_of
 
@@ -33,6 +33,7 @@ MOST_PRODUCERS: Final = (
     256  # services asked and inboxes answered; the one that was not needed for longest is closed
 )
 INBOX_TTL_S: Final = 60
+LONGEST_S: Final = 86_400
 LATE_S: Final = 0.01  # by so much a request may end late, so that many do not cost a look each
 _INBOX: Final = ProducerOptions(dispatch_strategy="non_reliable", unused_ttl_s=INBOX_TTL_S)
 _SERVICE: Final = ProducerOptions(dispatch_strategy=None)
@@ -41,7 +42,7 @@ log = logging.getLogger("pydanube")
 
 
 class Requests:
-    """Of one client; used in its block, closed with it."""
+    """The requests and replies of one client; used in its block, closed with it."""
 
     def __init__(
         self,
@@ -50,8 +51,11 @@ class Requests:
     ) -> None:
         self._producer = producer
         self._consumer = consumer
-        self._producers: OrderedDict[str, asyncio.Task[Producer]] = OrderedDict()
-        self._inbox: asyncio.Task[str] | None = None
+        # By service, as it was named, and by inbox: those that are open, the one not needed for longest first
+        self._producers: OrderedDict[str, Producer] = OrderedDict()
+        self._opening: dict[str, asyncio.Task[Producer]] = {}
+        self._inbox: str | None = None  # while it is open
+        self._opening_inbox: asyncio.Task[str] | None = None
         # Of requests: the inbox is this client's alone, but others may see its name and let a service reply to it.
         self._numbers = map(f"{token_hex(8)}-{{}}".format, itertools.count(1))
         self._waiting: dict[str, tuple[asyncio.Future[Message], float]] = {}  # by number; and until when
@@ -70,29 +74,31 @@ class Requests:
 
     async def request(self, service: str, payload: bytes, key: str | None, timeout_s: float) -> Message:
         """See `Client.request`."""
-        check_number("timeout_s", timeout_s, 0.001, 86_400)
-        name, number = str(TopicName.parse(service)), next(self._numbers)
+        check_number("timeout_s", timeout_s, 0.001, LONGEST_S)
+        number = next(self._numbers)
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Message] = loop.create_future()
         until_s = loop.time() + timeout_s
         try:
-            opened = self._opened(name)
-            if opened is None:
+            inbox, producer = self._inbox, self._at_hand(service)
+            if inbox is None or producer is None:
+                TopicName.parse(service)  # which says what is wrong with it
                 async with asyncio.timeout_at(until_s):
-                    opened = await self._inbox_opened(), await self._open(name, _SERVICE)
-            inbox, producer = opened
-            attributes = with_timing({REPLY_TO: inbox, REQUEST: number}, None, math.ceil(timeout_s * 1000))
+                    inbox, producer = await self._inbox_opened(), await self._open(service, _SERVICE)
+            ttl_ms = str(math.ceil(timeout_s * 1000))
+            attributes = {REPLY_TO: inbox, REQUEST: number, TTL_MS: ttl_ms}
             try:
                 sent = producer.send_nowait(payload, key=key, attributes=attributes)
             except WindowFull:
                 async with asyncio.timeout_at(until_s):
                     sent = await producer._send_in_turn(payload, key, attributes, None)
             # The receipt wakes nobody: meanwhile the request is handled, perhaps in this very loop.
-            _when_failed(sent, partial(self._refused, name, reply))
+            sent.when_failed(partial(self._refused, service, reply))
             self._waiting[number] = reply, until_s  # in the turn in which it was sent: no reply is here yet
             self._end_by(until_s)
             return await reply
         except TimeoutError:
+            name = str(TopicName.parse(service))
             raise DeadlineExceeded(
                 f"{name} did not reply within {timeout_s:g} s; whether it got the request is not known",
                 topic=name, outcome="unknown",
@@ -119,30 +125,17 @@ class Requests:
         if next_s < math.inf:
             self._end_by(max(next_s, now_s + LATE_S))
 
-    def _opened(self, service: str) -> tuple[str, Producer] | None:
-        """The inbox and the service's producer, where both are open."""
-        inbox, task = self._inbox, self._producers.get(service)
-        if (
-            inbox is None
-            or task is None
-            or not inbox.done()
-            or not task.done()
-            or _failed(inbox)
-            or _failed(task)
-        ):
-            return None
-        self._producers.move_to_end(service)
-        return None if task.result()._shut is not None else (inbox.result(), task.result())
-
     async def reply(self, inbox: str, request: str, payload: bytes) -> None:
         """See `Message.reply`."""
         try:
-            producer = await self._open(inbox, _INBOX)
+            producer = self._at_hand(inbox)
+            if producer is None:
+                producer = await self._open(inbox, _INBOX)
             sent = producer.send_nowait(payload, attributes={REQUEST: request})
         except ClusterError as error:
             self._lost(inbox, error)
         else:
-            _when_failed(sent, partial(self._lost, inbox))
+            sent.when_failed(partial(self._lost, inbox))
 
     def _refused(self, service: str, reply: asyncio.Future[Message], error: ClusterError) -> None:
         self._drop(service)
@@ -153,34 +146,52 @@ class Requests:
         self._drop(inbox)
         log.warning("a reply to %s was lost: %s", inbox, error)
 
+    def _at_hand(self, topic: str) -> Producer | None:
+        """The topic's producer, where one is open and not shut: now it is the last that makes room for others."""
+        producer = self._producers.get(topic) if isinstance(topic, str) else None
+        if producer is None:
+            return None
+        if producer._shut is not None:
+            self._drop(topic)
+            return None
+        self._producers.move_to_end(topic)
+        return producer
+
     def _drop(self, topic: str) -> None:
         """Let the next message have another producer: the topic of this one is gone, or it failed otherwise."""
-        task = self._producers.pop(topic, None)
-        if task is not None:
-            self._close(task)
+        producer = self._producers.pop(topic, None)
+        if producer is not None:
+            self._close(producer)
 
-    def _close(self, task: asyncio.Task[Producer]) -> None:
-        if task.done() and not _failed(task):
-            self._tasks.start(task.result().__aexit__(None, None, None), name="closing a producer")
+    def _close(self, producer: Producer) -> None:
+        self._tasks.start(producer.__aexit__(None, None, None), name="closing a producer")
 
     async def _open(self, topic: str, options: ProducerOptions) -> Producer:
-        task = self._producers.get(topic)
-        if task is not None and task.done() and (_failed(task) or task.result()._shut is not None):
-            self._drop(topic)
-            task = None
+        producer, task = self._at_hand(topic), self._opening.get(topic)
+        if producer is not None:
+            return producer
         if task is None:
-            opening = self._producer(topic, options).__aenter__()
-            task = self._producers[topic] = self._tasks.start(opening, name=f"opening {topic}")
-        self._producers.move_to_end(topic)
+            producer = self._producer(topic, options)
+            producer.patient = True
+            task = self._opening[topic] = self._tasks.start(producer.__aenter__(), name=f"opening {topic}")
+            task.add_done_callback(partial(self._opened, topic))
+        return await asyncio.shield(task)
+
+    def _opened(self, topic: str, task: asyncio.Task[Producer]) -> None:
+        del self._opening[topic]
+        if task.cancelled() or task.exception() is not None:
+            return
+        self._producers[topic] = task.result()
         while len(self._producers) > MOST_PRODUCERS:
             _, oldest = self._producers.popitem(last=False)
             self._close(oldest)
-        return await asyncio.shield(task)
 
     async def _inbox_opened(self) -> str:
-        if self._inbox is None or _failed(self._inbox):
-            self._inbox = self._tasks.start(self._open_inbox(), name="opening an inbox")
-        return await asyncio.shield(self._inbox)
+        if self._inbox is not None:
+            return self._inbox
+        if self._opening_inbox is None or self._opening_inbox.done():
+            self._opening_inbox = self._tasks.start(self._open_inbox(), name="opening an inbox")
+        return await asyncio.shield(self._opening_inbox)
 
     async def _open_inbox(self) -> str:
         inbox = f"{INBOX}{token_hex(12)}"
@@ -188,6 +199,7 @@ class Requests:
         consumer = self._consumer(inbox, "inbox", ConsumerOptions())
         consumer.hear(self._replied)
         await consumer.__aenter__()
+        self._inbox = inbox
         self._tasks.start(self._listen(consumer), name=f"replies to {inbox}")
         return inbox
 
@@ -204,19 +216,3 @@ class Requests:
             log.warning("the inbox %s is gone: %s", consumer.topic, error)
         finally:
             self._inbox = None  # the next request makes another
-
-
-def _when_failed(sent: PendingSend, told: Callable[[ClusterError], None]) -> None:
-    """Tell why a message was not stored, if it was not. A task that waits would cost more than sending it."""
-    batch = sent._batch
-
-    def answered(_: asyncio.Future[None]) -> None:
-        if batch.error is not None:
-            batch.error_seen = True
-            told(batch.error)
-
-    batch.waiter().add_done_callback(answered)
-
-
-def _failed(task: asyncio.Task[Any]) -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)

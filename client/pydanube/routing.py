@@ -49,8 +49,8 @@ def attributes_bytes(attributes: Mapping[str, str]) -> int:
         InvalidArgument: they are not text by text.
     """
     try:
-        size = sum(len(k.encode()) + len(v.encode()) for k, v in attributes.items())
-    except (AttributeError, UnicodeEncodeError) as error:
+        size = len("".join(attributes).encode()) + len("".join(attributes.values()).encode())
+    except (AttributeError, TypeError, UnicodeEncodeError) as error:
         raise InvalidArgument(
             f"attributes are text by text, got {attributes!r:.200}: {error}",
             field="attributes",

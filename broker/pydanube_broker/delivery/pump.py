@@ -484,7 +484,7 @@ class SubscriptionPump:
                 batches = found
             if plan.consumer_id is None:
                 return self._route(core, plan, batches)
-            if isinstance(plan.ranges, Picked) or len(plan.ranges) > FEW_RANGES:
+            if type(plan.ranges) is Picked or len(plan.ranges) > FEW_RANGES:
                 return self._pick(core, plan, batches)
             return self._dispatch(core, plan, batches)
         except ClusterError as error:
@@ -515,7 +515,7 @@ class SubscriptionPump:
     @staticmethod
     def _read_bytes(plan: Plan) -> int:
         # of what is picked out the consumer gets a part of each batch
-        spread = plan.consumer_id is None or isinstance(plan.ranges, Picked)
+        spread = plan.consumer_id is None or type(plan.ranges) is Picked
         most = ROUTED_BYTES if spread else FRAME_BYTES
         return most if plan.max_bytes is None else max(1, min(plan.max_bytes, most))
 
@@ -589,7 +589,7 @@ class SubscriptionPump:
         """Answer a plan of many small ranges: what a key-shared consumer had to wait for."""
         assert plan.consumer_id is not None
         assert plan.session is not None
-        if isinstance(plan.ranges, Picked):
+        if type(plan.ranges) is Picked:
             part = pick(batches, plan, self._columns, frame_bytes=FRAME_BYTES)
         else:
             part = gather(batches, plan, self._columns)

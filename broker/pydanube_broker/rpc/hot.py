@@ -34,6 +34,9 @@ class StreamReply(Called, Protocol):
     def send(self, message: bytes) -> None:
         """Queue one message. Never waits; look at `writable` before sending what can wait."""
 
+    def send_along(self, message: bytes) -> None:
+        """Queue one message that leaves with the next on its connection, or by itself some milliseconds later."""
+
     @property
     def writable(self) -> bool:
         """Whether less than the buffer bound (1 MB) is queued; when it becomes true again, `on_credit` is called."""

@@ -38,6 +38,8 @@ log = logging.getLogger("pydanube.rpc")
 logging.getLogger("hpack").setLevel(logging.INFO)
 
 HIGH_WATER_BYTES: Final = 128 << 10  # held by the transport before it says so
+COMPANY_S: Final = 0.02  # how long what may wait does, for something to leave with
+LITTLE_BYTES: Final = 64 << 10  # noted as held: no hurry to note that it is less
 NOTED_BYTES: Final = 4096  # what is held is told to the broker's budget when it has changed by as much
 
 
@@ -55,6 +57,7 @@ class OwnConnection(asyncio.Protocol):
         self.peer = Peer(address="unknown")
         self.corked = False  # what is said leaves when the read is done with
         self.woken = False
+        self._patient_bytes = 0  # of what is to be sent: it waits for company
         self.since = self.now
         self.reason: str | None = None  # why it ended, if not by the peer's leave
         self.probed_at: float | None = None
@@ -116,9 +119,9 @@ class OwnConnection(asyncio.Protocol):
             http = self.http
             out = http.out
             if (
-                out.held_bytes
+                out.held_bytes > self._patient_bytes
                 or out.ended
-                or out.pending
+                or (out.turns and not out.starved)
                 or out.relieved
                 or http.control.pings
                 or self._blocked
@@ -234,9 +237,15 @@ class OwnConnection(asyncio.Protocol):
             self.woken = True
             self.server.wake(self)
 
+    def wake_later(self) -> None:
+        """All that is to be sent waits for company, for some milliseconds."""
+        self._patient_bytes = self.http.out.held_bytes
+        self.server.flush_later(self, COMPANY_S)
+
     def flush(self) -> None:
         """Send what may be sent, and tell streams what became of it."""
         self.woken = False
+        self._patient_bytes = 0
         http, transport = self.http, self._transport
         if transport is None:
             return
@@ -257,7 +266,7 @@ class OwnConnection(asyncio.Protocol):
             self._reading = False
             transport.pause_reading()
         if http.control.pings:
-            self.server.answer_pings_later(self)
+            self.server.flush_later(self, self.server.limits.ping_answer_s)
         self._note()
         if http.going and self.idle:
             self.close("stopped")
@@ -272,7 +281,7 @@ class OwnConnection(asyncio.Protocol):
     def _note(self) -> None:
         """Tell the budget, where it is worth it: of what is little the next look takes note."""
         http = self.http
-        if self._held or self.holding.held or len(http.streams) > 8 or http.out.waiting_bytes:
+        if self._held or self.holding.held > LITTLE_BYTES or len(http.streams) > 8 or http.out.waiting_bytes:
             self._note_all()
 
     def _note_all(self) -> None:

@@ -107,7 +107,7 @@ class OwnServer:
         self._connections: set[OwnConnection] = set()
         self._of: Counter[str] = Counter()  # of them, by the address they come from
         self._woken: list[OwnConnection] = []
-        self._pings: set[OwnConnection] = set()
+        self._later: dict[float, set[OwnConnection]] = {}  # to be flushed, by how long that waits
         self._timer: asyncio.TimerHandle | None = None
         self._looks = 0
         self._stopping = False
@@ -202,7 +202,8 @@ class OwnServer:
     def lost(self, connection: OwnConnection) -> None:
         self._counted["ended"] += 1
         self._forget(connection)
-        self._pings.discard(connection)
+        for waiting in self._later.values():
+            waiting.discard(connection)
         if not self._connections:
             self._empty.set()
 
@@ -227,15 +228,16 @@ class OwnServer:
             connection.now = now
             connection.flush()
 
-    def answer_pings_later(self, connection: OwnConnection) -> None:
-        if not self._pings:
-            self.loop.call_later(self.limits.ping_answer_s, self._answer_pings)
-        self._pings.add(connection)
+    def flush_later(self, connection: OwnConnection, wait_s: float) -> None:
+        """Flush it in `wait_s` at the latest: answers to pings, and what waits for company."""
+        if wait_s not in self._later:
+            self._later[wait_s] = set()
+            self.loop.call_later(wait_s, self._flush_late, wait_s)
+        self._later[wait_s].add(connection)
 
-    def _answer_pings(self) -> None:
-        waiting, self._pings = self._pings, set()
+    def _flush_late(self, wait_s: float) -> None:
         now = self.loop.time()
-        for connection in waiting:
+        for connection in self._later.pop(wait_s):
             connection.now = now
             connection.flush()
 

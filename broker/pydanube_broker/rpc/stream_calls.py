@@ -59,6 +59,13 @@ class _Streaming(Call):
         if not self.connection.corked:
             self.connection.wake()
 
+    def send_along(self, message: bytes) -> None:
+        if self.over or not self.stream.head_sent or self.connection.http.out.held_bytes:
+            self.send(message)  # in company already
+            return
+        self.connection.http.out.data(self.stream, frame(message))
+        self.connection.wake_later()
+
     @property
     def writable(self) -> bool:
         return not self.over and self.connection.http.out.admits(self.stream)

@@ -45,7 +45,7 @@ class PublishStream:
 
     __slots__ = (
         "_checking", "_deaf", "_delayed", "_gone", "_goodbye", "_half_closed", "_held", "_open", "_pace",
-        "_plane", "_reply", "_session", "_topic", "_waiting", "_waiting_bytes", "closed",
+        "_patient", "_plane", "_reply", "_session", "_topic", "_waiting", "_waiting_bytes", "closed",
     )  # fmt: skip
 
     def __init__(self, reply: StreamReply, plane: DataPlane, gone: Callable[[PublishStream], None]) -> None:
@@ -56,6 +56,7 @@ class PublishStream:
         self._session: ProducerSession | None = None
         self._pace = Pace()
         self._open = False
+        self._patient = False  # nobody waits for the receipts
         self._waiting = 0
         self._waiting_bytes = 0
         self._delayed: memoryview | None = None
@@ -81,7 +82,7 @@ class PublishStream:
         request = pb.PublishRequest.FromString(message)
         if request.WhichOneof("kind") != "open" or self._open:
             raise InvalidArgument("a publish stream begins with one open message", field="kind", value="open")
-        self._open = True
+        self._open, self._patient = True, request.open.receipts_may_wait
         self._reply.pause_reading()
         self._plane.spawn(self._open_producer(request.open))
 
@@ -325,7 +326,8 @@ class PublishStream:
         if waited is not None:
             receipt.throttled_ms, receipt.throttled_by = waited
             self._pace.untold = None
-        self._reply.send(response.SerializeToString())
+        send = self._reply.send_along if self._patient else self._reply.send
+        send(response.SerializeToString())
         self._mind_unread()
         self._read_on()
 

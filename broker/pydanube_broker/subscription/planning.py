@@ -42,11 +42,11 @@ class Plan(NamedTuple):
 
     @property
     def start(self) -> int:
-        return self.ranges.first if isinstance(self.ranges, Picked) else self.ranges[0][0]
+        return self.ranges.first if type(self.ranges) is Picked else self.ranges[0][0]
 
     @property
     def end_limit(self) -> int:
-        return self.ranges.end if isinstance(self.ranges, Picked) else self.ranges[-1][1]
+        return self.ranges.end if type(self.ranges) is Picked else self.ranges[-1][1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,7 +107,11 @@ class Sending:
                 return self._plan(consumer, tuple(found[0]), limit, found[1] + 1, fresh=False)
         if stop is not None:
             return None  # whatever is unseen lies behind the barrier
-        if self._type is SubscriptionType.SHARED and all(c.single for c in self._members.consumers):
+        if (
+            consumer.single
+            and self._type is SubscriptionType.SHARED
+            and all(c.single for c in self._members.consumers)
+        ):
             return self._plan_routed(window.room(self._span), max_messages)
         end = window.fresh_limit(self.end)
         room = window.room(self._span)
@@ -175,7 +179,9 @@ class Sending:
 
     def _share(self, consumer: Consumer) -> int:
         """The most messages of one slice: what makes it hold as much as the others with credit would."""
-        takers = [one for one in self._members.consumers if one.has_credit]
+        takers = self._members.consumers
+        if len(takers) > 1:
+            takers = [one for one in takers if one.has_credit]
         if len(takers) < 2:
             return SLICE_MESSAGES
         window = self._window
@@ -191,6 +197,8 @@ class Sending:
         A message that came back is for another consumer than it came from, and for none on trial, where there is one.
         """
         consumers = self._members.consumers
+        if len(consumers) == 1:
+            return consumers[0] if consumers[0].has_credit else None
         turns = [one for one in consumers[self._turn :] + consumers[: self._turn] if one.has_credit]
         if again is not None:
             turns = [one for one in turns if not _came_back_from(one, *again)] or turns
@@ -223,7 +231,7 @@ class Sending:
         if plan.fresh:
             for chunk, mask in window.place(ranges, next_offset):
                 window.launch(chunk, mask, consumer, now_ms)
-        elif isinstance(ranges, Picked):
+        elif type(ranges) is Picked:
             for chunk, mask in ranges.masks:
                 window.take_ready(chunk, mask)
                 window.launch(chunk, mask, consumer, now_ms)
@@ -447,9 +455,9 @@ class Sending:
 
     def _check_answer(self, plan: Plan, ranges: Sequence[Range], next_offset: int) -> int:
         """The number of messages in an answer that fits its plan."""
-        if isinstance(ranges, Picked):
+        if type(ranges) is Picked:
             # Nothing is missing in such an answer: it is all that the plan has below its end.
-            fits = isinstance(plan.ranges, Picked) and ranges.masks == plan.ranges.below(next_offset)
+            fits = type(plan.ranges) is Picked and ranges.masks == plan.ranges.below(next_offset)
             messages, last = ranges.messages, ranges.end
         elif len(ranges) == len(plan.ranges) and list(ranges) == list(plan.ranges):
             # All that was asked for: thousands of ranges, where a key-shared consumer is sent what was held for it.

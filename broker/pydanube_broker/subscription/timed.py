@@ -84,7 +84,7 @@ def due_now(
     Returns:
         The batches, and how many messages have outlived their time.
     """
-    ranges = plan.ranges.ranges() if isinstance(plan.ranges, Picked) else plan.ranges
+    ranges = plan.ranges.ranges() if type(plan.ranges) is Picked else plan.ranges
     for part in timed_parts(batches, ranges, now_ms, delays=plan.fresh):
         if part.expired:
             core.outlived(part.expired)

@@ -50,4 +50,5 @@ class LaneOptions:
     released: Callable[[OutBatch], None]  # the batch was answered: its room in the window is free again
     died: Callable[[ClusterError], None]  # no message of this lane will ever go out again
     emit: Callable[[ClientEventKind, str, int, str], None]
+    patient: bool = False  # nobody waits for receipts: they may come with what the broker sends next
     counters: LaneCounters = field(default_factory=LaneCounters)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Self
@@ -85,7 +85,7 @@ class OutBatch:
     """
 
     __slots__ = (
-        "_waiters", "append_time", "attributes", "base_offset", "bytes", "count", "duplicate", "durability",
+        "_told", "_waiters", "append_time", "attributes", "base_offset", "bytes", "count", "duplicate", "durability",
         "error", "error_seen", "first_sequence", "keys", "packed", "partition", "payloads",
         "publish_time_ms", "topic", "wire", "writes",
     )  # fmt: skip
@@ -110,6 +110,7 @@ class OutBatch:
         self.error: ClusterError | None = None
         self.error_seen = False
         self._waiters: list[asyncio.Future[None]] | None = None
+        self._told: list[Callable[[ClusterError], None]] | None = None  # if it is not stored
 
     @classmethod
     def of(cls, topic: str, partition: int | None, packed: PackedMessages) -> Self:
@@ -212,6 +213,10 @@ class OutBatch:
     def fail(self, error: ClusterError) -> None:
         assert not self.answered
         self.error = error
+        if self._told is not None:
+            self.error_seen = True
+            for told in self._told:
+                asyncio.get_running_loop().call_soon(told, error)
         self._finish()
 
     def _finish(self) -> None:
@@ -236,6 +241,14 @@ class OutBatch:
         else:
             self._waiters.append(waiter)
         return waiter
+
+    def when_failed(self, told: Callable[[ClusterError], None]) -> None:
+        """Call `told` if the batch is not stored. Not for answered batches."""
+        assert not self.answered
+        if self._told is None:
+            self._told = [told]
+        else:
+            self._told.append(told)
 
     async def wait(self) -> None:
         """Wait until the batch is answered; does not raise its error."""
@@ -274,6 +287,10 @@ class PendingSend:
         handle._batch = batch
         handle._index = index
         return handle
+
+    def when_failed(self, told: Callable[[ClusterError], None]) -> None:
+        """Call `told` with the error if the message is not stored: a task that waits would cost more than sending it."""
+        self._batch.when_failed(told)
 
     def done(self) -> bool:
         """Whether the receipt, or the error, is there."""

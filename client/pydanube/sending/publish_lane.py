@@ -226,6 +226,7 @@ class PublishLane:
             access_mode=asked.access_mode,
             schema_subject=subject,
             schema_version=version,
+            receipts_may_wait=options.patient,
         )
         # also when a new session is due: first the old one's batches have to be answered
         resume = session is not None and (bool(self._in_flight) or not self._renew)

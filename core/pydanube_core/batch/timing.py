@@ -30,6 +30,11 @@ def has_attributes(batch: bytes | memoryview) -> bool:
 
 def timings(view: BatchView) -> list[tuple[int, int | None]] | None:
     """(delay, time to live or None) of each message, None where no message of the batch has either."""
+    if len(view) == 1:  # its attributes are read as quickly as their names
+        (only,) = view.attributes() or ({},)
+        if DELAY_MS not in only and TTL_MS not in only:
+            return None
+        return [(_whole(only, DELAY_MS) or 0, _whole(only, TTL_MS))]
     names = view.attribute_names()
     if not any(word in names for word in _WORDS):
         return None
@@ -41,7 +46,7 @@ def timings(view: BatchView) -> list[tuple[int, int | None]] | None:
 
 def _whole(attributes: Mapping[str, str], name: str) -> int | None:
     """The number of an attribute; None where it is none, or no number that a client of ours would send."""
-    text = attributes.get(name, "")
-    if not (text.isascii() and text.isdecimal() and len(text) <= 12):
+    text = attributes.get(name)
+    if text is None or not (text.isascii() and text.isdecimal() and len(text) <= 12):
         return None
     return min(int(text), MOST_MS)

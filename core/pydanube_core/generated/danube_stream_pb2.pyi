@@ -77,7 +77,7 @@ class PublishRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenProducer, _Mapping]] = ..., batch: _Optional[bytes] = ...) -> None: ...
 
 class OpenProducer(_message.Message):
-    __slots__ = ("topic", "producer_name", "producer_id", "producer_epoch", "dispatch_strategy", "access_mode", "schema_subject", "create", "schema_version", "producer_token", "topic_id")
+    __slots__ = ("topic", "producer_name", "producer_id", "producer_epoch", "dispatch_strategy", "access_mode", "schema_subject", "create", "schema_version", "producer_token", "topic_id", "receipts_may_wait")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class OpenProducer(_message.Message):
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    RECEIPTS_MAY_WAIT_FIELD_NUMBER: _ClassVar[int]
     topic: str
     producer_name: str
     producer_id: int
@@ -100,7 +101,8 @@ class OpenProducer(_message.Message):
     schema_version: int
     producer_token: int
     topic_id: int
-    def __init__(self, topic: _Optional[str] = ..., producer_name: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., dispatch_strategy: _Optional[str] = ..., access_mode: _Optional[str] = ..., schema_subject: _Optional[str] = ..., create: bool = ..., schema_version: _Optional[int] = ..., producer_token: _Optional[int] = ..., topic_id: _Optional[int] = ...) -> None: ...
+    receipts_may_wait: bool
+    def __init__(self, topic: _Optional[str] = ..., producer_name: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., dispatch_strategy: _Optional[str] = ..., access_mode: _Optional[str] = ..., schema_subject: _Optional[str] = ..., create: bool = ..., schema_version: _Optional[int] = ..., producer_token: _Optional[int] = ..., topic_id: _Optional[int] = ..., receipts_may_wait: bool = ...) -> None: ...
 
 class PublishResponse(_message.Message):
     __slots__ = ("opened", "receipt", "failure")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydanube_broker.rpc.hot import Route
-from pydanube_broker.rpc.own_connection import OwnConnection
+from pydanube_broker.rpc.own_connection import COMPANY_S, OwnConnection
 from pydanube_broker.rpc.own_server import OwnServer
 from pydanube_core.http2.codes import PREFACE, FrameType
 
@@ -105,3 +105,74 @@ async def test_an_answer_and_the_next_message_are_one_write() -> None:
     ]
     connection.connection_lost(None)
     await server.stop(0)
+
+
+async def test_a_message_that_may_wait_leaves_with_the_next_one_or_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    messages = Messages()
+    server = OwnServer(
+        host="127.0.0.1",
+        port=0,
+        flag="grpc-port",
+        route=Route(hot={}, server_streams={"/test.Test/Receive": messages.open}),
+    )
+    later: list[tuple[float, Any]] = []
+    monkeypatch.setattr(server, "loop", Later(server.loop, later))
+    transport, peer = Writes(), Peer()
+    peer.encoder.header_table_size = 0
+    connection = OwnConnection(server)
+    connection.connection_made(transport)
+    connection.data_received(PREFACE + settings() + settings(ack=True))
+    block = peer.encoder.encode(
+        [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", "/test.Test/Receive"),
+            ("content-type", "application/grpc"),
+        ]
+    )
+    connection.data_received(peer.request(1, block=block) + data(1, message(b"?"), end=True))
+    await turns()
+    transport.written.clear()
+
+    async def written() -> list[list[bytes]]:
+        await turns()
+        found = [[frame.payload for frame in FrameReader().feed(each)] for each in transport.written]
+        transport.written.clear()
+        return found
+
+    messages.reply.send_along(b"one")
+    assert await written() == []
+    messages.reply.send(b"two")
+    assert await written() == [[message(b"one"), message(b"two")]]
+    messages.reply.send_along(b"three")
+    messages.reply.send_along(b"four")  # no more than one waits
+    assert await written() == [[message(b"three"), message(b"four")]]
+    messages.reply.send_along(b"five")
+    assert await written() == []
+    ((wait_s, flush),) = later
+    assert wait_s == COMPANY_S
+    flush()
+    assert await written() == [[message(b"five")]]
+    connection.connection_lost(None)
+    await server.stop(0)
+
+
+class Later:
+    """A loop whose later calls are kept instead of made."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, kept: list[tuple[float, Any]]) -> None:
+        self._loop = loop
+        self._kept = kept
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def call_later(self, delay_s: float, call: Any, *arguments: Any) -> None:
+        self._kept.append((delay_s, lambda: call(*arguments)))
+
+
+async def turns() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
