@@ -8,6 +8,7 @@ Interrupted, what was appended stays: the result, or the error's details, say ho
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
@@ -78,6 +79,11 @@ class Replay:
                 self.next_offset = await self._waiting.popleft()
             self.next_offset = end
         except ClusterError as error:
+            with contextlib.suppress(
+                ClusterError
+            ):  # what was appended before it is there, or will be in a moment
+                while self._waiting:
+                    self.next_offset = await self._waiting.popleft()
             error.details["copied_until"] = self.next_offset
             error.details["copied_messages"] = self.copied.messages
             raise

@@ -18,7 +18,8 @@ from pydanube_broker.journal import Journal
 from pydanube_broker.serving import moves, topic_access
 from pydanube_broker.serving.topic_access import Placement
 from pydanube_broker.tier.fragments import Fragments
-from pydanube_core.errors import Conflict, InvalidArgument
+from pydanube_broker.topics.replay import Replay
+from pydanube_core.errors import ClusterError, Conflict, InvalidArgument
 from pydanube_core.names import TopicName
 
 from tests.broker.serving.test_several_brokers import cluster, create, etcd
@@ -228,3 +229,81 @@ async def test_a_move_pauses_for_the_rest_and_not_for_the_tail(
         assert copied[what, True] < LITTLE_BYTES
     stored = target.registry.known(name)
     assert stored.commit == many
+
+
+async def test_what_works_on_messages_is_refused_as_retryable_while_they_are_between_two_owners(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    owner, target = cluster.brokers[1], cluster.brokers[2]
+    for name in ("t", "other"):
+        topic = TopicName.parse(name)
+        await owner.registry.create(topic, partitions=0, dispatch_strategy="reliable", here=True)
+    async with connect(owner.broker_url) as client, client.producer("other") as producer:
+        await producer.send(b"x")
+    gate, assign = anyio.Event(), MoveLeader.take_step
+
+    async def at_the_gate(*arguments: Any) -> None:
+        await gate.wait()
+        await assign(*arguments)
+
+    monkeypatch.setattr(MoveLeader, "take_step", at_the_gate)
+    topic_id = owner.registry.known(TopicName.parse("t")).topic_id
+    whole, to = (0, 1), str(tmp_path / "t.parquet")
+    async with anyio.create_task_group() as group:
+        group.start_soon(move, cluster, "t", target)
+        ownership = owner.registry.ownership
+        await until(
+            lambda: ownership.owner(topic_id) is None and owner.registry.find(TopicName.parse("t")) is None
+        )
+        for refused in (
+            owner.port.topic_ranges("t", start=None, until=None),
+            owner.port.export_objects("t", start=0, end=1, to=to, file_format="parquet", any_folder=True),
+            owner.port.flush_objects("t"),
+            owner.port.compact_objects("t"),
+            owner.port.replay_topic("t", ranges={"/default/t": whole}, to="other"),
+            owner.port.replay_topic("other", ranges={"/default/other": whole}, to="t"),
+        ):
+            with pytest.raises(ClusterError) as caught:
+                await refused
+            assert (caught.value.code, caught.value.retryable) == ("NO_OWNER", True)
+        gate.set()
+    assert not await anyio.Path(to).exists()
+
+
+async def test_a_replay_that_a_move_cuts_off_says_how_far_it_went(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what was appended and not committed yet: from there it goes on, and nothing is copied twice."""
+    owner, target = cluster.brokers[1], cluster.brokers[2]
+    for name in ("t", "copy"):
+        topic = TopicName.parse(name)
+        await owner.registry.create(topic, partitions=0, dispatch_strategy="reliable", here=True)
+    async with connect(owner.broker_url) as client, client.producer("t") as producer:
+        for _ in range(4):  # batches so large that they are read one after the other
+            await producer.send_many([bytes(60_000)] * 30)
+    begun, moved, append = anyio.Event(), anyio.Event(), Replay._append
+
+    async def held_up(*arguments: Any) -> None:
+        await append(*arguments)
+        begun.set()
+        await moved.wait()
+
+    monkeypatch.setattr(Replay, "_append", held_up)
+    failed: list[ClusterError] = []
+
+    async def replay() -> None:
+        try:
+            await owner.port.replay_topic("t", ranges={"/default/t": (0, 120)}, to="copy")
+        except ClusterError as error:
+            failed.append(error)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(replay)
+        await begun.wait()
+        await move(cluster, "t", target)
+        moved.set()
+    (error,) = failed
+    assert error.retryable
+    until_offset = error.details["copied_until"]
+    copies = owner.registry.known(TopicName.parse("copy"))
+    assert 0 < until_offset == error.details["copied_messages"] == copies.commit < 120
