@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from pydanube.addresses import DEFAULT_BROKER_URL, admin_address
 from pydanube_core.errors import InvalidArgument
@@ -18,23 +18,51 @@ from pydanube_core.units import parse_bytes, parse_duration_s
 from pydanube_storage.objects import StoreOptions
 
 _STORE: Final = ("endpoint", "region", "path_style", "profile", "role", "anonymous")
-_TOPIC: Final = (
-    *("topic", "pattern", "broker", "admin", "tier", "cluster", "start", "end", "decode", "on_error"),
-    *(
-        "max_messages_per_batch",
-        "max_bytes_per_batch",
-        "min_messages_per_batch",
-        "max_trigger_delay",
-        "fail_on_data_loss",
-    ),
-    *("split_bytes", "write_id", "dispatch_strategy", "schema"),
-    *_STORE,
-)
 _OF_SPARK: Final = ("checkpointlocation",)  # Spark hands a sink its own options too
 ON_ERROR: Final = ("null", "fail")
 SPLIT_BYTES: Final = (
     32 << 20
 )  # of stored bytes for one Spark partition: about 100 MB in memory, seconds of work
+
+
+def _text(text: str, *, field: str) -> str:
+    return text
+
+
+def _lower(text: str, *, field: str) -> str:
+    return text.lower()
+
+
+def _switch(given: object, *, field: str) -> bool:
+    text = str(given).lower()
+    if text not in ("true", "false"):
+        raise InvalidArgument(f"{field}: write true or false, not {text!r}", field=field, value=text)
+    return text == "true"
+
+
+def _count(text: str, *, field: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) < 2**53:
+        raise InvalidArgument(
+            f"{field}: write a whole number from 1 on, not {text!r}", field=field, value=text
+        )
+    return int(text)
+
+
+# What the text of each option becomes; where it is not given, the field's default stands
+_READ: Final[Mapping[str, Callable[..., Any]]] = {
+    **dict.fromkeys(("topic", "pattern", "broker", "admin", "tier", "cluster", "start", "end"), _text),
+    "decode": _switch,
+    "on_error": _lower,
+    "max_messages_per_batch": _count,
+    "max_bytes_per_batch": parse_bytes,
+    "min_messages_per_batch": _count,
+    "max_trigger_delay": parse_duration_s,
+    "fail_on_data_loss": _switch,
+    "split_bytes": parse_bytes,
+    **dict.fromkeys(("write_id", "dispatch_strategy", "schema"), _text),
+}
+_FIELD: Final = {"max_trigger_delay": "max_trigger_delay_s"}  # where it is not called as the option
+_TOPIC: Final = (*_READ, *_STORE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +73,7 @@ class TopicOptions:
     and has the live tail.
     """
 
-    topic: str  # several have commas between them
+    topic: str = ""  # several have commas between them
     pattern: str | None = None  # in place of it: a glob over the topics of one namespace
     broker: str | None = None
     admin: str | None = None
@@ -127,34 +155,12 @@ class TopicOptions:
         Raises `InvalidArgument`: an unknown option, or a value that is none; `field` is the option.
         """
         given = words_of(options, _TOPIC)
-        return cls(
-            topic=given.get("topic", ""),
-            pattern=given.get("pattern"),
-            broker=given.get("broker"),
-            admin=given.get("admin"),
-            tier=given.get("tier"),
-            cluster=given.get("cluster"),
-            start=given.get("start", "earliest"),
-            end=given.get("end"),
-            decode=_switch(given, "decode"),
-            on_error=given.get("on_error", "null").lower(),
-            max_messages_per_batch=_count(given, "max_messages_per_batch"),
-            max_bytes_per_batch=parse_bytes(given["max_bytes_per_batch"], field="max_bytes_per_batch")
-            if "max_bytes_per_batch" in given
-            else None,
-            min_messages_per_batch=_count(given, "min_messages_per_batch"),
-            max_trigger_delay_s=parse_duration_s(given["max_trigger_delay"], field="max_trigger_delay")
-            if "max_trigger_delay" in given
-            else 900.0,
-            fail_on_data_loss=_switch({"fail_on_data_loss": "true", **given}, "fail_on_data_loss"),
-            split_bytes=parse_bytes(given["split_bytes"], field="split_bytes")
-            if "split_bytes" in given
-            else SPLIT_BYTES,
-            write_id=given.get("write_id"),
-            dispatch_strategy=given.get("dispatch_strategy", "reliable"),
-            schema=given.get("schema"),
-            store={name: given[name] for name in _STORE if name in given},
-        )
+        fields: dict[str, Any] = {
+            _FIELD.get(name, name): read(given[name], field=name)
+            for name, read in _READ.items()
+            if name in given
+        }
+        return cls(**fields, store={name: given[name] for name in _STORE if name in given})
 
 
 def offsets_in(text: str, *, field: str) -> dict[str, int] | None:
@@ -192,29 +198,7 @@ def words_of(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, st
 
 def store_options(url: str, given: Mapping[str, str] | None) -> StoreOptions:
     """How to reach a store; keys and tokens come from where every AWS tool finds them."""
-    said = dict(given or {})
-    return StoreOptions(
-        url=url,
-        endpoint=said.get("endpoint"),
-        region=said.get("region"),
-        path_style=_switch(said, "path_style") if "path_style" in said else None,
-        profile=said.get("profile"),
-        role=said.get("role"),
-        anonymous=_switch(said, "anonymous"),
-    )
-
-
-def _switch(given: Mapping[str, str], name: str) -> bool:
-    text = str(given.get(name, "false")).lower()
-    if text not in ("true", "false"):
-        raise InvalidArgument(f"{name}: write true or false, not {text!r}", field=name, value=text)
-    return text == "true"
-
-
-def _count(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name)
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) < 2**53:
-        raise InvalidArgument(f"{name}: write a whole number from 1 on, not {text!r}", field=name, value=text)
-    return int(text)
+    said: dict[str, Any] = {name: value for name, value in (given or {}).items() if name in _STORE}
+    for name in said.keys() & {"path_style", "anonymous"}:
+        said[name] = _switch(said[name], field=name)
+    return StoreOptions(url=url, **said)
