@@ -23,7 +23,7 @@ def names_in(path: Path) -> set[str]:
 
 def threats() -> list[tuple[str, list[str]]]:
     """(what is threatened, its tests) of each line of the table."""
-    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "research" / "attacks.md").read_text(encoding="utf-8")
     table = text.split(THREATS, 1)[1].split("\n## ", 1)[0]
     rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("|")][2:]
     return [(row[0].strip(), re.findall(r"`(\w+)`", row[-1])) for row in rows]
