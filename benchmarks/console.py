@@ -104,7 +104,7 @@ class Terminal:
         )
 
     def shown(self, pattern: str) -> str:
-        """What the pattern's group is on the next screens."""
+        """Read the next screens until the pattern is found; return its group."""
         seen, end = b"", time.perf_counter() + 20
         while time.perf_counter() < end:
             if select.select([self._master], [], [], 1.0)[0]:
@@ -114,7 +114,7 @@ class Terminal:
         raise SystemExit(f"{pattern} was not drawn")
 
     def drain(self, seconds: float) -> None:
-        """Read for so long."""
+        """Read and drop output for this many seconds."""
         end = time.perf_counter() + seconds
         while (left := end - time.perf_counter()) > 0:
             if select.select([self._master], [], [], left)[0]:
@@ -124,7 +124,7 @@ class Terminal:
         return _processor_s(self.pid)
 
     def loop_s(self) -> float:
-        """Of the thread that has the screen."""
+        """Return the processor seconds of the thread that draws the screen."""
         return int(Path(f"/proc/{self.pid}/task/{self.pid}/schedstat").read_text().split()[0]) / 1e9
 
     def rss_mib(self) -> float:
@@ -273,7 +273,7 @@ def idle(broker: BrokerProcess, seconds: float, minutes: float) -> dict[str, flo
 
 
 def _shares(broker: BrokerProcess, it: Terminal, seconds: float) -> tuple[float, float, float]:
-    """Of a core: the console; what the broker takes more while it is asked than while the console is paused; the broker then.
+    """Return shares of a core: the console's, what the broker takes beyond its share while the console is paused, and that share.
 
     Asked and paused take turns: for minutes after its start a broker looks at everything it has, and that is not the
     console's. In seconds of one and then of the other it was some percent of a core either way.

@@ -38,7 +38,7 @@ uvicorn.run(Starlette(routes=[Route("/rpc", nothing, methods=["POST"])]), port=i
 
 
 async def rate(url: str, *, at_once: int, seconds: float) -> float:
-    """Answered calls a second."""
+    """Return how many calls were answered in a second."""
     parts = urlsplit(url)
     assert parts.hostname is not None
     head = (

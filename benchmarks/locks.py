@@ -148,7 +148,7 @@ class Sender:
         )
 
     async def go_on(self) -> None:
-        """Send until cancelled."""
+        """Send messages until the task is cancelled."""
         while True:
             try:
                 await self._send(self._message, metadata=self._metadata)

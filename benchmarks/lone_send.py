@@ -27,7 +27,7 @@ BYTES = 128
 
 
 def syncs(folder: Path, count: int) -> list[float]:
-    """Seconds of each."""
+    """Return the seconds of each `fdatasync`."""
     path, taken = folder / "probe", []
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR)
     try:

@@ -169,7 +169,7 @@ def observation_s(broker: BrokerProcess) -> dict[str, float]:
 
 
 def processor_s(broker: BrokerProcess) -> float:
-    """Of the loop's thread."""
+    """Return the processor seconds of the loop's thread."""
     return int(Path(f"/proc/{broker.pid}/task/{broker.pid}/schedstat").read_text().split()[0]) / 1e9
 
 
@@ -273,7 +273,7 @@ def run(options: argparse.Namespace, data: Path) -> dict[str, Any]:
 
 
 def kept(found: dict[str, Any]) -> list[str]:
-    """Goals that were missed."""
+    """Return the goals that were missed."""
     missed = [
         f"{name}: {one['median_ms']} ms, the goal is {one['goal_ms']:g}"
         for name, one in found["calls"].items()

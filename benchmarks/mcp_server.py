@@ -75,7 +75,7 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
     @bare.tool()
     async def ping() -> dict[str, int]:
-        """Answer."""
+        """Answer a call."""
         return {"total": 1}
 
     core = AdminCore()

@@ -116,7 +116,7 @@ class Probe:
         self._connection: http.client.HTTPConnection | None = None
 
     def ask(self, path: str) -> bytes | None:
-        """None: nobody there."""
+        """Return what the page answers; None when nobody answers."""
         try:
             if self._connection is None:
                 self._connection = http.client.HTTPConnection(self._address, timeout=20)
@@ -129,7 +129,7 @@ class Probe:
             return None
 
     def slowest_ms(self, seconds: float) -> float | None:
-        """How long the slowest of `PROBES` took, spread over this time: the loop must have had a moment for each."""
+        """Return the time of the slowest of `PROBES` requests, spread over this time so that the loop had a moment for each."""
         slowest = None
         for _ in range(PROBES):
             asked = time.monotonic()
@@ -204,7 +204,7 @@ class Soak:
             self._sample(load.pid)
 
     def _broker_log(self) -> dict[str, int]:
-        """What the broker complained of, over all its lives."""
+        """Return the warnings and errors of the broker's log, over all its starts."""
         lines = self.broker.log().splitlines()
         found = Counter(
             " ".join(words[1:3])

@@ -29,7 +29,7 @@ class Bits:
         self.count = 0
 
     def add(self, number: int) -> bool:
-        """Whether it is new."""
+        """Add a number; return whether it is new."""
         index, bit = number >> 3, 1 << (number & 7)
         if index >= len(self._bytes):
             self._bytes.extend(bytes(index - len(self._bytes) + 4096))
@@ -53,7 +53,7 @@ class Bits:
 
 @dataclass
 class Seen:
-    """What one subscription was given. `ordered` by: the producer, its key, or nothing."""
+    """The messages that one subscription was given. `ordered` names what they are in order by: the producer, the key, or nothing."""
 
     topic: str
     ordered: str | None

@@ -72,7 +72,7 @@ class Load:
                 await self.pause(1 / rate / self.scale)
 
     async def bursts(self, name: str, topic: str, size: int, every: float, **options: Any) -> None:
-        """`send_nowait`, awaited together."""
+        """Send bursts by `send_nowait`, and await their receipts together."""
         rng = random.Random(name)
         async with (
             connect(self.url, retry=PATIENCE) as client,
@@ -128,7 +128,7 @@ class Load:
             yield consumer
 
     async def batches(self, topic: str, name: str, ordered: str | None) -> None:
-        """Whole batches, each acknowledged."""
+        """Consume by batch, and acknowledge each."""
         seen = self.account.subscription(topic, name, ordered)
         async with self.consumer(topic, name) as consumer:
             while not self.finished.is_set():
@@ -314,7 +314,7 @@ class Load:
         ]  # fmt: skip
 
     def missing(self) -> dict[str, dict[str, list[int]]]:
-        """As the account has it, with the poisoned where they belong."""
+        """Return the missing numbers of the account; those of poisoned messages are looked for among the dead letters."""
         found = self.account.missing()
         poisoned = Bits()
         for number in range(0, self.account.next_number["poison"], POISONED):

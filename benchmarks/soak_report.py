@@ -69,7 +69,7 @@ def lives(samples: list[dict[str, str]], name: str) -> list[Points]:
 
 
 def growth(samples: list[dict[str, str]], name: str, load_s: float) -> dict[str, Any] | None:
-    """How a series moves: by least squares behind the warm-up, and within a life of the broker (median of lives)."""
+    """Return the growth of a series an hour: by least squares after the warm-up, and within a life of the broker (median of lives)."""
     points = [point for point in series(samples, name) if load_s * WARM_UP <= point[0] <= load_s]
     if len(points) < 5:
         return None
@@ -87,7 +87,7 @@ def growth(samples: list[dict[str, str]], name: str, load_s: float) -> dict[str,
 def chart(
     title: str, samples: list[dict[str, str]], names: tuple[str, ...], events: list[dict[str, Any]]
 ) -> str:
-    """One SVG."""
+    """Return a chart of the series as SVG."""
     lines = {name: points for name in names if (points := series(samples, name))}
     if not lines:
         return ""

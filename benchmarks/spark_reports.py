@@ -89,7 +89,7 @@ def cursor_samples(folder: Path) -> int:
 
 
 class PeakMemory:
-    """Of the JVM, and of all Python processes below this one together: resident, looked at ten times a second."""
+    """The peak of resident memory of the JVM, and of all Python processes below this one together, sampled ten times a second."""
 
     def __init__(self) -> None:
         self.peak = {"java": 0, "python": 0}

@@ -58,7 +58,7 @@ async def load(url: str, topic: str, rate: float, seconds: float) -> None:
 
 
 async def _send(producer: Producer, rate: float, seconds: float, waits: list[float]) -> int:
-    """How many were answered in time; `waits` gets seconds from due to answered."""
+    """Send at an even pace; return how many were answered in time, and append the seconds from due to answered to `waits`."""
     loop = asyncio.get_running_loop()
     begun, due, answered = loop.time(), 0, 0
     under_way: set[asyncio.Task[None]] = set()

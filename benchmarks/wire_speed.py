@@ -110,7 +110,7 @@ class Broker:
         return float(times.user + times.system)
 
     def load(self, program: Path, *options: object) -> dict[str, Any]:
-        """What the load generator saw, and `server_us` per call."""
+        """Run the load generator; return its figures, with `server_us` per call."""
         words = [str(program), "-address", self.address, *map(str, options)]
         before = self.used_s()
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as load:
@@ -129,7 +129,7 @@ class Broker:
 
 
 class Raw(asyncio.Protocol):
-    """The echo without gRPC."""
+    """An echo server on plain sockets, without gRPC."""
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -237,7 +237,7 @@ def measure(it: Broker, program: Path, options: argparse.Namespace) -> dict[str,
 
 
 def ratios(result: dict[str, Any]) -> dict[str, float]:
-    """Of `own` to `base`: rates, and processor of the echo."""
+    """Return the ratios of `own` to `base`: rates, and processor time of the echo."""
     own, found = result.get("own", {}), {}
     for what, part in result.get("base", {}).items():
         for key in ("per_s", "received_per_s"):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from inspect import iscoroutinefunction
 from typing import Any
 
 import anyio
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.etcd import EtcdMembers
 
 # Of pytest-timeout's limit: the deadline must come first. Its signal strikes anywhere in the loop and leaves the
 # test's task running there; under a deadline the test itself ends, with its clean-up, and the next one is undisturbed.
@@ -45,6 +47,19 @@ def limit_s(item: pytest.Item) -> float:
         return float(marker.args[0] if marker.args else marker.kwargs["timeout"])
     configured = item.config.getoption("timeout", None)
     return float(item.config.getini("timeout") or 0) if configured is None else float(configured)
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Name the event loop of async tests; a folder that needs another one has a fixture of its own."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMembers]:
+    """Run one etcd for the tests of a module, which have prefixes of their own."""
+    with EtcdMembers(tmp_path_factory.mktemp("etcd")) as members:
+        yield members
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -124,7 +124,7 @@ def manifest(version: str) -> dict[str, Any]:
 
 
 def project(wheel: str) -> str:
-    """The bundle's pyproject.toml."""
+    """Return the bundle's pyproject.toml."""
     return (
         '[project]\nname = "danube-bundle"\nversion = "0"\nrequires-python = ">=3.11"\n'
         'dependencies = ["pydanube[mcp]"]\n\n'
@@ -154,7 +154,7 @@ def bundle(wheel: Path, out: Path) -> Path:
 
 
 def built_wheel(folder: Path) -> Path:
-    """Our wheel, built now."""
+    """Build the wheel and return its path."""
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode:

@@ -116,7 +116,7 @@ terminal's clipboard (OSC 52) and, for those that do not take it, into a file wh
 
 
 def section() -> str:
-    """Return the section."""
+    """Return the section on the console: prose, views, filters and keys."""
     parts = [
         HEAD,
         "| view | also | of | what it shows | without a screen |\n|---|---|---|---|---|\n",

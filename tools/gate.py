@@ -88,7 +88,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one test."""
+    """The outcome of one test."""
 
     verdict: str  # passed, failed, skipped, or "not reached"
     why: str | None = None
@@ -100,7 +100,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Tally:
-    """What has happened so far."""
+    """The outcomes of a run so far."""
 
     lines: list[str] = field(default_factory=list)
     not_run: list[str] = field(default_factory=list)
@@ -281,7 +281,7 @@ def stop(child: subprocess.Popen[bytes], *, ask_for_tracebacks: bool) -> None:
 
 
 def read_report(path: Path, *, expected: Sequence[str] = ()) -> dict[str, Outcome]:
-    """What became of each test of a pytest run, in its order, also if the run died: the rest is "not reached".
+    """Return the outcome of each test of a pytest run, in its order, also if the run died: the rest is "not reached".
 
     Files that could not be collected are in it by their path. `expected` are tests that must be in it.
     """

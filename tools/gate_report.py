@@ -21,7 +21,7 @@ LAST_LINE_CHARS: Final = 400
 
 
 def last_line(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Where it failed and what the error says, in one line."""
+    """Return in one line where a test failed and what its error says."""
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None:
         place = os.path.relpath(crash.path) if os.path.isabs(crash.path) else crash.path

@@ -124,7 +124,7 @@ def fields(model: type[BaseModel]) -> Iterator[str]:
 
 
 def spelled(annotation: Any) -> str:
-    """A type as source."""
+    """Return a type as source."""
     if annotation is type(None):
         return "None"
     if annotation is Any:
@@ -269,7 +269,7 @@ def planner(operation: Operation) -> Iterator[str]:
 
 
 def told(operation: Operation, result: str) -> str:
-    """What a call is given; the arguments are the names of the method's, so `locals()` has them."""
+    """Return the arguments of a call; they have the names of the method's, so `locals()` has them."""
     long_running = ", long_running=True" if operation.long_running else ""
     return f"{operation.name!r}, locals(), {result}{long_running}"
 

@@ -156,7 +156,7 @@ def recorded(env: dict[str, str]) -> str:
 
 
 def answer(command: str, env: dict[str, str]) -> tuple[str, int]:
-    """What a person sees in a terminal of `COLUMNS` columns, and the exit code."""
+    """Run a command in a terminal of `COLUMNS` columns; return what a person sees there, and the exit code."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
     process = subprocess.Popen(

@@ -189,7 +189,7 @@ class Recorder:
 
 
 async def _shell(arguments: str) -> str:
-    """What a command prints."""
+    """Run a command and return its output."""
     danube = str(Path(sys.executable).with_name("danube"))
     done = await anyio.run_process([danube, *arguments.split()])
     return f"```console\n$ danube {arguments}\n{done.stdout.decode().strip()}\n```"

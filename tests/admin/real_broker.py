@@ -34,25 +34,25 @@ class Administered:
 
     @property
     def url(self) -> str:
-        """Where `danube.ops` answers."""
+        """The address of `danube.ops`."""
         return self.broker.admin_url
 
-    async def _call(self, name: str, arguments: Mapping[str, Any], principal: str) -> Any:
+    async def call(self, name: str, arguments: Mapping[str, Any], principal: str) -> Any:
         return await self.core.call(name, arguments, principal=principal, face="cli")
 
     async def __call__(self, name: str, /, *, by: str = "ann", **arguments: Any) -> dict[str, Any]:
-        outcome = await self._call(name, arguments, by)
+        outcome = await self.call(name, arguments, by)
         assert not isinstance(outcome, ClusterError), outcome
         body: dict[str, Any] = outcome.model_dump(mode="json", by_alias=True)
         return body
 
     async def refused(self, name: str, *, by: str = "ann", **arguments: Any) -> ClusterError:
-        outcome = await self._call(name, arguments, by)
+        outcome = await self.call(name, arguments, by)
         assert isinstance(outcome, ClusterError), outcome
         return outcome
 
     async def apply(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """Plan and apply."""
+        """Plan an operation and apply it; return its result."""
         plan = await self(name, **arguments, plan_only=True)
         return await self(name, **arguments, plan_token=plan["plan_token"])
 

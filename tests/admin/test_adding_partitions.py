@@ -151,7 +151,7 @@ async def test_nothing_that_was_acknowledged_goes_with_an_undo(
             group.start_soon(publish)
             for _ in range(head_start):
                 await anyio.lowlevel.checkpoint()
-            await cluster._call("changes.undo", {"call_id": done["call_id"]}, "ann")
+            await cluster.call("changes.undo", {"call_id": done["call_id"]}, "ann")
     parts = (await cluster("topics.describe", topic="clicks"))["parts"]
     assert [part["messages"] for part in parts[3:]] == ([1] if stored else [0] * (len(parts) - 3))
 
@@ -179,7 +179,7 @@ async def test_two_who_add_at_once_end_with_one_number(cluster: Administered) ->
     async with anyio.create_task_group() as group:
         for count in (5, 7, 6):
             group.start_soon(
-                cluster._call, "topics.add_partitions", {"topic": "clicks", "partitions": count}, "ann"
+                cluster.call, "topics.add_partitions", {"topic": "clicks", "partitions": count}, "ann"
             )
     described = await cluster("topics.describe", topic="clicks")
     index = cluster.broker.registry.catalog.index

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 
-import anyio
-import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +14,7 @@ from pydanube_core.audit_key import KEY_BYTES, AuditKey
 from pydanube_core.errors import DiskFull, JournalReadOnly
 
 from tests.admin.real_broker import Administered, administered
+from tests.support.waiting import turns_during
 
 pytestmark = pytest.mark.anyio
 
@@ -214,19 +213,7 @@ async def test_others_have_their_turn_while_the_audit_is_read(cluster: Administe
     for _ in range(450):
         await cluster("tasks.list")
     for operation, arguments in (("audit.verify", {}), ("audit.query", {"principal": "nobody"})):
-        turns = 0
-
-        async def other() -> None:
-            nonlocal turns
-            while True:
-                await anyio.lowlevel.checkpoint()
-                turns += 1
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(other)
-            await cluster(operation, **arguments)
-            group.cancel_scope.cancel()
-        assert turns >= 4, operation
+        assert await turns_during(cluster(operation, **arguments)) >= 4, operation
 
 
 async def test_a_record_far_back_is_found_and_a_page_is_not_empty(cluster: Administered) -> None:

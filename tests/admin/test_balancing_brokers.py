@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +25,6 @@ from tests.support.several_brokers import SeveralBrokers, several_brokers, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 TOPICS = [TopicName.parse(f"t{n}") for n in range(9)]
-
-
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMembers]:
-    with EtcdMembers(tmp_path_factory.mktemp("etcd")) as etcd:
-        yield etcd
 
 
 @pytest.fixture(autouse=True)

@@ -17,11 +17,10 @@ from pydanube_broker.settings import Balance, Diagnosis, Settings
 from pydanube_cli.composition import administered
 from pydanube_core.names import TopicName
 
-from tests.admin.test_any_broker_administers import ask, etcd
+from tests.admin.test_any_broker_administers import ask
 from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import SeveralBrokers, several_brokers, until
 
-__all__ = ["etcd"]
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 

@@ -14,6 +14,8 @@ from pydanube_admin.arguments import parse_call
 from pydanube_admin.jsonrpc import MAX_BATCH_BYTES, JsonRpc
 from pydanube_core.errors import ClusterError, TopicNotFound
 
+from tests.support.waiting import turns_during
+
 pytestmark = pytest.mark.anyio
 
 
@@ -172,19 +174,7 @@ async def test_a_batch_whose_answers_are_too_large_is_not_made_to_its_end() -> N
 
 async def test_others_have_their_turn_between_two_calls_of_a_batch() -> None:
     """Refusals never wait for anything by themselves."""
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            await anyio.lowlevel.checkpoint()
-            turns += 1
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(other)
-        await ask([call("nope", id=number) for number in range(50)])
-        group.cancel_scope.cancel()
-    assert turns >= 49
+    assert await turns_during(ask([call("nope", id=number) for number in range(50)])) >= 49
 
 
 async def test_discovery_describes_every_method_offered() -> None:

@@ -15,11 +15,10 @@ from pydanube_broker.tier.flushing import Failure
 from pydanube_core.errors import ClusterError, StoreUnavailable
 from pydanube_core.names import TopicName
 
-from tests.admin.test_any_broker_administers import administered, ask, etcd
+from tests.admin.test_any_broker_administers import administered, ask
 from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import SeveralBrokers, several_brokers, until
 
-__all__ = ["etcd"]
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(150)]
 
 

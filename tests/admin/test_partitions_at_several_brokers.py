@@ -12,11 +12,10 @@ from pydanube_broker.broker import Broker
 from pydanube_core.errors import ClusterError
 from pydanube_core.names import TopicName
 
-from tests.admin.test_any_broker_administers import administered, ask, etcd
+from tests.admin.test_any_broker_administers import administered, ask
 from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import SeveralBrokers, several_brokers, until
 
-__all__ = ["etcd"]
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(150)]
 PARTS = [TopicName.parse(f"wide-part-{n}") for n in range(6)]
 

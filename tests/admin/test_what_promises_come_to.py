@@ -94,7 +94,7 @@ def now_ms() -> int:
 
 @dataclass
 class State:
-    """What there is: [first, end) of each log, what each subscription has not read, the policies that are set."""
+    """The state of a cluster: [first, end) of each log, the unread messages of each subscription, the policies."""
 
     logs: dict[str, Range] = field(default_factory=dict)
     unread: dict[Cursor, list[Range]] = field(default_factory=dict)
@@ -123,7 +123,7 @@ def overlap(ranges: Sequence[Range], taken: Range) -> list[Range]:
 
 
 def touches(operation: str, arguments: Mapping[str, Any]) -> frozenset[tuple[str, ...]]:
-    """What a change is about, as far as another change can come in its way."""
+    """Return the things a change is about, as far as another change can conflict with it."""
     if "policies" in arguments:
         subject = arguments.get("topic") or arguments["namespace"]
         return frozenset(("policy", subject, name) for name in arguments["policies"])
@@ -247,7 +247,7 @@ class Cluster:
 
 
 class Promises(RuleBasedStateMachine):
-    """See the module."""
+    """The promises that the module tests, and whether they are kept."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -26,6 +26,7 @@ async def locked(tmp_path: Path) -> AsyncIterator[Locked]:
 
 
 async def on_the_machine(locked: Locked, operation: str, /, **arguments: Any) -> dict[str, Any]:
+    """Call an operation as the operator on the broker's machine."""
     channel = OpsChannel(f"unix:{locked.broker.data_dir.path.absolute()}/admin.sock")
     try:
         request = call_request(operation, arguments, principal="", face="cli")

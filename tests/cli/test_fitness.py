@@ -31,6 +31,7 @@ from tests.cli.running import Danube, command_line
 from tests.support.broker_process import free_ports
 from tests.support.etcd import EtcdMembers
 from tests.support.s3_server import BUCKET, running_s3_server, s3_environment
+from tests.support.small_disk import small_disk as mounted
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 1 << 30
@@ -245,17 +246,8 @@ def test_a_full_volume_is_said_in_the_same_words(danube: Danube, small_disk: Pat
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MiB of its own."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
-    made = subprocess.run(words, capture_output=True, check=False)
-    if made.returncode != 0:
-        pytest.skip(f"NOT RUN: this machine refuses to mount a tmpfs: {made.stderr.decode().strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=False)
+    with mounted(tmp_path / "disk", "8m") as disk:
+        yield disk
 
 
 def test_doctor_asks_etcd_and_knows_a_volume_of_another_cluster(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,18 +28,13 @@ from pydanube_core.names import TopicName
 from pydanube_core.ops_call import call_request
 from pydanube_core.security.identity import OPERATOR
 
-from tests.support.etcd import EtcdMembers, free_ports
+from tests.support.broker_process import free_ports
+from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import SeveralBrokers, several_brokers
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 TOPICS = [f"/shop/t{n}" for n in range(6)]
-
-
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMembers]:
-    with EtcdMembers(tmp_path_factory.mktemp("etcd")) as etcd:
-        yield etcd
 
 
 class LockedCluster:

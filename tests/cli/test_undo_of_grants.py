@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from pydanube.wire.ops_channel import OpsChannel
-from pydanube_core.ops_call import call_request
 
+from tests.cli.test_audit_export_live import on_the_machine
 from tests.cli.test_locks_live import Locked, give, locked_broker
 
 CLERK = "bindings:*,tokens:*,roles:*,topics:read"
@@ -61,7 +59,7 @@ async def test_what_a_clerk_deleted_he_does_not_give_back_where_he_does_not_hold
 async def test_an_undo_does_not_take_the_last_admin(locked: Locked) -> None:
     made = await locked.call("admin", "bindings.create", binding="fourth", principal="fourth", roles="admin")
     deleted = [await locked.call("admin", "bindings.delete", binding=each) for each in ("second", "admin")]
-    token = await on_the_machine(locked, "tokens.create", {"name": "fourth"})
+    token = await on_the_machine(locked, "tokens.create", name="fourth")
     locked.tokens["fourth"] = token["token"]
     assert await undo(locked, "fourth", made) == "CONDITION_NOT_MET"
     for change in deleted:
@@ -115,14 +113,3 @@ async def test_whoever_may_take_back_changes_takes_back_those_of_others(locked: 
     made = await locked.call("second", "topics.create", topic="/default/mended")
     assert await undo(locked, "other", made) == "PERMISSION_DENIED"
     assert await undo(locked, "mender", made) == ""
-
-
-async def on_the_machine(locked: Locked, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Call as the operator on the machine."""
-    channel = OpsChannel(f"unix:{locked.broker.data_dir.path.absolute()}/admin.sock")
-    try:
-        request = call_request(operation, arguments, principal="", face="cli")
-        found: dict[str, Any] = json.loads(await channel.call(request, timeout_s=30))
-        return found
-    finally:
-        await channel.aclose()

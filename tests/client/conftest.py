@@ -7,25 +7,16 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from pydanube.testing import InMemoryCluster
 
+from tests.support.one_loop import one_loop  # noqa: F401  # a fixture
+
 START_DEADLINE_S = 110  # a second on a quiet machine; below the limit of a test, whose set-up this may be
-
-
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session", autouse=True)
-async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
-    """All tests share a loop: grpcio has one poller, and hands late events of a closed loop to the next one's test."""
-    yield  # noqa: PT022  # as a generator it keeps the loop until the session ends
 
 
 @pytest.fixture

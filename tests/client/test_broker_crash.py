@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 from pathlib import Path
 from typing import Any
 
 import pydanube
 import pytest
 
+from tests.support.broker_process import free_ports
+
 pytestmark = pytest.mark.anyio
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def test_a_killed_broker_costs_neither_producer_nor_consumer_a_message(
     start_broker: Any, tmp_path: Path
 ) -> None:
-    port = free_port()
+    (port,) = free_ports(1)
     broker = start_broker(tmp_path, port)
     retry = pydanube.Retry(max_elapsed_s=50, max_delay_s=0.2)
     count = 4000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +15,8 @@ from pydanube_broker.settings_load import load_settings
 from pydanube_cli.certificates import CertificateFolder
 from pydanube_core.errors import ClusterError
 
+from tests.support.broker_process import free_ports
+
 TOKEN = "danube_0000000000000000_" + "A" * 43
 
 
@@ -23,12 +24,6 @@ def certificates(path: Path, *hosts: str) -> CertificateFolder:
     folder = CertificateFolder(path=path)
     folder.make(hosts, principal="x", days=1, again=False)
     return folder
-
-
-def free_port() -> int:
-    with socket.socket() as given:
-        given.bind(("127.0.0.1", 0))
-        return int(given.getsockname()[1])
 
 
 @asynccontextmanager
@@ -74,7 +69,7 @@ async def test_a_token_does_not_go_to_an_address_that_an_answer_names_and_that_p
     else:
         own = honest.path
     async with thief(theirs) as (port, got):
-        here = free_port()
+        (here,) = free_ports(1)
         values = {
             "data.dir": ":memory:", "server.grpc_port": here, "server.admin_port": 0, "server.metrics_port": 0,
             "server.advertised_url": f"https://localhost:{port}", "tls.cert": str(own / "server.crt"),

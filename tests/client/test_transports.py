@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,6 +31,8 @@ pytest.importorskip("pydanube_broker", reason="NOT RUN: install pydanube[broker]
 from pydanube_broker.rpc.caller import current_caller
 from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.own_server import OwnServer, Times
+
+from tests.support.certificates import make_certificates
 
 pytestmark = pytest.mark.anyio
 PUBLISH = "/danube.stream.Stream/Publish"
@@ -418,20 +419,7 @@ async def test_whatever_ends_an_answer_becomes_an_error(
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    openssl(
-        "req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority", "-days", "2"
-    )
-    for name in ("server", "client"):
-        openssl("req", *new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", f"{name}.pem", "-days", "2", "-extfile", "names")  # fmt: skip
-    return folder
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 async def test_tls_with_certificates_of_both_sides(certificates: Path) -> None:

@@ -35,11 +35,11 @@ class Networks:
         self.here = f"{self._net}.254"
 
     def address(self, n: int) -> str:
-        """Of the n-th, from 1."""
+        """Return the address of the n-th network, from 1."""
         return f"{self._net}.{n}"
 
     def command(self, n: int) -> list[str]:
-        """What goes in front of a command to run it in the n-th."""
+        """Return the words that run a command in the n-th network."""
         return ["ip", "netns", "exec", f"{self._name}-{n}"]
 
     def cut(self, one: int, other: int) -> None:

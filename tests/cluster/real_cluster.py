@@ -31,7 +31,7 @@ _ENVIRONMENT: Final = {
 
 
 class RealCluster:
-    """See the module."""
+    """Brokers, etcd members and an object store in networks of their own, as the module describes."""
 
     def __init__(self, folder: Path, networks: Networks, etcd: EtcdMembers, store: FaultyProxy) -> None:
         self.networks = networks
@@ -63,7 +63,7 @@ class RealCluster:
 
     @property
     def urls(self) -> str:
-        """As `connect` takes them."""
+        """Return the brokers' addresses, as `connect` takes them."""
         return "danube://" + ",".join(broker.url.partition("://")[2] for broker in self.brokers.values())
 
     async def start(self) -> None:

@@ -88,7 +88,7 @@ def encodings(draw: DrawFn, *, max_messages: int = 20, with_holes: bool = True) 
 
 
 def rows_given(given: Mapping[str, Any]) -> list[Row]:
-    """What a batch encoded with these arguments must say, worked out without the codec."""
+    """Return the rows of a batch encoded with these arguments, worked out without the codec."""
     n = len(given["payloads"])
     indices = range(n)
     keys = given.get("keys") or [None] * n

@@ -177,7 +177,7 @@ async def test_row_02_a_power_cut_drops_what_was_not_synced_and_nothing_acknowle
                 await progress.wait(3)
                 os.kill(helper, signal.SIGSTOP)
                 await _settled(history)
-            process = broker._process
+            process = broker.process
             assert process is not None
             process.kill()
             os.kill(helper, signal.SIGKILL)

@@ -75,7 +75,7 @@ class World:
 
 @dataclass
 class Expected:
-    """What has to be found."""
+    """The finding that a fault must lead to."""
 
     rule: str
     topic: str | None
@@ -551,7 +551,7 @@ READS: Final = (
 
 
 async def followed(world: World, finding: dict[str, Any]) -> list[str]:
-    """What does not work of the calls that a finding proposes, or does not show what it speaks of."""
+    """Make the calls that a finding proposes; return those that fail or do not show its subject."""
     wrong = []
     for call in sorted(
         finding["next"], key=lambda call: not any(word in call["operation"] for word in READS)

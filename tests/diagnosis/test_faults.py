@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import random
-import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -35,6 +34,7 @@ from tests.diagnosis.injector import (
 )
 from tests.support.broker_process import BrokerProcess, broker_process_fixture
 from tests.support.s3_server import BUCKET, running_s3_server, s3_environment
+from tests.support.small_disk import small_disk as mounted
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -163,18 +163,8 @@ def _name(topic: str | None) -> str | None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 96 MiB of its own."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if made.returncode != 0:
-        pytest.skip(f"NOT RUN: this machine refuses to mount a tmpfs: {made.stderr.decode().strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=False)
+    with mounted(tmp_path / "disk", "96m") as disk:
+        yield disk
 
 
 @SEEDS

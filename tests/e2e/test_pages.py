@@ -84,7 +84,7 @@ LINES = 3000  # of the log that is published
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """(language, text)"""
+    """Return (language, text) of each fenced block of a page."""
     return [(language, text) for language, text in FENCE.findall(page.read_text(encoding="utf-8"))]
 
 

@@ -6,12 +6,9 @@ the catalog says, what is in the bucket and what a consumer gets must agree.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +18,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.faulty_proxy import Fault, FaultyProxy
 from tests.support.s3_server import BUCKET, SECRET_KEY, S3Server, running_s3_server, s3_environment
+from tests.support.small_disk import small_disk
 from tests.support.waiting import wait_until
 
 pytest.importorskip("pyarrow")
@@ -156,23 +154,6 @@ def test_wrong_credentials_are_said_with_bucket_key_and_remedy_and_never_shown(
             shown += client.get(f"{broker.metrics}/metrics").text
         assert secret not in shown
         assert len(broker.command("consume", "logs", "--exit", "--format", "raw").stdout.splitlines()) == 100
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of its own; skips, loudly, where this user may not mount one."""
-    folder.mkdir()
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("NOT RUN: mounting a small tmpfs takes root")
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if done.returncode != 0:
-        pytest.skip(f"NOT RUN: no tmpfs could be mounted: {done.stderr.decode().strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_full_object_disk_degrades_and_is_caught_up_with_when_there_is_room(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess, refusal
 from tests.support.official_client import official_client_environment
 
 OBJECT = {
@@ -62,16 +62,6 @@ def incompatible(tmp_path: Path) -> Path:
 def written(path: Path, schema: Any) -> Path:
     path.write_text(json.dumps(schema))
     return path
-
-
-def refused(done: subprocess.CompletedProcess[bytes], exit_code: int, code: str) -> dict[str, Any]:
-    """The error object on stderr; nothing on stdout, no stack trace."""
-    text = done.stderr.decode()
-    assert (done.returncode, done.stdout) == (exit_code, b""), (done.stdout[-2000:], text[-2000:])
-    assert "Traceback" not in text
-    error: dict[str, Any] = json.loads(text.splitlines()[-1])["error"]
-    assert error["code"] == code, error
-    return error
 
 
 def register(broker: BrokerProcess, subject: str, file: Path, schema_type: str = "json_schema") -> Any:
@@ -125,7 +115,7 @@ def test_an_incompatible_schema_is_6_with_every_difference_and_is_not_registered
     assert verdict["differences"] == [
         {"path": "/properties/id/type", "rule": "type_narrowed", "before": "string", "after": "integer"}
     ]
-    error = refused(broker.command("schemas", "register", *words, check=False), 1, "SCHEMA_INCOMPATIBLE")
+    error = refusal(broker.command("schemas", "register", *words, check=False), 1, "SCHEMA_INCOMPATIBLE")
     assert error["details"]["differences"] == verdict["differences"]
     assert "compatibility mode" in error["message"], "what to do"
     assert len(broker.json_command("schemas", "versions", "checked")["items"]) == 1
@@ -169,13 +159,13 @@ def metrics(broker: BrokerProcess) -> str:
 
 def test_deleting_a_version_needs_a_yes(broker: BrokerProcess, orders: Path) -> None:
     register(broker, "deleted", orders)
-    error = refused(
+    error = refusal(
         broker.command("schemas", "delete-version", "deleted", "1", "--json", check=False), 4, "PLAN_REQUIRED"
     )
     assert error["details"]["plan"]["diff"][0]["path"] == "schemas/deleted/versions/1"
     assert broker.command("schemas", "get", "deleted").returncode == 0, "nothing was changed"
     broker.command("schemas", "delete-version", "deleted", "1", "--yes")
-    refused(broker.command("schemas", "get", "deleted", "--json", check=False), 1, "SCHEMA_NOT_FOUND")
+    refusal(broker.command("schemas", "get", "deleted", "--json", check=False), 1, "SCHEMA_NOT_FOUND")
 
 
 # -- bad input -----------------------------------------------------------------------------------------------
@@ -206,7 +196,7 @@ def test_a_schema_that_is_none_is_2_and_says_where(
     done = broker.command(
         "schemas", "register", "none", "--schema-type", kind, "--file", str(file), "--json", check=False
     )
-    error = refused(done, 2, "SCHEMA_INVALID")
+    error = refusal(done, 2, "SCHEMA_INVALID")
     assert needle in error["message"]
     assert error["details"]["field"] == "schema_definition"
 
@@ -234,7 +224,7 @@ def test_wrong_words_are_refused_with_what_would_be_right(
         "schemas", *(word.replace("F", str(orders)) if word.startswith("F") else word for word in words),
         "--json", check=False,
     )  # fmt: skip
-    error = refused(done, exit_code, code)
+    error = refusal(done, exit_code, code)
     if needle == "F-gone":
         needle = f"{orders}-gone"
     assert needle in error["message"]
@@ -244,7 +234,7 @@ def test_a_producer_of_an_unknown_subject_leaves_no_topic_behind(broker: BrokerP
     done = broker.command("produce", "unborn", "-m", "x", "--schema-subject", "nosuch", "--json", check=False)
     assert done.returncode == 1
     assert json.loads(done.stderr.splitlines()[-1])["error"]["code"] == "SCHEMA_NOT_FOUND"
-    refused(
+    refusal(
         broker.command("topics", "describe", "unborn", "--json", check=False),
         1,
         "TOPIC_NOT_FOUND",

@@ -25,6 +25,7 @@ from tests.support.broker_process import (
     client_environment,
     danube_command,
     free_ports,
+    refusal,
 )
 
 Make = Callable[..., BrokerProcess]
@@ -58,18 +59,6 @@ def danube(*arguments: str, stdin: bytes | None = None) -> subprocess.CompletedP
         check=False,
         env=client_environment(),
     )
-
-
-def refused(done: subprocess.CompletedProcess[bytes], exit_code: int, code: str) -> dict[str, Any]:
-    """The error object on stderr; nothing on stdout, no stack trace."""
-    text = done.stderr.decode()
-    assert done.returncode == exit_code, (done.returncode, done.stdout[-2000:], text[-2000:])
-    assert done.stdout == b""
-    assert "Traceback" not in text
-    error: dict[str, Any] = json.loads(text.splitlines()[-1])["error"]
-    assert error["code"] == code, error
-    assert set(error) >= {"code", "message", "retryable", "details", "next"}
-    return error
 
 
 def web(method: str, url: str, **options: Any) -> httpx.Response:
@@ -280,10 +269,8 @@ def test_metrics_have_the_documented_names(broker: BrokerProcess) -> None:
     assert float(syncs[1]) > 0
     calls = re.findall(r"^danube_grpc_calls_total\{(.*)\} (\S+)$", text, re.MULTILINE)
     assert any('service="danube.stream.Stream"' in labels and float(count) > 0 for labels, count in calls)
-    refusal = broker.command(
-        "produce", "measured", "--delimiter", "none", stdin=bytes(5_000_000), check=False
-    )
-    assert refusal.returncode == 2
+    done = broker.command("produce", "measured", "--delimiter", "none", stdin=bytes(5_000_000), check=False)
+    assert done.returncode == 2
     assert web("GET", f"{broker.metrics}/healthz").status_code == 200
 
 
@@ -333,7 +320,7 @@ def test_the_http_port_refuses_other_types_hosts_and_sizes(broker: BrokerProcess
 def test_rpc_command_prints_the_result_and_exits_by_the_error(broker: BrokerProcess) -> None:
     assert broker.json_command("rpc", "topics.list", "--params", "{}")["items"] is not None
     done = broker.command("rpc", "topics.describe", "--params", '{"topic":"nowhere"}', "--json", check=False)
-    refused(done, 1, "TOPIC_NOT_FOUND")
+    refusal(done, 1, "TOPIC_NOT_FOUND")
 
 
 # -- starting and stopping -----------------------------------------------------------------------------------
@@ -396,7 +383,7 @@ def test_a_second_sigint_ends_at_once_with_130(make_broker: Make) -> None:
             broker.signal(signal.SIGINT)
             _until(lambda: "broker_draining" in broker.log())
             broker.signal(signal.SIGINT)
-            process = broker._process
+            process = broker.process
             assert process is not None
             assert process.wait(60) == 130
             waiting.kill()
@@ -495,7 +482,7 @@ def test_broker_alone_leaves_8765_closed(make_broker: Make) -> None:
 
 
 def test_a_bad_name_is_2_invalid_name(broker: BrokerProcess) -> None:
-    error = refused(
+    error = refusal(
         broker.command("produce", "bad name!", "-m", "x", "--json", check=False), 2, "INVALID_NAME"
     )
     assert "bad name!" in error["message"]
@@ -514,7 +501,7 @@ def test_a_message_too_large_is_2_and_nothing_is_stored(broker: BrokerProcess) -
 
 
 def test_a_data_dir_in_use_is_1_and_names_the_pid(broker: BrokerProcess) -> None:
-    error = refused(
+    error = refusal(
         danube(
             "up", "--data-dir", str(broker.data_dir), "--json", "--grpc-port", "0", "--admin-port", "0",
             "--metrics-port", "0", "--http-port", "0",
@@ -534,14 +521,14 @@ def test_a_port_in_use_is_1_and_names_port_and_flag(broker: BrokerProcess, tmp_p
     ports = dict.fromkeys(("--grpc-port", "--admin-port", "--metrics-port", "--http-port"), "0")
     ports[flag] = taken
     words = [word for pair in ports.items() for word in pair]
-    error = refused(danube("up", "--data-dir", str(tmp_path / "other"), "--json", *words), 1, "PORT_IN_USE")
+    error = refusal(danube("up", "--data-dir", str(tmp_path / "other"), "--json", *words), 1, "PORT_IN_USE")
     assert taken in error["message"]
     assert flag in error["message"]
     assert "--port-offset" in error["message"]
 
 
 def test_a_public_address_is_1_insecure_bind_unless_asked_for(make_broker: Make, tmp_path: Path) -> None:
-    error = refused(
+    error = refusal(
         danube("up", "--data-dir", str(tmp_path / "d"), "--host", "0.0.0.0", "--json"), 1, "INSECURE_BIND"
     )
     assert "--insecure-bind" in error["message"]
@@ -551,7 +538,7 @@ def test_a_public_address_is_1_insecure_bind_unless_asked_for(make_broker: Make,
 
 
 def test_consume_of_a_missing_topic_is_1_and_says_what_next(broker: BrokerProcess) -> None:
-    error = refused(
+    error = refusal(
         broker.command("consume", "nowhere", "--exit", "--json", check=False), 1, "TOPIC_NOT_FOUND"
     )
     assert error["next"][0]["operation"] == "topics.create"
@@ -566,7 +553,7 @@ def test_nobody_there_is_3_unavailable_soon() -> None:
         "topics", "list", "--broker", "http://127.0.0.1:1", "--admin", "http://127.0.0.1:1", "--timeout", "1s",
         "--json",
     )  # fmt: skip
-    error = refused(done, 3, "UNAVAILABLE")
+    error = refusal(done, 3, "UNAVAILABLE")
     assert error["retryable"] is True
     for command in (["consume", "t", "--exit"], ["produce", "t", "-m", "x"]):
         done = danube(*command, "--broker", "http://127.0.0.1:1", "--timeout", "1s", "--json")
@@ -577,13 +564,13 @@ def test_nobody_there_is_3_unavailable_soon() -> None:
 def test_a_typo_in_the_configuration_is_2_with_a_suggestion_and_the_line(tmp_path: Path) -> None:
     config = tmp_path / "typo.toml"
     config.write_text("[server]\nhost = '127.0.0.1'\n\n[journal]\nsegment_byte = '1MiB'\n")
-    error = refused(danube("config", "check", "--config", str(config), "--json"), 2, "INVALID_ARGUMENT")
+    error = refusal(danube("config", "check", "--config", str(config), "--json"), 2, "INVALID_ARGUMENT")
     assert "segment_bytes" in error["message"]
     assert "5" in error["message"], "the line"
     broken = tmp_path / "broken.toml"
     broken.write_text("[server\n")
-    refused(danube("config", "check", "--config", str(broken), "--json"), 2, "INVALID_ARGUMENT")
-    refused(danube("up", "--config", str(config), "--json"), 2, "INVALID_ARGUMENT")
+    refusal(danube("config", "check", "--config", str(broken), "--json"), 2, "INVALID_ARGUMENT")
+    refusal(danube("up", "--config", str(config), "--json"), 2, "INVALID_ARGUMENT")
     good = tmp_path / "good.toml"
     good.write_text("[server]\nhost = '127.0.0.1'\n")
     assert danube("config", "check", "--config", str(good)).returncode == 0
@@ -604,7 +591,7 @@ def test_from_is_refused_for_a_subscription_that_exists(broker: BrokerProcess) -
     done = broker.command(
         "consume", "moved", "-s", "s", "--from", "earliest", "--exit", "--json", check=False
     )
-    error = refused(done, 2, "INVALID_ARGUMENT")
+    error = refusal(done, 2, "INVALID_ARGUMENT")
     assert error["next"][0]["operation"] == "subscriptions.seek"
 
 
@@ -622,7 +609,7 @@ def test_wrong_words_are_2_and_never_a_stack_trace(broker: BrokerProcess) -> Non
         done = broker.command(*words, "--json", check=False)
         assert done.returncode == 2, (words, done)
         assert b"Traceback" not in done.stderr, words
-    refused(danube("produce", "t", "-m", "x", "--broker", "no url", "--json"), 2, "INVALID_ARGUMENT")
+    refusal(danube("produce", "t", "-m", "x", "--broker", "no url", "--json"), 2, "INVALID_ARGUMENT")
 
 
 def test_a_newer_format_is_refused_untouched(tmp_path: Path) -> None:
@@ -631,7 +618,7 @@ def test_a_newer_format_is_refused_untouched(tmp_path: Path) -> None:
     (data / "format.json").write_text('{"format_version": 99}\n')
     (data / "journal" / "x").write_bytes(b"from the future")
     before = _tree(data)
-    error = refused(danube("up", "--data-dir", str(data), "--json", *_ANY_PORTS), 1, "FORMAT_TOO_NEW")
+    error = refusal(danube("up", "--data-dir", str(data), "--json", *_ANY_PORTS), 1, "FORMAT_TOO_NEW")
     assert "99" in error["message"]
     assert _tree(data) == before
 
@@ -639,7 +626,7 @@ def test_a_newer_format_is_refused_untouched(tmp_path: Path) -> None:
 def test_a_foreign_directory_is_refused_untouched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     before = _tree(tmp_path)
-    refused(danube("up", "--data-dir", str(tmp_path), "--json", *_ANY_PORTS), 1, "DATA_DIR_FOREIGN")
+    refusal(danube("up", "--data-dir", str(tmp_path), "--json", *_ANY_PORTS), 1, "DATA_DIR_FOREIGN")
     assert _tree(tmp_path) == before
 
 
@@ -659,7 +646,7 @@ def test_a_broker_that_dies_at_its_start_leaves_no_process(make_broker: Make) ->
         holder.bind(("127.0.0.1", port))
         holder.listen()
         broker = make_broker()
-        broker._ports = (port, *free_ports(3))
+        broker.ports = (port, *free_ports(3))
         broker.lives = 1  # so that it does not look for other ports
         with pytest.raises(BrokerDied) as died:
             broker.start()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess, client_environment
+from tests.support.broker_process import BrokerProcess, client_environment, refusal
 from tests.support.pinned_packages import ensure_package
 from tests.support.waiting import wait_until
 
@@ -49,12 +49,7 @@ def lines_of(broker: BrokerProcess, form: str) -> list[str]:
 
 
 def refused(broker: BrokerProcess, exit_code: int, code: str, *words: str) -> dict[str, Any]:
-    done = broker.command(*words, "--json", check=False)
-    assert done.returncode == exit_code, (done.stdout[-2000:], done.stderr[-2000:])
-    assert b"Traceback" not in done.stderr
-    error: dict[str, Any] = json.loads(done.stderr.splitlines()[-1])["error"]
-    assert error["code"] == code, error
-    return error
+    return refusal(broker.command(*words, "--json", check=False), exit_code, code)
 
 
 def duckdb(statement: str) -> list[list[str]]:

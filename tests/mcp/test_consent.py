@@ -39,12 +39,12 @@ async def prepared() -> AsyncIterator[Administered]:
 
 
 async def prepare(ops: OpsClient) -> None:
-    """What the examples of the operations speak of."""
+    """Make the topics and subscriptions that the examples of the operations name."""
     await ops.call("namespaces.create", {"namespace": "shop"})
 
 
 async def done(ops: OpsClient) -> dict[str, int]:
-    """How often each operation that destroys was done, by the audit."""
+    """Return how often each destructive operation was carried out, by the audit."""
     items = (await ops.call("audit.query", {"limit": 1000}))["items"]
     names = [
         item["operation"] for item in items if item["phase"] == "outcome" and item["decision"] == "allowed"

@@ -45,6 +45,7 @@ __all__ = [
     "client_environment",
     "danube_command",
     "free_ports",
+    "refusal",
 ]
 
 START_DEADLINE_S: Final = 120.0  # generous: the machine may be busy with something else
@@ -68,7 +69,7 @@ class BrokerDied(AssertionError):
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """That many ports on which nothing listens."""
+    """Return that many ports on which nothing listens."""
     held: list[socket.socket] = []
     try:
         while len(held) < count:
@@ -83,6 +84,17 @@ def free_ports(count: int) -> tuple[int, ...]:
     finally:
         for each in held:
             each.close()
+
+
+def refusal(done: subprocess.CompletedProcess[bytes], exit_code: int, code: str) -> dict[str, Any]:
+    """Return the error object that a command with `--json` ended with: alone on stderr, nothing on stdout, no stack trace."""
+    text = done.stderr.decode()
+    assert (done.returncode, done.stdout) == (exit_code, b""), (done.stdout[-2000:], text[-2000:])
+    assert "Traceback" not in text
+    error: dict[str, Any] = json.loads(text.splitlines()[-1])["error"]
+    assert error["code"] == code, error
+    assert set(error) >= {"code", "message", "retryable", "details", "next"}
+    return error
 
 
 def danube_command() -> list[str]:
@@ -131,16 +143,16 @@ class BrokerProcess:
         self._environment = client_environment({**_SMALL_JOURNAL, **(environment or {}), _MARK: self._mark})
         self._face = face
         self._within = list(within)
-        self._ports: tuple[int, ...] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self.ports: tuple[int, ...] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._stopped = False
 
     # -- where it is -----------------------------------------------------------------------------------------
 
     @property
     def pid(self) -> int:
-        assert self._process is not None, "the broker was not started"
-        return self._process.pid
+        assert self.process is not None, "the broker was not started"
+        return self.process.pid
 
     @property
     def url(self) -> str:
@@ -160,18 +172,18 @@ class BrokerProcess:
 
     @property
     def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self.process is not None and self.process.poll() is None
 
     # -- its life --------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Start the process and return at once; `wait_ready` waits for it."""
         assert not self.running, "it is running already"
-        if self._ports is None:
-            self._ports = free_ports(4)
+        if self.ports is None:
+            self.ports = free_ports(4)
         where = ["--memory"] if self._memory else ["--data-dir", str(self.data_dir)]
         ports = [
-            word for flag, port in zip(_PORT_FLAGS, self._ports, strict=True) for word in (flag, str(port))
+            word for flag, port in zip(_PORT_FLAGS, self.ports, strict=True) for word in (flag, str(port))
         ]
         self.ready_file.unlink(missing_ok=True)
         self._stopped = False
@@ -179,7 +191,7 @@ class BrokerProcess:
         with self.log_file.open("ab") as log:
             log.write(f"--- life {self.lives + 1}\n".encode())
             log.flush()
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [
                     *self._within, *danube_command(), self._face, *where, *ports,
                     "--ready-file", str(self.ready_file), "--json", *self._arguments,
@@ -198,7 +210,7 @@ class BrokerProcess:
         Raises:
             BrokerDied: it ended instead.
         """
-        process = self._process
+        process = self.process
         assert process is not None
         assert process.stdout is not None
         until = time.monotonic() + deadline_s
@@ -230,36 +242,36 @@ class BrokerProcess:
             except BrokerDied as died:
                 if self.lives > 1 or "PORT_IN_USE" not in died.log or attempt == 4:
                     raise
-                self._ports, self.lives = None, 0  # somebody was quicker: take others, nobody knows these yet
+                self.ports, self.lives = None, 0  # somebody was quicker: take others, nobody knows these yet
         raise AssertionError("not reached")
 
     def kill(self) -> None:
         """SIGKILL, and wait until it and all that it started are gone."""
-        assert self._process is not None
-        self._process.kill()
+        assert self.process is not None
+        self.process.kill()
         self.wait()
 
     def terminate(self) -> None:
-        """SIGTERM; `wait` waits."""
+        """Send SIGTERM; `wait` waits for the end."""
         self.signal(signal.SIGTERM)
 
     def signal(self, number: int) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
+        assert self.process is not None
+        self.process.send_signal(number)
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Stop the process for now, by SIGSTOP."""
         self.signal(signal.SIGSTOP)
         self._stopped = True
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Let the process go on, by SIGCONT."""
         self.signal(signal.SIGCONT)
         self._stopped = False
 
     def wait(self, deadline_s: float = STOP_DEADLINE_S) -> int:
         """Wait for the end of the process and its helpers; returns the exit code (minus the signal)."""
-        process = self._process
+        process = self.process
         assert process is not None
         try:
             self.exit_code = process.wait(deadline_s)
@@ -281,7 +293,7 @@ class BrokerProcess:
         """Process ids of what this broker started and is still there, its own not counted (Linux)."""
         wanted = f"{_MARK}={self._mark}".encode()
         found = []
-        own = self._process.pid if self._process is not None else 0
+        own = self.process.pid if self.process is not None else 0
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if int(entry.name) != own and wanted in (entry / "environ").read_bytes().split(b"\0"):
@@ -298,7 +310,7 @@ class BrokerProcess:
         return found
 
     def _helpers_gone(self, deadline_s: float) -> None:
-        """They end by themselves when the broker is gone; a helper that stays is a defect."""
+        """Wait until the helpers have ended, as they do when the broker is gone; one that stays is a defect."""
         until = time.monotonic() + deadline_s
         for pid in self.helpers():
             with contextlib.suppress(ProcessLookupError, OSError):
@@ -313,7 +325,7 @@ class BrokerProcess:
 
     def close(self) -> None:
         """Leave nothing behind, whatever state it is in. Never raises for a broker that was killed already."""
-        process = self._process
+        process = self.process
         if process is None:
             return
         if process.poll() is None:
@@ -362,7 +374,7 @@ class BrokerProcess:
         assert not bad, "\n".join(bad)
 
     def status(self) -> dict[str, Any]:
-        """`GET /status`."""
+        """Return the answer of `GET /status`."""
         import urllib.request
 
         with urllib.request.urlopen(f"{self.metrics}/status", timeout=60) as response:
@@ -411,7 +423,7 @@ class BrokerProcess:
         return json.loads(self.command(*arguments, "--json", stdin=stdin).stdout)
 
     def rpc(self, method: str, **params: Any) -> dict[str, Any]:
-        """What JSON-RPC answers: a process less than the command, where the command is not what is looked at."""
+        """Call an operation over JSON-RPC and return its result: cheaper than the command, for tests that are not about the command."""
         import httpx
 
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}

@@ -105,7 +105,7 @@ class ConsumerProcess:
         return self.messages[:count]
 
     def wait_until(self, condition: Any) -> None:
-        """Until `condition(messages)`."""
+        """Wait until `condition(messages)` holds."""
         self._wait(lambda: condition(self.messages), "get the messages")
 
     @property
@@ -120,7 +120,7 @@ class ConsumerProcess:
         self._reader.join(DEADLINE_S)
 
     def pause(self) -> None:
-        """SIGSTOP: connected and silent."""
+        """Stop the process by SIGSTOP: it stays connected and is silent."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:

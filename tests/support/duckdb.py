@@ -13,7 +13,7 @@ __all__ = ["duckdb_rows"]
 
 
 def duckdb_rows(statement: str) -> list[dict[str, Any]]:
-    """What a query finds; integers beyond 2^53 and 128-bit sums come as text, as `-json` prints them."""
+    """Run a query and return its rows; integers beyond 2^53 and 128-bit sums are text, as `-json` prints them."""
     program = next(path for path in ensure_package("duckdb-cli==1.5.6").rglob("duckdb") if path.is_file())
     program.chmod(0o755)
     done = subprocess.run(

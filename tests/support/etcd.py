@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+
+from tests.support.broker_process import free_ports
 
 BINARY: Final = Path(sys.executable).parent / "etcd"
 CONTROL: Final = Path(sys.executable).parent / "etcdctl"
@@ -28,15 +28,6 @@ _QUICK: Final = (
     "--election-timeout=600",
     "--log-level=error",
 )
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
 
 
 class EtcdMembers:
@@ -89,7 +80,7 @@ class EtcdMembers:
         return [f"{self._host}:{port}" for port in self.ports]
 
     def url(self, prefix: str) -> str:
-        """As `--metadata` takes it."""
+        """Return the URL of a prefix, as `--metadata` takes it."""
         return f"etcd://{','.join(self.endpoints)}{prefix}"
 
     def __enter__(self) -> Self:
@@ -159,7 +150,7 @@ class EtcdMembers:
         self._process(n).send_signal(signal.SIGCONT)
 
     def leader(self) -> int:
-        """Which member leads now."""
+        """Return the index of the member that leads now."""
         status = json.loads(self.control("endpoint", "status", "-w", "json"))
         for n, each in enumerate(status):
             if each["Status"]["header"]["member_id"] == each["Status"]["leader"]:
@@ -167,12 +158,12 @@ class EtcdMembers:
         raise AssertionError(f"no leader: {status}")
 
     def member_id(self, n: int) -> str:
-        """As `etcdctl move-leader` takes it."""
+        """Return a member's id, as `etcdctl move-leader` takes it."""
         status = json.loads(self.control("endpoint", "status", "-w", "json", endpoints=[self.endpoints[n]]))
         return f"{status[0]['Status']['header']['member_id']:x}"
 
     def control(self, *arguments: str, endpoints: Sequence[str] | None = None) -> str:
-        """What `etcdctl` prints; an error raises."""
+        """Run `etcdctl` and return its output; raise if it fails."""
         command = [str(CONTROL), f"--endpoints={','.join(endpoints or self.endpoints)}", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_START_S)
         assert done.returncode == 0, f"{command}: {done.stderr}"

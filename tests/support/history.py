@@ -1,4 +1,4 @@
-"""What clients did, and whether the log and its consumers agree with it.
+"""Histories of clients, and checks of the log and of consumers against them.
 
 Everything a message should look like follows from its producer's name and its number, so that a read back needs no
 memory of what was sent: `Stamp`. The history keeps what the clients were told, and the checks look for
@@ -121,7 +121,7 @@ class Row:
 
 @dataclass(slots=True)
 class Outcome:
-    """What one producer was told. `acknowledged`: number → offset, None where the answer did not say which."""
+    """The receipts of one producer. `acknowledged`: number → offset, None if the answer did not name it."""
 
     topic: str
     style: str
@@ -135,7 +135,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class ConsumerLog:
-    """What one subscription's consumer saw, per partition."""
+    """The messages that one subscription's consumer saw, per partition."""
 
     topic: str
     subscription: str

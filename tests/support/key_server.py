@@ -16,7 +16,7 @@ from pydanube_cli.certificates import CertificateFolder
 
 
 class KeyServer:
-    """What it answers with is set from outside; `asked` counts requests by path."""
+    """A server of published keys: tests set its answers; `asked` counts requests by path."""
 
     def __init__(self, ca: Path, url: str) -> None:
         self.ca = ca
@@ -42,7 +42,7 @@ def public_jwk(private: Any, kid: str, **more: Any) -> dict[str, Any]:
 
 @contextmanager
 def key_server(folder: Path) -> Iterator[KeyServer]:
-    """It listens on localhost, with certificates of an authority of its own in `folder`."""
+    """Serve on localhost, with certificates of an authority of its own in `folder`."""
     made = CertificateFolder(path=folder)
     made.make(["localhost"], principal="x", days=1, again=False)
 

@@ -149,7 +149,7 @@ def windows_by_duckdb(
 def times_by_duckdb(
     store: Path, since_ms: int, until_ms: int, *, window_ms: int, interval_ms: int
 ) -> dict[tuple[str, str], dict[str, Any]]:
-    """What is counted over a whole time: known minutes, rises of counters, what was lost, ages over time."""
+    """Return the figures over a whole period: known minutes, rises of counters, lost messages, ages over time."""
     step_ms, hold_ms = window_ms // POINTS, 15 * interval_ms
 
     def rise(name: str) -> str:

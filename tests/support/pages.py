@@ -14,7 +14,7 @@ EXPLICIT = re.compile(r'<a id="([^"]+)"></a>')
 
 
 def pages() -> list[Path]:
-    """Every page we write."""
+    """Return every page of the repository."""
     return sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
@@ -29,7 +29,7 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 def problem_of(page: Path, anchor: str) -> str | None:
-    """What is wrong with a reference to `anchor` of `page`; None when both exist. An empty anchor is the page."""
+    """Return what is wrong with a reference to `anchor` of `page`; None if both exist. An empty anchor means the page."""
     if not page.exists():
         return "no such file"
     return f"no anchor #{anchor}" if anchor and anchor not in anchors(page) else None

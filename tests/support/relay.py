@@ -16,7 +16,7 @@ from typing import Self
 
 
 class Relay:
-    """See the module."""
+    """A relay between clients and a server, as the module describes."""
 
     def __init__(self, port: int) -> None:
         self._upstream = port

@@ -44,7 +44,7 @@ class Servicers:
 
     @property
     def streams(self) -> Mapping[str, StreamOpener]:
-        """For `Route.streams`."""
+        """Make a handler for `Route.streams`."""
         return self._streams
 
 
@@ -60,7 +60,7 @@ class _Aborted(Exception):
 
 
 class ServicerContext:
-    """What a servicer knows of its call, and can do to it."""
+    """The context that a servicer gets with a call: metadata, deadline, status."""
 
     def __init__(self, stream: _ServicerStream, reply: StreamCall) -> None:
         self._stream = stream

@@ -53,7 +53,7 @@ class Anything(Result):
 
 
 async def ask_task(client: Client, verb: str, task_id: str, **more: Any) -> dict[str, Any]:
-    """`tasks/get`, `tasks/update`, `tasks/cancel`."""
+    """Send `tasks/get`, `tasks/update` or `tasks/cancel`."""
     request = TaskRequest(method=f"tasks/{verb}", params=TaskParams(task_id=task_id, **more))
     result = await client.session.send_request(request, Anything)
     return result.model_dump(mode="json", by_alias=True)

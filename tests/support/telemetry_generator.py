@@ -27,7 +27,7 @@ FIRST_BROKER: Final = 1_000_000_000_000_000_001
 
 
 class Behaviour(StrEnum):
-    """What a subscription does; `until` and rates in `_cursor`."""
+    """The behaviour of a subscription; `_cursor` gives its rates and how long they last."""
 
     KEEPS_UP = "keeps_up"
     FALLS_BEHIND = "falls_behind"  # consumes nine tenths
@@ -55,7 +55,7 @@ _ORDER: Final = (
 
 
 def behaviour_of(subscription: int) -> Behaviour:
-    """What the subscription of that number does."""
+    """Return the behaviour of the subscription of that number."""
     return _ORDER[subscription % len(_ORDER)]
 
 
@@ -96,7 +96,7 @@ class Plan:
         return np.array([self.ticks // 3], np.int64)
 
     def retention_s_of(self, topic: int) -> int | None:
-        """What a log keeps, whether it was read or not; None: everything."""
+        """Return how long a log keeps messages, read or not; None: for ever."""
         whole_s = self.ticks * self.interval_ms // 1000
         return {Behaviour.LOSES: whole_s // 4, Behaviour.RISKS: whole_s}.get(behaviour_of(topic))
 
@@ -108,7 +108,7 @@ class Plan:
         return 0 if topic % 2 == 0 else topic // 2 % self.brokers
 
     def rate_of(self, topic: int) -> float:
-        """Messages a second."""
+        """Return the messages a second of a log."""
         if behaviour_of(topic) is Behaviour.IDLE:
             return 0.0
         return MEAN_RATE * (20.0 if topic < self.hot_topics else 0.5 + topic % 7 / 4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import anyio
@@ -25,3 +25,20 @@ async def until(holds: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Non
     with anyio.fail_after(deadline_s):
         while not holds():  # noqa: ASYNC110
             await anyio.sleep(STEP_S)
+
+
+async def turns_during(work: Awaitable[Any]) -> int:
+    """Await the work; return how many turns of the loop another task had meanwhile."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(other)
+        await work
+        group.cancel_scope.cancel()
+    return turns

@@ -6,17 +6,7 @@ import pytest
 
 from tests.admin.real_broker import Administered, administered
 from tests.support.filled_cluster import add_subscription, add_topic, emptied
-
-
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session", autouse=True)
-async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
-    """All tests share a loop, as in tests/admin."""
-    yield  # noqa: PT022
+from tests.support.one_loop import one_loop  # noqa: F401  # a fixture
 
 
 @pytest.fixture(scope="session")

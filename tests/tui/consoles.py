@@ -63,7 +63,7 @@ async def opened(
 
 
 def screen(app: Console) -> str:
-    """What is on the screen, as text."""
+    """Return the screen as text."""
     return picture(app, "text")
 
 

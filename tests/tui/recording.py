@@ -46,7 +46,7 @@ PAYLOADS: Final = (
 
 
 def words_of(view: str, known: Mapping[str, str]) -> str:
-    """How a view is opened on the recorded cluster."""
+    """Return the words that open a view on the recorded cluster."""
     of = {
         "topic": "topic /shop/clicks",
         "subscription": "subscription /default/orders billing",

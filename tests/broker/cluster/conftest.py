@@ -10,11 +10,6 @@ from tests.support.memory_store import MemoryStore
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(start_ms=1_000)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import anyio
@@ -20,27 +20,11 @@ from pydanube_storage.metadata import GuardFailed, MetadataStore, Put, read_all
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 
 from tests.support.etcd import EtcdMembers
+from tests.support.one_loop import one_loop  # noqa: F401  # a fixture
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
+pytestmark = pytest.mark.anyio
 TTL_MS = 2_000
 _prefixes = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session")
-async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
-    """All tests share a loop: grpcio has one poller, and hands late events of a closed loop to the next one's test."""
-    yield  # noqa: PT022  # as a generator it keeps the loop until the session ends
-
-
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMembers]:
-    with EtcdMembers(tmp_path_factory.mktemp("etcd")) as etcd:
-        yield etcd
 
 
 @pytest.fixture

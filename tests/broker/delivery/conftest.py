@@ -12,20 +12,11 @@ from pydanube import Client, connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings_load import load_settings
 
+from tests.support.one_loop import one_loop  # noqa: F401  # a fixture
+
 PORTS = ("grpc_port", "admin_port", "metrics_port")
 
 Opener = Callable[..., AbstractAsyncContextManager[Broker]]
-
-
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session", autouse=True)
-async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
-    """All tests share a loop: grpcio has one poller, and hands late events of a closed loop to the next one's test."""
-    yield  # noqa: PT022  # the fixture stays open for the session, which keeps the loop
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pydanube_core.errors import ClusterError, JournalReadOnly
 from pydanube_core.names import TopicName
 
 from tests.broker.delivery.waiting import facts_of, take
+from tests.support.sync_gate import SyncGate
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
@@ -58,14 +59,16 @@ async def test_a_failover_consumer_that_takes_over_its_own_name_is_told_that_it_
             assert active == {"first": True, "standby": False}
 
 
-async def test_every_refusal_of_a_read_only_journal_is_counted(broker: Broker, client: Client) -> None:
+async def test_every_refusal_of_a_read_only_journal_is_counted(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with client.producer("t") as producer:
         await producer.send(b"x")
-        syncer = broker.journal._writer._syncer
-        syncer.sync = lambda slots, lsn: None  # type: ignore[method-assign]  # this sync does not return
+        gate = SyncGate(monkeypatch)
         waiting = producer.send_nowait(b"in flight")
         await until(lambda: broker.journal.waiting_bytes > 0)
-        broker.journal._writer._fail(OSError(5, "made to fail"))
+        await until(lambda: gate.requests)
+        gate.fail(OSError(5, "made to fail"))
         with pytest.raises(JournalReadOnly):
             await waiting
         refused = broker.metrics.rejected["/default/t", "JOURNAL_READ_ONLY"]

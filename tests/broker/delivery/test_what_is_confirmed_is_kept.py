@@ -21,6 +21,7 @@ from pydanube_core.names import TopicName
 
 from tests.broker.delivery.conftest import Opener
 from tests.broker.delivery.waiting import facts_of, take
+from tests.support.sync_gate import SyncGate
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(15)]
@@ -127,18 +128,13 @@ async def test_a_duplicate_is_answered_when_it_is_durable_however_old_it_is(
         )
         for number in range(10)
     ]
-    syncer = broker.journal._writer._syncer
-    held: list[tuple[Any, ...]] = []
-    sync = syncer.sync
-    monkeypatch.setattr(syncer, "sync", lambda *request: held.append(request))
+    gate = SyncGate(monkeypatch)
     for batch in [*batches, batches[0]]:
         stream.on_message(batch)
-    await until(lambda: held)
+    await until(lambda: gate.requests)
     await anyio.sleep(0.02)  # an answer would be there by now
     assert reply.sent == []
-    monkeypatch.setattr(syncer, "sync", sync)
-    for request in held:
-        sync(*request)
+    gate.let_go()
     await until(lambda: len(reply.sent) == 11)
     assert [response.receipt.duplicate for response in reply.sent] == [False] * 10 + [True]
     topic = broker.registry.find(TopicName.parse("/default/t"))

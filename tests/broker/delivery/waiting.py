@@ -21,7 +21,7 @@ async def facts_of(broker: Broker, topic: str, subscription: str) -> Subscriptio
 
 
 async def take(consumer: Any, count: int) -> list[Message]:
-    """That many messages, not acknowledged."""
+    """Receive that many messages without acknowledging them."""
     found: list[Message] = []
     while len(found) < count:
         found += await consumer.receive(max_messages=count - len(found), max_wait_s=60)

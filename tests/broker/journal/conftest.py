@@ -8,11 +8,6 @@ import pytest
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def fast_path() -> Iterator[Path]:
     """A folder in memory where there is one: the crash tests write thousands of small journals."""
     memory = Path("/dev/shm")

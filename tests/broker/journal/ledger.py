@@ -135,7 +135,7 @@ class Ledger:
 
 @dataclass(slots=True)
 class Truth:
-    """What was appended, and how far it was promised to anyone."""
+    """The records that were appended, and how far they were promised."""
 
     batches: dict[int, list[Written]] = field(default_factory=dict)
     promised: dict[int, int] = field(default_factory=dict)

@@ -82,7 +82,7 @@ class RecordingDisk(Disk):
 
 
 class SyncedDisk(Protocol):
-    """Where a sync is noted: what it covers is what there was when it was asked for."""
+    """A disk that notes each sync, with the bytes that were written when it was asked for."""
 
     events: list[Any]
 
@@ -151,7 +151,7 @@ class Remains:
                     self._changes = []
 
     def open_choices(self, sector_bytes: int) -> int:
-        """How many choices `write_to` asks for."""
+        """Return the number of choices that `write_to` asks for."""
         return len(self._changes) + sum(
             len({s for _, at, data in file.pending for s in _sectors(at, data, sector_bytes)})
             for file in self.files.values()
@@ -160,7 +160,7 @@ class Remains:
     def write_to(
         self, folder: Path, choose: Callable[[int], int], *, sector_bytes: int = 512, lost: str = ""
     ) -> None:
-        """Write what is left.
+        """Write the bytes that survive to a folder.
 
         Args:
             choose: given n, which of the states 0 (as last synced) to n (as last written) a sector is in.

@@ -29,25 +29,25 @@ class SmallDisk(FaultyDisk):
     def __init__(self, size: int) -> None:
         super().__init__()
         self.size_bytes = size
-        self._made: dict[str, int] = {}
+        self.made: dict[str, int] = {}
         self._paths: dict[int, str] = {}
 
     def create(self, path: Path) -> int:
         fd = super().create(path)
         self._paths[fd] = path.name
-        self._made[path.name] = 0
+        self.made[path.name] = 0
         return fd
 
     def free_bytes(self, path: Path) -> int:
-        return self.size_bytes - sum(self._made.values())
+        return self.size_bytes - sum(self.made.values())
 
     def pwritev(self, fd, buffers, at):  # type: ignore[no-untyped-def]
         name = self._paths.get(fd)
         if name is not None:
-            grown = max(0, at + sum(map(len, buffers)) - self._made[name])
+            grown = max(0, at + sum(map(len, buffers)) - self.made[name])
             if grown > self.free_bytes(Path()):
                 raise OSError(errno.ENOSPC, "the disk is full")
-            self._made[name] += grown
+            self.made[name] += grown
         super().pwritev(fd, buffers, at)
 
     def close(self, fd: int) -> None:
@@ -56,11 +56,11 @@ class SmallDisk(FaultyDisk):
 
     def rename(self, old: Path, new: Path) -> None:
         super().rename(old, new)
-        self._made[new.name] = self._made.pop(old.name)
+        self.made[new.name] = self.made.pop(old.name)
 
     def unlink(self, path: Path) -> None:
         super().unlink(path)
-        self._made.pop(path.name, None)
+        self.made.pop(path.name, None)
 
 
 async def test_publishes_stop_before_they_take_what_is_to_stay_free(fast_path: Path) -> None:
@@ -104,7 +104,7 @@ async def test_a_start_on_a_full_disk_makes_do_with_a_small_segment(fast_path: P
     for path in (fast_path / "j").glob("*.journal"):
         if int(path.stem) > 0:  # somebody else took the room of what stood ready
             disk.unlink(path)
-    disk.size_bytes = sum(disk._made.values()) + LARGE - 1
+    disk.size_bytes = sum(disk.made.values()) + LARGE - 1
     for _ in range(3):
         again = Desk(fast_path / "j", desk.truth, disk=disk, segment_bytes=LARGE)
         await again.start()

@@ -13,19 +13,9 @@ from pydanube_broker.settings_load import load_settings
 from pydanube_core.names import TopicName
 
 from tests.broker.official.raw_client import RawClient
+from tests.support.one_loop import one_loop  # noqa: F401  # a fixture
 
 StartBroker = Callable[..., Awaitable[Broker]]
-
-
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session", autouse=True)
-async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
-    """All tests share a loop: grpcio has one poller, and hands late events of a closed loop to the next one's test."""
-    yield  # noqa: PT022  # as a generator it keeps the loop until the session ends
 
 
 class Brokers:

@@ -19,7 +19,7 @@ PRODUCER, CONSUMER = 0, 1
 
 
 class RawClient:
-    """One connection."""
+    """A client of the original's services on one connection."""
 
     def __init__(self, url: str) -> None:
         self._channel = grpc.aio.insecure_channel(
@@ -78,7 +78,7 @@ class RawClient:
 
     @staticmethod
     def message(topic: str, producer_id: int, payload: bytes, name: str = "p", **fields: Any) -> Any:
-        """As clients fill it in."""
+        """Return a message with the fields that official clients set."""
         return pb.StreamMessage(
             msg_id=pb.MsgID(producer_id=producer_id, topic_name=topic, broker_addr="http://127.0.0.1:1/"),
             payload=payload,

@@ -17,6 +17,7 @@ from pydanube_core.generated import danube_pb2 as pb
 
 from tests.broker.official.conftest import Brokers
 from tests.broker.official.raw_client import NON_RELIABLE, RELIABLE, SHARED, RawClient, code_of, until
+from tests.support.sync_gate import SyncGate
 
 pytestmark = pytest.mark.anyio
 
@@ -160,29 +161,20 @@ async def test_messages_of_one_turn_become_one_batch_and_keep_their_order(
 
 
 async def test_the_next_group_is_on_its_way_to_the_disk_before_the_last_is_answered(
-    client: RawClient, broker: Broker
+    client: RawClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = await client.create_producer("/default/t")
     send = broker.official.hot["/danube.ProducerService/SendMessage"]
-    syncer, first, others = broker.journal._writer._syncer, Reply(), [Reply(), Reply()]
-    sync, answered = syncer.sync, list[int]()
-
-    def asked(slots: tuple[int, ...], lsn: int) -> None:
-        answered.append(len(first.answers))
-        sync(slots, lsn)
-
-    syncer.sync = asked  # type: ignore[method-assign]
-    try:
-        for number, reply in enumerate((first, *others)):
-            message = client.message("/default/t", producer, b"%d" % number, request_id=number)
-            send(message.SerializeToString(), reply)
-            if reply is first:
-                while not answered:
-                    await anyio.lowlevel.checkpoint()
-        while not all(reply.answers for reply in others):  # noqa: ASYNC110
-            await anyio.sleep(0.001)
-    finally:
-        syncer.sync = sync  # type: ignore[method-assign]
+    first, others, answered = Reply(), [Reply(), Reply()], list[int]()
+    SyncGate(monkeypatch, held=False, asked=lambda: answered.append(len(first.answers)))
+    for number, reply in enumerate((first, *others)):
+        message = client.message("/default/t", producer, b"%d" % number, request_id=number)
+        send(message.SerializeToString(), reply)
+        if reply is first:
+            while not answered:
+                await anyio.lowlevel.checkpoint()
+    while not all(reply.answers for reply in others):  # noqa: ASYNC110
+        await anyio.sleep(0.001)
     assert first.answers == [0]
     assert answered[:2] == [0, 0], "the second sync is asked for before the first group hears of its own"
 
@@ -210,27 +202,20 @@ async def test_groups_that_one_sync_commits_are_answered_in_their_order(
 
 
 async def test_messages_that_come_while_the_disk_works_become_one_batch(
-    client: RawClient, broker: Broker
+    client: RawClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In turns of their own: it is the commit of the first that ends their gathering."""
     producer = await client.create_producer("/default/t")
     send = broker.official.hot["/danube.ProducerService/SendMessage"]
     replies = [Reply() for _ in range(6)]
-    syncer = broker.journal._writer._syncer
-    done, held = syncer.done, list[tuple[int, OSError | None, float]]()
-    syncer.done = lambda *answer: held.append(answer)  # the disk takes its time
-    try:
+    with SyncGate(monkeypatch) as gate:  # the disk takes its time
         for number, reply in enumerate(replies):
             message = client.message("/default/t", producer, b"%d" % number, request_id=number)
             send(message.SerializeToString(), reply)
             await anyio.sleep(0.01)  # the loop turns
         assert not any(reply.answers for reply in replies)
-        while not held:  # noqa: ASYNC110
+        while not gate.requests:  # noqa: ASYNC110
             await anyio.sleep(0.01)
-    finally:
-        syncer.done = done
-        for answer in held:
-            done(*answer)
     stream = await client.consume("/default/t", type=SHARED)
     await client.send("/default/t", producer, b"last")  # committed behind all of them
     assert await stream.next()

@@ -1,4 +1,4 @@
-from tests.broker.delivery.conftest import anyio_backend, one_loop
-from tests.broker.serving.test_several_brokers import cluster, etcd
+from tests.broker.delivery.conftest import one_loop
+from tests.broker.serving.test_several_brokers import cluster
 
-__all__ = ["anyio_backend", "cluster", "etcd", "one_loop"]
+__all__ = ["cluster", "one_loop"]

@@ -18,7 +18,8 @@ from pydanube_core.names import TopicName
 
 from tests.broker.official.raw_client import CONSUMER, RawClient
 from tests.broker.serving.test_moves_between_brokers import move
-from tests.support.etcd import EtcdMembers, free_ports
+from tests.support.broker_process import free_ports
+from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import SeveralBrokers, several_brokers
 from tests.support.waiting import until
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+
+from tests.support.one_loop import one_loop  # noqa: F401  # a fixture
 
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> Any:
     return ("asyncio", {"use_uvloop": True})
-
-
-@pytest.fixture(scope="session", autouse=True)
-async def one_loop(anyio_backend: Any) -> AsyncIterator[None]:
-    """grpcio has one poller, and hands late events of a closed loop to the next one's test."""
-    yield  # noqa: PT022  # as a generator it keeps the loop until the session ends

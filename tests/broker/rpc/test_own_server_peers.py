@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -32,6 +31,7 @@ from tests.broker.rpc.http2_peer import (
     reset,
     settings,
 )
+from tests.support.certificates import make_certificates
 
 pytestmark = pytest.mark.anyio
 
@@ -346,24 +346,7 @@ async def test_a_unix_socket(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, and certificates of a server and a client by it."""
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl(
-        "req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority", "-days", "2"
-    )
-    for name, names in (("server", "DNS:localhost,IP:127.0.0.1"), ("client", "URI:spiffe://danube/worker")):
-        openssl("req", *new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        (folder / "names").write_text(f"subjectAltName={names}\n")
-        openssl(
-            "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
-            "-days", "2", "-out", f"{name}.pem", "-extfile", "names",
-        )  # fmt: skip
-    return folder
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 def context(folder: Path, *, mutual: bool) -> ssl.SSLContext:

@@ -1,3 +1,3 @@
-from tests.broker.delivery.conftest import anyio_backend, broker, client, one_loop, opened
+from tests.broker.delivery.conftest import broker, client, one_loop, opened
 
-__all__ = ["anyio_backend", "broker", "client", "one_loop", "opened"]
+__all__ = ["broker", "client", "one_loop", "opened"]

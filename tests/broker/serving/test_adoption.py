@@ -23,13 +23,11 @@ from pydanube_storage.metadata import KeyRange, Put
 from pydanube_storage.metadata.etcd import EtcdStore
 
 from tests.broker.serving.test_moves_between_brokers import move
-from tests.broker.serving.test_several_brokers import etcd
 from tests.broker.serving.test_undo_among_several import grace
 from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import FREE, SeveralBrokers
 from tests.support.waiting import until
 
-__all__ = ["etcd"]
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
 
 STORED = [b"stored-%d" % n for n in range(10)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -36,17 +35,12 @@ from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Compacted, Delete, DeleteRange, KeyRange, Put, Revision
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 
-from tests.support.etcd import EtcdMembers, free_ports
+from tests.support.broker_process import free_ports
+from tests.support.etcd import EtcdMembers
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
 FREE = {"grpc_port": 0, "admin_port": 0, "metrics_port": 0, "http_port": 0}
-
-
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMembers]:
-    with EtcdMembers(tmp_path_factory.mktemp("etcd")) as etcd:
-        yield etcd
 
 
 class Place:

@@ -22,11 +22,11 @@ from pydanube_broker.topics.replay import Replay
 from pydanube_core.errors import ClusterError, Conflict, InvalidArgument
 from pydanube_core.names import TopicName
 
-from tests.broker.serving.test_several_brokers import cluster, create, etcd
+from tests.broker.serving.test_several_brokers import cluster, create
 from tests.support.several_brokers import SeveralBrokers
 from tests.support.waiting import until
 
-__all__ = ["cluster", "etcd"]
+__all__ = ["cluster"]
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
 
 

@@ -14,12 +14,12 @@ from pydanube_core.errors import ClusterError, Conflict, Fenced, InvalidArgument
 from pydanube_core.names import TopicName
 
 from tests.broker.serving.test_moves_between_brokers import broker_id, move
-from tests.broker.serving.test_several_brokers import cluster, create, etcd
+from tests.broker.serving.test_several_brokers import cluster, create
 from tests.broker.serving.test_undo_among_several import delete
 from tests.support.several_brokers import SeveralBrokers
 from tests.support.waiting import until
 
-__all__ = ["cluster", "etcd"]
+__all__ = ["cluster"]
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
 
 TIERED = [b"tiered-%d" % n for n in range(10)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +29,12 @@ from pydanube_storage.metadata import Put
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 from pydanube_storage.objects import LocalStore, store_identity
 
-from tests.support.etcd import EtcdMembers, free_ports
+from tests.support.broker_process import free_ports
+from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import SeveralBrokers, several_brokers
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
-
-
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMembers]:
-    with EtcdMembers(tmp_path_factory.mktemp("etcd")) as etcd:
-        yield etcd
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from pydanube import Client, connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.journal import journal
-from pydanube_broker.journal.helper import HelperSyncer
 
 from tests.broker.delivery.conftest import Opener
+from tests.support.sync_gate import SyncGate
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
@@ -26,10 +26,10 @@ async def test_a_stopped_sync_helper_is_why_the_broker_is_not_ready(
 
 async def stall(broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "STALLED_S", 0.05)
-    syncer = broker.journal._writer._syncer
-    assert isinstance(syncer, HelperSyncer)
+    gate = SyncGate(monkeypatch, held=False)
     async with client.producer("t") as producer:
         await producer.send(b"1")
+        (syncer,) = gate.syncers
         await until(lambda: not broker.health.reasons())
         os.kill(syncer.pid, signal.SIGSTOP)
         try:

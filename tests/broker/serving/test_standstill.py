@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,6 @@ from tests.support.etcd import EtcdMembers
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
-
-
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMembers]:
-    with EtcdMembers(tmp_path_factory.mktemp("etcd")) as etcd:
-        yield etcd
 
 
 def settings(etcd: EtcdMembers, folder: Path) -> Settings:

@@ -7,9 +7,9 @@ from pydanube import connect
 from pydanube_core.facts import Grace
 from pydanube_core.names import TopicName
 
-from tests.broker.delivery.conftest import Opener, anyio_backend, one_loop, opened
+from tests.broker.delivery.conftest import Opener, one_loop, opened
 
-__all__ = ["anyio_backend", "one_loop", "opened"]
+__all__ = ["one_loop", "opened"]
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 
 NAME = TopicName.parse("/default/gone")

@@ -46,11 +46,6 @@ NAME = TopicName("default", "t")
 ONE, TWO = BrokerId(1), BrokerId(2)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class DyingStore(MemoryStore):
     """The cluster's metadata; `dies` is asked before and after each transaction of a broker."""
 
@@ -68,14 +63,14 @@ class DyingStore(MemoryStore):
 
             async def transact(self, writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Revision:
                 stage = f"{broker} {_stage(writes)}"
-                await outer._maybe_die(stage, done=False)
+                await outer.maybe_die(stage, done=False)
                 revision = await outer.transact(writes, guards=guards)
-                await outer._maybe_die(stage, done=True)
+                await outer.maybe_die(stage, done=True)
                 return revision
 
         return Handle()
 
-    async def _maybe_die(self, step: str, *, done: bool) -> None:
+    async def maybe_die(self, step: str, *, done: bool) -> None:
         if not self.died.is_set() and self.dies(step, done):
             self.died.set()
             await anyio.sleep_forever()  # until the test ends this life

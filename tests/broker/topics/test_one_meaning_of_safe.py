@@ -15,11 +15,11 @@ from pydanube_core.errors import TopicNotFound
 from pydanube_core.facts import Grace
 from pydanube_core.names import TopicName
 
-from tests.broker.delivery.conftest import Opener, anyio_backend, broker, client, one_loop, opened
+from tests.broker.delivery.conftest import Opener, broker, client, one_loop, opened
 from tests.broker.delivery.waiting import take
 from tests.support.waiting import until
 
-__all__ = ["anyio_backend", "broker", "client", "one_loop", "opened"]
+__all__ = ["broker", "client", "one_loop", "opened"]
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 
 NAME = TopicName.parse("/default/t")

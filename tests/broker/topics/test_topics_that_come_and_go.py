@@ -27,11 +27,6 @@ pytestmark = pytest.mark.anyio
 MOVED, BUSY = 7, 8
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @asynccontextmanager
 async def life(folder: Path, *, tidy: bool) -> AsyncIterator[Hub]:
     """A start of the journal, and its end: closed, or as a crash leaves it."""

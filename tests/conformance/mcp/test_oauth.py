@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from pydantic import AnyUrl
 from tests.cli.test_locks_live import give, locked_broker
 from tests.cli.test_tls_live import certificates
 from tests.conformance.mcp.authorization_server import BACK, authorization_server, signed_in
+from tests.support.broker_process import free_ports
 
 pytestmark = pytest.mark.anyio
 
@@ -45,17 +45,11 @@ class Kept(TokenStorage):
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None: ...
 
 
-def free_port() -> int:
-    with socket.socket() as given:
-        given.bind(("127.0.0.1", 0))
-        return int(given.getsockname()[1])
-
-
 @pytest.mark.timeout(400)  # the first one fetches the server
 async def test_the_sdks_client_signs_in_and_asks_for_one_more_scope_where_it_needs_it(tmp_path: Path) -> None:
     folder = certificates(tmp_path / "c")
     trusted = ssl.create_default_context(cafile=str(folder.file("ca.crt")))
-    port = free_port()
+    (port,) = free_ports(1)
     resource = f"http://127.0.0.1:{port}/mcp"
     with authorization_server(folder.path) as issuer:
         more = {

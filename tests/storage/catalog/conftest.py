@@ -12,11 +12,6 @@ from pydanube_storage.metadata import EmbeddedStore, MetadataStore
 from tests.support.memory_store import MemoryStore
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=["memory", "embedded"])
 async def metadata(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataStore]:
     if request.param == "memory":

@@ -17,17 +17,7 @@ from tests.storage.metadata.adapters import LetPass, OpenStore, opened, options,
 from tests.support.etcd import EtcdMembers
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
-
-
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session")
-async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
-    """All tests share a loop: grpcio has one poller, and hands late events of a closed loop to the next one's test."""
-    yield  # noqa: PT022  # as a generator it keeps the loop until the session ends
+from tests.support.one_loop import one_loop  # noqa: F401  # a fixture
 
 
 @pytest.fixture

@@ -37,7 +37,8 @@ from pydanube_storage.metadata.etcd import link as etcd_link
 from pydanube_storage.metadata.etcd.refusals import plain
 
 from tests.storage.metadata.adapters import EVERYTHING, opened, options, revision
-from tests.support.etcd import EtcdMembers, free_ports
+from tests.support.broker_process import free_ports
+from tests.support.etcd import EtcdMembers
 from tests.support.relay import Relay
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]

@@ -1,4 +1,4 @@
-"""What clients were told, and what may never be otherwise."""
+"""The receipts of simulated clients, and the invariants that they must keep."""
 
 from __future__ import annotations
 

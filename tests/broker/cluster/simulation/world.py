@@ -28,7 +28,7 @@ _FAULTY: Final = 0.12  # of the calls to etcd, while faults happen
 
 
 class Violation(AssertionError):
-    """What must never be, was."""
+    """An invariant of the simulated cluster was broken."""
 
 
 def require(holds: bool, why: str, *facts: object) -> None:
@@ -85,7 +85,7 @@ class SimEtcd:
         self.on_change: Callable[[TopicId, Assignment, Revision], None] = lambda *_: None
 
     def assignment(self, topic_id: TopicId) -> tuple[Assignment, Revision]:
-        """What is true now."""
+        """Return the assignment that holds now."""
         item = self.engine.get(keys.assignment_key(topic_id))
         assert item is not None
         known = self._known.get(topic_id)
