@@ -235,7 +235,8 @@ def test_a_full_volume_is_said_in_the_same_words(danube: Danube, small_disk: Pat
     with (small_disk / "letters").open("wb", buffering=0) as file:
         assert file.write(bytes(16 << 20)) <= 8 << 20  # as much as there is room
     words = ("--data-dir", str(data), "--json")
-    refused = danube("broker", *words, "--port-offset", "1000")
+    ports = (word for name in ("grpc", "admin", "metrics") for word in (f"--{name}-port", "0"))
+    refused = danube("broker", *words, *ports)
     assert (refused.code, refused.error["code"]) == (3, "DISK_FULL"), refused.error
     shutil.rmtree(data, ignore_errors=True)
     ran = danube("doctor", *words, "--admin", "http://127.0.0.1:1")
