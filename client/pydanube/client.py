@@ -227,8 +227,8 @@ class Client:
             InvalidArgument, InvalidName: nothing was asked of the broker.
             ConsumerBusy: on entering; somebody else has the exclusive subscription.
         """
+        asked = changed(options or ConsumerOptions(), changes, "consumer", "subscription", "pattern")
         check_subscription(subscription)
-        asked = changed(options or ConsumerOptions(), changes, "consumer")
         several = pattern is not None or isinstance(topic, list | tuple)
         if not several:
             name = str(TopicName.parse(topic))  # type: ignore[arg-type]  # says itself what it wants instead of None

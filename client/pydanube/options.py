@@ -346,13 +346,13 @@ def wire_position(position: str | datetime, field: str) -> str:
     return str(Position(PositionKind.TIME, max(0, since_ms)))
 
 
-def changed(options: Options, changes: Mapping[str, Any], call: str) -> Options:
-    """The options with other values for some fields.
+def changed(options: Options, changes: Mapping[str, Any], call: str, *named: str) -> Options:
+    """Return the options with other values for some fields; `named` are keywords that the call takes besides.
 
     Raises:
         TypeError: there is no such field; names the one that may be meant.
     """
-    known = [field.name for field in fields(options)]
+    known = [*named, *(field.name for field in fields(options))]
     for name in changes:
         if name not in known:
             close = close_names(name, known)

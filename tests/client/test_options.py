@@ -234,6 +234,7 @@ async def test_what_calls_are_given_is_refused_by_name_too(
     [
         (lambda: connect().producer("t", compresion="lz4"), "compresion", "compression"),  # type: ignore[call-arg]
         (lambda: connect().consumer("t", "s", credit_message=5), "credit_message", "credit_messages"),  # type: ignore[call-arg]
+        (lambda: connect().consumer("t", subscripton="s"), "subscripton", "subscription"),  # type: ignore[call-arg]
         (lambda: connect().reader("t", strat="latest"), "strat", "start"),  # type: ignore[call-arg]
     ],
 )
