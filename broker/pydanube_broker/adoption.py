@@ -50,7 +50,14 @@ from pydanube_broker.metadata_home import (
     check_settings,
     options_of,
 )
-from pydanube_broker.relocation import check_listed, copy_objects, relocated, sizes_below, write_compared
+from pydanube_broker.relocation import (
+    check_listed,
+    copy_objects,
+    relocated,
+    sizes_below,
+    sizes_to_copy,
+    write_compared,
+)
 from pydanube_broker.settings import EMBEDDED, Settings
 from pydanube_broker.tier.options import missing_extra, store_options
 from pydanube_broker.tier.ownership import OWNER, TIER, is_store
@@ -61,7 +68,10 @@ log = logging.getLogger("pydanube.cluster")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
-    """What was moved. `objects`: in the shared store, those that were there already among them."""
+    """What was moved, or would be. `objects`: in the shared store, those that were there already among them.
+
+    `cluster_id` is empty where a dry run is the first attempt: the cluster is named when it is made.
+    """
 
     broker_id: str
     cluster_id: str
@@ -71,11 +81,12 @@ class Adopted:
     object_bytes: int
 
 
-async def adopt(settings: Settings, *, say: Say = lambda line: None) -> Adopted:
+async def adopt(settings: Settings, *, dry_run: bool = False, say: Say = lambda line: None) -> Adopted:
     """Move a lone broker that is stopped to etcd and a shared store. Called again it goes on, or finds all done.
 
     Args:
         settings: `data.dir` of the broker; `metadata` and `tier` of the cluster.
+        dry_run: check everything and count what would be moved; change nothing.
         say: gets a line at each step, before it begins.
 
     Raises:
@@ -117,7 +128,9 @@ async def adopt(settings: Settings, *, say: Say = lambda line: None) -> Adopted:
                 )
             else:
                 async with EmbeddedStore(folder / SQLITE) as lone:
-                    moved = await move.run(lone)
+                    moved = await move.run(lone, dry_run=dry_run)
+        if dry_run:
+            return replace(moved, cluster_id=home.cluster_id if home else "")
         say(f"{folder / SQLITE} becomes {SQLITE}.adopted")
         for file in folder.glob(f"{SQLITE}*"):
             if not file.name.endswith(".adopted"):
@@ -183,23 +196,24 @@ class _Move:
             )
         return False
 
-    async def run(self, lone: MetadataStore) -> Adopted:
+    async def run(self, lone: MetadataStore, *, dry_run: bool) -> Adopted:
         """Do everything up to where the prefix is the cluster, which it is not yet."""
         items, revision = await read_all(lone, KeyRange.prefix("/"))
-        objects, size, is_known = await self._copy_objects(lone)
+        objects, size, is_known = await self._copy_objects(lone, dry_run=dry_run)
         # What was true of that one life of the broker, or is another's on etcd
         of_alone = keys.Trees(keys.MEMBERS, keys.only(keys.LEADER), keys.only(OWNER) if is_known else TIER)
         left = {item.key for item in items if item.key in of_alone}
         writes = list(relocated(items, left, audit_from=None, audit_to=self._broker_id))
-        self._say(f"{len(writes)} keys of the metadata go to {self._url}")
-        await self._write_metadata(writes)
-        await raise_revision(self._etcd, revision, Put(ADOPTING, self._mark), self._say)
-        replace(self._home, metadata=self._url).write(self._folder)
-        self._say(f"{self._url} becomes cluster {self.cluster_id}")
-        identity = Identity(cluster_id=self.cluster_id)
-        await self._etcd.transact(
-            [Put(IDENTITY, identity.to_json()), Delete(ADOPTING)], guards=[Absent(IDENTITY)]
-        )
+        if not dry_run:
+            self._say(f"{len(writes)} keys of the metadata go to {self._url}")
+            await self._write_metadata(writes)
+            await raise_revision(self._etcd, revision, Put(ADOPTING, self._mark), self._say)
+            replace(self._home, metadata=self._url).write(self._folder)
+            self._say(f"{self._url} becomes cluster {self.cluster_id}")
+            identity = Identity(cluster_id=self.cluster_id)
+            await self._etcd.transact(
+                [Put(IDENTITY, identity.to_json()), Delete(ADOPTING)], guards=[Absent(IDENTITY)]
+            )
         return Adopted(
             broker_id=str(self._broker_id),
             cluster_id=self.cluster_id,
@@ -209,19 +223,23 @@ class _Move:
             object_bytes=size,
         )
 
-    async def _copy_objects(self, lone: MetadataStore) -> tuple[int, int, bool]:
-        """How many objects the cluster's store has, their bytes, and whether it is the one that the metadata knew before."""
+    async def _copy_objects(self, lone: MetadataStore, *, dry_run: bool) -> tuple[int, int, bool]:
+        """Return how many objects the cluster's store has then, their bytes, and whether the metadata knew that store before."""
         name = await lone.get(CLUSTER_KEY)
         if name is None:
             return 0, 0, False  # it never had a tier
         cluster = name.value.decode()
         target = open_store(self._store_options)
         try:
+            there: dict[str, int] = {}
             if (self._folder / "objects" / cluster).is_dir():
-                self._say(f"objects go to {target.url}")
                 source = LocalStore(self._folder / "objects")
-                await anyio.to_thread.run_sync(copy_objects, source, target, cluster, self._say)
-            there = await anyio.to_thread.run_sync(sizes_below, target, cluster)
+                if dry_run:
+                    there = await anyio.to_thread.run_sync(sizes_to_copy, source, cluster)
+                else:
+                    self._say(f"objects go to {target.url}")
+                    await anyio.to_thread.run_sync(copy_objects, source, target, cluster, self._say)
+            there |= await anyio.to_thread.run_sync(sizes_below, target, cluster)
             store_id = await anyio.to_thread.run_sync(store_identity, target, cluster, "")
         finally:
             target.close()

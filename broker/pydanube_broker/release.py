@@ -64,7 +64,14 @@ from pydanube_broker.metadata_home import (
     resident_of,
     was_put_back,
 )
-from pydanube_broker.relocation import check_listed, copy_objects, relocated, sizes_below, write_compared
+from pydanube_broker.relocation import (
+    check_listed,
+    copy_objects,
+    relocated,
+    sizes_below,
+    sizes_to_copy,
+    write_compared,
+)
 from pydanube_broker.settings import Settings
 from pydanube_broker.tier.metadata_witness import SCOPE, check_known, read_noted
 from pydanube_broker.tier.options import store_options
@@ -85,7 +92,7 @@ _OF_SEVERAL: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """What was moved. `objects`: where they are, `url`: with how many, and their bytes."""
+    """What was moved, or would be. `objects`: where they are, `url`: with how many, and their bytes."""
 
     broker_id: str
     cluster_id: str
@@ -95,12 +102,15 @@ class Released:
     object_bytes: int
 
 
-async def release(settings: Settings, *, copy: bool = False, say: Say = lambda line: None) -> Released:
+async def release(
+    settings: Settings, *, copy: bool = False, dry_run: bool = False, say: Say = lambda line: None
+) -> Released:
     """Make the last broker of a cluster, which is stopped, a lone one. Called again it goes on.
 
     Args:
         settings: `data.dir` of the broker; `metadata` and `tier` of the cluster.
         copy: objects go to the data directory; else the broker goes on with the shared store.
+        dry_run: check everything and count what would be moved; change nothing.
         say: gets a line at each step, before it begins.
 
     Raises:
@@ -133,7 +143,11 @@ async def release(settings: Settings, *, copy: bool = False, say: Say = lambda l
         )
         if not home.released:
             async with EtcdStore(options_of(settings)) as etcd:
-                done = await _Release(settings, data_dir, home, etcd, say).run(done, copy=copy)
+                done = await _Release(settings, data_dir, home, etcd, say).run(
+                    done, copy=copy, dry_run=dry_run
+                )
+        if dry_run:
+            return done
         say(f"{_NEW} becomes {SQLITE}")
         with suppress(FileNotFoundError):  # killed behind it
             (folder / _NEW).rename(folder / SQLITE)
@@ -156,7 +170,7 @@ class _Release:
         self._say = say
         self._url = str(options_of(settings).address)
 
-    async def run(self, done: Released, *, copy: bool) -> Released:
+    async def run(self, done: Released, *, copy: bool, dry_run: bool) -> Released:
         identity, revision = await self._check_home()
         await self._check_alone()
         name = await self._etcd.get(CLUSTER_KEY)
@@ -167,20 +181,29 @@ class _Release:
             if cluster:
                 mark = await anyio.to_thread.run_sync(newest_mark, shared, cluster, SCOPE)
                 check_known(mark, await read_noted(self._etcd), shared.url)
-            if cluster and copy:
+            there: dict[str, int] = {}
+            if cluster and copy and dry_run:
+                counting = partial(sizes_to_copy, left=_OF_SEVERAL)
+                there = await anyio.to_thread.run_sync(counting, shared, cluster)
+            elif cluster and copy:
                 self._say(f"objects go to {target.url}")
                 copying = partial(copy_objects, left=_OF_SEVERAL)
                 await anyio.to_thread.run_sync(copying, shared, target, cluster, self._say)
-            elif cluster:
+            elif cluster and not dry_run:
                 await anyio.to_thread.run_sync(self._disown, cluster)
-            there = await anyio.to_thread.run_sync(sizes_below, target, cluster) if cluster else {}
+            if cluster:
+                there |= await anyio.to_thread.run_sync(sizes_below, target, cluster)
             await check_listed(self._etcd, there, target.url)
-            await self._mark(identity, revision)
-            count = await self._write_metadata(target, cluster)
+            if dry_run:
+                count = len((await self._writes())[0])
+            else:
+                await self._mark(identity, revision)
+                count = await self._write_metadata(target, cluster)
         finally:
             shared.close()
-        replace(self._home, released=True).write(self._folder)
-        log.info("cluster_released", extra={"cluster_id": self._home.cluster_id})
+        if not dry_run:
+            replace(self._home, released=True).write(self._folder)
+            log.info("cluster_released", extra={"cluster_id": self._home.cluster_id})
         return replace(done, url=target.url, keys=count, objects=len(there), object_bytes=sum(there.values()))
 
     def _disown(self, cluster: str) -> None:
@@ -276,7 +299,8 @@ class _Release:
             )
             raise
 
-    async def _write_metadata(self, target: ObjectStore, cluster: str) -> int:
+    async def _writes(self) -> tuple[list[Put], Revision]:
+        """Return the metadata as the lone broker is to have them, and etcd's revision."""
         items, revision = await read_all(self._etcd, KeyRange.prefix("/"))
         counter = keys.incarnation_key(self._me)
         of_several = {
@@ -284,7 +308,10 @@ class _Release:
             for item in items
             if item.key in keys.OF_SEVERAL or (item.key in keys.INCARNATIONS and item.key != counter)
         } - {CLUSTER_KEY}
-        writes = list(relocated(items, of_several, audit_from=self._me, audit_to=None))
+        return list(relocated(items, of_several, audit_from=self._me, audit_to=None)), revision
+
+    async def _write_metadata(self, target: ObjectStore, cluster: str) -> int:
+        writes, revision = await self._writes()
         self._say(f"{len(writes)} keys of the metadata go to {self._folder / _NEW}")
         for file in self._folder.glob(f"{_NEW}*"):
             file.unlink()

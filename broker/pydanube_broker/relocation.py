@@ -104,6 +104,12 @@ def sizes_below(store: ObjectStore, cluster: str) -> dict[str, int]:
     return {each.key: each.bytes for each in store.list(cluster)}
 
 
+def sizes_to_copy(source: ObjectStore, cluster: str, *, left: tuple[str, ...] = ("owner",)) -> dict[str, int]:
+    """Return the size of each object that `copy_objects` copies, by its key. Blocking. `left`: folders that are not copied."""
+    behind = tuple(f"{cluster}/{each}/" for each in left)
+    return {key: size for key, size in sizes_below(source, cluster).items() if not key.startswith(behind)}
+
+
 def copy_objects(
     source: ObjectStore, target: ObjectStore, cluster: str, say: Say, *, left: tuple[str, ...] = ("owner",)
 ) -> None:
@@ -114,24 +120,16 @@ def copy_objects(
     Raises `CorruptObject`: the target has another object under that key.
     """
     there = sizes_below(target, cluster)
-    behind = tuple(f"{cluster}/{each}/" for each in left)
-    done = 0
-    for fact in source.list(cluster):
-        if fact.key.startswith(behind):
-            continue
-        if fact.key not in there:
-            target.put(fact.key, source.read(fact.key, 0, fact.bytes))
-        if there.get(fact.key, fact.bytes) != fact.bytes or _digest(target, fact.key, fact.bytes) != _digest(
-            source, fact.key, fact.bytes
-        ):
+    for done, (key, size) in enumerate(sizes_to_copy(source, cluster, left=left).items(), start=1):
+        if key not in there:
+            target.put(key, source.read(key, 0, size))
+        if there.get(key, size) != size or _digest(target, key, size) != _digest(source, key, size):
             raise CorruptObject(
-                f"{fact.key} in {target.url} is not what it is in {source.url}: remove that object there, or choose a place that is "
-                "empty",
+                f"{key} in {target.url} is not what it is in {source.url}: remove that object there, or choose a place that is empty",
                 store=target.url,
-                key=fact.key,
+                key=key,
                 cause="differs",
             )
-        done += 1
         if done % 1000 == 0:
             say(f"{done} objects are in {target.url}")
 

@@ -15,15 +15,20 @@ import typer
 from pydanube_cli.command import Common, command
 from pydanube_cli.config import ConfigOption
 from pydanube_cli.ready import program_name
-from pydanube_cli.render import print_json
+from pydanube_cli.render import human_bytes, print_json
 from pydanube_cli.runtime import run_async
 
 if TYPE_CHECKING:
+    from pydanube_broker.adoption import Adopted
+    from pydanube_broker.release import Released
     from pydanube_broker.settings import Settings
 
 _Directory = Annotated[Path, typer.Argument(metavar="DATA_DIR", help="Of a broker, which is stopped.")]
 _Metadata = Annotated[
     str, typer.Option("--metadata", metavar="URL", help="Of the cluster: etcd://host:port[,host:port]/prefix")
+]
+_DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check everything, show what would be moved, and change nothing.")
 ]
 
 
@@ -39,21 +44,39 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def _show_forecast(done: Adopted | Released, *, metadata_to: str, objects_to: str) -> None:
+    print(
+        f"Nothing was changed. Of broker {done.broker_id} {done.keys} keys of metadata would go to {metadata_to}; its "
+        f"{done.objects} objects ({human_bytes(done.object_bytes)}) would be in {objects_to}. The same call without --dry-run does it."
+    )
+
+
 @command(
     examples=[
         "DANUBE_TIER__URL=/mnt/danube-objects danube cluster adopt ./danube-data --metadata etcd://h1:2379,h2:2379/production",
     ]
 )
-def adopt(*, common: Common, data_dir: _Directory, metadata: _Metadata, config: ConfigOption = None) -> None:
+def adopt(
+    *,
+    common: Common,
+    data_dir: _Directory,
+    metadata: _Metadata,
+    dry_run: _DryRun = False,
+    config: ConfigOption = None,
+) -> None:
     """Move a lone broker to etcd, on an empty prefix: topics, messages, cursors and objects stay; others can join it then.
 
     Killed or failed, it goes on when it is called again.
     """
     from pydanube_broker.adoption import adopt as move
 
-    done = run_async(partial(move, _settings(config, data_dir, metadata), say=_say))
+    settings = _settings(config, data_dir, metadata)
+    done = run_async(partial(move, settings, dry_run=dry_run, say=_say))
     if common.as_json:
-        print_json(asdict(done))
+        print_json({**asdict(done), "dry_run": dry_run})
+        return
+    if dry_run:
+        _show_forecast(done, metadata_to=done.metadata, objects_to=str(settings.tier.url))
         return
     print(
         f"Broker {done.broker_id} is of cluster {done.cluster_id}. Start it, and others beside it:\n"
@@ -78,6 +101,7 @@ def release(
             help="Copy the objects to DATA_DIR; else they stay in the store that was shared.",
         ),
     ] = False,
+    dry_run: _DryRun = False,
     config: ConfigOption = None,
 ) -> None:
     """Let the last broker of a cluster go on alone, without etcd: topics, messages, cursors and all ids stay.
@@ -87,9 +111,12 @@ def release(
     from pydanube_broker.release import release as move
 
     settings = _settings(config, data_dir, metadata)
-    done = run_async(partial(move, settings, copy=copy_objects, say=_say))
+    done = run_async(partial(move, settings, copy=copy_objects, dry_run=dry_run, say=_say))
     if common.as_json:
-        print_json(asdict(done))
+        print_json({**asdict(done), "dry_run": dry_run})
+        return
+    if dry_run:
+        _show_forecast(done, metadata_to=str(data_dir), objects_to=done.url)
         return
     tier = "" if copy_objects else f"DANUBE_TIER__URL={settings.tier.url} "
     print(

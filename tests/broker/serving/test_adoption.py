@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -14,7 +15,7 @@ import pytest
 from pydanube import connect
 from pydanube_broker.adoption import adopt
 from pydanube_broker.broker import Broker
-from pydanube_broker.metadata_home import ADOPTING, IDENTITY, options_of
+from pydanube_broker.metadata_home import ADOPTING, CLUSTER_FILE, IDENTITY, SQLITE, options_of
 from pydanube_broker.schema.vocabulary import SchemaType
 from pydanube_broker.settings import Data, Metadata, Settings
 from pydanube_core.errors import ClusterMismatch, InvalidArgument, ObjectMissing, TierNotShared
@@ -112,6 +113,11 @@ def ids_of(broker: Broker) -> dict[str, int]:
     }
 
 
+def files_below(folder: Path) -> list[str]:
+    """Return the names of files in a folder and in those below."""
+    return [each.name for each in folder.rglob("*") if each.is_file()]
+
+
 async def assert_all_there(broker: Broker) -> None:
     """Every message, and the subscription where it was."""
     async with connect(broker.broker_url) as client:
@@ -126,7 +132,13 @@ async def test_a_lone_broker_goes_on_as_the_first_of_several(cluster: SeveralBro
     folder = settings.data.dir
     assert folder is not None
     ids = await lone_broker(folder)
+    forecast = await adopt(settings, dry_run=True)
+    async with EtcdStore(options_of(settings)) as etcd:
+        assert not (await etcd.range(KeyRange.prefix("/"))).items, "a dry run changes nothing"
+    assert files_below(Path(str(settings.tier.url))) == []
+    assert (SQLITE in files_below(folder), CLUSTER_FILE in files_below(folder)) == (True, False)
     done = await adopt(settings)
+    assert replace(done, cluster_id="") == forecast
     assert done.objects
     await cluster.start(1)
     adopted = cluster.brokers[1]

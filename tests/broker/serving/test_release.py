@@ -17,7 +17,7 @@ from pydanube_broker.adoption import adopt
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
-from pydanube_broker.metadata_home import IDENTITY, Home, Identity, broker_key, options_of
+from pydanube_broker.metadata_home import IDENTITY, SQLITE, Home, Identity, broker_key, options_of
 from pydanube_broker.release import Released, release
 from pydanube_broker.settings import Data, Metadata, Settings, Tier
 from pydanube_core.errors import ClusterMismatch, Conflict, InvalidArgument, ObjectMissing, TierNotShared
@@ -31,6 +31,7 @@ from tests.broker.serving.test_adoption import (
     assert_all_there,
     cluster,
     etcd,
+    files_below,
     ids_of,
     lone_broker,
     on_prefix,
@@ -91,13 +92,20 @@ async def test_the_last_of_several_goes_on_alone_and_may_come_again(cluster: Sev
     await cluster.brokers[1].port.remove_broker(removed)
     await cluster.stop(1)
 
-    ran = await anyio.run_process(
-        command_line(
-            "cluster", "release", str(folder_of(settings)), "--metadata", settings.metadata.url, "--json"
-        ),
-        env={**os.environ, "DANUBE_TIER__URL": str(settings.tier.url)},
-    )
-    done = Released(**json.loads(ran.stdout))
+    copied = await release(settings, copy=True, dry_run=True)
+    assert copied.url == str(folder_of(settings) / "objects")
+    assert not {SQLITE, f"{SQLITE}.new"} & set(files_below(folder_of(settings)))
+    words = ("release", str(folder_of(settings)), "--metadata", settings.metadata.url, "--json")
+    answers = []
+    for more in (("--dry-run",), ()):
+        ran = await anyio.run_process(
+            command_line("cluster", *words, *more),
+            env={**os.environ, "DANUBE_TIER__URL": str(settings.tier.url)},
+        )
+        answers.append(json.loads(ran.stdout))
+    assert [each.pop("dry_run") for each in answers] == [True, False]
+    assert answers[0] == answers[1], "what was forecast was done"
+    done = Released(**answers[1])
     assert done.objects
     assert done.url == settings.tier.url
     async with Broker(alone(folder_of(settings))) as broker:  # tier.url was forgotten
