@@ -193,15 +193,15 @@ class JoinedBroker:
 
     def absent_owners(self) -> Mapping[BrokerId, int]:
         """How many topics wait for each owner that is not registered now."""
-        buried = Counter(
+        restorable = Counter(
             place.broker_id
-            for topic_id in self.catalog.buried_topics
+            for topic_id in self.catalog.restorable_topics
             if (place := self._places.get(topic_id))
         )
         return {
             broker_id: waiting
             for broker_id, topics in self._load.items()
-            if (waiting := topics - buried[broker_id]) > 0 and broker_id not in self._members
+            if (waiting := topics - restorable[broker_id]) > 0 and broker_id not in self._members
         }
 
     def lost_owners(self) -> set[BrokerId]:

@@ -12,7 +12,7 @@
 | watched | `/tombstones/topics/<topic id>` | `TopicTombstone`: a deleted topic that may come back | until its grace ends |
 | watched | `/tombstones/partitioned/<parent id>` | `ParentTombstone` | longer than its partitions' |
 | watched | `/tombstones/subscriptions/<topic id>/<subscription id>` | `SubscriptionTombstone` | until its grace ends |
-| watched | `/tombstones/verdicts/<call id>` | `Verdict`: all that this deletion buried comes back, or goes | while it does |
+| watched | `/tombstones/verdicts/<call id>` | `Verdict`: all that this deletion took comes back, or goes | while it does |
 | quiet | `/admin/…` | the admin core's: plans, changes, tasks, the head of the audit chain | the admin core says |
 | quiet | `/relay/secret` | by which brokers prove that they are of this cluster | for ever |
 | quiet | `/removed/<broker>` | `RemovedRecord`: it may not register again | for ever |

@@ -46,7 +46,7 @@ class SubscriptionTombstone(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict(JsonRecord):
-    """Whether all that one deletion buried comes back, or goes."""
+    """Whether all that one deletion took comes back, or goes."""
 
     comes_back: bool
 

@@ -72,15 +72,15 @@ V = TypeVar("V", TopicTombstone, SubscriptionTombstone)
 
 
 class Tombstones(RegistryWriter):
-    """Bury, restore, forget; what is buried is in memory too."""
+    """Delete with a grace, restore, forget; what can still be restored is in memory too."""
 
     def __init__(self, store: MetadataStore, *, wall_ms: Callable[[], int]) -> None:
         super().__init__(store, wall_ms=wall_ms)
         self._tombstones: dict[str, Revision] = {}  # key → revision; of those that are known
         self._verdicts: dict[str, bool] = {}  # call id of a deletion → whether it comes back, or goes
-        self.buried_topics: dict[TopicId, TopicTombstone] = {}
-        self.buried_parents: dict[TopicId, ParentTombstone] = {}
-        self.buried_subscriptions: dict[SubscriptionId, SubscriptionTombstone] = {}
+        self.restorable_topics: dict[TopicId, TopicTombstone] = {}
+        self.restorable_parents: dict[TopicId, ParentTombstone] = {}
+        self.restorable_subscriptions: dict[SubscriptionId, SubscriptionTombstone] = {}
 
     def _revision_of(self, key: str) -> Revision | None:
         return self._tombstones.get(key) if key in keys.TOMBSTONES else super()._revision_of(key)
@@ -99,16 +99,16 @@ class Tombstones(RegistryWriter):
     def _put_tombstone(self, item: KeyValue) -> None:
         if item.key in keys.TOPIC_TOMBSTONES:
             topic = TopicTombstone.from_json(item.value, key=item.key)
-            self.buried_topics[TopicId(topic.topic_id)] = topic
+            self.restorable_topics[TopicId(topic.topic_id)] = topic
         elif item.key in keys.PARENT_TOMBSTONES:
             parent = ParentTombstone.from_json(item.value, key=item.key)
-            self.buried_parents[TopicId(parent.parent_id)] = parent
+            self.restorable_parents[TopicId(parent.parent_id)] = parent
         elif item.key in keys.VERDICTS:
             verdict = Verdict.from_json(item.value, key=item.key)
             self._verdicts[keys.call_of_verdict(item.key)] = verdict.comes_back
         else:
             one = SubscriptionTombstone.from_json(item.value, key=item.key)
-            self.buried_subscriptions[SubscriptionId(one.subscription_id)] = one
+            self.restorable_subscriptions[SubscriptionId(one.subscription_id)] = one
 
     def _remove(self, key: str, revision: Revision) -> None:
         if key not in keys.TOMBSTONES:
@@ -116,18 +116,18 @@ class Tombstones(RegistryWriter):
         elif revision > self._tombstones.get(key, revision):
             del self._tombstones[key]
             if key in keys.TOPIC_TOMBSTONES:
-                self.buried_topics.pop(TopicId(keys.number_in_key(key)), None)
+                self.restorable_topics.pop(TopicId(keys.number_in_key(key)), None)
             elif key in keys.PARENT_TOMBSTONES:
-                self.buried_parents.pop(TopicId(keys.number_in_key(key)), None)
+                self.restorable_parents.pop(TopicId(keys.number_in_key(key)), None)
             elif key in keys.VERDICTS:
                 self._verdicts.pop(keys.call_of_verdict(key), None)
             else:
-                self.buried_subscriptions.pop(SubscriptionId(keys.number_in_key(key)), None)
+                self.restorable_subscriptions.pop(SubscriptionId(keys.number_in_key(key)), None)
 
     def kept(self, topic_id: int) -> bool:
         """Whether the data of a topic that is not there stays: for its return, or since nobody can tell whose it is."""
         return (
-            topic_id in self.buried_topics
+            topic_id in self.restorable_topics
             or self.aside.any_in(keys.TOPICS)
             or keys.topic_tombstone_key(TopicId(topic_id)) in self.aside.found
         )
@@ -136,15 +136,15 @@ class Tombstones(RegistryWriter):
         """Whether the cursor of a subscription that is not there stays, for the same reasons."""
         owner = TopicId(topic_id)
         return (
-            subscription_id in self.buried_subscriptions
+            subscription_id in self.restorable_subscriptions
             or self.aside.any_in(keys.subscriptions_range(owner))
             or self.aside.any_in(keys.subscription_tombstones_range(owner))
         )
 
     def promised(self, now_ms: int) -> dict[str, int]:
         """Deletions that may still be taken back: call id → until when."""
-        kept: list[TopicTombstone | SubscriptionTombstone] = [*self.buried_topics.values()]
-        kept += self.buried_subscriptions.values()
+        kept: list[TopicTombstone | SubscriptionTombstone] = [*self.restorable_topics.values()]
+        kept += self.restorable_subscriptions.values()
         return {
             each.call_id: each.until_ms
             for each in kept
@@ -155,8 +155,8 @@ class Tombstones(RegistryWriter):
         """Partitions that did not come back with their topic, since another partition has their name."""
         return [
             each
-            for each in self.buried_topics.values()
-            if each.parent_id is not None and each.parent_id not in self.buried_parents
+            for each in self.restorable_topics.values()
+            if each.parent_id is not None and each.parent_id not in self.restorable_parents
         ]
 
     def set_aside(self) -> list[SetAside]:
@@ -177,7 +177,7 @@ class Tombstones(RegistryWriter):
         """Raise `Conflict` for a new subscription that would take the name of one which is being restored."""
         if self._verdicts and any(
             (one.topic_id, one.spec.name) == (topic_id, subscription) and self._verdicts.get(one.call_id)
-            for one in self.buried_subscriptions.values()
+            for one in self.restorable_subscriptions.values()
         ):
             raise Conflict(
                 f"subscription {subscription} is coming back: try again",
@@ -191,11 +191,11 @@ class Tombstones(RegistryWriter):
         One that does was begun by a clock that ran ahead. What a deleted topic keeps in the journal keeps all that
         follows it there.
         """
-        for topic_id, topic in list(self.buried_topics.items()):
+        for topic_id, topic in list(self.restorable_topics.items()):
             if topic.until_ms > until_ms:
                 key, shorter = keys.topic_tombstone_key(topic_id), replace(topic, until_ms=until_ms)
                 await self._replace_tombstone(key, shorter)
-        for number, one in list(self.buried_subscriptions.items()):
+        for number, one in list(self.restorable_subscriptions.items()):
             if one.until_ms > until_ms:
                 key = keys.subscription_tombstone_key(TopicId(one.topic_id), number)
                 await self._replace_tombstone(key, replace(one, until_ms=until_ms))
@@ -210,7 +210,7 @@ class Tombstones(RegistryWriter):
         return ModRevision(key, self._tombstones.get(key, Revision(0)))
 
     async def _decide(self, call_id: str, key: str, *, comes_back: bool) -> bool:
-        """Note what becomes of all that a deletion buried; whether that is what holds. `key`: of one of its tombstones."""
+        """Note what becomes of all that a deletion took; whether that is what holds. `key`: of one of its tombstones."""
         if call_id not in self._verdicts:
             mark = keys.verdict_key(call_id)
             verdict = Put(mark, Verdict(comes_back=comes_back).to_json())
@@ -242,7 +242,9 @@ class Tombstones(RegistryWriter):
 
     # Topics
 
-    async def bury_topic(self, topic: TopicName, grace: Grace, parent_id: TopicId | None) -> TopicRecord:
+    async def delete_topic_with_grace(
+        self, topic: TopicName, grace: Grace, parent_id: TopicId | None
+    ) -> TopicRecord:
         """Move a topic with a log from the registry to its tombstone. Raises `TopicNotFound`."""
 
         async def attempt() -> TopicRecord:
@@ -267,16 +269,16 @@ class Tombstones(RegistryWriter):
         return await self._retry(attempt)
 
     async def restore_topics(self, call_id: str) -> list[TopicRecord]:
-        """Bring back what one deletion buried: a topic, or a partitioned one with all its parts. Idempotent.
+        """Bring back what one deletion took: a topic, or a partitioned one with all its parts. Idempotent.
 
         Raises:
-            TopicNotFound: that deletion buried nothing, or its grace is over.
+            TopicNotFound: that deletion took nothing, or its grace is over.
             NameReused: another topic has the name now; nothing has changed. Or a partition has the name of one of its
                 partitions; all others are back.
             NamespaceNotFound: its namespace is gone.
         """
-        mine = [each for each in self.buried_topics.values() if each.call_id == call_id]
-        for parent in list(self.buried_parents.values()):
+        mine = [each for each in self.restorable_topics.values() if each.call_id == call_id]
+        for parent in list(self.restorable_parents.values()):
             # What could not come back with its topic once may do so after another deletion of the whole.
             if parent.call_id == call_id or any(each.parent_id == parent.parent_id for each in mine):
                 key = keys.parent_tombstone_key(TopicId(parent.parent_id))
@@ -288,10 +290,10 @@ class Tombstones(RegistryWriter):
 
     async def _restore_topic(self, tombstone: TopicTombstone) -> TopicRecord:
         topic_id, name = TopicId(tombstone.topic_id), TopicName.parse(tombstone.name)
-        key, buried_key = keys.topic_key(name), keys.topic_tombstone_key(topic_id)
-        if topic_id not in self.buried_topics or self._verdicts.get(tombstone.call_id) is False:
+        key, tombstone_key = keys.topic_key(name), keys.topic_tombstone_key(topic_id)
+        if topic_id not in self.restorable_topics or self._verdicts.get(tombstone.call_id) is False:
             raise not_kept(TopicNotFound, tombstone.call_id)
-        guards = [Absent(key), self._lies_there(buried_key), self._namespace_is(name.namespace)]
+        guards = [Absent(key), self._lies_there(tombstone_key), self._namespace_is(name.namespace)]
         parent = self.index.partitioned(name.base)
         if tombstone.parent_id is None:
             guards.append(Absent(keys.partitioned_key(name)))
@@ -301,7 +303,7 @@ class Tombstones(RegistryWriter):
             guards.append(self._as_known(parent))
         spec = replace(tombstone.spec, identity=topic_id)
         try:
-            await self._change([Put(key, spec.to_json()), Delete(buried_key)], guards)
+            await self._change([Put(key, spec.to_json()), Delete(tombstone_key)], guards)
         except GuardFailed as error:
             if error.guard.key not in (key, keys.partitioned_key(name)):
                 raise
@@ -332,14 +334,14 @@ class Tombstones(RegistryWriter):
     async def _finish_restoration(self, name: TopicName, call_id: str | None = None) -> list[TopicRecord]:
         """Bring back the partitions that are still missing, then say that the topic is ready.
 
-        Where two have one name that of this deletion comes back, and the other stays buried.
+        Where two have one name that of this deletion comes back, and the other stays deleted.
 
         Raises:
-            NameReused: some stay buried; the topic is ready without them.
+            NameReused: some stay deleted; the topic is ready without them.
         """
         parent = self.index.partitioned(name)
         assert parent is not None, "the parent comes back first and goes last"
-        missing = [each for each in self.buried_topics.values() if each.parent_id == parent.parent_id]
+        missing = [each for each in self.restorable_topics.values() if each.parent_id == parent.parent_id]
         stranded = []
         for part in sorted(missing, key=lambda each: each.call_id != call_id):
             if self._verdicts.get(part.call_id) is False:
@@ -366,9 +368,9 @@ class Tombstones(RegistryWriter):
             [Put(keys.partitioned_key(parent.topic), spec.to_json())], [self._as_known(parent)]
         )
 
-    def buried_record(self, topic_id: TopicId) -> TopicRecord | None:
+    def restorable_record(self, topic_id: TopicId) -> TopicRecord | None:
         """Return a deleted topic that may come back as the record that it was."""
-        tombstone = self.buried_topics.get(topic_id)
+        tombstone = self.restorable_topics.get(topic_id)
         if tombstone is None:
             return None
         name = TopicName.parse(tombstone.name)
@@ -381,7 +383,7 @@ class Tombstones(RegistryWriter):
             among: only of these topics.
         """
         gone: list[TopicId] = []
-        for topic_id, tombstone in self._over(self.buried_topics, now_ms):
+        for topic_id, tombstone in self._over(self.restorable_topics, now_ms):
             if among is not None and topic_id not in among:
                 continue
             key = keys.topic_tombstone_key(topic_id)
@@ -395,8 +397,8 @@ class Tombstones(RegistryWriter):
             parent = tombstone.parent_id
             known = self.index.partitioned(TopicName.parse(tombstone.name).base)
             if known is not None and known.parent_id == parent and known.spec.stage is Stage.DELETING:
-                continue  # more of the same deletion is still to be buried
-            siblings = [each for each in self.buried_topics.values() if each.parent_id == parent]
+                continue  # more of the same deletion is still to be deleted
+            siblings = [each for each in self.restorable_topics.values() if each.parent_id == parent]
             if parent is not None and len(siblings) == 1:
                 writes.append(Delete(keys.parent_tombstone_key(TopicId(parent))))
             if not await self._forget(writes, key, tombstone.call_id, several=parent is not None):
@@ -405,11 +407,11 @@ class Tombstones(RegistryWriter):
         await self._drop_verdicts()
         return gone
 
-    def _over(self, buried: dict[K, V], now_ms: int) -> list[tuple[K, V]]:
+    def _over(self, restorable: dict[K, V], now_ms: int) -> list[tuple[K, V]]:
         """Whose grace is over, or was ended."""
         return [
             (key, one)
-            for key, one in buried.items()
+            for key, one in restorable.items()
             if one.until_ms <= now_ms or self._verdicts.get(one.call_id) is False
         ]
 
@@ -428,14 +430,14 @@ class Tombstones(RegistryWriter):
 
     async def _drop_verdicts(self) -> None:
         """Take away those that are carried out."""
-        left = {each.call_id for each in self.buried_topics.values()}
-        left |= {each.call_id for each in self.buried_subscriptions.values()}
+        left = {each.call_id for each in self.restorable_topics.values()}
+        left |= {each.call_id for each in self.restorable_subscriptions.values()}
         for call_id in self._verdicts.keys() - left:
             await self._carried_out(call_id)
 
     # Subscriptions
 
-    async def bury_subscription(
+    async def delete_subscription_with_grace(
         self, topic_id: TopicId, subscription: str, grace: Grace
     ) -> SubscriptionRecord:
         """Raises `TopicNotFound`, `SubscriptionNotFound`."""
@@ -461,14 +463,14 @@ class Tombstones(RegistryWriter):
         return await self._retry(attempt)
 
     async def restore_subscriptions(self, call_id: str) -> list[SubscriptionRecord]:
-        """Bring back what one deletion buried, on every partition. Idempotent.
+        """Bring back what one deletion took, on every partition. Idempotent.
 
         Raises:
-            SubscriptionNotFound: it buried nothing, or its grace is over.
+            SubscriptionNotFound: it took nothing, or its grace is over.
             NameReused: another subscription has the name now; nothing has changed.
             TopicNotFound: its topic is gone.
         """
-        mine = [one for one in self.buried_subscriptions.values() if one.call_id == call_id]
+        mine = [one for one in self.restorable_subscriptions.values() if one.call_id == call_id]
         if not mine:
             raise not_kept(SubscriptionNotFound, call_id)
         for one in mine:
@@ -486,14 +488,14 @@ class Tombstones(RegistryWriter):
         topic_id, number = TopicId(tombstone.topic_id), SubscriptionId(tombstone.subscription_id)
         topic = self._topic_by_id(topic_id)
         key = keys.subscription_key(topic_id, tombstone.spec.name)
-        buried_key = keys.subscription_tombstone_key(topic_id, number)
-        if number not in self.buried_subscriptions:
+        tombstone_key = keys.subscription_tombstone_key(topic_id, number)
+        if number not in self.restorable_subscriptions:
             raise not_kept(SubscriptionNotFound, tombstone.call_id)
         spec = replace(tombstone.spec, identity=number)
         try:
             await self._change(
-                [Put(key, spec.to_json()), Delete(buried_key)],
-                [Absent(key), self._lies_there(buried_key), self._as_known(topic)],
+                [Put(key, spec.to_json()), Delete(tombstone_key)],
+                [Absent(key), self._lies_there(tombstone_key), self._as_known(topic)],
             )
         except GuardFailed as error:
             if error.guard.key != key:
@@ -511,7 +513,7 @@ class Tombstones(RegistryWriter):
             among: only those of these topics.
         """
         gone: list[tuple[TopicId, SubscriptionId]] = []
-        for number, tombstone in self._over(self.buried_subscriptions, now_ms):
+        for number, tombstone in self._over(self.restorable_subscriptions, now_ms):
             topic_id = TopicId(tombstone.topic_id)
             if among is not None and topic_id not in among:
                 continue

@@ -67,7 +67,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
     """
 
     async def load(self) -> None:
-        """Read the registry and what is buried, watch both from there, and make the namespaces that always exist."""
+        """Read the registry and the tombstones, watch both from there, and make the namespaces that always exist."""
         await self._feed.begin()
         for name in BUILT_IN_NAMESPACES:
             if self.index.find_namespace(name) is None and keys.namespace_key(name) not in self.aside.found:
@@ -104,7 +104,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
 
     async def _bring_back(self, call_id: str) -> None:
         """Go on with taking back a deletion, of topics or of a subscription, and note that it is done."""
-        if any(one.call_id == call_id for one in self.buried_subscriptions.values()):
+        if any(one.call_id == call_id for one in self.restorable_subscriptions.values()):
             await self.restore_subscriptions(call_id)
             return
         with contextlib.suppress(TopicNotFound, NameReused):  # it is back already, but for what is stranded
@@ -247,7 +247,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
             raise single_partition(str(topic))
         if self.index.partitioned(topic) is None:
             if grace is not None:
-                return [await self.bury_topic(topic, grace, None)]
+                return [await self.delete_topic_with_grace(topic, grace, None)]
             return [await self._retry(self._delete_one, topic)]
         await self._retry(self._begin_deletion, topic, grace)
         parts = self.index.partitions(topic)
@@ -381,7 +381,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
                 writes.append(Put(keys.parent_tombstone_key(parent.parent_id), tombstone.to_json()))
             # What was on its way back from an earlier deletion is not: the next start must not go on with it.
             former = {
-                each.call_id for each in self.buried_topics.values() if each.parent_id == parent.parent_id
+                each.call_id for each in self.restorable_topics.values() if each.parent_id == parent.parent_id
             }
             writes += [Delete(keys.verdict_key(call_id)) for call_id in former if self._verdicts.get(call_id)]
             await self._change(writes, [ModRevision(key, parent.revision)])
@@ -391,13 +391,13 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         parent = self.index.partitioned(topic)
         if parent is None:
             return
-        tombstone = self.buried_parents.get(parent.parent_id)
+        tombstone = self.restorable_parents.get(parent.parent_id)
         for part in self.index.partitions(topic):
             if tombstone is None:
                 await self._delete_one(part.topic)
             else:
                 grace = Grace(call_id=tombstone.call_id, until_ms=tombstone.until_ms)
-                await self.bury_topic(part.topic, grace, parent.parent_id)
+                await self.delete_topic_with_grace(part.topic, grace, parent.parent_id)
         key = keys.partitioned_key(topic)
         await self._change([Delete(key)], [ModRevision(key, parent.revision)])
 

@@ -44,7 +44,7 @@ class PublishStream:
     """The life of one stream: open, then batches, each answered when it is committed."""
 
     __slots__ = (
-        "_checking", "_deaf", "_delayed", "_gone", "_goodbye", "_half_closed", "_held", "_open", "_pace",
+        "_answers_unread", "_checking", "_delayed", "_gone", "_goodbye", "_half_closed", "_held", "_open", "_pace",
         "_patient", "_plane", "_reply", "_session", "_topic", "_waiting", "_waiting_bytes", "closed",
     )  # fmt: skip
 
@@ -64,7 +64,7 @@ class PublishStream:
         self._checking = False  # payloads of a batch are being looked at
         self._half_closed = False
         self._goodbye = False  # it ends in good order; its connection does not just break
-        self._deaf = False  # the client does not read its answers: nothing more is read from it
+        self._answers_unread = False  # then nothing more is read from the client
         self.closed = False
 
     @property
@@ -328,7 +328,7 @@ class PublishStream:
             self._pace.untold = None
         send = self._reply.send_along if self._patient else self._reply.send
         send(response.SerializeToString())
-        self._mind_unread()
+        self._stop_reading_while_answers_wait()
         self._read_on()
 
     def _read_on(self) -> None:
@@ -336,14 +336,14 @@ class PublishStream:
             self._waiting_bytes <= WAITING_BYTES // 2
             and self._delayed is None
             and not self._checking
-            and not self._deaf
+            and not self._answers_unread
             and not self._pace.slowed
         ):
             self._reply.resume_reading()
 
-    def _mind_unread(self) -> None:
+    def _stop_reading_while_answers_wait(self) -> None:
         if not self._reply.writable:
-            self._deaf = True
+            self._answers_unread = True
             self._reply.pause_reading()
 
     def _refuse(self, error: ClusterError, sequence: int, count: int) -> None:
@@ -352,7 +352,7 @@ class PublishStream:
                 failure=pb.Failure(error=error.to_json().encode(), first_sequence=sequence, count=count)
             ).SerializeToString()
         )
-        self._mind_unread()
+        self._stop_reading_while_answers_wait()
 
     def _fail(self, error: ClusterError) -> None:
         """The stream as a whole cannot go on."""
@@ -372,8 +372,8 @@ class PublishStream:
 
     def on_credit(self) -> None:
         """The client reads its answers again."""
-        if self._deaf:
-            self._deaf = False
+        if self._answers_unread:
+            self._answers_unread = False
             self._read_on()
 
     def on_half_close(self) -> None:

@@ -235,7 +235,7 @@ class Administration(ABC):
                         await catalog.delete_subscription(topic_id, subscription)
                     else:
                         pump.store_snapshot()
-                        await catalog.bury_subscription(topic_id, subscription, grace)
+                        await catalog.delete_subscription_with_grace(topic_id, subscription, grace)
                 finally:  # what the catalog does not have any more is not served, however the call ended
                     if catalog.index.find_subscription(topic_id, subscription) is None:
                         self._registry.ownership.subscription_deleted(part, pump)

@@ -32,7 +32,7 @@ class Deleted:
 
     def place_cursors(self) -> None:
         """At the start: what never moved has no cursor in the journal, and holds back retention all the same."""
-        for number, tombstone in self._catalog.buried_subscriptions.items():
+        for number, tombstone in self._catalog.restorable_subscriptions.items():
             state = self._hub.states.get(tombstone.topic_id)
             if state is not None:
                 state.fold_replayed()

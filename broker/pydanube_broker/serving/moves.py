@@ -300,7 +300,7 @@ class Moves:
         while True:
             await self._draining.wait()
             served = [topic.options for topic in self._registry.topics if not topic.options.topic.is_audit]
-            served += self._buried_here(office)
+            served += self._restorable_here(office)
             leaving = [record for record in served if not self._registry.ownership.is_moving(record.topic_id)]
             places = office.spread([record.topic_id for record in leaving[:_LEAVING_AT_ONCE]])
             for record in leaving[:_LEAVING_AT_ONCE]:
@@ -313,10 +313,14 @@ class Moves:
             shown = shown and not served
             await anyio.sleep(_LOOK_S)
 
-    def _buried_here(self, office: JoinedBroker) -> list[TopicRecord]:
+    def _restorable_here(self, office: JoinedBroker) -> list[TopicRecord]:
         """Deleted topics that may come back with what this broker has of them."""
         catalog = self._registry.catalog
-        found = [catalog.buried_record(each) for each in catalog.buried_topics if each in office.assignments]
+        found = [
+            catalog.restorable_record(each)
+            for each in catalog.restorable_topics
+            if each in office.assignments
+        ]
         return [
             each
             for each in found
@@ -359,7 +363,7 @@ class Moves:
         if topic_id in ownership.held:
             return
         if record is None:
-            await ownership.hold_buried(topic_id, epoch)
+            await ownership.hold_restorable(topic_id, epoch)
             return
         topic = ownership.topics.get(record.topic) or ownership.adopt(record, epoch)
         ownership.held[topic_id] = topic
@@ -380,7 +384,7 @@ class Moves:
     async def topic(self, topic_id: TopicId, epoch: Epoch) -> Topic:
         ownership = self._registry.ownership
         if topic_id not in ownership.held and topic_id not in self._hub.topics:
-            await ownership.hold_buried(topic_id, epoch)
+            await ownership.hold_restorable(topic_id, epoch)
         found = ownership.held.get(topic_id) or self._hub.topics.get(topic_id)
         if found is None:
             raise TopicNotFound(f"the topic with id {topic_id} was deleted", topic_id=str(topic_id))

@@ -299,9 +299,9 @@ class Ownership:
             durability="memory" if self._memory else record.durability.value,
         )
 
-    async def hold_buried(self, topic_id: TopicId, epoch: Epoch) -> None:
+    async def hold_restorable(self, topic_id: TopicId, epoch: Epoch) -> None:
         """Make a deleted topic that may come back ready to be read, as one that is held; nobody is at it."""
-        record = self._catalog.buried_record(topic_id)
+        record = self._catalog.restorable_record(topic_id)
         if record is None or topic_id in self.held:
             return
         if (leaving := self._hub.leaving.get(topic_id)) is not None:

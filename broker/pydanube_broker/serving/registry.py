@@ -197,7 +197,7 @@ class Registry:
 
     def restorable(self) -> Sequence[TopicTombstone]:
         """Return the deleted topics that may come back, of those that are this broker's."""
-        found = self.catalog.buried_topics.items()
+        found = self.catalog.restorable_topics.items()
         return [
             each for topic_id, each in found if not self.ownership.several or self.ownership.is_mine(topic_id)
         ]

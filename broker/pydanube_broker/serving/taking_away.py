@@ -131,7 +131,7 @@ class TakingAway:
         """What is sealed or assigned already the leader gives to others as with any move; non-reliable topics, too."""
         if place.stage not in (Stage.SERVING, Stage.MOVING):
             return False
-        record = self._catalog.index.topic_by_id(place.topic_id) or self._catalog.buried_record(
+        record = self._catalog.index.topic_by_id(place.topic_id) or self._catalog.restorable_record(
             place.topic_id
         )
         return record is not None and record.dispatch_strategy is not DispatchStrategy.NON_RELIABLE
@@ -181,11 +181,11 @@ class TakingAway:
 
     def _starts(self, topic_id: TopicId) -> dict[int, int]:
         """Subscription id → where it begins, of those that are there and those that may come back."""
-        buried = self._catalog.buried_subscriptions.items()
+        restorable = self._catalog.restorable_subscriptions.items()
         return {
             **{
                 each.subscription_id: each.start_offset
                 for each in self._catalog.index.subscriptions(topic_id)
             },
-            **{number: one.spec.start_offset for number, one in buried if one.topic_id == topic_id},
+            **{number: one.spec.start_offset for number, one in restorable if one.topic_id == topic_id},
         }

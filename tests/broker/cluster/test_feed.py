@@ -37,8 +37,8 @@ async def following(store: MemoryStore) -> AsyncIterator[TopicCatalog]:
 
 
 async def caught_up(catalog: TopicCatalog, other: TopicCatalog) -> None:
-    while other.index.known_keys() != catalog.index.known_keys() or {*other.buried_topics} != {
-        *catalog.buried_topics
+    while other.index.known_keys() != catalog.index.known_keys() or {*other.restorable_topics} != {
+        *catalog.restorable_topics
     }:
         await anyio.lowlevel.checkpoint()
 

@@ -501,7 +501,7 @@ async def test_a_grace_that_a_clock_ahead_began_is_shortened_also_for_the_next_s
     again = TopicCatalog(store, wall_ms=lambda: now_ms)
     await again.load()
     for one in (catalog, again):
-        assert {each.name: each.until_ms for each in one.buried_topics.values()} == {
+        assert {each.name: each.until_ms for each in one.restorable_topics.values()} == {
             "/default/ahead": now_ms + 5000,
             "/default/right": now_ms + 1000,
         }

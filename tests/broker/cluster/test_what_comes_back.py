@@ -70,7 +70,7 @@ async def clicks(store: MemoryStore) -> TopicCatalog:
 
 async def delete_subscriptions(catalog: TopicCatalog) -> None:
     for part in catalog.index.partitions(CLICKS):
-        await catalog.bury_subscription(part.topic_id, "s", GRACE)
+        await catalog.delete_subscription_with_grace(part.topic_id, "s", GRACE)
 
 
 def there(catalog: TopicCatalog) -> tuple[int, int]:
@@ -299,7 +299,7 @@ async def test_two_tombstones_of_one_name_stop_no_start() -> None:
         catalog = await clicks(store)
         (first, *_) = catalog.index.partitions(CLICKS)
         await catalog.delete_topic(CLICKS, grace=GRACE)
-        twin = replace(catalog.buried_topics[first.topic_id], topic_id=9999, call_id="c0")
+        twin = replace(catalog.restorable_topics[first.topic_id], topic_id=9999, call_id="c0")
         await store.transact([Put(keys.topic_tombstone_key(TopicId(9999)), twin.to_json())])
         catalog = await started(store)
         assert len(await catalog.restore_topics("c1")) == PARTS

@@ -51,8 +51,8 @@ async def delete(cluster: SeveralBrokers, at: Broker, name: str, call_id: str = 
 
 async def known_everywhere(cluster: SeveralBrokers, call_id: str) -> None:
     for broker in cluster.brokers.values():
-        buried = broker.registry.catalog.buried_topics
-        await until(lambda buried=buried: call_id in {each.call_id for each in buried.values()})
+        restorable = broker.registry.catalog.restorable_topics
+        await until(lambda restorable=restorable: call_id in {each.call_id for each in restorable.values()})
 
 
 async def assert_whole(cluster: SeveralBrokers, name: str) -> None:
@@ -205,8 +205,8 @@ async def test_a_subscription_that_was_deleted_before_its_topic_moved_comes_back
     await owner.port.delete_subscription("t", "s", grace=grace())
     await move(cluster, "t", cluster.others("t")[0])
     for broker in cluster.brokers.values():
-        buried = broker.registry.catalog.buried_subscriptions
-        await until(lambda buried=buried: bool(buried))
+        restorable = broker.registry.catalog.restorable_subscriptions
+        await until(lambda restorable=restorable: bool(restorable))
     await owner.port.restore_subscription("c1")
     topic = cluster.owner("t").registry.find(TopicName.parse("t"))
     assert topic is not None
@@ -226,4 +226,4 @@ async def test_a_full_disk_ends_the_undo_of_what_it_keeps_and_of_nothing_else(
     await delete(cluster, owner, "t", call_id="c2")
     await owner.registry.deleted.give_up()
     for broker in cluster.brokers.values():
-        await until(lambda broker=broker: not broker.registry.catalog.buried_topics)
+        await until(lambda broker=broker: not broker.registry.catalog.restorable_topics)

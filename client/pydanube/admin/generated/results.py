@@ -975,7 +975,7 @@ class CursorPlace(Result):
 
 
 class MovedCursor(Result):
-    """Where the subscription stands after a change."""
+    """The result of a moved cursor: where the subscription stands now."""
 
     call_id: str = ""
     plan_id: str = ""

@@ -128,7 +128,9 @@ class SimCluster:
     def _is_quiet(self) -> bool:
         """Whether every broker is there and every topic served: then a little later there is nothing left to come."""
         return all(
-            self.brokers[record.broker_id].runs[topic_id].seat.serving and record.stage is Stage.SERVING
+            record.broker_id not in self.removed
+            and record.stage is Stage.SERVING
+            and self.brokers[record.broker_id].runs[topic_id].seat.serving
             for topic_id, record in ((topic_id, self.etcd.assignment(topic_id)[0]) for topic_id in TOPICS)
         ) and (
             all(each.up and each.paused_until_ms <= self.world.now_ms for each in self._there())
