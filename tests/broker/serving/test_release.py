@@ -30,7 +30,6 @@ from tests.broker.serving.test_adoption import (
     alone,
     assert_all_there,
     cluster,
-    etcd,
     files_below,
     ids_of,
     lone_broker,
@@ -42,7 +41,7 @@ from tests.cli.running import command_line
 from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import FREE, SeveralBrokers
 
-__all__ = ["cluster", "etcd"]
+__all__ = ["cluster"]
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
 
 KILLED = """
