@@ -81,7 +81,7 @@ class BrokerParts:
             broker_id=str(self.data_dir.broker_id),
             broker_url=self.broker_url,
             admin_url=self.admin_url,
-            zone=self.settings.server.zone,
+            zone=self.settings.server.zone or "",
         )
 
     @property

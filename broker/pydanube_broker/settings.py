@@ -68,8 +68,8 @@ class Server(Section):
         default=None,
         description="of several brokers: one address that stands for all of them; clients dial it alone",
     )
-    zone: Text = Field(
-        default="",
+    zone: Text | None = Field(
+        default=None,
         description="of several brokers: what fails together with this one, as a rack or a zone of a cloud; partitions of "
         "a topic spread over zones",
     )

@@ -108,6 +108,10 @@ class ServeOptions:
         str | None,
         option("--metadata", "URL", "embedded, or etcd://host:port[,host:port]/prefix [default: embedded]"),
     ] = None
+    zone: Annotated[
+        str | None,
+        option("--zone", "ZONE", "What fails together with this broker: partitions spread over zones."),
+    ] = None
     insecure_bind: Annotated[
         bool, typer.Option("--insecure-bind", help="Allow a public --host without TLS and authentication.")
     ] = False
@@ -135,6 +139,7 @@ def _serve(common: Common, options: ServeOptions, *, http: bool) -> int:
             "data.dir": ":memory:" if options.memory else options.data_dir,
             "metadata.url": options.metadata,
             "server.host": options.host,
+            "server.zone": options.zone,
             "server.grpc_port": options.grpc_port,
             "server.admin_port": options.admin_port,
             "server.metrics_port": options.metrics_port,

@@ -33,12 +33,14 @@ def test_commands_of_the_page_work_in_their_order(tmp_path: Path) -> None:
         name, value = next(each for each in exports.items() if "TIER" in each[0])
         broker = BrokerProcess(
             tmp_path / "broker",
-            arguments=["--metadata", metadata],
+            arguments=["--metadata", metadata, "--zone", "eu-1a"],
             environment={name: value.replace("$PWD", str(tmp_path))},
         )
         with broker:
             broker.command("produce", "orders", "-m", "hello")
             assert broker.command("consume", "orders", "--exit", "--format", "raw").stdout == b"hello\n"
+            listed = json.loads(broker.command("brokers", "list", "--json").stdout)
+            assert [each["zone"] for each in listed["items"]] == ["eu-1a"]
             for words in COMMANDS:
                 if words[0] == "etcdctl":
                     etcd.control(
