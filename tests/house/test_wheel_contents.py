@@ -28,6 +28,8 @@ LINES_MAX = 500
 # The warn list: modules past that, and how long they may be. Look for the second reason to change; raise no number
 # without having looked. cluster_port.py is a table: a method and what it answers.
 LONGER = {
+    "pydanube_admin/engine/desk.py": 510,
+    "pydanube_broker/broker.py": 530,
     "pydanube/receiving/consume_lane.py": 606,
     "pydanube/producer.py": 626,
     "pydanube/receiving/receiver.py": 510,

@@ -117,7 +117,7 @@ async def test_a_duplicate_is_answered_when_it_is_durable_however_old_it_is(
 ) -> None:
     await fill(client, 1)
     reply = Reply()
-    stream = PublishStream(reply, broker.plane, lambda stream: None)
+    stream = PublishStream(reply, broker, lambda stream: None)
     stream.on_message(pb.PublishRequest(open=pb.OpenProducer(topic="/default/t")).SerializeToString())
     await until(lambda: reply.sent)
     producer_id = reply.sent.pop().opened.producer_id

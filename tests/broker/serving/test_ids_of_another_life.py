@@ -39,7 +39,7 @@ class ConsumerReply(Reply):
 
 async def opened_as(broker: Broker, **request: Any) -> tuple[ConsumeStream, Any]:
     reply = ConsumerReply()
-    stream = ConsumeStream(reply, broker.plane, lambda stream: None)  # type: ignore[arg-type]
+    stream = ConsumeStream(reply, broker, lambda stream: None)  # type: ignore[arg-type]
     stream.on_message(pb.ConsumeRequest(open=pb.OpenConsumer(**request)).SerializeToString())
     await until(lambda: reply.opened)
     return stream, reply.opened
@@ -47,7 +47,7 @@ async def opened_as(broker: Broker, **request: Any) -> tuple[ConsumeStream, Any]
 
 async def produced_on(broker: Broker, topic: TopicName) -> Any:
     reply = Reply()
-    stream = PublishStream(reply, broker.plane, lambda stream: None)  # type: ignore[arg-type]
+    stream = PublishStream(reply, broker, lambda stream: None)  # type: ignore[arg-type]
     stream.on_message(pb.PublishRequest(open=pb.OpenProducer(topic=str(topic))).SerializeToString())
     await until(lambda: reply.sent)
     return reply.sent[0].opened

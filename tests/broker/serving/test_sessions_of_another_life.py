@@ -79,7 +79,7 @@ async def test_producers_of_before_a_restored_backup_lose_nothing_to_those_of_af
 
 async def raw(broker: Broker, **request: Any) -> tuple[PublishStream, Reply]:
     reply = Reply()
-    stream = PublishStream(reply, broker.plane, lambda stream: None)  # type: ignore[arg-type]
+    stream = PublishStream(reply, broker, lambda stream: None)  # type: ignore[arg-type]
     stream.on_message(
         pb.PublishRequest(open=pb.OpenProducer(topic="/default/t", **request)).SerializeToString()
     )
@@ -140,7 +140,7 @@ async def test_an_exclusive_producer_goes_on_when_another_of_its_name_fails_to_o
                 monkeypatch.setattr(broker.journal, "append", append)
             else:
                 reply = Reply()
-                stream = PublishStream(reply, broker.plane, lambda stream: None)  # type: ignore[arg-type]
+                stream = PublishStream(reply, broker, lambda stream: None)  # type: ignore[arg-type]
                 request = pb.OpenProducer(topic="/default/t", producer_name="p", access_mode="exclusive")
                 records: list[Kind] = []
 

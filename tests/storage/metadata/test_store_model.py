@@ -12,7 +12,14 @@ import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from pydanube_storage.metadata import (
     Absent,
     Compacted,
@@ -292,11 +299,21 @@ class EmbeddedMachine(StoreMachine):
 
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-TestMemoryAgainstModel = MemoryMachine.TestCase
-TestMemoryAgainstModel.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=_QUIET
-)
-TestEmbeddedAgainstModel = EmbeddedMachine.TestCase
-TestEmbeddedAgainstModel.settings = settings(
-    max_examples=12, stateful_step_count=30, deadline=None, suppress_health_check=_QUIET
-)
+
+
+def test_the_store_in_memory_does_what_the_model_does() -> None:
+    run_state_machine_as_test(
+        MemoryMachine,
+        settings=settings(
+            max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=_QUIET
+        ),
+    )
+
+
+def test_the_embedded_store_does_what_the_model_does() -> None:
+    run_state_machine_as_test(
+        EmbeddedMachine,
+        settings=settings(
+            max_examples=12, stateful_step_count=30, deadline=None, suppress_health_check=_QUIET
+        ),
+    )
