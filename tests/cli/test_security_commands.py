@@ -12,6 +12,8 @@ import pytest
 from pydanube import Tls
 from pydanube.admin import connect_admin
 from pydanube.principal import default_principal
+from pydanube_broker.admin_state import AdminState
+from pydanube_broker.data_dir import DataDir
 from pydanube_broker.settings_load import load_settings
 from pydanube_broker.settings_values import SECURITY_FILE
 from pydanube_cli.checks import _security
@@ -19,6 +21,9 @@ from pydanube_cli.composition import administered
 from pydanube_cli.fitness import Level
 from pydanube_cli.main import run
 from pydanube_core.errors import InsecureBind, Unauthenticated
+from pydanube_core.facts import StateItem
+from pydanube_core.security.records import LET_IN
+from pydanube_storage.metadata import EmbeddedStore
 
 PORTS = {f"server.{port}_port": 0 for port in ("grpc", "admin", "metrics", "http")}
 
@@ -117,3 +122,29 @@ async def test_whoever_has_the_data_directory_lets_himself_in_again(
         assert sorted(told) == [("security.init", "user:admin"), ("security.recover", f"user:{principal}")]
         assert {each.principal for each in found} == {default_principal({})}
         assert again["token"] not in str(found)
+
+
+async def test_what_was_recorded_already_is_not_recorded_again(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A broker that is stopped after it recorded who was let in, but before it forgot the note."""
+    _, made = await command(capsys, "init", "--data-dir", data, "--dir", tmp_path / "keys")
+
+    async def notes() -> list[StateItem]:
+        with DataDir(data, upgrade=False) as directory:
+            async with EmbeddedStore(directory.path / "metadata.sqlite") as store:
+                return await AdminState(store).list(LET_IN, after=None, limit=10, descending=False)
+
+    [note] = await notes()
+    assert await whoami(data, made["token"], made["ca"]) == ("admin", "required")
+    assert await notes() == []
+    with DataDir(data, upgrade=False) as directory:
+        async with EmbeddedStore(directory.path / "metadata.sqlite") as store:
+            await AdminState(store).write({note.key: note.value}, {})
+    async with (
+        administered(settings_of(data)) as (broker, _),
+        connect_admin(broker.admin_url, token=made["token"], tls=Tls(ca=made["ca"])) as admin,
+    ):
+        every = (await admin.audit.query(filter="security.init")).items
+    assert [each.phase for each in every] == ["outcome", "call"]  # the newest first
+    assert await notes() == []

@@ -89,9 +89,9 @@ async def test_a_deletion_with_an_unknown_end_takes_no_message_until_it_is_known
     broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store answers after the caller has given up; what was sent meanwhile is in the new topic or refused."""
-    monkeypatch.setattr(registry_writer, "_STORE_S", 0.05)
     await broker.registry.create(NAME, partitions=0, dispatch_strategy="reliable")
     (topic,) = broker.registry.topics
+    monkeypatch.setattr(registry_writer, "_STORE_S", 0.05)
     store = broker.registry.catalog._store
     transact = store.transact
 

@@ -7,7 +7,7 @@ A call that was cut off has a `call` in the audit and no `outcome`. Somebody is 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from pydanube_core.cluster_port import ClusterPort
@@ -36,22 +36,27 @@ async def calls_cut_off(port: ClusterPort, guards: Guards) -> list[Mapping[str, 
 
 async def _calls_without_outcome(port: ClusterPort) -> list[Mapping[str, Any]]:
     """The `call` records that have no `outcome`, by age."""
+    open_calls: dict[str, Mapping[str, Any]] = {}
+    async for record in _newest_records(port):
+        call_id = str(record.get("call_id"))
+        if record.get("phase") == "call":
+            open_calls[call_id] = record
+        elif record.get("phase") == "outcome":
+            open_calls.pop(call_id, None)
+    return list(open_calls.values())
+
+
+async def _newest_records(port: ClusterPort) -> AsyncIterator[Mapping[str, Any]]:
+    """The last `LOOKED_AT` records of the audit, the oldest first."""
     end, _ = await port.open_audit()
     start = max(0, end - LOOKED_AT)
-    open_calls: dict[str, Mapping[str, Any]] = {}
     while start < end:
         _, found = await port.read_audit(start=start, max_messages=min(500, end - start))
         if not found:
             break
         for _, payload in found:
-            record = _record(payload)
-            call_id = str(record.get("call_id"))
-            if record.get("phase") == "call":
-                open_calls[call_id] = record
-            elif record.get("phase") == "outcome":
-                open_calls.pop(call_id, None)
+            yield _record(payload)
         start = found[-1][0] + 1
-    return list(open_calls.values())
 
 
 def _record(payload: bytes) -> Mapping[str, Any]:
@@ -68,12 +73,18 @@ MOST: Final = 100  # at one start; the others at the next
 
 
 async def record_let_in(port: ClusterPort, audit: AuditLog) -> None:
-    """Record each, then forget it: a crash in between records it once more.
+    """Record each, then forget it; one that a broker recorded, but was stopped before it forgot it, is only forgotten.
 
     Raises `ClusterError`: the audit or the metadata cannot be written; what is left is recorded at the next start.
     """
-    for item in await port.list_state(LET_IN, after=None, limit=MOST):
+    if not (notes := await port.list_state(LET_IN, after=None, limit=MOST)):
+        return
+    there = {_let_in(record) async for record in _newest_records(port)}
+    for item in notes:
         found = json.loads(item.value)
+        if (found["operation"], found["token_id"]) in there:
+            await port.write_state({item.key: None})
+            continue
         entry = Entry(
             call_id=new_id(CALL, found["time_ms"]),
             principal=found["by"],
@@ -84,3 +95,8 @@ async def record_let_in(port: ClusterPort, audit: AuditLog) -> None:
         )
         await audit.write(entry.call(), entry.outcome(decision="allowed"))
         await port.write_state({item.key: None})
+
+
+def _let_in(record: Mapping[str, Any]) -> tuple[object, object]:
+    arguments = record.get("arguments")
+    return record.get("operation"), arguments.get("token_id") if isinstance(arguments, dict) else None
