@@ -216,7 +216,7 @@ class Health:
         if (stood := self._standing_still()) is not None:
             found.append(Reason(code="STOOD_STILL", message=stood.message))
         if self.draining:
-            found.append(Reason(code="DRAINING", message="the broker is shutting down"))
+            found.append(Reason(code=Draining.code, message="the broker is shutting down"))
         if self.journal_error is not None:
             found.append(Reason(code="JOURNAL_READ_ONLY", message=self.journal_error.message))
         if self._disk_error is not None:

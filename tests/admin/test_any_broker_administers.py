@@ -11,10 +11,12 @@ import anyio
 import pytest
 from pydanube import connect
 from pydanube_admin import wide_port
+from pydanube_admin.compat.methods import compat_methods
 from pydanube_admin.core import AdminCore
 from pydanube_admin.remote import OpsClient
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.rpc.caller import call_metadata
 from pydanube_broker.settings import Settings
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.errors import ClusterError
@@ -32,7 +34,8 @@ TOPICS = [f"/default/t{n}" for n in range(9)]
 @asynccontextmanager
 async def administered(settings: Settings) -> AsyncIterator[Broker]:
     core = AdminCore()
-    async with Broker(settings, ops=core.serve_call) as broker:
+    methods = compat_methods(core, call_metadata)
+    async with Broker(settings, ops=core.serve_call, administration=methods) as broker:
         core.attach(broker.port)
         try:
             yield broker

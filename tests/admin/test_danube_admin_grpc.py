@@ -27,9 +27,11 @@ pytestmark = pytest.mark.anyio
 class Tool:
     """`await tool("TopicAdmin/CreateTopic", request)`; it sets no deadline header, as the original's."""
 
-    def __init__(self, channel: grpc.aio.Channel, core: AdminCore) -> None:
+    broker: Broker
+    core: AdminCore
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
         self._channel = channel
-        self.core = core
 
     async def __call__(self, name: str, request: Any, package: str = "danube_admin", **metadata: str) -> Any:
         method = METHODS[f"/{package}.{name}"]
@@ -63,8 +65,10 @@ async def serving(options: AdminOptions | None = None) -> AsyncIterator[Tool]:
     ) as broker:
         core.attach(broker.port)
         async with grpc.aio.insecure_channel(broker.admin_url.removeprefix("http://")) as channel:
+            tool = Tool(channel)
+            tool.broker, tool.core = broker, core
             try:
-                yield Tool(channel, core)
+                yield tool
             finally:
                 await core.aclose()
 
@@ -272,6 +276,10 @@ async def test_a_broker_alone(tool: Tool) -> None:
     assert (broker.broker_role, broker.broker_status) == ("Cluster_Leader", "active")
     assert broker.admin_addr.startswith("http://")
     assert not broker.metrics_addr.startswith("http")
+    tool.broker.health.draining = True  # as in the seconds of a stop
+    (stopping,) = (await tool("BrokerAdmin/ListBrokers", pb.Empty())).brokers
+    assert stopping.broker_status == "draining"
+    tool.broker.health.draining = False
     status = await tool("ClusterAdmin/ClusterStatus", pb.Empty())
     assert list(status.voters) == [status.leader_id] == [status.self_node_id] == [int(broker.broker_id)]
     assert (

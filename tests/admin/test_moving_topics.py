@@ -7,15 +7,18 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import grpc
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.serving import moves
 from pydanube_broker.tier.flushing import Failure
 from pydanube_core.errors import ClusterError, StoreUnavailable
+from pydanube_core.generated import danube_admin_pb2 as pb
 from pydanube_core.names import TopicName
 
 from tests.admin.test_any_broker_administers import administered, ask
+from tests.admin.test_danube_admin_grpc import Tool
 from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import SeveralBrokers, several_brokers, until
 
@@ -170,6 +173,16 @@ async def test_unloaded_broker_keeps_its_audit_alone(cluster: SeveralBrokers) ->
     assert listed == {
         id_of(each): "drained" if each is leaving else "active" for each in cluster.brokers.values()
     }
+    (leader,) = [each for each in cluster.brokers.values() if each.registry.ownership.office.leads()]
+    async with grpc.aio.insecure_channel(other.admin_url.removeprefix("http://")) as channel:
+        tool = Tool(channel)
+        told = (await tool("BrokerAdmin/ListBrokers", pb.Empty())).brokers
+        assert {each.broker_id: each.broker_status for each in told} == listed
+        assert [each.broker_id for each in told if each.broker_role == "Cluster_Leader"] == [id_of(leader)]
+        assert (await tool("BrokerAdmin/GetLeaderBroker", pb.Empty())).leader == id_of(leader)
+        status = await tool("ClusterAdmin/ClusterStatus", pb.Empty())
+        assert {str(each) for each in status.voters} == listed.keys()
+        assert (status.leader_id, status.self_node_id) == (int(id_of(leader)), int(id_of(other)))
     for n in range(4):
         await until(lambda n=n: cluster.serves(TopicName.parse(f"live{n}")))
     await activate(cluster, leaving)

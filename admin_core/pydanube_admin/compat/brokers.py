@@ -1,4 +1,4 @@
-"""BrokerAdmin and ClusterAdmin: one broker, which leads itself."""
+"""BrokerAdmin and ClusterAdmin."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pydanube_admin.compat.asking import Asking
 
 BAND: Final = Policy().start_band
 LEADER: Final = "Cluster_Leader"  # the word by which the tool's web gateway finds whom to ask
+FOLLOWER: Final = "Cluster_Follower"
 
 
 class Brokers:
@@ -23,24 +24,22 @@ class Brokers:
         self._ask = ask
 
     async def list_brokers(self, _: pb.Empty) -> pb.BrokerListResponse:
-        status = await self._ask("brokers.status")
-        listen = status["listen"]
-        draining = any(reason["code"] == "draining" for reason in status["reasons"])
         return pb.BrokerListResponse(
             brokers=[
                 pb.BrokerInfo(
-                    broker_id=status["broker_id"],
-                    broker_addr=listen.get("grpc", ""),
-                    broker_role=LEADER,
-                    admin_addr=listen.get("admin", ""),
-                    metrics_addr=_host_and_port(listen.get("metrics", "")),
-                    broker_status="draining" if draining else "active",
+                    broker_id=each["broker_id"],
+                    broker_addr=each["listen"].get("grpc", ""),
+                    broker_role=LEADER if each["is_leader"] else FOLLOWER,
+                    admin_addr=each["listen"].get("admin", ""),
+                    metrics_addr=_host_and_port(each["listen"].get("metrics", "")),
+                    broker_status=each["state"],
                 )
+                for each in await self._ask.every("brokers.list")
             ]
         )
 
     async def get_leader_broker(self, _: pb.Empty) -> pb.BrokerResponse:
-        return pb.BrokerResponse(leader=(await self._ask("brokers.status"))["broker_id"])
+        return pb.BrokerResponse(leader=(await self._ask("brokers.leader"))["broker_id"])
 
     async def list_namespaces(self, _: pb.Empty) -> pb.NamespaceListResponse:
         items = await self._ask.every("namespaces.list")
@@ -111,14 +110,14 @@ class Brokers:
         )
 
     async def cluster_status(self, _: pb.Empty) -> pb.ClusterStatusResponse:
-        """A group of one, which the tool's `cluster status` reads; there is no consensus behind it."""
+        """What the tool's `cluster status` reads; the consensus behind it is the metadata store's, not the brokers'."""
         status = await self._ask("brokers.status")
-        number = int(status["broker_id"])
+        brokers = await self._ask.every("brokers.list")
         return pb.ClusterStatusResponse(
-            leader_id=number,
+            leader_id=next((int(each["broker_id"]) for each in brokers if each["is_leader"]), 0),
             current_term=1,
-            voters=[number],
-            self_node_id=number,
+            voters=[int(each["broker_id"]) for each in brokers],
+            self_node_id=int(status["broker_id"]),
             raft_addr=_host_and_port(status["listen"].get("admin", "")),
         )
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import InvalidArgument, LastBroker, Unavailable
+from pydanube_core.errors import Draining, InvalidArgument, LastBroker, Unavailable
 from pydanube_core.facts import BrokerAddress, BrokerFacts, RemovalFacts
 from pydanube_core.units import format_time, parse_moment_ms
 
@@ -209,7 +209,7 @@ def _zone(registered: BrokerAddress | None) -> str | None:
 
 
 def _state(facts: BrokerFacts, registered: BrokerAddress | None) -> str:
-    if any(reason.code == "DRAINING" for reason in facts.reasons):
+    if any(reason.code == Draining.code for reason in facts.reasons):
         return "draining"
     return (registered.state if registered else "") or "active"
 
