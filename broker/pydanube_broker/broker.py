@@ -10,14 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Self
 
 import anyio
-from pydanube_core.balance import Resource
 from pydanube_core.errors import ClusterError, DiskFull, Draining, NotImplementedYet
 from pydanube_core.facts import Reason
 from pydanube_core.services import AUTH_SERVICE, OPS, STREAM
@@ -25,7 +23,7 @@ from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.admin_state import AdminState
 from pydanube_broker.cluster.ids import BrokerId, TopicId
-from pydanube_broker.data_dir import FORMAT_VERSION, DataDir
+from pydanube_broker.data_dir import DataDir
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
 from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.health import Health
@@ -62,7 +60,7 @@ from pydanube_broker.serving.rights_watch import RightsWatch
 from pydanube_broker.serving.topic_access import TopicAccess
 from pydanube_broker.serving.unused_topics import UnusedTopics
 from pydanube_broker.settings import Settings
-from pydanube_broker.telemetry import TelemetryOptions, TelemetryWriter, machine_of
+from pydanube_broker.telemetry import TelemetryWriter, machine_of
 from pydanube_broker.tier.lost_and_found import refuse_removed
 from pydanube_broker.tier.options import check_asked_for
 from pydanube_broker.tier.tier import Tier
@@ -257,7 +255,7 @@ class Broker(BrokerParts):
         """Start what runs until the broker stops."""
         self.spawn(self._maintain())
         self.spawn(self.following.run())
-        self.spawn(self.moves.run(self.tier, self._busy))
+        self.spawn(self.moves.run(self.tier, self.load_meter.busy))
         await self.ownership.office.open()
         self.spawn(look_after(store, self.data_dir, self.health))
         if self.locks is not None:
@@ -276,13 +274,7 @@ class Broker(BrokerParts):
         if not settings.enabled or self.tier.missing is not None or self.data_dir.memory:
             return
         self.telemetry = TelemetryWriter(
-            TelemetryOptions(
-                sample_interval_s=settings.sample_interval,
-                flush_age_s=settings.flush_age,
-                keep_s=settings.keep,
-                keep_downsampled_s=settings.keep_downsampled,
-                downsample_after_s=settings.downsample_after,
-            ),
+            settings,
             machine_of(str(self.data_dir.broker_id), self.ownership.incarnation),
             self.tier.write_telemetry,
             self.tier.cluster,
@@ -380,23 +372,6 @@ class Broker(BrokerParts):
             raise NotImplementedYet("this broker was started without an admin core")
         return await self._ops(request)
 
-    def ready_info(self) -> dict[str, Any]:
-        """The fields of the ready line (docs/interface.md#3-starting-and-stopping), but for `http`."""
-        return {
-            "event": "ready",
-            "version": self.port.version,
-            "format_version": FORMAT_VERSION,
-            "broker_id": str(self.data_dir.broker_id),
-            "pid": os.getpid(),
-            "data_dir": None if self.data_dir.memory else str(self.data_dir.path),
-            "grpc": self.broker_url,
-            "admin": self.admin_url,
-            "metrics": self.metrics_url,
-            "http": None,
-            "durability": self.durability,
-            "recovered": self.recovered,
-        }
-
     # -- stop ------------------------------------------------------------------------------------------------
 
     async def drain(self, grace_s: float) -> None:
@@ -434,15 +409,6 @@ class Broker(BrokerParts):
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-
-    def _busy(self) -> Mapping[str, float] | None:
-        """How busy this broker is: a share of its processors, bytes a second; None before that was measured."""
-        rates = self.load_meter.rates()
-        if rates is None:
-            return None
-        cpus = machine_of(str(self.data_dir.broker_id), self.ownership.incarnation).cpus or 1
-        load: dict[str, float] = dict(rates.broker.items())
-        return load | {Resource.CPU: rates.broker[Resource.CPU] / cpus}
 
     async def _maintain(self) -> None:
         """Retention, the journal's clean-up and open questions to the metadata, every few seconds, whatever fails."""

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import faulthandler
 import gc
+import json
 import logging
 import os
 import signal
@@ -44,7 +45,7 @@ from pydanube_core.errors import ClusterError, DiskFull
 from pydanube_cli.checks import at_start, check_secrets, of_the_store
 from pydanube_cli.fitness import Finding, Level
 from pydanube_cli.main import version
-from pydanube_cli.ready import program_name, ready_line, ready_text, write_ready_file
+from pydanube_cli.ready import program_name, ready_facts, ready_text, write_ready_file
 from pydanube_cli.runtime import run_async
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def serve(
     stop = _Stop(grace_s, before_s=0.0 if patience is None else patience.total)
 
     def announce(info: dict[str, Any]) -> None:
-        line = ready_line(info)
+        line = json.dumps(info, ensure_ascii=False)
         if ready_file is not None:
             write_ready_file(ready_file, line)
         # Nobody may be reading any more (`danube up | head -1`): that is no reason to stop serving.
@@ -128,18 +129,16 @@ async def _serve(
                 finding.summary,
                 extra={"event": "unfit", "check": finding.check, "remedy": finding.remedy},
             )
-        info = {"version": version(), "pid": os.getpid(), "http": None, **broker.ready_info()}
         async with contextlib.AsyncExitStack() as stack:
             if http:
-                info["http"] = await stack.enter_async_context(_http_face(broker, core.serve_call))
-                broker.http_url = info["http"]
+                broker.http_url = await stack.enter_async_context(_http_face(broker, core.serve_call))
             # What the start has made lives as long as the process: a full collection that looks through it each time
             # stops every stream for 30-60 ms.
             gc.collect()
             gc.freeze()
             # A frame of a key-shared consumer is a thousand short-lived tuples
             gc.set_threshold(50_000, 20, 20)
-            announce(info)
+            announce(ready_facts(broker))
             broker.health.on_fenced = stop.end
             if broker.health.fenced is not None:
                 stop.end(broker.health.fenced)

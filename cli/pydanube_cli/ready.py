@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydanube_core.units import counted
 
-# The ready line of docs/interface.md#3-starting-and-stopping, in its order.
-READY_FIELDS: Final = (
-    "event", "version", "format_version", "broker_id", "pid", "data_dir", "grpc", "admin", "metrics", "http",
-    "durability", "recovered",
-)  # fmt: skip
+if TYPE_CHECKING:
+    from pydanube_broker.broker import Broker
+
 _DEFAULT_PORTS: Final = {"grpc": 6650, "admin": 50051}
 
 
-def ready_line(info: Mapping[str, Any]) -> str:
-    """One line of JSON; a field that is not known is null."""
-    return json.dumps(
-        {"event": "ready"} | {name: info.get(name) for name in READY_FIELDS[1:]}, ensure_ascii=False
-    )
+def ready_facts(broker: Broker) -> dict[str, Any]:
+    """Return the fields of the ready line (docs/interface.md#3-starting-and-stopping), in its order."""
+    from pydanube_broker.data_dir import FORMAT_VERSION  # others who import this module have no broker
+
+    return {
+        "event": "ready",
+        "version": broker.port.version,
+        "format_version": FORMAT_VERSION,
+        "broker_id": str(broker.data_dir.broker_id),
+        "pid": os.getpid(),
+        "data_dir": None if broker.data_dir.memory else str(broker.data_dir.path),
+        "grpc": broker.broker_url,
+        "admin": broker.admin_url,
+        "metrics": broker.metrics_url,
+        "http": broker.http_url,
+        "durability": broker.durability,
+        "recovered": broker.recovered,
+    }
 
 
 def write_ready_file(path: Path, line: str) -> None:

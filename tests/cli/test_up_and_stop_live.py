@@ -13,6 +13,12 @@ from pathlib import Path
 from tests.cli.running import command_line
 from tests.support.broker_process import BrokerProcess, client_environment
 
+# docs/interface.md#3-starting-and-stopping, in its order
+READY_FIELDS = (
+    "event", "version", "format_version", "broker_id", "pid", "data_dir", "grpc", "admin", "metrics", "http",
+    "durability", "recovered",
+)  # fmt: skip
+
 
 def post(url: str, body: bytes) -> dict[str, object]:
     request = urllib.request.Request(url, data=body, headers={"content-type": "application/json"})
@@ -23,6 +29,7 @@ def post(url: str, body: bytes) -> dict[str, object]:
 
 def test_ready_says_where_everything_answers(broker: BrokerProcess) -> None:
     assert broker.info["event"] == "ready"
+    assert tuple(broker.info) == READY_FIELDS
     assert json.loads(broker.ready_file.read_text()) == broker.info
     with urllib.request.urlopen(f"{broker.metrics}/readyz", timeout=30) as answer:
         assert json.load(answer)["ready"] is True

@@ -26,21 +26,18 @@ PACKAGES = (
 VAGUE = re.compile(r"(^|_)(utils?|helpers|common|manager|misc|stuff)(_|$)")
 LINES_MAX = 500
 # The warn list: modules past that, and how long they may be. Look for the second reason to change; raise no number
-# without having looked. cluster_port.py is a table: a method and what it answers.
+# without having looked.
 LONGER = {
-    "pydanube_admin/engine/desk.py": 510,
-    "pydanube_broker/broker.py": 530,
-    "pydanube/receiving/consume_lane.py": 606,
-    "pydanube/producer.py": 626,
+    "pydanube/receiving/consume_lane.py": 610,
+    "pydanube/producer.py": 630,
     "pydanube/receiving/receiver.py": 510,
-    "pydanube_broker/delivery/pump.py": 716,
-    "pydanube_broker/journal/journal.py": 690,
+    "pydanube_broker/delivery/pump.py": 710,
+    "pydanube_broker/journal/journal.py": 670,
     "pydanube_broker/cluster/tombstones.py": 530,
-    "pydanube_broker/subscription/routes/key_slots.py": 520,
-    "pydanube_broker/subscription/subscription.py": 660,
-    "pydanube_broker/subscription/window.py": 690,
-    "pydanube_broker/tier/tier.py": 530,
-    "pydanube_core/cluster_port.py": 520,
+    "pydanube_broker/subscription/routes/key_slots.py": 510,
+    "pydanube_broker/subscription/subscription.py": 630,
+    "pydanube_broker/subscription/window.py": 680,
+    "pydanube_broker/tier/tier.py": 520,
 }
 
 

@@ -49,8 +49,8 @@ from pydanube_admin.engine.context import AdminOptions, Context, NowMs
 from pydanube_admin.engine.forecast import Forecast, is_stale, loss_text
 from pydanube_admin.engine.guards import Guards, thing_of
 from pydanube_admin.engine.kept_records import PLAN, new_id
-from pydanube_admin.engine.models import Change, Effect, Result
-from pydanube_admin.engine.operation import Call, Operation, known
+from pydanube_admin.engine.models import Change, Result
+from pydanube_admin.engine.operation import Call, known
 from pydanube_admin.engine.plan_records import (
     DISCARDED,
     PREFIX,
@@ -109,10 +109,10 @@ class Desk:
         forecast = call.operation.forecast
         assert forecast is not None, "only changes are planned"
         found = await forecast(context, call.request)
-        if not _reversible(call.operation, found) or not self._options.undo_grace_ms:
+        if not call.operation.can_undo(found) or not self._options.undo_grace_ms:
             return replace(found, reversible=False)
         await self.changes.sweep(self._now_ms())
-        return await as_promised(self._port, self.changes, found, destroys=_destroys(call.operation, found))
+        return await as_promised(self._port, self.changes, found, destroys=call.operation.destroys(found))
 
     async def _keep(self, context: Context, call: Call, forecast: Forecast) -> Plan:
         now = self._now_ms()
@@ -122,7 +122,7 @@ class Desk:
             arguments=call.arguments,
             **context.owner,
             effect=(forecast.effect or call.operation.effect).value,
-            reversible=_reversible(call.operation, forecast),
+            reversible=call.operation.can_undo(forecast),
             diff=[dict(each) for each in forecast.diff],
             blast_radius=dict(forecast.blast_radius),
             revision=forecast.revision,
@@ -234,10 +234,10 @@ class Desk:
         forecast = await self._forecast(context, call)
         now = self._now_ms()
         if held is not None:
-            broken_promise = held[0].reversible and not _reversible(call.operation, forecast)
+            broken_promise = held[0].reversible and not call.operation.can_undo(forecast)
             if is_stale(held[0].revision, forecast.revision) or broken_promise:
                 raise await self._stale(context, call, held[0], forecast)
-        elif _destroys(call.operation, forecast):
+        elif call.operation.destroys(forecast):
             if not one_step:
                 raise await self._required(context, call, forecast)
             if not self._options.compat_destructive:
@@ -268,7 +268,7 @@ class Desk:
         self, context: Context, call: Call, forecast: Forecast, plan_id: str, now: int
     ) -> ChangeRecord | None:
         """Return the record kept for the undo; None where there is none."""
-        if not _reversible(call.operation, forecast):
+        if not call.operation.can_undo(forecast):
             return None
         return ChangeRecord(
             call_id=context.call_id,
@@ -280,7 +280,7 @@ class Desk:
             undo_until_ms=now + self._options.undo_grace_ms,
             diff=[dict(each) for each in forecast.diff if each["path"] != UNDO_PATH][:100],
             image=dict(forecast.image or {}),
-            destroys=_destroys(call.operation, forecast),
+            destroys=call.operation.destroys(forecast),
             life=self._port.life,
         )
 
@@ -490,14 +490,3 @@ class _Prepared:
     entry: Entry
     plan_id: str
     record: ChangeRecord | None
-
-
-def _destroys(operation: Operation, forecast: Forecast) -> bool:
-    destroys = (forecast.effect or operation.effect) is Effect.DESTROY
-    assert operation.can_destroy or not destroys, f"{operation.name} is declared without may_destroy"
-    return destroys
-
-
-def _reversible(operation: Operation, forecast: Forecast) -> bool:
-    said = operation.reversible is True if forecast.reversible is None else forecast.reversible
-    return operation.undo is not None and said

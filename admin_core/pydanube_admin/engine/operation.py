@@ -147,6 +147,16 @@ class Operation:
         """Whether it can be undone; None for reads."""
         return None if self.effect is Effect.READ else self.undo is not None
 
+    def destroys(self, forecast: Forecast) -> bool:
+        """Whether the call of a forecast takes something away."""
+        destroys = (forecast.effect or self.effect) is Effect.DESTROY
+        assert self.can_destroy or not destroys, f"{self.name} is declared without may_destroy"
+        return destroys
+
+    def can_undo(self, forecast: Forecast) -> bool:
+        """Whether the call of a forecast can be undone."""
+        return self.undo is not None and forecast.reversible is not False
+
     @property
     def planned(self) -> bool:
         """Whether it takes `plan_only` and `plan_token`."""

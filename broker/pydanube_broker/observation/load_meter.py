@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 from pydanube_core.balance import Resource
 from pydanube_core.observation import BrokerSample, HeadSample, Round
 
+from pydanube_broker.telemetry import usable_cpus
+
 MOST_TOPICS: Final = 500  # told of one broker, those that carry most
 
 
@@ -77,6 +79,14 @@ class LoadMeter:
             Resource.NETWORK_OUT: max(0, last.bytes_out - before.bytes_out) / span_s,
         }
         return Rates(last.taken_at_ms, broker, self._topics(mark.topics, span_s, cpu))
+
+    def busy(self) -> Mapping[str, float] | None:
+        """How busy this broker is: a share of its processors, bytes a second; None before a whole interval was seen."""
+        rates = self.rates()
+        if rates is None:
+            return None
+        load: dict[str, float] = dict(rates.broker.items())
+        return load | {Resource.CPU: rates.broker[Resource.CPU] / (usable_cpus() or 1)}
 
     def _topics(
         self, before: Mapping[int, tuple[int, int]], span_s: float, cpu: float

@@ -15,7 +15,7 @@ from pydanube_broker.observation.load_meter import LoadMeter, TopicRate
 from pydanube_broker.serving.moves import Moves
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.slices import Slices
-from pydanube_broker.telemetry.writer import machine_of
+from pydanube_broker.telemetry import usable_cpus
 from pydanube_broker.topics.topic import now_ms
 
 NEVER_S: Final = 1e9  # the age of a sample that was not taken
@@ -45,7 +45,7 @@ class BalancePart:
         if rates is None:
             age_s = NEVER_S if ownership.several else 0.0
             return [LoadReport(broker=BrokerLoad(broker_id=own, load={}, age_s=age_s, accepts=accepts))]
-        cpus = machine_of(own, ownership.incarnation).cpus
+        cpus = usable_cpus()
         load = BrokerLoad(
             broker_id=own,
             load=rates.broker,

@@ -1,5 +1,5 @@
 """The broker's records of itself: rounds of the sampler to Parquet in the object store."""
 
-from pydanube_broker.telemetry.writer import TelemetryOptions, TelemetryWriter, machine_of
+from pydanube_broker.telemetry.writer import TelemetryWriter, machine_of, usable_cpus
 
-__all__ = ["TelemetryOptions", "TelemetryWriter", "machine_of"]
+__all__ = ["TelemetryWriter", "machine_of", "usable_cpus"]

@@ -25,6 +25,7 @@ from pydanube_core.observation import Round
 from pydanube_core.telemetry import TelemetryFile, telemetry_folder
 from pydanube_core.telemetry.files import DAY_MS, date_of
 
+from pydanube_broker.settings import Telemetry
 from pydanube_broker.telemetry.rows import Machine, RoundRows, Row
 
 log = logging.getLogger("pydanube.telemetry")
@@ -37,17 +38,6 @@ _CLOSE_S: Final = 5.0
 _SET_BACK_MS: Final = 3_600_000
 
 Call = Callable[[str, dict[str, Any], bytes], Awaitable[tuple[dict[str, Any], Any]]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TelemetryOptions:
-    """The section `[telemetry]` of the settings."""
-
-    sample_interval_s: float
-    flush_age_s: float
-    keep_s: float
-    keep_downsampled_s: float
-    downsample_after_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +74,14 @@ class TelemetryWriter:
 
     def __init__(
         self,
-        options: TelemetryOptions,
+        settings: Telemetry,
         machine: Machine,
         call: Call,
         cluster: str,
         *,
         now_ms: Callable[[], int],
     ) -> None:
-        self._options = options
+        self._settings = settings
         self._call = call
         self._cluster = cluster
         self._broker_id = machine.broker_id
@@ -119,7 +109,7 @@ class TelemetryWriter:
     def take(self, found: Round) -> None:
         """Take a round. Never waits, never raises; where there is no room, it is dropped and counted."""
         # The sampler may look more often than is written down, and its rounds are never quite an interval apart.
-        due_ms = self._taken_ms + self._options.sample_interval_s * 1000 - found.interval_s * 500
+        due_ms = self._taken_ms + self._settings.sample_interval * 1000 - found.interval_s * 500
         # A clock that was set back repeats times that are told: nothing is due until it has caught up. One that was
         # ahead for a moment, by a year perhaps, would mean nothing for a year: that is not waited for.
         set_back = found.taken_at_ms < self._taken_ms - _SET_BACK_MS
@@ -145,7 +135,7 @@ class TelemetryWriter:
         """Flush and look after what is there, until cancelled."""
         flushes = 0
         while True:
-            await asyncio.sleep(self._options.flush_age_s)
+            await asyncio.sleep(self._settings.flush_age)
             await self.flush()
             flushes += 1
             if flushes % _TEND_EVERY == 1:
@@ -197,15 +187,14 @@ class TelemetryWriter:
                 self._row_count += each.rows
 
     async def _tend(self) -> None:
-        options = self._options
         arguments: Mapping[str, Any] = {
             "cluster": self._cluster,
             "broker_id": self._broker_id,
             "now_ms": self._now_ms(),
             "most": _STEPS,
-            "keep_ms": round(options.keep_s * 1000),
-            "keep_downsampled_ms": round(options.keep_downsampled_s * 1000),
-            "downsample_after_ms": round(options.downsample_after_s * 1000),
+            "keep_ms": round(self._settings.keep * 1000),
+            "keep_downsampled_ms": round(self._settings.keep_downsampled * 1000),
+            "downsample_after_ms": round(self._settings.downsample_after * 1000),
         }
         try:
             said, _ = await self._call("telemetry_tend", dict(arguments), b"")
@@ -222,9 +211,12 @@ class TelemetryWriter:
         self._error = error.message
 
 
+def usable_cpus() -> int | None:
+    """Return how many processors this process may use."""
+    return os.cpu_count() if sys.platform == "darwin" else len(os.sched_getaffinity(0))
+
+
 def machine_of(broker_id: str, incarnation: int) -> Machine:
-    """Return the processors this process may use, and the memory. Network capacity cannot be asked, nor is it declared yet."""
-    cpus = os.cpu_count() if sys.platform == "darwin" else len(os.sched_getaffinity(0))
-    return Machine(
-        broker_id=broker_id, incarnation=incarnation, cpus=cpus, memory_bytes=psutil.virtual_memory().total
-    )
+    """Return processors and memory. Network capacity cannot be asked, nor is it declared yet."""
+    memory = psutil.virtual_memory().total
+    return Machine(broker_id=broker_id, incarnation=incarnation, cpus=usable_cpus(), memory_bytes=memory)

@@ -7,10 +7,11 @@ from typing import Any
 
 import anyio
 import pytest
+from pydanube_broker.settings import Telemetry
 from pydanube_broker.telemetry import writer as writer_module
 from pydanube_broker.telemetry.rows import Machine
 from pydanube_broker.telemetry.work import TelemetryWork
-from pydanube_broker.telemetry.writer import TelemetryOptions, TelemetryWriter
+from pydanube_broker.telemetry.writer import TelemetryWriter
 from pydanube_core.cursor_state import CursorState
 from pydanube_core.errors import StoreUnavailable
 from pydanube_core.observation import BrokerSample, ConsumerSample, CursorSample, HeadSample, Round
@@ -20,8 +21,8 @@ from pydanube_storage.telemetry.reading import read_samples, stored_files
 
 START = 20_000 * 86_400_000
 MACHINE = Machine(broker_id="7", incarnation=3, cpus=2, memory_bytes=1 << 30)
-OPTIONS = TelemetryOptions(
-    sample_interval_s=5, flush_age_s=60, keep_s=86_400, keep_downsampled_s=86_400, downsample_after_s=86_400
+OPTIONS = Telemetry(
+    sample_interval=5, flush_age=60, keep=86_400, keep_downsampled=86_400, downsample_after=86_400
 )
 
 
@@ -103,7 +104,7 @@ class Store:
         return sorted(found, key=lambda row: row["taken_at"])
 
 
-def made(store: Store, options: TelemetryOptions = OPTIONS) -> TelemetryWriter:
+def made(store: Store, options: Telemetry = OPTIONS) -> TelemetryWriter:
     return TelemetryWriter(options, MACHINE, store.call, "c", now_ms=lambda: START + 10_000_000)
 
 
@@ -163,9 +164,7 @@ async def test_samples_of_two_days_are_in_two_folders(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_what_changes_between_two_samples_is_told_with_the_next_one(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    slow = TelemetryOptions(
-        sample_interval_s=20, flush_age_s=60, keep_s=1, keep_downsampled_s=1, downsample_after_s=1
-    )
+    slow = Telemetry(sample_interval=20, flush_age=60, keep=1, keep_downsampled=1, downsample_after=1)
     writer = made(store, slow)
     for number in range(1, 10):
         writer.take(round_(number, cursors=[cursor(number)] if number != 5 else []))
@@ -205,9 +204,7 @@ async def test_what_is_gone_is_told_no_more(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_the_task_writes_by_itself_and_looks_after_what_is_there(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    quick = TelemetryOptions(
-        sample_interval_s=5, flush_age_s=0.01, keep_s=1, keep_downsampled_s=1, downsample_after_s=1
-    )
+    quick = Telemetry(sample_interval=5, flush_age=0.1, keep=1, keep_downsampled=1, downsample_after=1)
     writer = made(store, quick)
     writer.take(round_(1))
     with anyio.fail_after(30):
