@@ -68,8 +68,10 @@ class SubscriptionsPart(Administration):
         floor = state.oldest_unread
         if floor >= topic.commit:
             lag_bytes, oldest_ms = 0, None
-        elif cold is not None and floor <= cold.offset < topic.state.tiered_offset:
-            lag_bytes = cold.bytes + self._lag_bytes(topic, topic.state.tiered_offset)
+        elif cold is not None and floor < (tiered := topic.state.tiered_offset):
+            # Acks may have come while the tier was asked: what they took is a share of the bytes, and too little to be an age
+            in_tier = cold.bytes * (tiered - max(floor, cold.offset)) // max(1, tiered - cold.offset)
+            lag_bytes = in_tier + self._lag_bytes(topic, tiered)
             oldest_ms = cold.append_time_ms
         else:
             lag_bytes = self._lag_bytes(topic, floor)
