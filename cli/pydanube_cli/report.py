@@ -219,8 +219,10 @@ def _say_lag(result: Mapping[str, Any]) -> None:
     summary = result["summary"]
     counts = ", ".join(f"{count} {name}" for name, count in summary["statuses"].items())
     gone = f"; {summary['gone']} deleted" if summary["gone"] else ""
+    since, begin = result["since"], result["known_from"]
+    begins = "" if begin[:19] == since[:19] else f" (telemetry begins {begin})"
     print(
-        f"\n{counted(summary['subscriptions'], 'subscription')} from {result['since']} to {result['until']}: {counts}{gone}"
+        f"\n{counted(summary['subscriptions'], 'subscription')} from {since} to {result['until']}{begins}: {counts}{gone}"
     )
     _say_files(result)
 

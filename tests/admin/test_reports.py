@@ -17,7 +17,15 @@ pytestmark = pytest.mark.anyio
 
 TIER = {"enabled": True, "url": "/objects", "cluster": "c", "endpoint": None, "path_style": True}
 SAID = {
-    **{"report": "lag", "cluster": "c", "since": "a", "until": "b", "as_of": "b", "took_s": 1.0},
+    **{
+        "report": "lag",
+        "cluster": "c",
+        "since": "a",
+        "until": "b",
+        "known_from": "a",
+        "as_of": "b",
+        "took_s": 1.0,
+    },
     **{"data_age_s": 3.0, "engine": "python"},
     "summary": {"subscriptions": 3},
     "rows": [{"n": 1}, {"n": 2}, {"n": 3}],

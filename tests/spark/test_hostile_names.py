@@ -69,6 +69,7 @@ def page_of(found: list[dict[str, Any]], damaged: list[str]) -> Any:
         "cluster": HOSTILE[0],
         "since": format_time(START),
         "until": format_time(END),
+        "known_from": format_time(START),
         "as_of": format_time(END),
         "data_age_s": 1.0,
         "summary": summary,
@@ -93,6 +94,7 @@ def test_a_terminal_is_given_no_control_characters(capsys: pytest.CaptureFixture
         {
             "rows": [shown_row(row) for row in offenders(found)],
             "since": "a",
+            "known_from": "a",
             "until": "b",
             "summary": {"subscriptions": 6, "gone": 0, "statuses": {}, "damaged_files": [HOSTILE[3]]},
             "files": {},

@@ -242,6 +242,8 @@ def test_a_subscription_that_was_deleted_ends_with_its_last_sample_and_is_in_no_
     assert {row.gone_ms for row in made} == {START + 359 * 5000}
     assert made[-1].status == "STUCK"
     assert "UNKNOWN" not in json.loads(made[-1].minutes)
+    drawn = [stretch for stretch, *_ in json.loads(str(made[-1].course))]
+    assert drawn[-1] == 7, "half an hour of three: a picture of all subscriptions has it at its place"
     subject = {"topic": "/default/t", "partition": None, "subscription": "s", "type": None}
     summary = lag_summary([{**subject, **asdict(row)} for row in made], [])
     assert (summary["subscriptions"], summary["gone"], summary["statuses"], summary["worst"]) == (

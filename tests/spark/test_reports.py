@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from pydanube_core.errors import CorruptObject, InvalidArgument, StoreUnavailable
 from pydanube_core.telemetry import table_named
 from pydanube_core.telemetry.files import HOUR_MS
-from pydanube_core.units import format_time
+from pydanube_core.units import format_time, parse_time_ms
 from pydanube_spark.reports.balance.report import run_balance
 from pydanube_spark.reports.lag.report import run_lag
 from pydanube_spark.reports.run import ReportRequest
@@ -123,6 +124,29 @@ def test_a_report_is_compared_with_the_time_before(spark: Any, store: Path) -> N
     assert "no telemetry of that time" in nothing["reason"]
     with pytest.raises(InvalidArgument, match="there is only previous"):
         request(store, compare="yesterday")
+
+
+def test_pictures_begin_where_telemetry_does(store: Path, tmp_path: Path) -> None:
+    begin_ms = PLAN.start_ms + HOUR_MS  # the second hour, asked for as a day
+    plan = replace(PLAN, start_ms=begin_ms, hours=1, partitioned=3)
+    generate(LocalStore(tmp_path / "store"), plan)
+    asked = request(tmp_path / "store", since="24h", out=tmp_path)
+    found = run_lag(asked)
+    assert abs(parse_time_ms(found["known_from"], field="known_from") - begin_ms) <= plan.interval_ms
+    assert found["since"] == format_time(begin_ms - 23 * HOUR_MS)
+    whole = [row for row in pq.read_table(tmp_path / "lag.parquet").to_pylist() if row["hour_ms"] is None]
+    for row in whole:
+        stretches = [stretch for stretch, *_ in json.loads(row["course"])]
+        assert stretches[0] <= 6, "an hour in 48: a window of five minutes is known after three samples"
+        assert stretches[-1] == 47
+    text = (tmp_path / "lag.html").read_text()
+    assert f"telemetry begins {found['known_from'][:10]}" in text
+    groups = len(whole) - 2  # three partitions are one subscription
+    assert f"<b>{groups}</b><span>subscriptions" in text
+    balance = run_balance(asked)
+    assert len(balance["rows"]) == 4, "an hour in quarters, not one row of a day"
+    later = run_lag(request(store, since=format_time(begin_ms)))
+    assert later["known_from"] == later["since"], "telemetry is older"
 
 
 @pytest.mark.long

@@ -56,6 +56,7 @@ class ReportResult(Result):
     cluster: str
     since: str
     until: str
+    known_from: str
     as_of: str
     data_age_s: float
     engine: str

@@ -57,6 +57,7 @@ class Found:
 
     cluster: str
     engine: str  # what made it: python or spark
+    oldest_ms: int  # of the first sample, if telemetry begins within the time
     newest_ms: int  # of the newest sample
     summary: dict[str, Any]
     rows: list[dict[str, Any]]  # all of it, in order
@@ -116,7 +117,7 @@ def span_of(request: ReportRequest, *, now_ms: int) -> Span:
 
 
 def run_report(report: Report, request: ReportRequest, progress: Progress = no_progress) -> dict[str, Any]:
-    """Make a report: {report, cluster, since, until, as_of, data_age_s, engine, took_s, rows, summary, files}, and
+    """Make a report: {report, cluster, since, until, known_from, as_of, data_age_s, engine, took_s, rows, summary, files}, and
     `previous` if it is to be compared. All rows are in the files.
 
     Raises `ClusterError`: no store, no telemetry, none of that time, no such topic, no Java.
@@ -136,6 +137,7 @@ def run_report(report: Report, request: ReportRequest, progress: Progress = no_p
         "cluster": found.cluster,
         "since": format_time(span.since_ms),
         "until": format_time(span.until_ms),
+        "known_from": format_time(max(span.since_ms, found.oldest_ms)),
         "as_of": format_time(found.newest_ms),
         "data_age_s": max(0, now_ms - found.newest_ms) / 1000,
         "engine": found.engine,

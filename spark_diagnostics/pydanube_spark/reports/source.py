@@ -36,6 +36,7 @@ class Telemetry:
     interval_ms: int
     thinned_ms: int  # 0: as sampled; else one sample in so much time, in the coarsest file
     stored_bytes: int
+    oldest_ms: int  # the first round in the time, if telemetry begins in it; else before the time
     newest_ms: int
     told_ms: Mapping[str, int]
     alive_ms: Mapping[str, int]
@@ -79,6 +80,7 @@ def find_telemetry(
         interval_ms=interval_ms,
         thinned_ms={2: 60_000, 3: 3_600_000}.get(coarsest, 0),
         stored_bytes=sum(size for _, _, size in found),
+        oldest_ms=_oldest_ms(opened, rounds, start_ms),
         newest_ms=max(told_ms.values(), default=min(end_ms, max(file.end_ms for _, file, _ in found))),
         told_ms=told_ms,
         alive_ms=_alive_ms([file for _, file, _ in rounds], HOLD_ROUNDS * interval_ms),
@@ -96,6 +98,17 @@ def _told_ms(store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]], end_m
         if len(times) and times[0] < end_ms:
             found[broker_id] = int(times[np.searchsorted(times, end_ms) - 1])
     return found
+
+
+def _oldest_ms(store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]], start_ms: int) -> int:
+    """When telemetry began, by each broker's first file, whose name may say the hour only; `start_ms`: before that."""
+    first: dict[str, tuple[int, str]] = {}
+    for key, file, _ in rounds:
+        first[file.broker_id] = min(first.get(file.broker_id, (file.start_ms, key)), (file.start_ms, key))
+    if min(first.values(), default=(0, ""))[0] <= start_ms:
+        return start_ms
+    times = [_times(store, key) for _, key in first.values()]
+    return min((int(each[0]) for each in times if len(each)), default=start_ms)
 
 
 def _times(store: Any, key: str) -> Any:

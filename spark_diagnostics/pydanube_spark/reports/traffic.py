@@ -291,6 +291,7 @@ def _plan(request: ReportRequest, span: Span) -> Callable[[], Found]:
         return Found(
             cluster=found.cluster,
             engine="python",
+            oldest_ms=found.from_ms,
             newest_ms=found.until_ms,
             summary=found.summary(),
             rows=found.rows(),

@@ -15,13 +15,14 @@ from pydanube_spark.reports.pages.time_texts import as_of_text, time_label
 
 Row = Mapping[str, Any]
 _COLOURS: Final = ("one", "two", "three", "four", "five", "six", "seven", "eight")
+_RESOURCES: Final = {"cpu": "Processor", "network_in": "Network in", "network_out": "Network out"}
 _STEPS: Final = 5
 _SOON_DAYS: Final = 30
 
 
 def balance_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
     summary = report["summary"]
-    since_ms, until_ms = (parse_time_ms(report[name], field=name) for name in ("since", "until"))
+    since_ms, until_ms = (parse_time_ms(report[name], field=name) for name in ("known_from", "until"))
     labels = [time_label(row["hour_ms"], until_ms - since_ms) for row in rows]
     tables = _tables(summary)
     if "previous" in report:
@@ -31,7 +32,11 @@ def balance_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
         subtitle=as_of_text(report),
         figures=_figures(summary),
         steps=_steps(summary),
-        charts=[_busiest(rows, labels), *_by_broker(rows, labels)],
+        charts=[
+            chart
+            for chart in (_busiest(rows, labels), *_by_broker(rows, labels))
+            if any(value is not None for line in chart.series for value in line.values)
+        ],
         tables=tables,
         remarks=[summary["because"], *(f"Damaged: {text}" for text in summary["damaged_files"][:10])],
     )
@@ -55,18 +60,23 @@ def _busiest(rows: Sequence[Row], labels: Sequence[str]) -> Chart:
 
 
 def _by_broker(rows: Sequence[Row], labels: Sequence[str]) -> list[Chart]:
-    """Return a chart for each resource that counts in the last hour that was judged."""
+    """Return a chart for each resource that counts in the last hour that was judged; where none does, for each."""
     resources = [json.loads(row["resources"]) for row in rows]
     judged = [each for each, row in zip(resources, rows, strict=True) if row["score"] is not None]
     if not judged:
         return []
     charts = []
-    for name in (name for name, view in judged[-1].items() if view["counts"]):
+    last = judged[-1]
+    for name in [name for name, view in last.items() if view["counts"]] or last:
         brokers = sorted({broker for each in judged for broker in each[name]["used"]})
         charts.append(
             Chart(
-                title=f"{name} by broker",
-                unit="share of capacity" if judged[-1][name]["capacity_known"] else "a second",
+                title=f"{_RESOURCES.get(name, name)} by broker",
+                unit="share of capacity"
+                if last[name]["capacity_known"]
+                else "bytes a second"
+                if name.startswith("network")
+                else "a second",
                 labels=labels,
                 series=[
                     Series(
@@ -101,7 +111,9 @@ def _tables(summary: Mapping[str, Any]) -> list[TableView]:
         )
         for each in summary["what_if"]
     ]
-    rejected = [(reason, f"{count:,}") for reason, count in sorted(summary["rejected"].items())]
+    rejected = [
+        (reason.replace("_", " "), f"{count:,}") for reason, count in sorted(summary["rejected"].items())
+    ]
     return [
         TableView(
             title="Moves that would help",
@@ -126,8 +138,8 @@ def _figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         (summary["verdict"], "now"),
         ("–" if score is None else f"{score:.0f}", "of 100 points"),
-        (f"{summary['brokers']}", "brokers"),
-        (f"{len(summary['moves'])}", "moves would help"),
+        (f"{summary['brokers']}", "broker" if summary["brokers"] == 1 else "brokers"),
+        (f"{len(summary['moves'])}", "move would help" if len(summary["moves"]) == 1 else "moves would help"),
         ("–" if days is None else f"{days:.0f}", "days to 80 % of the bottleneck"),
         ("–" if disk is None else f"{disk:.0f}", "days to 80 % of the fullest disk"),
     ]

@@ -45,6 +45,7 @@ def _find(work: BalanceWork, request: ReportRequest) -> Found:
     return Found(
         cluster=work.brokers.cluster,
         engine=engine,
+        oldest_ms=work.brokers.oldest_ms,
         newest_ms=work.brokers.newest_ms,
         summary=balance_summary(rows, damaged),
         rows=rows,

@@ -81,10 +81,11 @@ class BalanceWork:
         Raises `InvalidArgument`, `StoreUnavailable`: as `find_telemetry`.
         """
         given = {"start_ms": span.since_ms, "end_ms": span.until_ms}
+        brokers = find_telemetry(store, cluster, "brokers", **given)
         return cls(
-            brokers=find_telemetry(store, cluster, "brokers", **given),
+            brokers=brokers,
             topics=find_telemetry(store, cluster, "topics", **given),
-            span=span,
+            span=Span(since_ms=max(span.since_ms, brokers.oldest_ms), until_ms=span.until_ms),
             topic=topic,
         )
 

@@ -47,6 +47,8 @@ _HEAD: Final = (
 def lag_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
     summary, worst = report["summary"], offenders(rows)
     groups = _groups(worst)
+    whole = [_whole(group) for group in groups]
+    there = [row for row in whole if row["gone_ms"] is None]
     share = summary["fine_share"]
     tables = [
         TableView(
@@ -63,17 +65,14 @@ def lag_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
         title="Consumer lag",
         subtitle=as_of_text(report),
         figures=[
-            (f"{summary['subscriptions']:,}", "subscriptions"),
-            (
-                f"{sum(count for name, count in summary['statuses'].items() if name in WARNING):,}",
-                "in trouble now",
-            ),
+            (f"{len(there):,}", "subscriptions"),
+            (f"{sum(row['status'] in WARNING for row in there):,}", "in trouble now"),
             (f"{summary['lag_messages']:,}", "unread messages"),
             ("–" if share is None else f"{100 * share:.2f} %", "of the known time fine"),
             (f"{summary['newly_lost_messages']:,}", "messages lost"),
         ],
-        steps=next_steps([_whole(group) for group in groups], report),
-        charts=_charts(worst, report),
+        steps=next_steps(whole, report),
+        charts=_charts(whole, worst, report),
         tables=tables,
         remarks=[f"Damaged: {text}" for text in summary["damaged_files"][:10]],
     )
@@ -82,7 +81,7 @@ def lag_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
 def _compared(summary: Mapping[str, Any]) -> dict[str, str]:
     share = summary["fine_share"]
     return {
-        "in trouble": f"{sum(count for name, count in summary['statuses'].items() if name in WARNING):,}",
+        "in trouble, each partition": f"{sum(count for name, count in summary['statuses'].items() if name in WARNING):,}",
         "unread messages": f"{summary['lag_messages']:,}",
         "known time fine": "–" if share is None else f"{100 * share:.2f} %",
         "messages lost": f"{summary['newly_lost_messages']:,}",
@@ -259,11 +258,11 @@ def _evidence(row: Row) -> str:
 # -- charts ------------------------------------------------------------------------------------------------------
 
 
-def _charts(worst: Sequence[Row], report: Mapping[str, Any]) -> list[Chart]:
-    since_ms, until_ms = (parse_time_ms(report[name], field=name) for name in ("since", "until"))
+def _charts(whole: Sequence[Row], worst: Sequence[Row], report: Mapping[str, Any]) -> list[Chart]:
+    since_ms, until_ms = (parse_time_ms(report[name], field=name) for name in ("known_from", "until"))
     labels = _stretch_labels(since_ms, until_ms)
     by_status = {status: [0.0] * STRETCHES for status in LagStatus}
-    for row in worst:
+    for row in whole:
         for stretch, status, *_ in json.loads(row["course"] or "[]"):
             by_status[LagStatus(status)][min(stretch, STRETCHES - 1)] += 1
     charts = [

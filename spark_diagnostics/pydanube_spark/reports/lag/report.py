@@ -55,6 +55,7 @@ def _find(work: LagWork, request: ReportRequest) -> Found:
     return Found(
         cluster=work.telemetry.cluster,
         engine=engine,
+        oldest_ms=work.telemetry.oldest_ms,
         newest_ms=max(row["as_of_ms"] for row in rows),
         summary=lag_summary(rows, damaged),
         rows=rows,

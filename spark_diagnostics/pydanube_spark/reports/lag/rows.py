@@ -107,12 +107,15 @@ def rows_of_history(
     append_time: AppendTime | None = None,
     *,
     end_ms: int | None = None,
+    drawn: Span | None = None,
     gone: bool = False,
 ) -> Iterator[LagRow]:
     """The rows of one subscription, hours first; of one that is gone, until its last sample.
 
-    `end_ms`: where telemetry as a whole ends, if that is within the time; what comes after it is not judged.
+    `end_ms`: where telemetry as a whole ends, if that is within the time; what comes after it is not judged. `drawn`: the
+    time of `course`: from where telemetry begins, so that minutes of it fill a picture.
     """
+    drawn = drawn or span
     if gone:
         span = Span(since_ms=span.since_ms, until_ms=min(span.until_ms, history.last_ms + 1))
         if span.until_ms <= span.since_ms:
@@ -125,8 +128,8 @@ def rows_of_history(
         part = Span(since_ms=max(span.since_ms, hour_ms), until_ms=min(span.until_ms, hour_ms + HOUR_MS))
         windows = [each for each in judged if each.begin_ms < part.until_ms and each.end_ms > part.since_ms]
         ended = gone and windows[-1] is judged[-1]
-        yield _row(history, part, hour_ms, windows, grid, append_time, gone=ended)
-    yield _row(history, span, None, judged, grid, append_time, gone=gone)
+        yield _row(history, part, hour_ms, windows, grid, append_time, drawn=drawn, gone=ended)
+    yield _row(history, span, None, judged, grid, append_time, drawn=drawn, gone=gone)
 
 
 def _judged(
@@ -175,6 +178,7 @@ def _row(
     grid: Grid,
     append_time: AppendTime | None,
     *,
+    drawn: Span,
     gone: bool,
 ) -> LagRow:
     last = windows[-1]
@@ -234,7 +238,7 @@ def _row(
         p95_age_s=_percentile(ages, 95),
         max_age_s=float(ages.max()) if len(ages) else None,
         minutes=json.dumps(_minutes(history, span, windows)),
-        course=json.dumps(_course(span, windows)) if hour_ms is None else None,
+        course=json.dumps(_course(drawn, windows)) if hour_ms is None else None,
         samples=held,
         expected_samples=len(moments),
     )
@@ -284,7 +288,7 @@ def _course(span: Span, windows: Sequence[_Judged]) -> list[list[Any]]:
     for each in windows:
         found = each.newest
         age_s = 0.0 if found.lag_messages == 0 else found.age.age_s
-        first, last = each.begin_ms - span.since_ms, each.end_ms - 1 - span.since_ms
+        first, last = max(0, each.begin_ms - span.since_ms), max(0, each.end_ms - 1 - span.since_ms)
         for stretch in range(-(-first // step_ms), last // step_ms + 1) or (last // step_ms,):
             point = points.setdefault(stretch, [stretch, each.status.value, None, None])
             point[1] = min(point[1], each.status.value, key=lambda name: SEVERITY.index(LagStatus(name)))

@@ -133,6 +133,9 @@ class LagWork:
             question.options,
             ages.append_time if question.exact_ages else None,
             end_ms=self._end_ms(),
+            drawn=Span(
+                since_ms=max(question.span.since_ms, telemetry.oldest_ms), until_ms=question.span.until_ms
+            ),
             gone=gone,
         )
         subject = {name: last[name] for name in _SUBJECT}

@@ -84,7 +84,7 @@ display:block;color:var(--soft);font-size:11px}} td.long{{grid-column:1/-1}}}}
 @media print{{table.live td:nth-child(2){{min-width:130px}} :root{{color-scheme:light;{_theme(0)}}} *{{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 body{{max-width:none;padding:0;font-size:9.5pt}} h1{{font-size:16pt}} h2{{font-size:11.5pt;margin:14pt 0 4pt;break-after:avoid}}
 input,.open{{display:none}} tr[hidden]{{display:table-row}} table,tr.part{{font-size:8pt}} td small{{font-size:7pt}}
-tr,svg.chart,.figures li,.steps li{{break-inside:avoid}} thead{{display:table-header-group}} .figures b{{font-size:13pt}}
+tr,svg.chart,.figures li,.steps li{{break-inside:avoid}} thead{{display:table-header-group}} th button{{display:contents}} .figures b{{font-size:13pt}}
 th,td{{padding:3pt 6pt 3pt 0}} svg.strip{{width:110px}} td.wide{{min-width:120px}} .charts{{grid-template-columns:1fr 1fr}}}}
 rect.empty{{fill:var(--grid)}}
 {colours}"""

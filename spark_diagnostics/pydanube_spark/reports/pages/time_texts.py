@@ -11,9 +11,12 @@ from pydanube_core.units import format_time
 
 def as_of_text(report: Mapping[str, Any]) -> str:
     """Cluster, time, and the age of the newest sample."""
-    since, until, as_of = (minute_text(report[name]) for name in ("since", "until", "as_of"))
+    since, until, begin, as_of = (
+        minute_text(report[name]) for name in ("since", "until", "known_from", "as_of")
+    )
+    begins = "" if begin == since else f"telemetry begins {begin} · "
     return (
-        f"{report['cluster']} · {since} to {until} UTC · newest sample {as_of}, "
+        f"{report['cluster']} · {since} to {until} UTC · {begins}newest sample {as_of}, "
         f"{age_text(report['data_age_s'])} old when this was made"
     )
 
