@@ -41,7 +41,7 @@ from pydanube.receiving.receiver import Receiver
 from pydanube.requests import Requests
 from pydanube.retry import Retry
 from pydanube.schemas import Schema, Schemas, schema_of
-from pydanube.topic_watch import Partitions, TopicChoice
+from pydanube.topic_watch import TopicChoice
 from pydanube.tracing import Tracing
 from pydanube.wire.bearer import TokenSource, token_from
 from pydanube.wire.connections import Connections
@@ -53,7 +53,6 @@ from pydanube.wire.transport import TransportFactory
 if TYPE_CHECKING:
     from pydanube.admin.generated.operations import Admin
 
-_Partitions = tuple[str, Partitions]
 HandlerT = TypeVar("HandlerT", bound=Handler)
 
 

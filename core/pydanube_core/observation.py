@@ -97,19 +97,17 @@ class BrokerSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One look at everything. `number` rises by one; `took_ms` is what looking cost, in slices."""
+    """One look at everything. `number` rises by one."""
 
     number: int
     taken_at_ms: int
     interval_s: float
-    heartbeat: int  # rounds after which what does not change is told again
     broker: BrokerSample
     heads: Sequence[HeadSample]
     cursors: Sequence[CursorSample]
     consumers: Sequence[ConsumerSample]
     gone_topics: Sequence[int]  # ids of logs
     gone_subscriptions: Sequence[tuple[int, int]]  # (topic id, subscription id)
-    took_ms: float
     details: Mapping[str, Any]
 
 

@@ -95,6 +95,7 @@ class Context:
     face: str  # where the call was made: cli, mcp, jsonrpc …
     principal: str  # who asks; a claim unless its type is known
     call_id: str
+    operation: str = ""  # that is being carried out
     desk: PlanDesk
     audit: AuditLog
     lists: ListMemory = field(default_factory=ListMemory)

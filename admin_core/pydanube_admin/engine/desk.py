@@ -341,6 +341,7 @@ class Desk:
 
         Raises `Conflict`: it was cancelled by `tasks.cancel`.
         """
+        context = replace(context, operation=call.operation.name)
         if not call.operation.long_running:
             return await call.operation.handler(context, call.request)
         task = await self.tasks.begin(context, call, plan_id=plan_id, now_ms=self._now_ms())

@@ -6,10 +6,10 @@ Nobody gives what he does not hold, and the last admin stays. They can be prepar
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field
 from pydanube_core.errors import ConditionNotMet, GrantNotFound, InvalidArgument, PermissionDenied
@@ -31,10 +31,12 @@ from pydanube_core.security.records import (
 from pydanube_core.security.revocations import Revocation
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.forecast import Forecast, Undo, entry, nothing_left
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry, nothing_left
 
 MOST_RECORDS: Final = 10_000  # of roles, bindings and tokens, each
 PAGE: Final = 1000
+
+T = TypeVar("T")
 
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.@:/-]*$")]
 RoleName = Annotated[Name, Field(description="Name of the role")]
@@ -108,12 +110,13 @@ async def undo_grant(
     *,
     now: Mapping[str, Any] | None,
     made: Mapping[str, Any] | None,
-    before: Mapping[str, Any] | None,
+    done: Done,
 ) -> Undo:
     """Take back what made a role or a binding, or deleted it: what was there before is given anew.
 
     It is a grant, or its end, like any other: whoever takes it back needs the right to do that himself.
     """
+    before: Mapping[str, Any] | None = done.image["before"]
     check_unchanged(now, made, before, f"the {kind} {name}")
     if before is not None:
         given = {key: ",".join(value) if isinstance(value, list) else value for key, value in before.items()}
@@ -178,6 +181,22 @@ def check_room(found: dict[str, Any], key: str, what: str) -> None:
 
 def names_of(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+
+
+def found_grant(records: Mapping[str, T], kind: str, name: str, *, field: str | None = None) -> T:
+    """Return the binding, token or revocation of that name. Raises `GrantNotFound`."""
+    if name not in records:
+        raise GrantNotFound(
+            f"there is no {kind} {name[:64]!r}; see `danube {kind}s list`",
+            field=field or kind,
+            value=name[:64],
+        )
+    return records[name]
+
+
+def shown(records: Mapping[str, T], name: str, item: Callable[[T], dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the one of that name as lists show it; None where there is none."""
+    return item(records[name]) if name in records else None
 
 
 def found_role(book: GrantBook, name: str) -> Role:

@@ -17,7 +17,6 @@ from pydanube_core.facts import StateItem
 
 CALL = "c"
 PLAN = "p"
-TASK = "t"
 MAX_CHARS: Final = 64
 
 

@@ -150,7 +150,6 @@ async def page_of(
     make: Callable[[T], R],
     *,
     key: Callable[[T], Key],
-    operation: str,
     request: SortedListRequest,
 ) -> Page[R]:
     """The page that `request` asks for, of the items that `make` makes of what was found: see `Listing`."""
@@ -158,15 +157,10 @@ async def page_of(
     async def one_by_one(some: Sequence[T]) -> list[R]:
         return [make(one) for one in some]
 
-    return await Listing(
-        context,
-        item,
-        one_by_one,
-        lambda one: _identity(make(one)),
-        key=key,
-        operation=operation,
-        request=request,
-    ).page(found)
+    def identity(one: T) -> Identity:
+        return _identity(make(one))
+
+    return await Listing(context, item, one_by_one, identity, key=key, request=request).page(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +179,6 @@ class Listing(Generic[T, R]):
     identity: Callable[[T], Identity]
     _: KW_ONLY
     key: Callable[[T], Key]
-    operation: str
     request: SortedListRequest
 
     async def page(self, found: Iterable[T]) -> Page[R]:
@@ -196,7 +189,7 @@ class Listing(Generic[T, R]):
                 mark.
             PageInvalid: as `cut`.
         """
-        context, request, operation = self.context, self.request, self.operation
+        context, request, operation = self.context, self.request, self.context.operation
         scope = marks.scope_of_marks(operation, request)
         asked = marks.asked_mark(context, request, scope)
         lists, kept_as = context.lists, marks.scope_of_memory(context, scope)
@@ -226,7 +219,7 @@ class Listing(Generic[T, R]):
         """As `page`; what changed costs what changed, however much there is."""
         if not followed.sight:
             return await self.page(await followed.found())
-        scope = marks.scope_of_marks(self.operation, self.request)
+        scope = marks.scope_of_marks(self.context.operation, self.request)
         asked = marks.asked_mark(self.context, self.request, scope)
         before = marks.lives_in(asked)
         told = sorted(await self.context.port.list_changes(before or None), key=lambda one: one.life)
@@ -236,7 +229,8 @@ class Listing(Generic[T, R]):
             page = await self._whole(list(await followed.found()), ordered=followed.ordered)
         else:
             news = dict.fromkeys([each for one in told for each in await followed.changed(one)])
-            some = cut(news, key=self.key, operation=self.operation + _CHANGED, request=self.request)
+            operation = self.context.operation + _CHANGED
+            some = cut(news, key=self.key, operation=operation, request=self.request)
             items = await self.make(some.items)
             there = {_identity(each) for each in items}
             away = [which for which in map(self.identity, some.items) if which not in there]
@@ -263,7 +257,7 @@ class Listing(Generic[T, R]):
         return page.model_copy(update={"mark": seal(mark, scope), "gone": gone, "whole_because": because})
 
     async def _whole(self, everything: Sequence[T], *, ordered: bool = False) -> Page[R]:
-        request = self.request
+        request, operation = self.request, self.context.operation
         field, falling = _order(self.item, request)
         if request.top is not None:
             if request.page is not None:
@@ -272,14 +266,14 @@ class Listing(Generic[T, R]):
                 )
             request = request.model_copy(update={"limit": request.top})
         if field is None:
-            page = cut(everything, key=self.key, operation=self.operation, request=request, ordered=ordered)
+            page = cut(everything, key=self.key, operation=operation, request=request, ordered=ordered)
             items, next_page, total = await self.make(page.items), page.next_page, page.total
         else:
             made = await self._made(everything)
             sorted_page = cut(
                 made,
                 key=lambda pair: _place(getattr(pair[1], field), pair[0]),
-                operation=self.operation,
+                operation=operation,
                 request=request,
                 falling=falling,
             )

@@ -199,7 +199,6 @@ async def list_brokers(context: Context, request: SortedListRequest) -> Page[Bro
             uptime_s=round(each.uptime_s, 3),
         ),
         key=lambda each: (each.broker_id,),
-        operation="brokers.list",
         request=request,
     )
 

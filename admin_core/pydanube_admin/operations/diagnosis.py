@@ -208,7 +208,6 @@ async def list_alerts(context: Context, request: AlertsRequest) -> Page[AlertIte
             one.opened_at_ms,
             one.alert_id,
         ),
-        operation="alerts.list",
         request=request,
     )
 

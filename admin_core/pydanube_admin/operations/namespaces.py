@@ -182,7 +182,6 @@ async def list_namespaces(context: Context, request: SortedListRequest) -> Page[
         found,
         lambda facts: NamespaceItem.of(facts, created_at=format_time(facts.created_at_ms)),
         key=lambda facts: (facts.namespace,),
-        operation="namespaces.list",
         request=request,
     )
 

@@ -214,7 +214,6 @@ async def list_objects(context: Context, request: ListObjectsRequest) -> Page[Ob
         found,
         lambda item: item,
         key=lambda item: (item.topic, item.start_offset),
-        operation="objects.list",
         request=request,
     )
 

@@ -158,7 +158,6 @@ async def list_plans(context: Context, request: SortedListRequest) -> Page[PlanI
             expires_at=format_time(plan.expires_ms),
         ),
         key=lambda plan: (plan.plan_id,),
-        operation="plans.list",
         request=request,
     )
 
@@ -334,7 +333,7 @@ async def list_tasks(context: Context, request: SortedListRequest) -> Page[TaskI
     def key(record: TaskRecord) -> tuple[str]:
         return (record.task_id,)
 
-    listing = Listing(context, TaskItem, made, key, key=key, operation="tasks.list", request=request)
+    listing = Listing(context, TaskItem, made, key, key=key, request=request)
     return await listing.page(found)
 
 

@@ -118,7 +118,6 @@ async def list_quotas(context: Context, request: SortedListRequest) -> Page[Quot
         [key for key in {*own, *felt} if matches(key[1])],
         item,
         key=lambda key: key,
-        operation="quotas.list",
         request=request,
     )
 

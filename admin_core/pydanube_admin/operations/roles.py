@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
-from pydanube_core.errors import AlreadyExists, GrantNotFound, InvalidArgument
+from pydanube_core.errors import AlreadyExists, InvalidArgument
 from pydanube_core.names import TopicName, check_namespace
 from pydanube_core.security.permissions import (
     ACT_FOR,
@@ -36,10 +36,12 @@ from pydanube_admin.engine.grant_book import (
     check_admin_left,
     check_holds,
     check_room,
+    found_grant,
     found_role,
     grant_book,
     grant_forecast,
     names_of,
+    shown,
     undo_grant,
     write_grant,
 )
@@ -87,14 +89,13 @@ class DeletedRole(Change):
 )
 async def list_roles(context: Context, request: SortedListRequest) -> Page[RoleItem]:
     matches = glob(request.filter)
-    found = [each for each in (await grant_book(context)).roles.values() if matches(each.name)]
+    roles = [each for each in (await grant_book(context)).roles.values() if matches(each.name)]
     return await page_of(
         context,
         RoleItem,
-        found,
+        roles,
         lambda each: RoleItem(**_role(each)),
         key=lambda role: (role.name,),
-        operation="roles.list",
         request=request,
     )
 
@@ -113,8 +114,7 @@ async def get_role(context: Context, request: RoleRequest) -> RoleItem:
 async def forecast_create_role(context: Context, request: CreateRoleRequest) -> Forecast:
     book = await grant_book(context)
     made = _new_role(context, book, request)
-    before = book.roles.get(request.role)
-    return grant_forecast(f"roles/{made.name}", None if before is None else _role(before), _role(made))
+    return grant_forecast(f"roles/{made.name}", shown(book.roles, made.name, _role), _role(made))
 
 
 async def undo_create_role(context: Context, request: CreateRoleRequest, done: Done) -> Undo:
@@ -123,9 +123,8 @@ async def undo_create_role(context: Context, request: CreateRoleRequest, done: D
 
 
 async def _undo_of_role(context: Context, name: str, made: dict[str, Any] | None, done: Done) -> Undo:
-    found = (await grant_book(context)).roles.get(name)
-    now = None if found is None else _role(found)
-    return await undo_grant(context, "role", name, now=now, made=made, before=done.image["before"])
+    now = shown((await grant_book(context)).roles, name, _role)
+    return await undo_grant(context, "role", name, now=now, made=made, done=done)
 
 
 @operation(
@@ -281,14 +280,13 @@ class DeletedBinding(Change):
 )
 async def list_bindings(context: Context, request: SortedListRequest) -> Page[BindingItem]:
     matches = glob(request.filter)
-    found = [each for each in (await grant_book(context)).bindings.values() if matches(each.principal.name)]
+    bindings = (await grant_book(context)).bindings.values()
     return await page_of(
         context,
         BindingItem,
-        found,
+        [each for each in bindings if matches(each.principal.name)],
         lambda each: BindingItem(**_binding(each)),
         key=lambda binding: (binding.id,),
-        operation="bindings.list",
         request=request,
     )
 
@@ -296,8 +294,7 @@ async def list_bindings(context: Context, request: SortedListRequest) -> Page[Bi
 async def forecast_create_binding(context: Context, request: CreateBindingRequest) -> Forecast:
     book = await grant_book(context)
     made = _new_binding(context, book, request)
-    before = book.bindings.get(made.id)
-    return grant_forecast(f"bindings/{made.id}", None if before is None else _binding(before), _binding(made))
+    return grant_forecast(f"bindings/{made.id}", shown(book.bindings, made.id, _binding), _binding(made))
 
 
 async def undo_create_binding(context: Context, request: CreateBindingRequest, done: Done) -> Undo:
@@ -305,9 +302,8 @@ async def undo_create_binding(context: Context, request: CreateBindingRequest, d
 
 
 async def _undo_of_binding(context: Context, name: str, made: dict[str, Any] | None, done: Done) -> Undo:
-    found = (await grant_book(context)).bindings.get(name)
-    now = None if found is None else _binding(found)
-    return await undo_grant(context, "binding", name, now=now, made=made, before=done.image["before"])
+    now = shown((await grant_book(context)).bindings, name, _binding)
+    return await undo_grant(context, "binding", name, now=now, made=made, done=done)
 
 
 @operation(
@@ -389,8 +385,8 @@ def _none(scope: Scope) -> str:
 
 
 async def forecast_delete_binding(context: Context, request: BindingRequest) -> Forecast:
-    found = _check_removable(await grant_book(context), request.binding)
-    return grant_forecast(f"bindings/{found.id}", _binding(found), None)
+    going = _check_removable(await grant_book(context), request.binding)
+    return grant_forecast(f"bindings/{going.id}", _binding(going), None)
 
 
 async def undo_delete_binding(context: Context, request: BindingRequest, done: Done) -> Undo:
@@ -407,20 +403,16 @@ async def undo_delete_binding(context: Context, request: BindingRequest, done: D
     examples=(Example({"binding": "ann-orders"}, "ann has it no more"),),
 )
 async def delete_binding(context: Context, request: BindingRequest) -> DeletedBinding:
-    found = _check_removable(await grant_book(context), request.binding)
-    await write_grant(context, binding_key(found.id), None)
-    return DeletedBinding(binding=found.id)
+    going = _check_removable(await grant_book(context), request.binding)
+    await write_grant(context, binding_key(going.id), None)
+    return DeletedBinding(binding=going.id)
 
 
 def _check_removable(book: GrantBook, name: str) -> Binding:
-    found = book.bindings.get(name)
-    if found is None:
-        raise GrantNotFound(
-            f"there is no binding {name!r}; see `danube bindings list`", field="binding", value=name
-        )
+    binding = found_grant(book.bindings, "binding", name)
     rest = {key: value for key, value in book.bindings.items() if key != name}
     check_admin_left(book, replace(book, bindings=rest))
-    return found
+    return binding
 
 
 def _binding(binding: Binding) -> dict[str, Any]:

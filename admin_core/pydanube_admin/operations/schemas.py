@@ -171,13 +171,7 @@ async def list_subjects(context: Context, request: SortedListRequest) -> Page[Su
     matches = glob(request.filter)
     found = [facts for facts in await context.port.schemas.subjects() if matches(facts.subject)]
     return await page_of(
-        context,
-        SubjectItem,
-        found,
-        _item,
-        key=lambda facts: (facts.subject,),
-        operation="schemas.list",
-        request=request,
+        context, SubjectItem, found, _item, key=lambda facts: (facts.subject,), request=request
     )
 
 
@@ -262,7 +256,6 @@ async def list_versions(context: Context, request: VersionsRequest) -> Page[Vers
             untrusted=_labels(facts),
         ),
         key=lambda facts: (facts.version,),
-        operation="schemas.versions",
         request=request,
     )
 

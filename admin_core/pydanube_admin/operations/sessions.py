@@ -89,7 +89,6 @@ async def list_producers(context: Context, request: ListSessionsRequest) -> Page
             id=each.session_id, topic=each.topic, producer=each.name, exclusive=each.exclusive
         ),
         key=lambda each: (each.topic, int(each.session_id)),
-        operation="producers.list",
         request=request,
     )
 
@@ -118,7 +117,6 @@ async def list_consumers(context: Context, request: ListSessionsRequest) -> Page
             connected_at_reason="not_known" if each.connected_at_ms is None else None,
         ),
         key=lambda each: (each.topic, each.subscription or "", int(each.session_id)),
-        operation="consumers.list",
         request=request,
     )
 

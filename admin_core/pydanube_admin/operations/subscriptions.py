@@ -238,13 +238,7 @@ async def list_subscriptions(context: Context, request: ListSubscriptionsRequest
         return [_item(*name, facts) for name, facts in parts.items() if facts]
 
     listing = Listing(
-        context,
-        SubscriptionItem,
-        made,
-        lambda name: name,
-        key=lambda name: name,
-        operation="subscriptions.list",
-        request=request,
+        context, SubscriptionItem, made, lambda name: name, key=lambda name: name, request=request
     )
     sight = _sight(context).everything
     return await listing.followed(Followed(found=found, changed=changed, sight=sight))
@@ -361,7 +355,6 @@ async def consumer_lag(context: Context, request: LagRequest) -> Page[LagItem]:
         made,
         lambda key: (key.topic, key.subscription, key.partition),
         key=lambda key: key.place,
-        operation="subscriptions.lag",
         request=request,
     )
     return await listing.followed(

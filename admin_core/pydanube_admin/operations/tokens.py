@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
-from pydanube_core.errors import AlreadyExists, GrantNotFound, InvalidArgument
+from pydanube_core.errors import AlreadyExists, InvalidArgument
 from pydanube_core.security.api_tokens import DICE_BYTES, new_token, renewed
 from pydanube_core.security.permissions import Binding, Principal, Scope
 from pydanube_core.security.records import (
@@ -36,8 +36,10 @@ from pydanube_admin.engine.grant_book import (
     check_owner,
     check_room,
     check_unchanged,
+    found_grant,
     found_role,
     grant_book,
+    shown,
     write_grant,
 )
 from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
@@ -92,14 +94,13 @@ class RevokedToken(Change):
 )
 async def list_tokens(context: Context, request: SortedListRequest) -> Page[TokenItem]:
     matches = glob(request.filter)
-    found = [each for each in (await grant_book(context)).tokens.values() if matches(each.name)]
+    tokens = [each for each in (await grant_book(context)).tokens.values() if matches(each.name)]
     return await page_of(
         context,
         TokenItem,
-        found,
+        tokens,
         lambda each: TokenItem(**_token(each)),
         key=lambda token: (token.token_id,),
-        operation="tokens.list",
         request=request,
     )
 
@@ -132,13 +133,9 @@ async def create_token(context: Context, request: CreateTokenRequest) -> NewToke
                 value=request.name,
             )
     now = context.now_ms()
-    until = (
-        None
-        if request.expires is None
-        else now + int(parse_duration_s(request.expires, field="expires") * 1000)
-    )
+    until_ms = _until_ms(request.expires, now)
     record, text = new_token(
-        request.name, principal, secrets.token_bytes(DICE_BYTES), now_ms=now, until_ms=until
+        request.name, principal, secrets.token_bytes(DICE_BYTES), now_ms=now, until_ms=until_ms
     )
     bound = {} if binding is None else {binding_key(binding.id): encode_binding(binding)}
     await write_grant(context, token_key(record.token_id), encode_token(record), **bound)
@@ -172,10 +169,10 @@ async def rotate_token(context: Context, request: RotateTokenRequest) -> NewToke
 
 
 async def forecast_revoke_token(context: Context, request: TokenRequest) -> Forecast:
-    found = _found_token(await grant_book(context), request.token_id)
+    token = _found_token(await grant_book(context), request.token_id)
     return Forecast(
-        diff=[entry(f"tokens/{found.token_id}", _token(found), None)],
-        image={"record": encode_token(found).decode()},  # its secret is in none of both
+        diff=[entry(f"tokens/{token.token_id}", _token(token), None)],
+        image={"record": encode_token(token).decode()},  # its secret is in none of both
     )
 
 
@@ -203,19 +200,17 @@ async def undo_revoke_token(context: Context, request: TokenRequest, done: Done)
     examples=(Example({"token_id": "0123456789abcdef"}, "it has leaked"),),
 )
 async def revoke_token(context: Context, request: TokenRequest) -> RevokedToken:
-    found = _found_token(await grant_book(context), request.token_id)
-    await write_grant(context, token_key(found.token_id), None)
-    return RevokedToken(token_id=found.token_id, name=found.name)
+    token = _found_token(await grant_book(context), request.token_id)
+    await write_grant(context, token_key(token.token_id), None)
+    return RevokedToken(token_id=token.token_id, name=token.name)
+
+
+def _until_ms(expires: str | None, now_ms: int) -> int | None:
+    return None if expires is None else now_ms + int(parse_duration_s(expires, field="expires") * 1000)
 
 
 def _found_token(book: GrantBook, token_id: str) -> TokenRecord:
-    if token_id not in book.tokens:
-        raise GrantNotFound(
-            f"there is no token {token_id[:64]!r}; see `danube tokens list`",
-            field="token_id",
-            value=token_id[:64],
-        )
-    return book.tokens[token_id]
+    return found_grant(book.tokens, "token", token_id, field="token_id")
 
 
 def _token(token: TokenRecord) -> dict[str, Any]:
@@ -273,14 +268,13 @@ class DeletedRevocation(Change):
 async def list_revocations(context: Context, request: SortedListRequest) -> Page[RevocationItem]:
     matches, now_ms = glob(request.filter), context.now_ms()
     book = await grant_book(context)
-    found = [each for each in book.revocations.values() if not each.is_over(now_ms) and matches(each.id)]
+    those = [each for each in book.revocations.values() if not each.is_over(now_ms) and matches(each.id)]
     return await page_of(
         context,
         RevocationItem,
-        found,
+        those,
         lambda each: RevocationItem(**_revocation(each)),
         key=lambda revocation: (revocation.id,),
-        operation="revocations.list",
         request=request,
     )
 
@@ -288,14 +282,8 @@ async def list_revocations(context: Context, request: SortedListRequest) -> Page
 async def forecast_create_revocation(context: Context, request: CreateRevocationRequest) -> Forecast:
     book = await grant_book(context)
     made = _new(context, book, request)
-    before = book.revocations.get(made.id)
-    return Forecast(
-        diff=[
-            entry(
-                f"revocations/{made.id}", None if before is None else _revocation(before), _revocation(made)
-            )
-        ]
-    )
+    before = shown(book.revocations, made.id, _revocation)
+    return Forecast(diff=[entry(f"revocations/{made.id}", before, _revocation(made))])
 
 
 @operation(
@@ -319,8 +307,8 @@ async def create_revocation(context: Context, request: CreateRevocationRequest) 
 
 
 async def forecast_delete_revocation(context: Context, request: RevocationRequest) -> Forecast:
-    found = _found(await grant_book(context), request.revocation)
-    return Forecast(diff=[entry(f"revocations/{found.id}", _revocation(found), None)])
+    going = found_grant((await grant_book(context)).revocations, "revocation", request.revocation)
+    return Forecast(diff=[entry(f"revocations/{going.id}", _revocation(going), None)])
 
 
 @operation(
@@ -332,9 +320,9 @@ async def forecast_delete_revocation(context: Context, request: RevocationReques
     examples=(Example({"revocation": "jti:4711"}, "it was the wrong one"),),
 )
 async def delete_revocation(context: Context, request: RevocationRequest) -> DeletedRevocation:
-    found = _found(await grant_book(context), request.revocation)
-    await write_grant(context, revocation_key(found.id), None)
-    return DeletedRevocation(revocation=found.id)
+    going = found_grant((await grant_book(context)).revocations, "revocation", request.revocation)
+    await write_grant(context, revocation_key(going.id), None)
+    return DeletedRevocation(revocation=going.id)
 
 
 def _new(context: Context, book: GrantBook, request: CreateRevocationRequest) -> Revocation:
@@ -348,27 +336,16 @@ def _new(context: Context, book: GrantBook, request: CreateRevocationRequest) ->
                 field="value",
                 value=value[:64],
             ) from None
-    life_s = None if request.expires is None else parse_duration_s(request.expires, field="expires")
     made = Revocation(
         kind=kind,
         value=value,
         principal_type=request.principal_type if kind is RevocationKind.SUBJECT else "",
         created_ms=now_ms,
-        until_ms=None if life_s is None else now_ms + int(life_s * 1000),
+        until_ms=_until_ms(request.expires, now_ms),
     )
     in_force = {key: each for key, each in book.revocations.items() if not each.is_over(now_ms)}
     check_room(in_force, made.id, "revocations")
     return made
-
-
-def _found(book: GrantBook, revocation_id: str) -> Revocation:
-    if revocation_id not in book.revocations:
-        raise GrantNotFound(
-            f"there is no revocation {revocation_id[:64]!r}; see `danube revocations list`",
-            field="revocation",
-            value=revocation_id[:64],
-        )
-    return book.revocations[revocation_id]
 
 
 def _revocation(revocation: Revocation) -> dict[str, Any]:

@@ -241,7 +241,7 @@ async def list_topics(context: Context, request: ListTopicsRequest) -> Page[Topi
     def key(name: str) -> tuple[str]:
         return (name,)
 
-    listing = Listing(context, TopicItem, made, key, key=key, operation="topics.list", request=request)
+    listing = Listing(context, TopicItem, made, key, key=key, request=request)
     return await listing.followed(Followed(found=found, changed=changed, sight=sight.everything))
 
 

@@ -151,10 +151,6 @@ def call_of_verdict(key: str) -> str:
     return key.rpartition("/")[2]
 
 
-def catalog_range(topic_id: TopicId) -> KeyRange:
-    return KeyRange.prefix(f"/catalog/{_digits(topic_id)}/")
-
-
 def clients_range(topic_id: TopicId) -> KeyRange:
     return KeyRange.prefix(f"/clients/{_digits(topic_id)}/")
 

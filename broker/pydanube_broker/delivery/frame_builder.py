@@ -17,8 +17,7 @@ from pydanube_core.batch.select import Cut
 from pydanube_core.frames import encode_delivery
 
 from pydanube_broker.journal import CachedBatch
-from pydanube_broker.subscription.batch_columns import BatchColumns, view_of
-from pydanube_broker.subscription.ranges import runs_of
+from pydanube_broker.subscription.batch_columns import BatchColumns, messages_between
 
 Buffer = bytes | memoryview
 Ints = npt.NDArray[np.integer[Any]]
@@ -64,20 +63,10 @@ class FrameBuilder:
 
     def add(self, batch: CachedBatch, first: int, end: int, max_messages: int, delivery_count: int) -> Taken:
         """Add the messages with first ≤ offset < end, at most `max_messages` (≥ 1) of them."""
-        if batch.end - batch.base == batch.count:
-            end = min(end, batch.end, first + max_messages)
-            ranges: Sequence[tuple[int, int]] = ((first, end),)
-            start, messages = first - batch.base, end - first
-        else:
-            offsets = view_of(batch).offsets()
-            inside = [i for i, offset in enumerate(offsets) if first <= offset < end]
-            if len(inside) > max_messages:
-                end = offsets[inside[max_messages]]
-                inside = inside[:max_messages]
-            if not inside:
-                return Taken(0, 0, end, ())
-            ranges = runs_of(offsets[i] for i in inside)
-            start, messages = inside[0], len(inside)
+        inside, end, ranges = messages_between(batch, first, end, max_messages)
+        if not inside:
+            return Taken(0, 0, end, ())
+        start, messages = inside[0], len(inside)
         if messages * 2 >= batch.count or batch is self._last:
             cost = self._whole(batch, first, end, messages, delivery_count)
         else:

@@ -26,12 +26,10 @@ class LiveReader:
     def dropped(self) -> int:
         return self._consumer.dropped
 
-    def offer(self, batch: CachedBatch) -> int:
-        """A batch was published; returns how many of its messages were dropped."""
-        lost = batch.count - self._consumer.queue.offer(batch, all_of(batch))
-        self._consumer.dropped += lost
+    def offer(self, batch: CachedBatch) -> None:
+        """A batch was published; count those of its messages that there is no room for."""
+        self._consumer.dropped += batch.count - self._consumer.queue.offer(batch, all_of(batch))
         self._turns.wake(self)
-        return lost
 
     def grant(self, messages: int, size_bytes: int) -> None:
         self._consumer.credit_messages += messages

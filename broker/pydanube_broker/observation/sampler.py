@@ -293,14 +293,12 @@ class Sampler:
                 number=self.number,
                 taken_at_ms=begun_ms,
                 interval_s=self.options.sample_interval_s,
-                heartbeat=HEARTBEAT,
                 broker=broker,
                 heads=heads,
                 cursors=cursors,
                 consumers=consumers,
                 gone_topics=gone_topics,
                 gone_subscriptions=gone_subscriptions,
-                took_ms=busy * 1000,
                 details={},
             )
             self._hand_out(found)

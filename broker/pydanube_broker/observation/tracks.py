@@ -90,7 +90,7 @@ class CursorTrack:
     """One subscription of one log."""
 
     __slots__ = (
-        "assessed_ms", "cursor_moved_ms", "emitted", "first_ms", "last", "look_at_ms", "rewound", "ring",
+        "cursor_moved_ms", "emitted", "first_ms", "last", "look_at_ms", "rewound", "ring",
         "risen_ms", "settled", "stamp", "subscription_id", "told", "unread_since_ms",
     )  # fmt: skip
 
@@ -106,7 +106,6 @@ class CursorTrack:
         self.rewound: tuple[int, int, int] | None = None  # at, from, to: without an event of its own
         self.risen_ms: dict[str, int] = {}  # when each counter rose last
         self.look_at_ms = 0  # when it is to be assessed again at the latest
-        self.assessed_ms: int | None = None
         self.settled: SettledStatus | None = None
         self.told: object = None  # the settled status and since when, when lists were told of it last
 

@@ -226,7 +226,6 @@ class Observation:
         came_s = min((view.now_ms - one.connected_ms for one in view.consumers), default=0) / 1000
         new = bool(view.consumers) and came_s < self.options.patience_s
         self._note(scope, findings, view.now_ms, without="cursor_stuck" if new else "")
-        cursor.assessed_ms = view.now_ms
         if scope in self._unsettled or cursor.settled.pending:
             cursor.look_at_ms = 0
         else:

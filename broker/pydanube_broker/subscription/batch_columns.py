@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +12,7 @@ from pydanube_core.batch import BROKER_PART_BYTES, BatchView, BrokerPart, read_b
 from pydanube_core.batch.select import Cutter
 
 from pydanube_broker.journal.tail_cache import CachedBatch
+from pydanube_broker.subscription.ranges import runs_of
 
 Buffer = bytes | memoryview
 Ints = npt.NDArray[Any]
@@ -27,6 +29,25 @@ def view_of(batch: CachedBatch) -> BatchView:
     """A view of a stored batch. Its checksum was verified on receipt, or when it was read from the journal."""
     data = producer_bytes(batch)
     return BatchView(data, base_offset=batch.base, part=read_producer_part(data, verify=False))
+
+
+def messages_between(
+    batch: CachedBatch, first: int, end: int, most: int
+) -> tuple[Sequence[int], int, Sequence[tuple[int, int]]]:
+    """Find the messages with first ≤ offset < end, at most `most` (≥ 1) of them.
+
+    Returns:
+        Their indices in the batch, the end of what was looked at, and their offsets as ranges.
+    """
+    if batch.end - batch.base == batch.count:
+        end = min(end, batch.end, first + most)
+        return range(first - batch.base, end - batch.base), end, ((first, end),)
+    offsets = view_of(batch).offsets()
+    inside = [i for i, offset in enumerate(offsets) if first <= offset < end]
+    if len(inside) > most:
+        end = offsets[inside[most]]
+        inside = inside[:most]
+    return inside, end, runs_of(offsets[i] for i in inside)
 
 
 class BatchColumns:

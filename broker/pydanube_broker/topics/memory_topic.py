@@ -29,8 +29,8 @@ from pydanube_broker.wall_clock import append_time
 class LiveSink(Protocol):
     """A plain reader of a non-reliable topic."""
 
-    def offer(self, batch: CachedBatch) -> int:
-        """Take a batch or what there is room for; returns how many messages were dropped."""
+    def offer(self, batch: CachedBatch) -> None:
+        """Take a batch or what there is room for; what is dropped is counted by the reader."""
 
 
 class MemoryTopic(Topic):
@@ -38,7 +38,7 @@ class MemoryTopic(Topic):
 
     stores: ClassVar[bool] = False
 
-    __slots__ = ("dropped_by_readers", "live_readers")
+    __slots__ = ("live_readers",)
 
     def __init__(
         self, name: str, topic_id: int, hub: TopicHub, *, options: Any, limits: Limits, epoch: Epoch
@@ -47,7 +47,6 @@ class MemoryTopic(Topic):
         state.producers.next_id = next(numbers_of(epoch))
         super().__init__(name, state, hub, options=options, limits=limits, epoch=epoch, durability="memory")
         self.live_readers: set[LiveSink] = set()
-        self.dropped_by_readers = 0
 
     # -- write -----------------------------------------------------------------------------------------------
 
@@ -86,7 +85,7 @@ class MemoryTopic(Topic):
         for pump in self.subscriptions.values():
             pump.offer(batch)
         for reader in tuple(self.live_readers):
-            self.dropped_by_readers += reader.offer(batch)
+            reader.offer(batch)
         return Appended(part.first_sequence, part.count, base, time_ms), False
 
     def resume_producer(self, producer_id: int, epoch: int, token: int) -> ProducerSession:

@@ -20,8 +20,6 @@ from pydanube_core.diagnosis.options import DiagnosisOptions
 MOST_OPEN: Final = 10_000
 MOST_CLOSED: Final = 200
 
-_Key = tuple[str, str]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:

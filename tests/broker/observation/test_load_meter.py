@@ -37,14 +37,12 @@ def a_round(at_s: float, heads: list[HeadSample], *, cpu_s: float = 0.0, gone: t
         number=1,
         taken_at_ms=int(at_s * 1000),
         interval_s=1,
-        heartbeat=12,
         broker=broker,
         heads=heads,
         cursors=(),
         consumers=(),
         gone_topics=gone,
         gone_subscriptions=(),
-        took_ms=0,
         details={},
     )
 

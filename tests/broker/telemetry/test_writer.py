@@ -73,9 +73,7 @@ def round_(number: int, *, taken_ms: int | None = None, **changed: Any) -> Round
         number=number,
         taken_at_ms=taken,
         interval_s=5.0,
-        heartbeat=12,
         broker=broker,
-        took_ms=0.1,
         details={},
         **given,
     )

@@ -19,8 +19,7 @@ from pydanube_broker.cluster.records import DispatchStrategy
 from pydanube_broker.delivery.frame_builder import Taken
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.services.official.hot_messages import encode_delivery
-from pydanube_broker.subscription.batch_columns import BatchColumns, view_of
-from pydanube_broker.subscription.ranges import runs_of
+from pydanube_broker.subscription.batch_columns import BatchColumns, messages_between, view_of
 from pydanube_broker.topics.topic import Topic
 
 Ints = npt.NDArray[np.integer[Any]]
@@ -115,19 +114,9 @@ class MessageFrame:
         self.stored_bytes = 0
 
     def add(self, batch: CachedBatch, first: int, end: int, max_messages: int, delivery_count: int) -> Taken:
-        if batch.end - batch.base == batch.count:
-            end = min(end, batch.end, first + max_messages)
-            ranges: Sequence[tuple[int, int]] = ((first, end),)
-            inside: Sequence[int] = range(first - batch.base, end - batch.base)
-        else:
-            offsets = view_of(batch).offsets()
-            inside = [i for i, offset in enumerate(offsets) if first <= offset < end]
-            if len(inside) > max_messages:
-                end = offsets[inside[max_messages]]
-                inside = inside[:max_messages]
-            if not inside:
-                return Taken(0, 0, end, ())
-            ranges = runs_of(offsets[i] for i in inside)
+        inside, end, ranges = messages_between(batch, first, end, max_messages)
+        if not inside:
+            return Taken(0, 0, end, ())
         return Taken(len(inside), self._take(batch, inside), end, ranges)
 
     def add_selected(self, columns: BatchColumns, indices: Sequence[int] | Ints, delivery_count: int) -> int:
