@@ -84,8 +84,8 @@ class AdminCore:
         self._balancer: Balancer
         self._options = options or AdminOptions()
         self._port: ClusterPort | None = None
-        self._audit: AuditLog
-        self._desk: Desk
+        self.audit: AuditLog
+        self.desk: Desk
         self._tidied: anyio.Event | None = None
         self._peers: Peers | None = None
         self._drawing: asyncio.TimerHandle | None = None
@@ -99,11 +99,11 @@ class AdminCore:
         if port.several:
             self._peers = Peers(port, ASKED)
             port = cast("ClusterPort", WidePort(port, self._peers))
-        self._audit = AuditLog(port, self._options.audit_reads)
-        self._desk = Desk(port, self._audit, self._options, self._now_ms, self._parse)
-        self._desk.balancer = self._balancer = Balancer(port, self._balance, noting, now_ms=self._now_ms)
+        self.audit = AuditLog(port, self._options.audit_reads)
+        self.desk = Desk(port, self.audit, self._options, self._now_ms, self._parse)
+        self.desk.balancer = self._balancer = Balancer(port, self._balance, noting, now_ms=self._now_ms)
         self._port = port
-        self._audit.draw_from(lambda: self._recorded(own.take_data_changes()))
+        self.audit.draw_from(lambda: self._recorded(own.take_data_changes()))
         own.watch_data_changes(self._data_changed)
 
     def _recorded(self, taken: DataChangesTaken) -> Iterator[Mapping[str, Any]]:
@@ -111,12 +111,12 @@ class AdminCore:
         named = [(new_id(CALL, self._now_ms()), change) for change in taken.changes]
         for call_id, change in named:
             if change.cursor is not None:
-                self._desk.moves.keep_later(call_id, change)
+                self.desk.moves.keep_later(call_id, change)
         return data_records(named, taken.left_out, lambda: new_id(CALL, self._now_ms()))
 
     def _data_changed(self) -> None:
         """Clients have changed something: soon it is recorded, with what comes meanwhile."""
-        self._drawing = asyncio.get_running_loop().call_later(GATHERED_S, self._audit.draw)
+        self._drawing = asyncio.get_running_loop().call_later(GATHERED_S, self.audit.draw)
 
     def _parse(
         self, operation: str, arguments: bytes | str | Mapping[str, Any], *, plan_token: str = ""
@@ -130,8 +130,8 @@ class AdminCore:
         if self._port is not None:
             if self._drawing is not None:
                 self._drawing.cancel()
-            await self._desk.tasks.aclose()
-            await self._audit.aclose()
+            await self.desk.tasks.aclose()
+            await self.audit.aclose()
         if self._peers is not None:
             await self._peers.aclose()
 
@@ -150,7 +150,7 @@ class AdminCore:
         """Take up what an earlier life left undone; else the first call does."""
         await self._tidy_up()
         if self._port is not None:
-            self._audit.index.wrote(0)
+            self.audit.index.wrote(0)
 
     async def call(
         self,
@@ -225,11 +225,11 @@ class AdminCore:
             principal=principal if proven is None else proven.name,
             principal_type="" if proven is None else proven.type,
             call_id=new_id(CALL, self._now_ms()),
-            desk=self._desk,
-            audit=self._audit,
+            desk=self.desk,
+            audit=self.audit,
             lists=self._lists,
         )
-        self._audit.check_room()
+        self.audit.check_room()
         try:
             check_acting(self._port)
             known = OPERATIONS.get(name)
@@ -243,10 +243,10 @@ class AdminCore:
             call = self._parse(name, arguments, plan_token=plan_token)
         except ClusterError as error:
             entry = Entry.of(context, name, _as_far_as_known(arguments))
-            note_refusal(self._audit, entry, *entry.refused(error))
+            note_refusal(self.audit, entry, *entry.refused(error))
             raise
         if call.detach:
-            return await self._desk.tasks.detached(
+            return await self.desk.tasks.detached(
                 context, call.operation.name, lambda own: self._dispatch(own, call, one_step=one_step)
             )
         return await self._dispatch(context, call, one_step=one_step)
@@ -254,12 +254,12 @@ class AdminCore:
     async def _dispatch(self, context: Context, call: Call, *, one_step: bool) -> BaseModel:
         """Hand a change to the desk, which plans and records it; record and run anything else."""
         if call.operation.planned:
-            return await self._desk.change(context, call, one_step=one_step)
+            return await self.desk.change(context, call, one_step=one_step)
         if call.operation.name == APPLY_PLAN:
             return await call.operation.handler(context, call.request)
         if call.operation.effect is Effect.READ:
             return await run_recorded(context, call)
-        async with self._desk.guards.held(context.call_id, context.call_id):  # says that it is under way
+        async with self.desk.guards.held(context.call_id, context.call_id):  # says that it is under way
             return await run_recorded(context, call)
 
     def note_failed_login(self, address: str, failures: int) -> None:
@@ -276,8 +276,8 @@ class AdminCore:
             time_ms=now_ms,
         )
         with suppress(ClusterError):
-            self._audit.check_room()
-            self._audit.note(*entry.refused(Unauthenticated("wrong credentials")))
+            self.audit.check_room()
+            self.audit.note(*entry.refused(Unauthenticated("wrong credentials")))
 
     async def _tidy_up(self) -> None:
         """Before the first call: say of changes that an earlier life left half-made that they were."""
@@ -288,9 +288,9 @@ class AdminCore:
         self._tidied = anyio.Event()
         before = current_identity.set(OPERATOR)  # what goes on was allowed when it began
         try:
-            await self._desk.tidy_up()
+            await self.desk.tidy_up()
             assert self._port is not None, "attached"
-            await record_let_in(self._port, self._audit)
+            await record_let_in(self._port, self.audit)
         except ClusterError as error:
             _log.warning("admin.not_tidied_up", extra={"error": str(error)})
         finally:

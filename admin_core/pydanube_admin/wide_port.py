@@ -41,12 +41,10 @@ T = TypeVar("T")
 
 _AGAIN_S: Final = 0.05  # between two times that an owner is asked again
 _SOON_S: Final = 0.004  # at first: one that was just chosen opens the topic within milliseconds
-_ON_ITS_WAY_S: Final = (
-    1.0  # how long a list waits for a topic between two owners: longer than most moves take
-)
+ON_ITS_WAY_S: Final = 1.0  # how long a list waits for a topic between two owners: longer than most moves take
 
 
-def _pauses() -> Iterator[float]:
+def growing_pauses() -> Iterator[float]:
     """Seconds between the times that an owner is asked for what it does not have yet."""
     pause_s = _SOON_S
     while True:
@@ -213,7 +211,7 @@ class WidePort:
 
         What takes too long is noted as what its owner does not answer. A call waits once: a list of many asks often.
         """
-        until, pauses = anyio.current_time() + (0.0 if unseen() else _ON_ITS_WAY_S), _pauses()
+        until, pauses = anyio.current_time() + (0.0 if unseen() else ON_ITS_WAY_S), growing_pauses()
         while wanted := await ask(wanted):
             if anyio.current_time() >= until:
                 for each in wanted:
@@ -252,7 +250,7 @@ class WidePort:
 
         Raises `NotOwner`: an owner does not answer, or not of this topic.
         """
-        count, pauses = len(await self._port.owners(topic)), _pauses()
+        count, pauses = len(await self._port.owners(topic)), growing_pauses()
         with anyio.move_on_after(DEADLINE_S):
             while count:
                 found: dict[str, list[Sequence[TopicFacts]]] = {}
@@ -382,7 +380,7 @@ class WidePort:
         While they have not, something is on its way from one to another: they are asked again, and its owner is noted where
         that takes too long.
         """
-        until, pauses = anyio.current_time() + _ON_ITS_WAY_S, _pauses()
+        until, pauses = anyio.current_time() + ON_ITS_WAY_S, growing_pauses()
         while True:
             topic = given.get("topic")
             if topic is None:

@@ -30,16 +30,16 @@ class AdminState:
     """Reads and guarded writes of one tree of the store."""
 
     def __init__(self, store: MetadataStore) -> None:
-        self._store = store
+        self.store = store
 
     async def read(self, key: str) -> StateItem | None:
-        found = await self._store.get(_PREFIX + key)
+        found = await self.store.get(_PREFIX + key)
         return None if found is None else _item(found)
 
     async def list(
         self, prefix: str, *, after: str | None, limit: int, descending: bool
     ) -> Sequence[StateItem]:
-        page = await self._store.range(
+        page = await self.store.range(
             KeyRange.prefix(_PREFIX + prefix),
             limit=limit,
             after=None if after is None else _PREFIX + after,
@@ -53,7 +53,7 @@ class AdminState:
         if not broker_id.isdecimal() or not incarnation.isdecimal():
             return True  # kept by a version that did not say whose it was
         key = incarnation_key(BrokerId(int(broker_id)))
-        found = await self._store.get(key)
+        found = await self.store.get(key)
         return found is None or IncarnationRecord.from_json(found.value, key=key).incarnation > int(
             incarnation
         )
@@ -68,7 +68,7 @@ class AdminState:
             Absent(_PREFIX + key) if revision is None else ModRevision(_PREFIX + key, Revision(revision))
             for key, revision in expected.items()
         ]
-        return await self._store.transact(writes, guards=guards)
+        return await self.store.transact(writes, guards=guards)
 
 
 def _item(found: KeyValue) -> StateItem:

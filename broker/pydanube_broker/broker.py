@@ -103,7 +103,7 @@ class Broker(BrokerParts):
         self._upgrade = upgrade
         self._stack = contextlib.AsyncExitStack()
         self._streams: set[PublishStream | ConsumeStream] = set()
-        self._servers: list[OwnServer] = []
+        self.servers: list[OwnServer] = []
         self.official: OfficialServices  # made on entering
         self.observation: Observation  # the same
         self.port = BrokerPort(self)
@@ -145,7 +145,7 @@ class Broker(BrokerParts):
             "torn_bytes": found.torn_bytes,
             "seconds": round(time.monotonic() - begun, 3),
         }
-        for server in self._servers:
+        for server in self.servers:
             await server.start()
         await self._run_tasks(store)
         told = {"grpc": self.broker_url, "data_dir": str(self.data_dir.path), **self.recovered}
@@ -340,7 +340,7 @@ class Broker(BrokerParts):
             ),
             room,
         )
-        self._servers.append(grpc)
+        self.servers.append(grpc)
         stack.push_async_callback(grpc.stop, 0)
         admin = admin_port(
             self,
@@ -357,7 +357,7 @@ class Broker(BrokerParts):
             ),
             room,
         )
-        self._servers.append(admin)
+        self.servers.append(admin)
         stack.push_async_callback(admin.stop, 0)
         status = status_port(self, self.port, room)
         stack.push_async_callback(status.stop)
@@ -388,7 +388,7 @@ class Broker(BrokerParts):
             for stream in tuple(self._streams):
                 stream.end(error)
             self.official.end(error)
-            await asyncio.gather(*(server.stop(min(1.0, grace_s / 2)) for server in self._servers))
+            await asyncio.gather(*(server.stop(min(1.0, grace_s / 2)) for server in self.servers))
             # what consumers acknowledged while their streams ended
             self.engine.cursors.flush()
             await self._settled()

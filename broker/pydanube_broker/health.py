@@ -45,16 +45,16 @@ class Standstill:
 
     __slots__ = (
         "_error",
-        "_now_ms",
         "_seen_ms",
         "_without_metadata",
         "noticed",
+        "now_ms",
         "number",
         "was_without_metadata",
     )
 
     def __init__(self, now_ms: Callable[[], int], without_metadata: Callable[[], bool]) -> None:
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._seen_ms = now_ms()
         self._without_metadata = without_metadata
         self._error: Unavailable | None = None
@@ -64,7 +64,7 @@ class Standstill:
 
     def look(self) -> Unavailable | None:
         """Return the error that everything is refused with now, if it is; to be called once a second at least."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         gap_ms, self._seen_ms = now_ms - self._seen_ms, now_ms
         if gap_ms > LONGEST_STANDSTILL_MS:
             self.number += 1

@@ -48,7 +48,7 @@ log = logging.getLogger("pydanube.cluster")
 
 HISTORY_S: Final = 3600.0  # of etcd, for watches that lose their connection
 _AGAIN_S: Final = 2.0  # between two questions
-_NOTE_S: Final = 60.0
+NOTE_S: Final = 60.0
 
 
 async def look_after(store: MetadataStore, data_dir: DataDir, health: Health) -> None:
@@ -171,7 +171,7 @@ async def _notice_absence(store: EtcdStore, data_dir: DataDir, health: Health) -
 async def _note_revision(store: EtcdStore, data_dir: DataDir) -> None:
     """Write once a minute into the directory how far it has seen etcd, so that an older one is known after a crash too."""
     while True:
-        await anyio.sleep(_NOTE_S)
+        await anyio.sleep(NOTE_S)
         home = Home.read(data_dir.path)
         seen = store.statistics().revision
         if home is not None and home.revision < seen:

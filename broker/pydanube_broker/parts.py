@@ -119,14 +119,14 @@ class BrokerParts:
     async def look_at_quotas(self) -> None:
         """Take what other brokers have changed of quotas, and see what is stored."""
         await self.registry.quotas.look()
-        await self.registry.quotas.measure(self._stored_of)
+        await self.registry.quotas.measure(self.stored_of)
 
     def stored_bytes(self, topic: Topic) -> tuple[int, int]:
         """What a topic has in the journal, and in the cold tier: what is in both counts there."""
         in_journal = self.journal.stored_bytes(topic.topic_id, topic.state.needed_offset)
         return in_journal, self.tier.object_bytes.get(topic.topic_id, 0)
 
-    async def _stored_of(self, namespace: str) -> int:
+    async def stored_of(self, namespace: str) -> int:
         """What this broker's topics of a namespace have stored."""
         slices, total = Slices(), 0
         for topic in self.registry.topics:

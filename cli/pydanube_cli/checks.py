@@ -72,7 +72,7 @@ def examine(load: Callable[[], Settings], *, admin_url: str, timeout_s: float) -
     else:
         count = len(settings.sources)
         yield Finding(check="config", level=Level.OK, summary=f"{count} settings set, the rest are defaults")
-    yield from _security(settings)
+    yield from security(settings)
     yield from _versions()
     yield from _java()
     running = _running_broker(settings)
@@ -118,7 +118,7 @@ def check_secrets(settings: Settings) -> None:
     web_tokens(settings.auth)
 
 
-def _security(settings: Settings) -> Iterator[Finding]:
+def security(settings: Settings) -> Iterator[Finding]:
     try:
         check_secrets(settings)
     except ClusterError as error:

@@ -131,7 +131,7 @@ async def _serve(
             )
         async with contextlib.AsyncExitStack() as stack:
             if http:
-                broker.http_url = await stack.enter_async_context(_http_face(broker, core.serve_call))
+                broker.http_url = await stack.enter_async_context(http_face(broker, core.serve_call))
             # What the start has made lives as long as the process: a full collection that looks through it each time
             # stops every stream for 30-60 ms.
             gc.collect()
@@ -211,7 +211,7 @@ def _check_ports(settings: Settings, *, http: bool) -> None:
 
 
 @asynccontextmanager
-async def _http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
+async def http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
     """Serve MCP and JSON-RPC, of the entry behind the admin port; yields the URL once it answers."""
     # Here, since `danube broker` needs neither and starts quicker without them.
     from pydanube_admin.http import asked_permission

@@ -281,7 +281,7 @@ def _call(*, operation: Operation, call: Caller | None, common: Common, **given:
     if ways.detach:
         result = _asked(operation, ask, {**arguments, "detach": True}, yes=ways.yes, common=common)
         if result is not None:
-            _show(operation, result, common)
+            show(operation, result, common)
             if not common.as_json:
                 prose(f"to see how far it is: danube tasks get {result['task_id']}")
             return 0
@@ -298,7 +298,7 @@ def _call(*, operation: Operation, call: Caller | None, common: Common, **given:
     if result is None:
         print("nothing was changed", file=sys.stderr)
         return 1
-    _show(operation, result, common)
+    show(operation, result, common)
     if any(result[field] for field in operation.damage):
         return CODES[CorruptObject.code].exit
     holds = operation.condition is None or result[operation.condition] is not False
@@ -462,7 +462,7 @@ def _on_a_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _show(operation: Operation, result: Mapping[str, Any], common: Common) -> None:
+def show(operation: Operation, result: Mapping[str, Any], common: Common) -> None:
     if common.as_json:
         print_json(result)
     elif isinstance(items := result.get("items"), list):

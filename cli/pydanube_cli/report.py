@@ -64,7 +64,7 @@ def lag(*, common: Common, options: ReportOptions) -> int:
     """Report how far each subscription was behind, hour by hour, and which are in trouble."""
     result = _run("lag", common, options)
     if not common.as_json:
-        _say_lag(result)
+        say_lag(result)
     trouble = {name: count for name, count in result["summary"]["statuses"].items() if name in _TROUBLE}
     if options.fail_on and trouble:
         what = ", ".join(f"{count} {name}" for name, count in trouble.items())
@@ -83,7 +83,7 @@ def balance(*, common: Common, options: ReportOptions) -> int:
     result = _run("balance", common, options)
     summary = result["summary"]
     if not common.as_json:
-        _say_balance(result)
+        say_balance(result)
     if options.fail_on and summary["verdict"] != "BALANCED":
         raise ConditionNotMet(
             f"the cluster is {summary['verdict']}: {summary['because']}", verdict=summary["verdict"]
@@ -197,7 +197,7 @@ def _progress() -> Callable[[str, float], None]:
     return show
 
 
-def _say_lag(result: Mapping[str, Any]) -> None:
+def say_lag(result: Mapping[str, Any]) -> None:
     from pydanube_spark.reports.pages.time_texts import age_text
 
     print_table(
@@ -227,7 +227,7 @@ def _say_lag(result: Mapping[str, Any]) -> None:
     _say_files(result)
 
 
-def _say_balance(result: Mapping[str, Any]) -> None:
+def say_balance(result: Mapping[str, Any]) -> None:
     def busiest(row: Mapping[str, Any]) -> str | None:
         # A load is a share only of a capacity that is known: without it brokers are compared, by max ÷ mean.
         resource = row["resources"].get(row["bottleneck"], {})

@@ -42,7 +42,7 @@ from pydanube.wire.transport import copy_of
 
 Payload = bytes | bytearray | memoryview
 
-_LEAVE_S: Final = 5.0  # how long leaving the block by an exception may take
+LEAVE_S: Final = 5.0  # how long leaving the block by an exception may take
 
 assert BATCH_TARGET_BYTES // MESSAGE_OVERHEAD_BYTES <= MAX_BATCH_MESSAGES
 # a message of the largest size, with what columns cost it, still makes a legal batch
@@ -153,7 +153,7 @@ class Producer:
                 await self.flush()
             else:
                 try:
-                    async with asyncio.timeout(_LEAVE_S):
+                    async with asyncio.timeout(LEAVE_S):
                         await self.flush()
                 except (ClusterError, TimeoutError):
                     pass  # the block's own exception is the one to show

@@ -26,8 +26,8 @@ Buffer = bytes | memoryview
 PUBLISH_BATCH_FIELD: Final = 2  # PublishRequest.batch
 CONSUME_DELIVERY_FIELD: Final = 2  # ConsumeResponse.delivery
 
-_FRAME: Final = struct.Struct("<QII")
-_PART: Final = struct.Struct("<QQII")
+FRAME: Final = struct.Struct("<QII")
+PART: Final = struct.Struct("<QQII")
 MAX_PARTS: Final = 65_536
 
 
@@ -86,10 +86,10 @@ def encode_delivery(session: int, parts: Sequence[tuple[int, int, int, Sequence[
         parts: (first offset, end offset, delivery count, buffers of the stored batch); no buffers: the same batch as
             the part before.
     """
-    head = [_FRAME.pack(session, len(parts), 0)]
+    head = [FRAME.pack(session, len(parts), 0)]
     bodies: list[Buffer] = []
     for first, end, count, buffers in parts:
-        head.append(_PART.pack(first, end, count, sum(map(len, buffers))))
+        head.append(PART.pack(first, end, count, sum(map(len, buffers))))
         bodies += buffers
     return write_bytes_field(CONSUME_DELIVERY_FIELD, head + bodies)
 
@@ -101,14 +101,14 @@ def decode_delivery(frame: Buffer) -> tuple[int, list[DeliveryPart]]:
     """
     view = memoryview(frame)
     try:
-        session, count, _ = _FRAME.unpack_from(view)
-        at = _FRAME.size + count * _PART.size
+        session, count, _ = FRAME.unpack_from(view)
+        at = FRAME.size + count * PART.size
         if count > MAX_PARTS or at > len(view):
             raise InvalidArgument("a delivery frame is cut short", field="frame", value=len(view))
         parts: list[DeliveryPart] = []
         batch: Buffer = b""
         for i in range(count):
-            first, end, delivery_count, stored = _PART.unpack_from(view, _FRAME.size + i * _PART.size)
+            first, end, delivery_count, stored = PART.unpack_from(view, FRAME.size + i * PART.size)
             if stored:
                 batch = view[at : at + stored]
                 at += stored

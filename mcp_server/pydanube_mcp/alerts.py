@@ -67,7 +67,7 @@ class AlertWatch:
         self._clusters = clusters
         self.bus = _Bus()
         self.subscribable = {ALERTS_URI}
-        self._sessions: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
+        self.sessions: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
         self._listening = ListenHandler(
             self.bus, max_subscriptions=MAX_LISTENERS, max_buffered_events=MAX_CUES
         )
@@ -107,9 +107,9 @@ class AlertWatch:
         await self._check((uri,))
         # The session object is of this request; what is told later goes over the connection, which lives as long as it.
         connection: Connection = context.session._connection
-        if connection not in self._sessions and len(self._sessions) >= MAX_SUBSCRIBERS:
+        if connection not in self.sessions and len(self.sessions) >= MAX_SUBSCRIBERS:
             raise MCPError(code=INVALID_PARAMS, message=f"{MAX_SUBSCRIBERS} sessions are subscribed already")
-        self._sessions.setdefault(connection, set()).add(uri)
+        self.sessions.setdefault(connection, set()).add(uri)
         return EmptyResult()
 
     async def unsubscribe(
@@ -117,26 +117,26 @@ class AlertWatch:
     ) -> EmptyResult:
         """`resources/unsubscribe`: of what is not subscribed, too."""
         connection: Connection = context.session._connection
-        uris = self._sessions.get(connection, set())
+        uris = self.sessions.get(connection, set())
         uris.discard(str(params.uri))
         if not uris:
-            self._sessions.pop(connection, None)
+            self.sessions.pop(connection, None)
         return EmptyResult()
 
     async def watch(self) -> None:
         current_identity.set(OPERATOR)  # of this task: beside a broker that asks who calls
         before: frozenset[tuple[str, str]] | None = None
         while True:
-            if self.bus.listeners or self._sessions:
-                now = await self._open()
+            if self.bus.listeners or self.sessions:
+                now = await self.open_stream()
                 if now is not None and before is not None and now != before:
-                    await self._tell()
+                    await self.tell()
                 before = before if now is None else now
             else:
                 before = None
             await anyio.sleep(PAUSE_S)
 
-    async def _open(self) -> frozenset[tuple[str, str]] | None:
+    async def open_stream(self) -> frozenset[tuple[str, str]] | None:
         """The open alerts; None where a cluster does not answer, which is no news of its alerts."""
         found = set()
         try:
@@ -147,10 +147,10 @@ class AlertWatch:
             return None
         return frozenset(found)
 
-    async def _tell(self) -> None:
+    async def tell(self) -> None:
         await self.bus.publish(ResourceUpdated(uri=ALERTS_URI))
         async with anyio.create_task_group() as group:
-            for connection, uris in list(self._sessions.items()):
+            for connection, uris in list(self.sessions.items()):
                 if ALERTS_URI in uris:
                     group.start_soon(self._tell_one, connection)
 
@@ -164,4 +164,4 @@ class AlertWatch:
             except (anyio.BrokenResourceError, anyio.ClosedResourceError, MCPError, RuntimeError):
                 pass
         if not taken:
-            self._sessions.pop(connection, None)
+            self.sessions.pop(connection, None)

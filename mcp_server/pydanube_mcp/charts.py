@@ -103,7 +103,7 @@ def draw_chart(chart: Mapping[str, Any]) -> bytes:
     try:
         return png(
             Picture(
-                title=_named(str(chart["topic"]), "a topic"),
+                title=named(str(chart["topic"]), "a topic"),
                 subtitle=f"until {chart['as_of']}",
                 charts=_charts(chart),
                 colours={colour: colour for colour in _COLOURS},
@@ -122,7 +122,7 @@ def _charts(chart: Mapping[str, Any]) -> list[Chart]:
     rates = [Series(name="published", colour=_COLOURS[0], values=chart["publish_rate"])]
     lags = []
     for number, each in enumerate(chart["subscriptions"], start=1):
-        name = _named(str(each["subscription"]), f"subscription {number}")
+        name = named(str(each["subscription"]), f"subscription {number}")
         colour = _COLOURS[number % len(_COLOURS)]
         rates.append(Series(name=f"{name} acknowledged", colour=colour, values=each["acknowledge_rate"]))
         lags.append(Series(name=name, colour=colour, values=each["lag_messages"]))
@@ -132,7 +132,7 @@ def _charts(chart: Mapping[str, Any]) -> list[Chart]:
     ]
 
 
-def _named(name: str, otherwise: str) -> str:
+def named(name: str, otherwise: str) -> str:
     if not is_plain(name):
         return f"{otherwise} (its name: see untrusted)"
     return name if len(name) <= MAX_NAME_CHARS else f"{name[:MAX_NAME_CHARS]}..."

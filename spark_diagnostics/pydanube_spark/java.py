@@ -19,7 +19,7 @@ from pydanube_core.errors import MissingExtra
 
 MIN_JAVA: Final = 17  # what Spark 4 asks for
 _ASK_S: Final = 20.0
-_FOLDERS: Final = ("/usr/lib/jvm", "/Library/Java/JavaVirtualMachines", "/opt/java")
+FOLDERS: Final = ("/usr/lib/jvm", "/Library/Java/JavaVirtualMachines", "/opt/java")
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 
@@ -68,7 +68,7 @@ def _homes(environment: Mapping[str, str]) -> Iterator[Path]:
     on_path = shutil.which("java", path=environment.get("PATH", ""))
     if on_path is not None:
         yield Path(on_path).resolve().parent.parent
-    for folder in map(Path, _FOLDERS):
+    for folder in map(Path, FOLDERS):
         if folder.is_dir():
             for each in sorted(folder.iterdir()):
                 if not each.is_symlink():

@@ -223,7 +223,7 @@ async def test_a_record_far_back_is_found_and_a_page_is_not_empty(cluster: Admin
     entry = {**made[0], "operation": "topics.describe", "call_id": "c" + "0" * 24}
     for name in ("seq", "prev_hash", "hash", "mac", "key_id"):
         entry.pop(name)
-    audit = cluster.core._audit
+    audit = cluster.core.audit
     for _ in range(2 * MAX_LOOKED_AT // 500):
         audit.note(*[entry] * 500)
         await audit.settled()

@@ -38,7 +38,7 @@ async def filled(cluster: Administered, count: int, *, seed: int = 0) -> None:
     entry = dict((await cluster("audit.query", operation="topics.create"))["items"][0])
     for name in ("seq", "prev_hash", "hash", "mac", "key_id"):
         entry.pop(name)
-    audit = cluster.core._audit
+    audit = cluster.core.audit
     for number in range(count):
         rare = number == count // 7
         audit.note(
@@ -91,10 +91,10 @@ async def answers(cluster: Administered) -> list[list[int]]:
 
 async def test_questions_have_the_same_answers_with_and_without_the_index(cluster: Administered) -> None:
     await filled(cluster, 6000)
-    index = cluster.core._audit.index
+    index = cluster.core.audit.index
     assert index.built == 6000 // STRETCH
     before = await answers(cluster)
-    index._stretches.clear()
+    index.stretches.clear()
     assert await answers(cluster) == before
     assert [len(each) for each in before[:7]] == [1, 1, 1, 1, 1, 0, 1]
 
@@ -103,7 +103,7 @@ async def test_what_cannot_be_there_is_not_read(
     cluster: Administered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await filled(cluster, 6000)
-    port, read = cluster.core._audit._port, []
+    port, read = cluster.broker.port, []
     own = type(port).read_audit
 
     async def counted(self: Any, *, start: int, max_messages: int) -> Any:
@@ -120,7 +120,7 @@ async def test_what_cannot_be_there_is_not_read(
 async def test_filters_are_kept_and_those_of_another_log_are_not_used(tmp_path: Path) -> None:
     async with administered(tmp_path / "one") as cluster:
         await filled(cluster, BLOCK * STRETCH + 300)
-        port = cluster.core._audit._port
+        port = cluster.broker.port
         kept = await port.read_state("audit/index/0000000000")
         assert kept is not None
         assert len(kept.value) < 200 * 1024
@@ -150,11 +150,11 @@ async def test_filters_are_kept_and_those_of_another_log_are_not_used(tmp_path: 
             built += 1
             await own(self, stretch)
 
-        own = AuditIndex._build
+        own = AuditIndex.build
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(AuditIndex, "_build", count)
-            cluster.core._audit.index.wrote(0)
-            await cluster.core._audit.index.caught_up()
+            patch.setattr(AuditIndex, "build", count)
+            cluster.core.audit.index.wrote(0)
+            await cluster.core.audit.index.caught_up()
         assert built <= 4  # the block is loaded; what came behind it is built
         assert await answers(cluster) == before
 
@@ -187,7 +187,7 @@ def test_a_filter_never_says_no_wrongly_and_stays_small() -> None:
 
 async def test_records_that_are_none_stop_nothing(cluster: Administered) -> None:
     await filled(cluster, 600)
-    port = cluster.core._audit._port
+    port = cluster.broker.port
     end, _ = await port.open_audit()
     await port.append_audit(
         [
@@ -198,6 +198,6 @@ async def test_records_that_are_none_stop_nothing(cluster: Administered) -> None
         ],
         at=end,
     )
-    cluster.core._audit._head = None
+    cluster.core.audit._head = None
     await filled(cluster, 600, seed=1)
     assert len((await cluster("audit.query", principal="eve"))["items"]) == 2

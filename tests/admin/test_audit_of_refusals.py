@@ -109,7 +109,9 @@ def test_a_read_is_recorded_again_after_a_while_and_others_at_once() -> None:
     assert sampling.takes("ann", "cli", "topics.list", READS_APART_MS)
     for number in range(3 * MOST_ALIKE):
         sampling.takes(f"p{number}", "cli", "topics.list", READS_APART_MS)
-    assert len(sampling._last_ms) == MOST_ALIKE
+    kept = 2 * MOST_ALIKE
+    assert not sampling.takes(f"p{kept}", "cli", "topics.list", READS_APART_MS)
+    assert sampling.takes(f"p{kept - 1}", "cli", "topics.list", READS_APART_MS), "so many are remembered"
 
 
 def test_of_many_refusals_the_first_of_each_second_are_recorded() -> None:

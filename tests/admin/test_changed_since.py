@@ -353,7 +353,7 @@ async def test_a_mark_of_another_start_brings_the_whole_list_and_says_so(fresh: 
 
 async def test_a_mark_that_is_too_old_brings_the_whole_list_and_says_so(fresh: Administered) -> None:
     first = await fresh("topics.list")
-    fresh.broker.hub.changes._most = 1
+    fresh.broker.hub.changes.most = 1
     for name in ("a", "b"):
         await fresh.publish(name, b"x")
     whole = await fresh("topics.list", changed_since=first["mark"])

@@ -108,7 +108,7 @@ class Life:
 
     def kill(self) -> None:
         """As SIGKILL: what it was about to write is not written any more."""
-        for task in list(self.core._desk.tasks._detached):
+        for task in list(self.core.desk.tasks._detached):
             task.cancel()
         self.port.dead = True
 
@@ -154,7 +154,7 @@ async def test_a_detached_call_is_answered_with_its_task_and_its_result_is_kept(
         cluster.go.set()
         done = await life.ended(task["task_id"])
         assert (done["state"], done["result"]) == ("done", VERIFIED)
-        await life.core._audit.settled()
+        await life.core.audit.settled()
         assert (await outcomes(cluster, task["of_call"])) == [("outcome", "allowed")]
 
 
@@ -248,7 +248,7 @@ async def test_killed_and_finished_by_the_next_life_under_the_same_id(
         done = await second.ended(task["task_id"])
         assert (done["state"], done["of_call"]) == ("done", task["of_call"])
         assert len(cluster.begun) == 2
-        await second.core._audit.settled()
+        await second.core.audit.settled()
         assert (await outcomes(cluster, task["of_call"]))[-1] == ("outcome", "allowed")
 
 
@@ -279,7 +279,7 @@ async def test_stopped_in_order_it_is_taken_up_as_well(cluster: SlowCluster) -> 
         await second.core.begin()
         cluster.go.set()
         assert (await second.ended(task["task_id"]))["state"] == "done"
-        await second.core._audit.settled()
+        await second.core.audit.settled()
         assert (await outcomes(cluster, task["of_call"])) == [("call", "allowed"), ("outcome", "allowed")]
 
 

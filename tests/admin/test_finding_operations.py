@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from pydanube_admin.operations.finding import _ranking as ranking
+from pydanube_admin.operations.finding import ranking as ranking
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.wording.ranking import other_language
 

@@ -116,5 +116,5 @@ async def test_bytes_are_what_is_stored_before_and_after_tiering(cluster: Admini
     assert (described["bytes"], described["object_bytes"], described["journal_bytes"]) == (
         item["bytes"], item["object_bytes"], 0,
     )  # fmt: skip
-    assert (await cluster.broker._stored_of("default")) == item["bytes"]
+    assert (await cluster.broker.stored_of("default")) == item["bytes"]
     assert (await cluster("topics.list", changed_since=mark))["items"] == [item]

@@ -84,7 +84,7 @@ async def test_hand_overs_are_deleted_when_nothing_is_on_its_way_and_not_before(
     two_hours_ago = time.time() - 7200
     for each in old:
         os.utime(each, (two_hours_ago, two_hours_ago))
-    monkeypatch.setattr(moves, "_QUIET_LOOKS", 2)
+    monkeypatch.setattr(moves, "QUIET_LOOKS", 2)
     await until(lambda: fragments() == {new})
 
 

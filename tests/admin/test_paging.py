@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_admin.engine.page_tokens import _digest, begin_of, next_token, scope_of
+from pydanube_admin.engine.page_tokens import begin_of, digest_of, next_token, scope_of
 from pydanube_admin.engine.paging import cut, glob
 from pydanube_admin.operations.topics import ListTopicsRequest
 from pydanube_core.errors import PageInvalid
@@ -132,7 +132,7 @@ def test_a_changed_token_is_refused(index: int, character: str) -> None:
 def test_a_key_of_another_shape_under_the_right_digest_is_refused(key: bytes) -> None:
     """The digest is no secret: whoever works one out is answered like anybody else, not with a defect."""
     request = ListTopicsRequest()
-    raw = _digest(key, scope_of("topics.list", request)) + key
+    raw = digest_of(key, scope_of("topics.list", request)) + key
     page = base64.urlsafe_b64encode(raw).decode().rstrip("=")
     if key != b'["a", 1]':  # which is behind "a" in the order, and harmless
         refused(page)

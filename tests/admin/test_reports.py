@@ -52,7 +52,7 @@ async def test_the_process_is_told_where_the_store_is_and_what_the_broker_calls_
         asked.extend(arguments)
         return SAID
 
-    monkeypatch.setattr(reports, "_process", process)
+    monkeypatch.setattr(reports, "run_process", process)
     found = await reports.run_lag_report(context(TIER), ReportRequest(since="2h", topic="o*", rows=2))
     assert asked == [
         "lag",
@@ -75,7 +75,7 @@ async def test_one_report_at_a_time_and_the_next_one_is_told_so(monkeypatch: pyt
         await end.wait()
         return SAID
 
-    monkeypatch.setattr(reports, "_process", process)
+    monkeypatch.setattr(reports, "run_process", process)
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(reports.run_lag_report, context(TIER), ReportRequest())
@@ -83,7 +83,7 @@ async def test_one_report_at_a_time_and_the_next_one_is_told_so(monkeypatch: pyt
             with pytest.raises(LimitReached):
                 await reports.run_balance_report(context(TIER), ReportRequest())
             end.set()
-    assert not reports._running
+    assert not reports.running
 
 
 async def test_what_the_process_fails_with_is_raised_whatever_else_it_prints(
@@ -104,6 +104,6 @@ async def test_what_the_process_fails_with_is_raised_whatever_else_it_prints(
 async def test_without_spark_or_a_store_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidArgument):
         await reports.run_lag_report(context({"enabled": False, "reason": "off"}), ReportRequest())
-    monkeypatch.setattr(reports, "_NEEDED", ("no_such_module",))
+    monkeypatch.setattr(reports, "NEEDED", ("no_such_module",))
     with pytest.raises(MissingExtra):
         await reports.run_lag_report(context(TIER), ReportRequest())

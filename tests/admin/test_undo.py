@@ -286,7 +286,7 @@ async def test_a_cursor_of_thousands_of_holes_is_put_back(tmp_path_factory: pyte
     later = AdminOptions(undo_grace_ms=1)
     async with administered(folder, options=later) as cluster:
         assert await images(cluster) >= 1
-        desk = cluster.core._desk
+        desk = cluster.core.desk
         await desk.changes.sweep(1 << 60)
         assert await images(cluster) == 0
 
@@ -392,14 +392,14 @@ async def test_an_undo_that_the_disk_stopped_half_way_serves_what_is_back_and_go
     registry = cluster.broker.registry
     before = await cluster.payloads("clicks")
     deleted = await cluster.apply("topics.delete", topic="clicks")
-    restore = registry.catalog._restore_topic
+    restore = registry.catalog.restore_topic
 
     async def until_full(tombstone: TopicTombstone) -> TopicRecord:
         if registry.catalog.index.partitions(TopicName.parse("clicks")):
             raise DiskFull("no room")
         return await restore(tombstone)
 
-    monkeypatch.setattr(registry.catalog, "_restore_topic", until_full)
+    monkeypatch.setattr(registry.catalog, "restore_topic", until_full)
     refused = await cluster.refused("changes.undo", call_id=deleted["call_id"])
     assert refused.code == "DISK_FULL"
     (part,) = registry.catalog.index.partitions(TopicName.parse("clicks"))

@@ -77,4 +77,4 @@ async def test_a_connection_that_ends_leaves_its_place_to_another(tmp_path: Path
                 client.producer("/default/t") as producer,
             ):
                 await producer.send(b"%d" % n)
-        await until(lambda: not locked.broker._servers[0]._of)
+        await until(lambda: not locked.broker.servers[0].by_address)

@@ -24,7 +24,7 @@ from pydanube_broker.rpc.caller import Peer
 from pydanube_broker.security import http_identity
 from pydanube_broker.serving import rights_watch
 from pydanube_broker.settings_load import load_settings
-from pydanube_cli.composition import _http_face, administered
+from pydanube_cli.composition import administered, http_face
 from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.ops_call import call_request
@@ -71,7 +71,7 @@ async def locked_broker(path: Path, **more: object) -> AsyncIterator[Locked]:
     settings = load_settings(None, {}, values)
     async with (
         administered(settings) as (broker, core),
-        _http_face(broker, core.serve_call) as http,
+        http_face(broker, core.serve_call) as http,
     ):
         yield Locked(broker, http, {})
 

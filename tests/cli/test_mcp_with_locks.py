@@ -84,14 +84,14 @@ async def test_alerts_are_watched_for_whoever_may_see_them_and_nobody_else(
     """The watch asked as nobody: no alert was ever pushed, and each second had a refusal in the audit."""
     answers: list[frozenset[tuple[str, str]] | None] = []
     asked = anyio.Event()
-    ask = AlertWatch._open
+    ask = AlertWatch.open_stream
 
     async def noting(watch: AlertWatch) -> frozenset[tuple[str, str]] | None:
         answers.append(await ask(watch))
         asked.set()
         return answers[-1]
 
-    monkeypatch.setattr(AlertWatch, "_open", noting)
+    monkeypatch.setattr(AlertWatch, "open_stream", noting)
     async with AsyncExitStack() as stack:
         app = await with_session(locked, "app", stack)
         refused = (await app.ask("resources/subscribe", {"uri": ALERTS_URI})).text

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydanube.facts import OffsetRange, SendSummary
 from pydanube_cli.command import Common
-from pydanube_cli.messages.produce import Tally, _Job, _send, _show
+from pydanube_cli.messages.produce import Job, Tally, send_all, show
 from pydanube_core.errors import DiskFull
 
 COMMON: Any = {
@@ -41,13 +41,13 @@ class FailsAtTheSecond:
 
 @pytest.mark.parametrize("of_the_second", [0, 4])
 async def test_a_failure_says_bytes_and_where(of_the_second: int, capsys: Any) -> None:
-    job = _Job(
+    job = Job(
         topic="/default/t", source=None, total_bytes=None, key=None, attributes={}, rate=None, producer={}
     )
     tally, producer = Tally(topic=job.topic), FailsAtTheSecond(of_the_second)
-    await _send(producer, [b"abc"] * 10, job, tally)
+    await send_all(producer, [b"abc"] * 10, job, tally)
     with pytest.raises(DiskFull):
-        await _send(producer, [b"de"] * 6, job, tally)
+        await send_all(producer, [b"de"] * 6, job, tally)
     result = tally.result()
     assert (result["sent"], result["acknowledged"], result["failed"]) == (
         16,
@@ -57,7 +57,7 @@ async def test_a_failure_says_bytes_and_where(of_the_second: int, capsys: Any) -
     assert result["bytes"] == 30 + 2 * of_the_second
     assert result["failed_within"] == {"first": 11, "last": 16}
     assert result["ranges"] == [{"partition": 0, "first_offset": 0, "last_offset": 9 + of_the_second}]
-    _show(tally, Common(**COMMON))
+    show(tally, Common(**COMMON))
     shown = capsys.readouterr()
     assert f"{30 + 2 * of_the_second} B" in shown.out
     assert "it failed within messages 11 to 16 of the input; all before are stored" in shown.err

@@ -141,14 +141,14 @@ async def test_when_a_token_was_used_last_is_written_seldom_and_brings_nothing_b
 
         assert await used() == {token_id: None, other: None}
         await locked.code("app", "topics.list", {})
-        await locks._last_used.write()
+        await locks.last_used.write()
         first = await used()
         assert (first[token_id] is not None, first[other]) == (True, None)
         await locked.code("app", "topics.list", {})
-        await locks._last_used.write()
+        await locks.last_used.write()
         assert await used() == first  # not ten minutes yet
         await locked.code("other", "topics.list", {})
         await operator(locked, "tokens.revoke", token_id=other)
-        await locks._last_used.write()
+        await locks.last_used.write()
         assert set(await used()) == {token_id}
         assert set(locks.book.tokens) == {token_id}

@@ -6,7 +6,7 @@ import pytest
 from pydanube_admin.registry import OPERATIONS
 from pydanube_cli.answers import row_of
 from pydanube_cli.command import Common
-from pydanube_cli.operations import COLUMNS, _show
+from pydanube_cli.operations import COLUMNS, show
 from pydanube_cli.render import print_table
 
 MESSAGE = {
@@ -64,7 +64,7 @@ def test_a_list_says_whose_part_is_not_in_it(
         as_json=False, timeout_s=1.0, timeout_given=False, broker=None, admin=None, principal=None
     )
     silent = {"broker_id": "7", "why": "it is not registered, and 3 topics wait for it\x1b[2J"}
-    _show(OPERATIONS["topics.list"], {"items": items, "not_seen": [silent]}, common)
+    show(OPERATIONS["topics.list"], {"items": items, "not_seen": [silent]}, common)
     said = capsys.readouterr().err
     assert "not listed is what broker 7 has: it is not registered, and 3 topics wait for it" in said
     assert "\x1b" not in said
@@ -74,5 +74,5 @@ def test_an_empty_list_says_why_it_is_empty(capsys: pytest.CaptureFixture[str]) 
     common = Common(
         as_json=False, timeout_s=1.0, timeout_given=False, broker=None, admin=None, principal=None
     )
-    _show(OPERATIONS["messages.peek"], {"items": [], "items_reason": "nothing is behind offset 5"}, common)
+    show(OPERATIONS["messages.peek"], {"items": [], "items_reason": "nothing is behind offset 5"}, common)
     assert capsys.readouterr().err == "no messages found: nothing is behind offset 5\n"

@@ -16,7 +16,7 @@ from pydanube_broker.admin_state import AdminState
 from pydanube_broker.data_dir import DataDir
 from pydanube_broker.settings_load import load_settings
 from pydanube_broker.settings_values import SECURITY_FILE
-from pydanube_cli.checks import _security
+from pydanube_cli.checks import security
 from pydanube_cli.composition import administered
 from pydanube_cli.fitness import Level
 from pydanube_cli.main import run
@@ -75,7 +75,7 @@ async def test_init_turns_the_locks_on_and_off_takes_them_back(
             settings_of(data, **{"server.host": "0.0.0.0", **more}).check_startable()
     assert settings_of(data).admin.compat_destructive is False
     assert (data / SECURITY_FILE).stat().st_mode & 0o777 == 0o600
-    assert [each.level for each in _security(settings_of(data))] == [Level.OK]  # 0700, see below
+    assert [each.level for each in security(settings_of(data))] == [Level.OK]  # 0700, see below
     assert made["token"] not in (data / SECURITY_FILE).read_text()
 
     code, refused = await command(capsys, "off", "--data-dir", data)
@@ -89,9 +89,9 @@ def test_a_data_directory_that_others_may_read_is_said(data: Path) -> None:
     data.mkdir(0o700)
     for mode, level in ((0o700, Level.OK), (0o750, Level.WARNING), (0o704, Level.WARNING)):
         data.chmod(mode)
-        [found] = _security(settings_of(data, **{"auth.mode": "required"}))
+        [found] = security(settings_of(data, **{"auth.mode": "required"}))
         assert (found.level, f"chmod 700 {data}" in str(found.remedy)) == (level, level is Level.WARNING)
-    assert [each.level for each in _security(settings_of(data))] == [
+    assert [each.level for each in security(settings_of(data))] == [
         Level.OK
     ]  # whoever reaches the ports reads all
 

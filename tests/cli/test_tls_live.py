@@ -21,7 +21,7 @@ from pydanube.wire.tls import tls_failure
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings_load import load_settings
 from pydanube_cli.certificates import CertificateFolder
-from pydanube_cli.composition import _http_face, administered
+from pydanube_cli.composition import administered, http_face
 from pydanube_cli.main import run
 from pydanube_core.errors import AlreadyExists, InvalidArgument, Unavailable
 
@@ -57,7 +57,7 @@ async def broker_with(folder: CertificateFolder | None, **more: object) -> Async
     settings = load_settings(None, {}, values)
     async with (
         administered(settings) as (broker, core),
-        _http_face(broker, core.serve_call) as url,
+        http_face(broker, core.serve_call) as url,
     ):
         yield broker, url
 

@@ -291,7 +291,7 @@ async def test_send_many_says_what_was_acknowledged_when_it_fails(memory: InMemo
 async def test_leaving_by_an_exception_does_not_wait_for_ever(
     memory: InMemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producer_module, "_LEAVE_S", 0.05)
+    monkeypatch.setattr(producer_module, "LEAVE_S", 0.05)
     async with memory.connect() as client:
         handles = []
 

@@ -21,7 +21,7 @@ from pydanube_core.batch.layout import (
 )
 from pydanube_core.batch.select import key_slots
 from pydanube_core.batch.validate import validate_batch
-from pydanube_core.frames import _FRAME, _PART, decode_delivery, encode_delivery
+from pydanube_core.frames import FRAME, PART, decode_delivery, encode_delivery
 from pydanube_core.generated import danube_stream_pb2 as pb
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data-formats.md").read_text(encoding="utf-8")
@@ -61,8 +61,8 @@ def dump(title: str) -> bytes:
     [
         ("Broker part", BROKER_PART),
         ("Producer part", PRODUCER_PART),
-        ("Frame head", _FRAME),
-        ("Frame part", _PART),
+        ("Frame head", FRAME),
+        ("Frame part", PART),
         ("Fragment header", FILE_HEADER),
         ("Section header", SECTION_HEADER),
     ],

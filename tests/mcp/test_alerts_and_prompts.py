@@ -103,12 +103,12 @@ async def test_a_session_that_reads_nothing_keeps_no_other_waiting(monkeypatch: 
     async with build_server("http://127.0.0.1:1") as server:
         sessions: list[Any] = [Session("deaf"), Session("listening")]
         for session in sessions:
-            server.alerts._sessions[session] = {"danube://alerts"}
+            server.alerts.sessions[session] = {"danube://alerts"}
         with anyio.fail_after(10):
-            await server.alerts._tell()
+            await server.alerts.tell()
             assert told == ["listening"]
-            assert list(server.alerts._sessions) == sessions[1:]
-            await server.alerts._tell()
+            assert list(server.alerts.sessions) == sessions[1:]
+            await server.alerts.tell()
         assert told == ["listening"] * 2
 
 

@@ -31,7 +31,7 @@ async def state_of(cluster: Administered, *, plans: bool) -> dict[str, Any]:
     leaves behind.
     """
     found: dict[str, Any] = {}
-    store = cluster.broker.admin_state._store
+    store = cluster.broker.admin_state.store
     after = None
     while True:
         page = await store.range(KeyRange.prefix("/"), after=after)

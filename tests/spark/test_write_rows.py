@@ -15,7 +15,7 @@ from pydanube.sending.columns import encode_keys
 from pydanube.testing import InMemoryCluster
 from pydanube_core.errors import InvalidArgument
 from pydanube_spark.sources.options import TopicOptions
-from pydanube_spark.sources.writer import _OneTopic, _store, check_columns
+from pydanube_spark.sources.writer import OneTopic, _store, check_columns
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 
@@ -86,14 +86,14 @@ def test_two_tries_together_send_every_row_once_in_the_order_of_each_partition(
     first = Topic(partitions)
     first.fails_after = stopped_after
     with contextlib.suppress(InterruptedError):
-        _OneTopic(first).store(batch(rows))
+        OneTopic(first).store(batch(rows))
     stored = tuple(sum(one == partition for one, _ in first.sent) for partition in range(partitions))
     second = Topic(partitions, stored)
-    again = _OneTopic(second)
+    again = OneTopic(second)
     for at in range(0, len(rows), cut):  # Spark may hand the rows over in other batches
         again.store(batch(rows[at : at + cut]))
     whole = Topic(partitions)
-    _OneTopic(whole).store(batch(rows))
+    OneTopic(whole).store(batch(rows))
     for partition in range(partitions):
         assert [payload for one, payload in first.sent + second.sent if one == partition] == [
             payload for one, payload in whole.sent if one == partition
@@ -103,7 +103,7 @@ def test_two_tries_together_send_every_row_once_in_the_order_of_each_partition(
 
 def test_a_row_without_payload_is_refused() -> None:
     with pytest.raises(InvalidArgument):
-        _OneTopic(Topic(1)).store(pa.RecordBatch.from_pydict({"payload": pa.array([None], pa.binary())}))
+        OneTopic(Topic(1)).store(pa.RecordBatch.from_pydict({"payload": pa.array([None], pa.binary())}))
 
 
 @pytest.mark.parametrize(

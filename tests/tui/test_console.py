@@ -372,10 +372,10 @@ async def test_a_session_that_nobody_uses_ends(cluster: Administered) -> None:
         for used in (lambda: press("x"), lambda: press("escape"), lambda: press("down")):
             time[0] += 59
             await used()
-            app._tick()
+            app.tick()
             assert not app._exit
         time[0] += 61
-        app._tick()
+        app.tick()
         assert app._exit
 
 
@@ -408,7 +408,7 @@ async def test_a_refusal_is_told_to_its_end(cluster: Administered) -> None:
 async def test_a_tick_finds_no_screen_after_the_end(cluster: Administered, gone: str) -> None:
     async with opened(cluster, "topics") as (app, _):
         await app.screen.query(gone).remove()
-        app._tick()
+        app.tick()
         app.draw()
 
 

@@ -152,7 +152,7 @@ class Board(App[None]):
         self.theme = self.look.theme.name
         self.look.dress(self.grid)
         self.grid.focus()
-        self.set_interval(1.0, self._tick)
+        self.set_interval(1.0, self.tick)
         self.open_view(fresh=True)
         self.run_worker(self._know_rights(), group="rights", exclusive=True)
 
@@ -373,7 +373,7 @@ class Board(App[None]):
         self._counts = f"{selectable:,}" if selectable == whole else f"{selectable:,} of {whole:,}"
         self.bars()
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
         """Once a second: how old the data is; and the end of a session that nobody uses."""
         now = self.options.now()
         if self.options.idle_s is not None and now - self.last_used > self.options.idle_s:

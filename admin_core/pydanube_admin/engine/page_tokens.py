@@ -54,7 +54,7 @@ def scope_of(operation: str, request: ListRequest, *, but: frozenset[str] = froz
 def seal(key: Key, scope: bytes) -> str:
     """The text of a key, for `opened` with the same scope."""
     body = json.dumps(key).encode()
-    return base64.urlsafe_b64encode(_digest(body, scope) + body).decode().rstrip("=")
+    return base64.urlsafe_b64encode(digest_of(body, scope) + body).decode().rstrip("=")
 
 
 def opened(token: str, scope: bytes) -> Key:
@@ -64,7 +64,7 @@ def opened(token: str, scope: bytes) -> Key:
     except (binascii.Error, ValueError):
         raw = b""
     digest, body = raw[:_DIGEST_BYTES], raw[_DIGEST_BYTES:]
-    if not body or digest != _digest(body, scope):
+    if not body or digest != digest_of(body, scope):
         raise invalid_page(token)
     try:
         key = json.loads(body)
@@ -85,5 +85,5 @@ def invalid_page(token: str) -> PageInvalid:
     )
 
 
-def _digest(body: bytes, scope: bytes) -> bytes:
+def digest_of(body: bytes, scope: bytes) -> bytes:
     return hashlib.blake2b(scope + b"\0" + body, digest_size=_DIGEST_BYTES, person=b"pydanube page").digest()

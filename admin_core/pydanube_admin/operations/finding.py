@@ -81,7 +81,7 @@ async def find_operations(context: Context, request: FindRequest) -> FoundOperat
     if not request.query.strip():
         return _found(every()[: request.limit])
     # Made once, which takes tenths of a second
-    meant = (await anyio.to_thread.run_sync(_ranking)).rank(request.query)
+    meant = (await anyio.to_thread.run_sync(ranking)).rank(request.query)
     nearest = meant.absent.nearest if meant.absent is not None else meant.operations
     if other_language(request.query):
         return _none("Operations are found by English words: ask in English.", nearest)
@@ -121,7 +121,7 @@ def _none(because: str, nearest: Sequence[str]) -> FoundOperations:
 
 
 @cache
-def _ranking() -> Ranking:
+def ranking() -> Ranking:
     return Ranking(
         {
             each.name: (

@@ -24,7 +24,7 @@ from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.models import Effect, Request, Result
 from pydanube_admin.engine.operation import Example, operation
 
-_NEEDED: Final = ("numpy", "pyarrow")
+NEEDED: Final = ("numpy", "pyarrow")
 _NOISE_LINES: Final = 20
 _LINE_BYTES: Final = 16 << 20
 #: settings that decide a status → option of the report's program
@@ -35,7 +35,7 @@ _RULES: Final = {
     "diagnosis.open_after": "open-after",
     "diagnosis.close_after": "close-after",
 }
-_running: set[str] = set()
+running: set[str] = set()
 Progress = Callable[[float, str], None]  # the share that is done, what is being done
 
 
@@ -115,16 +115,16 @@ async def run_traffic_report(context: Context, request: ReportRequest) -> Report
 
 
 async def _run(report: str, context: Context, request: ReportRequest) -> ReportResult:
-    for module in _NEEDED:
+    for module in NEEDED:
         if find_spec(module) is None:
             raise MissingExtra(
                 f"reports read Parquet, and {module} is not installed beside the broker: {install_command('spark')}",
                 extra="spark",
                 module=module,
             )
-    if _running:
+    if running:
         raise LimitReached(
-            f"the {next(iter(_running))} report is being made: ask again when it is done", retry_after_ms=5000
+            f"the {next(iter(running))} report is being made: ask again when it is done", retry_after_ms=5000
         )
     tier = (await context.port.status()).tier
     if not tier.get("enabled"):
@@ -145,14 +145,14 @@ async def _run(report: str, context: Context, request: ReportRequest) -> ReportR
         **store,
         **{_RULES[each.name]: each.value for each in await context.port.settings() if each.name in _RULES},
     }
-    _running.add(report)
+    running.add(report)
     try:
-        said = await _process(
+        said = await run_process(
             [report, *(f"--{name}={value}" for name, value in given.items() if value is not None)],
             lambda share, doing: context.desk.tasks.tell(context.call_id, _work(report, share, doing)),
         )
     finally:
-        _running.discard(report)
+        running.discard(report)
     rows = said["rows"][::-1] if report == "balance" else said["rows"]
     return ReportResult.model_validate({**said, "rows": rows[: request.rows], "rows_total": len(rows)})
 
@@ -169,7 +169,7 @@ def _work(report: str, share: float, doing: str) -> dict[str, Any]:
     }
 
 
-async def _process(arguments: list[str], progress: Progress = lambda share, doing: None) -> dict[str, Any]:
+async def run_process(arguments: list[str], progress: Progress = lambda share, doing: None) -> dict[str, Any]:
     """The result of `pydanube_spark.reports.main`; raises what it raised."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pydanube_spark.reports.main", *arguments),

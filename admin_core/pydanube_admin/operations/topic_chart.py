@@ -75,19 +75,19 @@ async def chart_topic(context: Context, request: ChartTopicRequest) -> TopicChar
             ],
         )
     history = await context.port.topic_history(topic.own.topic, request.subscription, most=MOST_SUBSCRIPTIONS)
-    chosen = _thinned(len(history.times_ms))
+    chosen = thinned(len(history.times_ms))
     times = [history.times_ms[i] for i in chosen]
     now_ms = times[-1]
     return TopicChart(
         topic=topic.own.topic,
         as_of=format_time(now_ms),
         age_s=[round((now_ms - time) / 1000, 1) for time in times],
-        publish_rate=_rates(times, [history.published[i] for i in chosen]),
+        publish_rate=rates_of(times, [history.published[i] for i in chosen]),
         subscriptions=[
             ChartedSubscription(
                 subscription=name,
                 lag_messages=[each.lag_messages[i] for i in chosen],
-                acknowledge_rate=_rates(times, [each.acknowledged[i] for i in chosen]),
+                acknowledge_rate=rates_of(times, [each.acknowledged[i] for i in chosen]),
             )
             for name, each in history.cursors.items()
         ],
@@ -95,13 +95,13 @@ async def chart_topic(context: Context, request: ChartTopicRequest) -> TopicChar
     )
 
 
-def _thinned(count: int) -> list[int]:
+def thinned(count: int) -> list[int]:
     """Indices of at most `MOST_POINTS` of so many moments, evenly, with the last."""
     step = -(-count // MOST_POINTS)
     return list(range((count - 1) % step, count, step))
 
 
-def _rates(times_ms: Sequence[int], totals: Sequence[int | None]) -> list[float | None]:
+def rates_of(times_ms: Sequence[int], totals: Sequence[int | None]) -> list[float | None]:
     """Messages a second up to each moment since the one before; the first has none."""
     rates: list[float | None] = [None]
     for i in range(1, len(times_ms)):

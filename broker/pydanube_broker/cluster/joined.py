@@ -44,7 +44,7 @@ from pydanube_broker.cluster.topic_catalog import TopicCatalog
 log = logging.getLogger("pydanube.cluster")
 
 LEASE_MS: Final = 10_000
-_SWEEP_S: Final = 2.0  # between two looks of the leader; what it acts on stood like that in two of them
+SWEEP_S: Final = 2.0  # between two looks of the leader; what it acts on stood like that in two of them
 _AGAIN_S: Final = 1.0  # after the store did not answer
 _ASSIGNMENTS_AT_ONCE: Final = 500  # of one sweep
 
@@ -386,7 +386,7 @@ class JoinedBroker:
                         before, swept = await self._sweep(election, before), changed
                 except ClusterError as error:  # the next look is near
                     log.warning("sweep_failed", extra={"code": error.code})
-                await anyio.sleep(_SWEEP_S)
+                await anyio.sleep(SWEEP_S)
 
     async def _sweep(self, election: Election, before: set[TopicId]) -> set[TopicId]:
         """Give owners to topics that had none to serve them at the last look either; returns those that have none now."""

@@ -285,10 +285,10 @@ class Tombstones(RegistryWriter):
                 async with self._coming_back(call_id, key, TopicNotFound):
                     return await self._restore_partitioned(parent, call_id)
         for topic in mine:
-            return [await self._retry(self._restore_topic, topic)]
+            return [await self._retry(self.restore_topic, topic)]
         raise not_kept(TopicNotFound, call_id)
 
-    async def _restore_topic(self, tombstone: TopicTombstone) -> TopicRecord:
+    async def restore_topic(self, tombstone: TopicTombstone) -> TopicRecord:
         topic_id, name = TopicId(tombstone.topic_id), TopicName.parse(tombstone.name)
         key, tombstone_key = keys.topic_key(name), keys.topic_tombstone_key(topic_id)
         if topic_id not in self.restorable_topics or self._verdicts.get(tombstone.call_id) is False:
@@ -347,7 +347,7 @@ class Tombstones(RegistryWriter):
             if self._verdicts.get(part.call_id) is False:
                 continue  # of an earlier deletion, whose grace has ended
             if self.index.find_topic(TopicName.parse(part.name)) is None:
-                await self._retry(self._restore_topic, part)
+                await self._retry(self.restore_topic, part)
             else:
                 stranded.append(part)
         spec = replace(parent.spec, stage=Stage.READY)

@@ -127,7 +127,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         """
         wanted = settings or TopicSettings()
         if partitions:
-            await self._retry(self._begin_partitioned, topic, partitions, wanted)
+            await self._retry(self.begin_partitioned, topic, partitions, wanted)
             return await self._retry(self._finish_creation, topic)
         if topic.partition is not None:
             made = await self._retry(self._create_partition, topic, wanted)
@@ -319,7 +319,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         guards = [ModRevision(key, former.revision), ModRevision(parent_key, parent.revision)]
         await self._change([*_deletion(former), Put(parent_key, spec.to_json())], guards)
 
-    async def _begin_partitioned(self, topic: TopicName, partitions: int, settings: TopicSettings) -> None:
+    async def begin_partitioned(self, topic: TopicName, partitions: int, settings: TopicSettings) -> None:
         self.index.check_topic_is_free(topic, partitions=partitions, settings=settings)
         if self.index.partitioned(topic) is None:
             key = keys.partitioned_key(topic)

@@ -10,8 +10,8 @@ from typing import Final
 
 from pydanube_broker.journal.sync_program import full_sync, rename_new
 
-_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
-_HAS_PWRITEV: Final = hasattr(os, "pwritev")  # macOS before 11 has none
+NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
+HAS_PWRITEV: Final = hasattr(os, "pwritev")  # macOS before 11 has none
 Buffer = bytes | bytearray | memoryview
 
 
@@ -36,7 +36,7 @@ class Disk:
     def pwritev(self, fd: int, buffers: Sequence[Buffer], at: int) -> None:
         """Write all of the buffers (at most IOV_MAX of them)."""
         total = sum(map(len, buffers))
-        done = os.pwritev(fd, buffers, at) if _HAS_PWRITEV else 0
+        done = os.pwritev(fd, buffers, at) if HAS_PWRITEV else 0
         if done < total:  # a signal, or a disk that is running full: the rest decides which
             rest = memoryview(b"".join(buffers))
             while done < total:
@@ -58,11 +58,11 @@ class Disk:
 
     def pread_cached(self, fd: int, count: int, at: int) -> bytes | None:
         """As `pread`, but None where the kernel would have to ask the disk."""
-        if not _NOWAIT:
+        if not NOWAIT:
             return os.pread(fd, count, at)
         buffer = bytearray(count)
         try:
-            got = os.preadv(fd, [buffer], at, _NOWAIT)
+            got = os.preadv(fd, [buffer], at, NOWAIT)
         except OSError as error:
             if error.errno == errno.EAGAIN:
                 return None

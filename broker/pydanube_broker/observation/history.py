@@ -52,8 +52,10 @@ async def history_of(
             lags.append([None if state is None else state.lag_messages for state in states])
             acknowledged.append([None if state is None else state.acknowledged for state in states])
         if lags:  # else it was deleted while others had their turn
-            cursors[name] = CursorHistory(lag_messages=_sum(lags), acknowledged=_sum(acknowledged))
-    return TopicHistory(times_ms=[*times, now], published=_sum(published), cursors=cursors, more_cursors=more)
+            cursors[name] = CursorHistory(lag_messages=sum_of(lags), acknowledged=sum_of(acknowledged))
+    return TopicHistory(
+        times_ms=[*times, now], published=sum_of(published), cursors=cursors, more_cursors=more
+    )
 
 
 def _furthest_behind(logs: Sequence[Topic], subscription: str | None, most: int) -> tuple[list[str], int]:
@@ -67,7 +69,7 @@ def _furthest_behind(logs: Sequence[Topic], subscription: str | None, most: int)
     return worst[:most], max(0, len(worst) - most)
 
 
-def _sum(series: Sequence[Series]) -> Series:
+def sum_of(series: Sequence[Series]) -> Series:
     """Moment by moment; not known where one of them is not."""
     summed: Series = []
     for values in zip(*series, strict=True):

@@ -104,8 +104,8 @@ class OwnServer:
         self._listener = listen(host, port, flag=flag)
         self.port: int = self._listener.getsockname()[1]
         self._servers: list[asyncio.Server | TlsDoor] = []
-        self._connections: set[OwnConnection] = set()
-        self._of: Counter[str] = Counter()  # of them, by the address they come from
+        self.open_connections: set[OwnConnection] = set()
+        self.by_address: Counter[str] = Counter()  # of them, by the address they come from
         self._woken: list[OwnConnection] = []
         self._later: dict[float, set[OwnConnection]] = {}  # to be flushed, by how long that waits
         self._timer: asyncio.TimerHandle | None = None
@@ -146,14 +146,14 @@ class OwnServer:
                 server.close()
             if not self._servers:
                 self._listener.close()
-            for connection in tuple(self._connections):
+            for connection in tuple(self.open_connections):
                 connection.http.announce_end()
                 connection.flush()
-        if self._connections and grace_s:
+        if self.open_connections and grace_s:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace_s):
                     await self._empty.wait()
-        for connection in tuple(self._connections):
+        for connection in tuple(self.open_connections):
             connection.end_calls()
             connection.close("stopped")
         await asyncio.sleep(0)  # closed transports tell their connections in the next turn
@@ -167,10 +167,10 @@ class OwnServer:
     def admit(self, connection: OwnConnection) -> bool:
         """Whether one more is taken."""
         host = connection.peer.host
-        if self._of[host] >= self.times.of_address and not connection.peer.local:
+        if self.by_address[host] >= self.times.of_address and not connection.peer.local:
             self.closed[TOO_MANY_OF_ADDRESS] += 1
             return False
-        if self._stopping or len(self._connections) >= self.times.connections:
+        if self._stopping or len(self.open_connections) >= self.times.connections:
             self.closed["too_many_connections"] += 1
             leaving = None if self._stopping else self._first_to_go()
             if leaving is None:
@@ -178,8 +178,8 @@ class OwnServer:
             leaving.http.leave("too_many_connections")
             leaving.close("too_many_connections")  # its client comes back when it has something to say
             self._forget(leaving)
-        self._connections.add(connection)
-        self._of[host] += 1
+        self.open_connections.add(connection)
+        self.by_address[host] += 1
         self._counted["opened"] += 1
         self._empty.clear()
         return True
@@ -188,8 +188,8 @@ class OwnServer:
         """Of those that nobody has vouched for, or else of those that are idle: one of the address that has most of them, and
         of these that which has said nothing for longest. None: all are at work for somebody who is known."""
         for given in (
-            [each for each in self._connections if self.keeper is not None and not each.known],
-            [each for each in self._connections if each.idle],
+            [each for each in self.open_connections if self.keeper is not None and not each.known],
+            [each for each in self.open_connections if each.idle],
         ):
             if given:
                 of = Counter(each.peer.host for each in given)
@@ -204,16 +204,16 @@ class OwnServer:
         self._forget(connection)
         for waiting in self._later.values():
             waiting.discard(connection)
-        if not self._connections:
+        if not self.open_connections:
             self._empty.set()
 
     def _forget(self, connection: OwnConnection) -> None:
-        if connection in self._connections:
-            self._connections.discard(connection)
+        if connection in self.open_connections:
+            self.open_connections.discard(connection)
             host = connection.peer.host
-            self._of[host] -= 1
-            if not self._of[host]:
-                del self._of[host]
+            self.by_address[host] -= 1
+            if not self.by_address[host]:
+                del self.by_address[host]
 
     def wake(self, connection: OwnConnection) -> None:
         """Flush it when the loop turns, with all others that have something to send."""
@@ -245,7 +245,7 @@ class OwnServer:
         self._timer = self.loop.call_later(self.times.look_s, self._look)
         self._looks += 1
         now = self.loop.time()
-        for connection in tuple(self._connections):
+        for connection in tuple(self.open_connections):
             connection.look_after(now)
             if self._looks % 4 == 0:
                 connection.look_at_requests(now)
@@ -254,4 +254,4 @@ class OwnServer:
 
     @property
     def connections(self) -> int:
-        return len(self._connections)
+        return len(self.open_connections)

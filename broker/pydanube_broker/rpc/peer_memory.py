@@ -114,9 +114,9 @@ class PeerMemory:
             self._due.cancel()
         self._waiting = not at_once
         loop = asyncio.get_running_loop()
-        self._due = loop.call_soon(self._make_room) if at_once else loop.call_later(LOOK_S, self._make_room)
+        self._due = loop.call_soon(self.make_room) if at_once else loop.call_later(LOOK_S, self.make_room)
 
-    def _make_room(self) -> None:
+    def make_room(self) -> None:
         """Close connections, some in a turn of the loop."""
         self._due = None
         found = self._first_to_go()

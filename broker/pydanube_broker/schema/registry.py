@@ -77,7 +77,7 @@ class SchemaRegistry:
         self.index = self.store.index
         self._wall_ms = wall_ms
         self._pending = pending
-        self._turns = Turns()
+        self.turns = Turns()
         self._parsed: OrderedDict[tuple[int, int], ParsedSchema] = OrderedDict()
         self._checks: OrderedDict[tuple[int, int], PayloadCheck] = OrderedDict()
         self.on_change: Callable[[int], None] = lambda schema_id: None  # a subject got or lost a version
@@ -165,7 +165,7 @@ class SchemaRegistry:
             created_at_ms=self._wall_ms(),
             tags=labels,
         )
-        async with self._turns.of(subject):
+        async with self.turns.of(subject):
             return await self._registered(told, parsed, definition, descriptors, profile)
 
     async def _registered(
@@ -345,7 +345,7 @@ class SchemaRegistry:
             )
             return None if wanted == spec else (wanted, ())
 
-        async with self._turns.of(subject):
+        async with self.turns.of(subject):
             return await self._changed(subject, decide)
 
     # -- deleting ------------------------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ class SchemaRegistry:
             doomed[:] = [self.index.version(known.schema_id, version)]
             return known.spec, removed(doomed[0].spec)
 
-        async with self._turns.of(subject):
+        async with self.turns.of(subject):
             known = await self._changed(subject, decide)
             self.index.remove_version(known.schema_id, version)
             self._parsed.pop(doomed[0].identity, None)

@@ -20,12 +20,12 @@ class Turns:
     """Turns of calls that change one subject. Single user: the loop."""
 
     def __init__(self) -> None:
-        self._locks: dict[str, tuple[anyio.Lock, list[None]]] = {}
+        self.locks: dict[str, tuple[anyio.Lock, list[None]]] = {}
 
     @asynccontextmanager
     async def of(self, subject: str) -> AsyncIterator[None]:
         """One's turn. Raises `Overloaded` where too many wait for theirs."""
-        lock, waiting = self._locks.setdefault(subject, (anyio.Lock(), []))
+        lock, waiting = self.locks.setdefault(subject, (anyio.Lock(), []))
         if len(waiting) >= MAX_WAITING:
             raise Overloaded(
                 f"{MAX_WAITING} changes of subject {subject!r} wait already; try again", retry_after_ms=1_000
@@ -37,4 +37,4 @@ class Turns:
         finally:
             waiting.pop()
             if not waiting:
-                del self._locks[subject]
+                del self.locks[subject]

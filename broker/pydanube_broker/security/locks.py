@@ -46,7 +46,7 @@ class Locks:
         last_used: LastUsed,
         published: PublishedKeys | None = None,
     ) -> None:
-        self._last_used = last_used
+        self.last_used = last_used
         self._published = published
         self.book = book
         self.authenticator = authenticator
@@ -115,7 +115,7 @@ class Locks:
     async def run(self) -> None:
         """Keep up with what changes by itself, until it is cancelled: published keys, and which tokens are used."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._last_used.run)
+            tasks.start_soon(self.last_used.run)
             if self._published is not None:
                 tasks.start_soon(self._published.run)
 

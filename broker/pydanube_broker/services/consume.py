@@ -148,7 +148,7 @@ class ConsumeStream:
                     pump.ack(self.consumer_id, ack.session, pairs_of(ack.ranges), masks_of(ack.masks))
                 if ack.confirm:
                     number = ack.confirm
-                    pump.confirm(lambda error: self._confirmed(number, error))
+                    pump.confirm(lambda error: self.confirmed(number, error))
             case "credit":
                 pump.grant(self.consumer_id, request.credit.messages, request.credit.bytes)
             case "nack":
@@ -201,7 +201,7 @@ class ConsumeStream:
             await topic.prepare(position)
             offset = topic.resolve(position)
             if seek.check or self.closed:
-                self._confirmed(number, None)
+                self.confirmed(number, None)
             elif self._pump is not None:
                 before, image = self._pump.floor, encode_snapshot(self._pump.cursor)
                 self._pump.seek(offset, by=self._name)
@@ -220,17 +220,17 @@ class ConsumeStream:
                         start_offset=topic.start_offset,
                     ),
                 )
-                self._pump.confirm(lambda error: self._confirmed(number, error))
+                self._pump.confirm(lambda error: self.confirmed(number, error))
             elif self._reader is not None:
                 session = next(topic.sessions)
                 self._reader.seek(offset, session)
                 self.session_changed(session, offset, "seek")
-                self._confirmed(number, None)
+                self.confirmed(number, None)
         except ClusterError as error:
-            self._confirmed(number, error)
+            self.confirmed(number, error)
         except Exception:
             log.exception("seek_failed", extra={"topic": topic.name})
-            self._confirmed(number, Internal("the broker could not move the cursor; see its log"))
+            self.confirmed(number, Internal("the broker could not move the cursor; see its log"))
         finally:
             if not self.closed and self._unread < MAX_UNREAD_ANSWERS:
                 self._reply.resume_reading()
@@ -413,7 +413,7 @@ class ConsumeStream:
         if self._unread == MAX_UNREAD_ANSWERS:
             self._reply.pause_reading()
 
-    def _confirmed(self, number: int, error: ClusterError | None) -> None:
+    def confirmed(self, number: int, error: ClusterError | None) -> None:
         if not number:
             if error is not None:  # nobody waits for the answer, and nobody may miss it
                 self._fail(error)

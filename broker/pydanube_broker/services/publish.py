@@ -274,7 +274,7 @@ class PublishStream:
         self, error: ClusterError, topic: Topic, data: memoryview, sequence: int, count: int
     ) -> None:
         self._plane.rejected(topic.name, error, max(1, count))
-        self._refuse(error, sequence or _peek_sequence(data), count)
+        self.refuse(error, sequence or _peek_sequence(data), count)
 
     def _publish_delayed(self) -> None:
         data, self._delayed = self._delayed, None
@@ -312,7 +312,7 @@ class PublishStream:
         if error is not None:
             if self._topic is not None:
                 self._plane.rejected(self._topic.name, error, max(1, appended.count))
-            self._refuse(error, appended.first_sequence, appended.count)
+            self.refuse(error, appended.first_sequence, appended.count)
             return
         # On stable storage by now: the batch and everything before it in its topic (`Topic.committed`).
         response = pb.PublishResponse()
@@ -346,7 +346,7 @@ class PublishStream:
             self._answers_unread = True
             self._reply.pause_reading()
 
-    def _refuse(self, error: ClusterError, sequence: int, count: int) -> None:
+    def refuse(self, error: ClusterError, sequence: int, count: int) -> None:
         self._reply.send(
             pb.PublishResponse(
                 failure=pb.Failure(error=error.to_json().encode(), first_sequence=sequence, count=count)

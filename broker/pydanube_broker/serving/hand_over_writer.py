@@ -1,7 +1,7 @@
 """Sections of many topics on their way into fragments: what comes while one is written goes into the next together.
 
-A lone move does not wait. While many topics are on their way an object is for `_TOPICS` of them, or is the only one of `_GATHER_S`: a
-drain of a thousand quiet topics, each of which writes twice, makes at most 2000 / `_TOPICS` objects and one more every `_GATHER_S`,
+A lone move does not wait. While many topics are on their way an object is for `_TOPICS` of them, or is the only one of `GATHER_S`: a
+drain of a thousand quiet topics, each of which writes twice, makes at most 2000 / `_TOPICS` objects and one more every `GATHER_S`,
 however quick the store is. Of a few topics half are waited for, and a hundredth of a second for each.
 """
 
@@ -22,8 +22,8 @@ from pydanube_broker.tier.fragments import Fragments
 from pydanube_broker.topics.fragment import FragmentBuilder, Section
 
 _TOPICS: Final = 24
-_GATHER_S: Final = 0.6
-_GATHER_A_TOPIC_S: Final = 0.01
+GATHER_S: Final = 0.6
+GATHER_A_TOPIC_S: Final = 0.01
 
 _Waiting = tuple[Section, asyncio.Future[HandOverPart]]
 
@@ -79,7 +79,7 @@ class HandOverWriter:
     async def _gather(self) -> None:
         """Wait until so many topics share the next object as are to; see the module."""
         topics = self._on_their_way()
-        until_s = self._written_s + min(_GATHER_S, topics * _GATHER_A_TOPIC_S)
+        until_s = self._written_s + min(GATHER_S, topics * GATHER_A_TOPIC_S)
         while len(self._waiting) < min(_TOPICS, topics // 2) and (left_s := until_s - time.monotonic()) > 0:
             self._more.clear()
             with suppress(TimeoutError):

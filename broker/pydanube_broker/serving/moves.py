@@ -39,10 +39,10 @@ from pydanube_broker.topics.topic import Topic, now_ms
 
 log = logging.getLogger("pydanube.cluster")
 
-_LOOK_S: Final = 1.0  # between two looks at all that is under way
-_SAY_S: Final = 60.0  # between two times that this broker says where its topics stand
+LOOK_S: Final = 1.0  # between two looks at all that is under way
+SAY_S: Final = 60.0  # between two times that this broker says where its topics stand
 _LEAVING_AT_ONCE: Final = 200  # moves that a drain begins between two looks
-_QUIET_LOOKS: Final = 120  # in a row that show nothing on its way, before old fragments are deleted
+QUIET_LOOKS: Final = 120  # in a row that show nothing on its way, before old fragments are deleted
 _OLD_MS: Final = 3_600_000  # far longer than a move, and than clocks differ
 _RETRY_MS: Final = (
     10  # for who calls while a topic is handed over: where it is looked up, they wait until it has arrived
@@ -119,7 +119,7 @@ class Moves:
 
     async def _tell_load(self, office: JoinedBroker, load: Callable[[], Mapping[str, float] | None]) -> None:
         while True:
-            await anyio.sleep(_SAY_S)
+            await anyio.sleep(SAY_S)
             if (found := load()) is not None:
                 try:
                     await office.tell_load(found)
@@ -128,7 +128,7 @@ class Moves:
 
     async def _keep_states(self) -> None:
         while True:
-            await anyio.sleep(_SAY_S)
+            await anyio.sleep(SAY_S)
             try:
                 await self.keep_states()
             except ClusterError as error:  # the next minute is near
@@ -156,7 +156,7 @@ class Moves:
         while True:
             sealed = await self._sealed_by(look_s)
             if (is_look := time.monotonic() >= look_s) or not office.leads():
-                look_s = time.monotonic() + _LOOK_S
+                look_s = time.monotonic() + LOOK_S
             if not office.leads():
                 leader, quiet = None, 0
                 continue
@@ -170,7 +170,7 @@ class Moves:
                 await self.taking.look(office)
                 await leader.look_after(list(office.moving), office.alive())
                 quiet = 0 if office.moving else quiet + 1
-                if quiet >= _QUIET_LOOKS:
+                if quiet >= QUIET_LOOKS:
                     quiet = 0
                     await self._collect(office, fragments)
             except ClusterError as error:
@@ -311,7 +311,7 @@ class Moves:
                     await office.show(BrokerState.DRAINED, "unload")
                     shown = True
             shown = shown and not served
-            await anyio.sleep(_LOOK_S)
+            await anyio.sleep(LOOK_S)
 
     def _restorable_here(self, office: JoinedBroker) -> list[TopicRecord]:
         """Deleted topics that may come back with what this broker has of them."""

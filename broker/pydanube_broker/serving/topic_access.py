@@ -36,7 +36,7 @@ from pydanube_broker.tenants.quotas import Share
 from pydanube_broker.topics.topic import Topic, now_ms
 
 _ASKING: Final = 8  # reads of unknown names at once
-_PATIENCE_S: Final = 1.0  # for a topic on its way: then whoever asks tries it again
+PATIENCE_S: Final = 1.0  # for a topic on its way: then whoever asks tries it again
 _MOST_ASKING: Final = 256  # that wait for one; a flood of unknown names is answered by what is known
 
 
@@ -138,7 +138,7 @@ class Placement:
         if ours:
             with anyio.CancelScope(shield=True):
                 await ownership.acquire(ours)
-        with anyio.move_on_after(_PATIENCE_S):
+        with anyio.move_on_after(PATIENCE_S):
             for each in records:
                 await ownership.until_placed(each.topic_id)
 

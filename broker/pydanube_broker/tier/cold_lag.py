@@ -23,7 +23,7 @@ _EXACT_OBJECTS: Final = 500  # one page of the catalog
 _REMEMBERED: Final = (
     16_384  # cursors; they are asked for in turn: with fewer places than cursors none would be found
 )
-_KEPT_S: Final = 30.0
+KEPT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class ColdLag:
         (*known, until), part = self._parts.get(key, ((0.0,), None))
         if tuple(known) != bounds or until < now:
             part = await self._look_up(topic, offset)
-            self._keep(self._parts, key, ((*bounds, now + _KEPT_S), part))
+            self._keep(self._parts, key, ((*bounds, now + KEPT_S), part))
         return part
 
     async def _look_up(self, topic: Topic, offset: int) -> ColdPart | None:

@@ -47,8 +47,8 @@ log = logging.getLogger("pydanube.tier")
 LIFE_DIGITS: Final = 8
 _START_S: Final = 20.0  # a start waits this long for a remote store
 _AGAIN_S: Final = 5.0
-_CHECK_S: Final = 10.0
-_NAMING_S: Final = 30.0  # longer than a store may take to answer the broker that names it
+CHECK_S: Final = 10.0
+NAMING_S: Final = 30.0  # longer than a store may take to answer the broker that names it
 _NAMING_LOOK_S: Final = 0.1
 
 
@@ -143,7 +143,7 @@ class StoreHold:
         """Later: take a store that was away, or see whether it is still this life's. Never raises but when cancelled."""
         if self._scheme == "memory" or self._monotonic() < self._again_s:
             return
-        self._again_s = self._monotonic() + (_CHECK_S if self.held else _AGAIN_S)
+        self._again_s = self._monotonic() + (CHECK_S if self.held else _AGAIN_S)
         try:
             if self._mark is None:
                 await self._take(await self._newest(self._scope), at_start=False)
@@ -292,7 +292,7 @@ class StoreHold:
             if name.giver == self._broker_id:
                 found = await self._identity(name.store_id)
                 await note_name(self._metadata, name, found, None)
-            elif self._monotonic() - began_s > _NAMING_S:  # whoever was about to is gone
+            elif self._monotonic() - began_s > NAMING_S:  # whoever was about to is gone
                 await note_name(self._metadata, name, name.store_id, self._broker_id)
                 began_s = self._monotonic()
             else:

@@ -25,7 +25,7 @@ from pydanube_broker.tier.ownership import mark_of
 SCOPE: Final = "metadata"
 _KEY: Final = "/tier/metadata"
 _KEPT: Final = 64  # marks that etcd remembers: whoever noted one has an hour to make it
-_EVERY_S: Final = 60.0
+EVERY_S: Final = 60.0
 _LIFE_BYTES: Final = 4
 
 
@@ -117,12 +117,12 @@ class MetadataWitness:
         noted = await read_noted(self._metadata)
         check_known(newest, noted, self._url)
         if newest is not None and newest != self._seen and self._seen is not None:
-            self._due_s = self._monotonic() + _EVERY_S  # another broker has just left one
+            self._due_s = self._monotonic() + EVERY_S  # another broker has just left one
         self._seen = newest
         # More than what the mark itself changed
         has_changed = newest is None or noted.read_at > newest.incarnation + 1
         if has_changed and self._monotonic() >= self._due_s:
-            self._due_s = self._monotonic() + _EVERY_S
+            self._due_s = self._monotonic() + EVERY_S
             await self._leave(noted)
 
     async def _leave(self, noted: Noted) -> None:

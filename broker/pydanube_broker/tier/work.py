@@ -47,8 +47,8 @@ from pydanube_broker.tier.messages import pack_batches
 from pydanube_broker.tier.steps import Step, reached
 
 Answer: TypeAlias = tuple[dict[str, Any], bytes]
-_READ_BYTES: Final = 4 << 20  # of a journal segment at once
-_GAP_BYTES: Final = 32 << 10  # reading on costs less than another read
+READ_BYTES: Final = 4 << 20  # of a journal segment at once
+GAP_BYTES: Final = 32 << 10  # reading on costs less than another read
 _SIZE: Final = 0xFFFFFFFF
 _OPEN_OBJECTS: Final = 32
 _DELETE_FAILURES: Final = 3
@@ -129,7 +129,7 @@ class TierWork:
         spooled = self._store.spool / (arguments["key"].rpartition("/")[2] + ".tmp")
         with ObjectWriter(spooled, meta) as writer:
             for path, count in arguments["segments"]:
-                for position, data in _bodies(Path(path), places[at : at + count]):
+                for position, data in bodies(Path(path), places[at : at + count]):
                     try:
                         base, end = writer.add(data)
                     except (ChecksumMismatch, InvalidArgument) as error:
@@ -323,14 +323,14 @@ def _expected(said: Mapping[str, Any]) -> Expected:
     return Expected(bytes=said["bytes"], footer_bytes=said["footer_bytes"], footer_crc=said["footer_crc"])
 
 
-def _bodies(path: Path, places: Sequence[int]) -> Iterator[tuple[int, memoryview]]:
+def bodies(path: Path, places: Sequence[int]) -> Iterator[tuple[int, memoryview]]:
     """(position, body) of each place in a journal segment; neighbours are read together."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise _damaged(str(path), 0, str(error)) from error
     try:
-        for first, last in _near(places):
+        for first, last in near(places):
             start = places[first] >> 32
             end = (places[last - 1] >> 32) + (places[last - 1] & _SIZE)
             window = memoryview(os.pread(fd, end - start, start))
@@ -343,13 +343,13 @@ def _bodies(path: Path, places: Sequence[int]) -> Iterator[tuple[int, memoryview
         os.close(fd)
 
 
-def _near(places: Sequence[int]) -> Iterator[tuple[int, int]]:
+def near(places: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Index ranges that are worth one read: what lies between two batches is other topics' and read for nothing."""
     first = 0
     for i in range(1, len(places)):
         end = (places[i - 1] >> 32) + (places[i - 1] & _SIZE)
         reach = (places[i] >> 32) + (places[i] & _SIZE) - (places[first] >> 32)
-        if (places[i] >> 32) - end > _GAP_BYTES or reach > _READ_BYTES:
+        if (places[i] >> 32) - end > GAP_BYTES or reach > READ_BYTES:
             yield first, i
             first = i
     if len(places):

@@ -19,7 +19,7 @@ class ListChanges:
     """See the module. Single user: the loop."""
 
     def __init__(self, *, most: int = MOST_KEYS) -> None:
-        self._most = most
+        self.most = most
         self._noted: set[Key] = set()
         self.note = self._noted.add  # a change of what a list shows of this key
         self._numbers: dict[Key, int] = {}  # ascending: the number of each key's newest change
@@ -33,7 +33,7 @@ class ListChanges:
             self._last += 1
             self._numbers[key] = self._last
         self._noted.clear()
-        while len(self._numbers) > self._most:
+        while len(self._numbers) > self.most:
             self._forgotten = self._numbers.pop(next(iter(self._numbers)))
         return self._last
 

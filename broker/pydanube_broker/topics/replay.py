@@ -72,9 +72,9 @@ class Replay:
                 with self.give_way.pending():
                     copies = await anyio.to_thread.run_sync(copies_of, batch, start, end, self.source.name)
                 for data in copies[:-1]:
-                    await self._append(data, max(start, batch.base), work)
+                    await self.append(data, max(start, batch.base), work)
                 for data in copies[-1:]:
-                    await self._append(data, min(batch.end, end), work)
+                    await self.append(data, min(batch.end, end), work)
             while self._waiting:
                 self.next_offset = await self._waiting.popleft()
             self.next_offset = end
@@ -92,7 +92,7 @@ class Replay:
                 if not waiting.cancel() and not waiting.cancelled():
                     waiting.exception()  # seen: the first of them was raised
 
-    async def _append(self, data: bytes, until: int, work: Work) -> None:
+    async def append(self, data: bytes, until: int, work: Work) -> None:
         """Append one batch of copies; `until` is how far the source is copied once it is committed."""
         part = read_producer_part(data, verify=False)
         guard = self.target.schema

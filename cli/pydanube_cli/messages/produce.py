@@ -102,7 +102,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
+class Job:
     topic: str
     source: Any  # () -> Iterator[list[bytes]]
     total_bytes: int | None
@@ -190,16 +190,16 @@ def produce(*, common: Common, options: ProduceOptions) -> int:
         failure = cluster_error(error)
     if failure is not None and not tally.acknowledged:
         raise failure
-    _show(tally, common)
+    show(tally, common)
     if failure is not None:
         report(failure, as_json=common.as_json)
         return failure.exit_code
     return EXIT_INTERRUPTED if tally.interrupted else 0
 
 
-def _job(options: ProduceOptions) -> _Job:
+def _job(options: ProduceOptions) -> Job:
     file = options.file
-    return _Job(
+    return Job(
         topic=str(TopicName.parse(options.topic)),
         source=_source(options),
         total_bytes=file.stat().st_size * options.count if file is not None and file.is_file() else None,
@@ -245,7 +245,7 @@ def _attributes(pairs: list[str]) -> dict[str, str]:
     return found
 
 
-async def _produce(job: _Job, tally: Tally, common: Common) -> None:
+async def _produce(job: Job, tally: Tally, common: Common) -> None:
     """Send until the input ends; cancelled, finish what was handed over within `INTERRUPT_GRACE_S`."""
     from pydanube import Retry, connect
 
@@ -268,7 +268,7 @@ async def _produce(job: _Job, tally: Tally, common: Common) -> None:
                     with _progress(job, common) as advance:
                         while (gathered := await source.take()) is not None:
                             handed_over = True
-                            await _send(producer, gathered.payloads, job, tally)
+                            await send_all(producer, gathered.payloads, job, tally)
                             advance(gathered.payload_bytes, tally)
             tasks.cancel_scope.cancel()
 
@@ -284,7 +284,7 @@ async def _produce(job: _Job, tally: Tally, common: Common) -> None:
         tasks.start_soon(watch)
 
 
-async def _send(producer: Any, payloads: list[bytes], job: _Job, tally: Tally) -> None:
+async def send_all(producer: Any, payloads: list[bytes], job: Job, tally: Tally) -> None:
     """Send one piece of the input, at the rate asked for."""
     step = len(payloads) if job.rate is None else max(1, int(job.rate * RATE_TICK_S))
     for start in range(0, len(payloads), step):
@@ -301,11 +301,11 @@ async def _send(producer: Any, payloads: list[bytes], job: _Job, tally: Tally) -
         tally.sent_bytes += sum(map(len, part))
 
 
-def _plain(job: _Job) -> bool:
+def _plain(job: Job) -> bool:
     return job.key is None and not job.attributes
 
 
-def _dressed(payloads: list[bytes], job: _Job) -> Iterator[Message]:
+def _dressed(payloads: list[bytes], job: Job) -> Iterator[Message]:
     from pydanube import Message
 
     return (Message.new(payload, key=job.key, attributes=job.attributes or None) for payload in payloads)
@@ -314,7 +314,7 @@ def _dressed(payloads: list[bytes], job: _Job) -> Iterator[Message]:
 class _progress:
     """A progress line on stderr, where somebody looks at it."""
 
-    def __init__(self, job: _Job, common: Common) -> None:
+    def __init__(self, job: Job, common: Common) -> None:
         self._wanted = sys.stderr.isatty() and not common.as_json and job.total_bytes is not None
         self._job = job
         self._shown: Any = None
@@ -348,7 +348,7 @@ class _progress:
             self._shown.stop()
 
 
-def _show(tally: Tally, common: Common) -> None:
+def show(tally: Tally, common: Common) -> None:
     result = tally.result()
     if common.as_json:
         print_json(result)

@@ -183,7 +183,7 @@ class PublishLane:
         attempt = 0
         while True:
             try:
-                await self._connect_and_send()
+                await self.connect_and_send()
                 attempt = 0
                 continue  # a new session was asked for
             except ClusterError as error:
@@ -209,7 +209,7 @@ class PublishLane:
     def _waiting(self) -> bool:
         return bool(self._in_flight or self._sealed or self.gathering.payloads or not self.opened.done())
 
-    async def _connect_and_send(self) -> None:
+    async def connect_and_send(self) -> None:
         """One stream, from open to failure; returns when the session is to be renewed."""
         await self._stream.run(lambda transport: transport.publish(), opening=self._open, writing=self._write)
 

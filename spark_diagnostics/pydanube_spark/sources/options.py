@@ -62,7 +62,7 @@ _READ: Final[Mapping[str, Callable[..., Any]]] = {
     **dict.fromkeys(("write_id", "dispatch_strategy", "schema"), _text),
 }
 _FIELD: Final = {"max_trigger_delay": "max_trigger_delay_s"}  # where it is not called as the option
-_TOPIC: Final = (*_READ, *_STORE)
+TOPIC: Final = (*_READ, *_STORE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ class TopicOptions:
 
         Raises `InvalidArgument`: an unknown option, or a value that is none; `field` is the option.
         """
-        given = words_of(options, _TOPIC)
+        given = words_of(options, TOPIC)
         fields: dict[str, Any] = {
             _FIELD.get(name, name): read(given[name], field=name)
             for name, read in _READ.items()

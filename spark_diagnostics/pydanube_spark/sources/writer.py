@@ -196,7 +196,7 @@ def _store(options: TopicOptions, name: str, iterator: Iterator[Any]) -> _Writte
     """Store rows under the name of a producer, those that it has not stored yet."""
     from pydanube.sync import connect
 
-    topics: dict[str, _OneTopic] = {}
+    topics: dict[str, OneTopic] = {}
 
     def store(rows: Any) -> None:
         for topic, own in _by_topic(rows, options.topic):
@@ -215,7 +215,7 @@ def _store(options: TopicOptions, name: str, iterator: Iterator[Any]) -> _Writte
                     routing="key",
                     batch_bytes=BATCH_TARGET_BYTES,
                 )
-                topics[topic] = _OneTopic(opened.enter_context(producer))
+                topics[topic] = OneTopic(opened.enter_context(producer))
             topics[topic].store(own)
 
     # Spark makes the next rows while these are sent.
@@ -263,7 +263,7 @@ def _by_topic(batch: Any, topic: str) -> Iterator[tuple[str, Any]]:
         yield name, batch.filter(pc.equal(names, name)).drop_columns(["topic"])
 
 
-class _OneTopic:
+class OneTopic:
     """The producer of a task on one topic."""
 
     def __init__(self, producer: Any) -> None:

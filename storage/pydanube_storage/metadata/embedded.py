@@ -129,7 +129,7 @@ class EmbeddedStore(StoreShell):
     def _has_failed(self) -> bool:
         return self._failed
 
-    async def _run(self, operation: Callable[[Engine], T], *, writes: bool) -> T:
+    async def run_step(self, operation: Callable[[Engine], T], *, writes: bool) -> T:
         try:
             return await self._try(operation, writes=writes)
         except DiskFull:

@@ -69,7 +69,7 @@ class StoreShell(ABC):
         """Close the rows; called once, shielded, after the last `_run` was begun."""
 
     @abstractmethod
-    async def _run(self, operation: Callable[[Engine], T], *, writes: bool) -> T:
+    async def run_step(self, operation: Callable[[Engine], T], *, writes: bool) -> T:
         """Expire leases, carry out one step, make it durable, `_note` what changed, return its result."""
 
     def _note(self, changes: Sequence[Change], facts: EngineFacts) -> None:
@@ -134,7 +134,7 @@ class StoreShell(ABC):
             if woken:
                 continue
             try:
-                await self._run(lambda _engine: None, writes=False)  # every step begins with expiry
+                await self.run_step(lambda _engine: None, writes=False)  # every step begins with expiry
             except Retryable:
                 # The disk refuses: whoever calls next gets the error and tries the expiry again. Wait for that.
                 with anyio.CancelScope() as self._expiry_sleep:
@@ -147,7 +147,7 @@ class StoreShell(ABC):
         """See `MetadataStore.get`."""
         self._check_open()
         check_key(key)
-        return await self._run(lambda engine: engine.get(key), writes=False)
+        return await self.run_step(lambda engine: engine.get(key), writes=False)
 
     async def range(
         self,
@@ -162,7 +162,7 @@ class StoreShell(ABC):
         check_limit(limit)
         if after is not None:
             check_key(after, field="after")
-        return await self._run(
+        return await self.run_step(
             lambda engine: engine.range(range_, limit=limit, after=after, descending=descending), writes=False
         )
 
@@ -175,7 +175,7 @@ class StoreShell(ABC):
         )  # the caller may change its lists while we wait
         check_transaction(fixed_guards, fixed_writes)
         try:
-            revision = await self._run(
+            revision = await self.run_step(
                 lambda engine: engine.transact(fixed_guards, fixed_writes), writes=bool(fixed_writes)
             )
         except Conflict:
@@ -188,17 +188,21 @@ class StoreShell(ABC):
         """See `MetadataStore.grant_lease`."""
         self._check_open()
         check_ttl(ttl_ms)
-        return await self._run(lambda engine: engine.grant_lease(ttl_ms, self._clock.now_ms()), writes=True)
+        return await self.run_step(
+            lambda engine: engine.grant_lease(ttl_ms, self._clock.now_ms()), writes=True
+        )
 
     async def keep_alive(self, lease_id: LeaseId) -> int:
         """See `MetadataStore.keep_alive`."""
         self._check_open()
-        return await self._run(lambda engine: engine.keep_alive(lease_id, self._clock.now_ms()), writes=False)
+        return await self.run_step(
+            lambda engine: engine.keep_alive(lease_id, self._clock.now_ms()), writes=False
+        )
 
     async def revoke_lease(self, lease_id: LeaseId) -> None:
         """See `MetadataStore.revoke_lease`."""
         self._check_open()
-        await self._run(lambda engine: engine.revoke_lease(lease_id), writes=True)
+        await self.run_step(lambda engine: engine.revoke_lease(lease_id), writes=True)
 
     @asynccontextmanager
     async def watch(
@@ -236,7 +240,7 @@ class StoreShell(ABC):
 
     async def _read_events(self, range_: KeyRange, place: Place) -> tuple[list[Event], Place]:
         self._check_open()
-        return await self._run(
+        return await self.run_step(
             lambda engine: engine.events(range_, place, limit=_WATCH_READ_EVENTS), writes=False
         )
 

@@ -22,8 +22,8 @@ from pydanube_storage.objects.protocol import ObjectFact, check_key
 from pydanube_storage.objects.retrying import Retry
 
 T = TypeVar("T")
-_SLOWEST_BYTES_PER_S: Final = 1 << 20
-_ATTEMPT_S: Final = 10.0  # beside the answer: the first call makes the client, connections are made
+SLOWEST_BYTES_PER_S: Final = 1 << 20
+ATTEMPT_S: Final = 10.0  # beside the answer: the first call makes the client, connections are made
 _LISTING_S: Final = 600.0
 _SPOOL_PREFIX: Final = "danube-spool-"
 #: where a file system says when an object was last written
@@ -76,7 +76,7 @@ class FsspecStore:
         not take what it is sent."""
         if self._timeout_s is None:
             return {}
-        return {"timeout": self._timeout_s + _ATTEMPT_S + size / _SLOWEST_BYTES_PER_S}
+        return {"timeout": self._timeout_s + ATTEMPT_S + size / SLOWEST_BYTES_PER_S}
 
     def put_new(self, key: str, data: bytes) -> None:
         path = self._path(key)

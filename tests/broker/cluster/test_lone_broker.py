@@ -61,7 +61,7 @@ async def test_start_finishes_what_was_half_made_and_assigns_what_nobody_owned(p
         catalog = TopicCatalog(store, wall_ms=lambda: 1)
         await catalog.load()
         await catalog.create_topic(TopicName("default", "plain"))  # the process died before it was assigned
-        await catalog._begin_partitioned(TopicName("default", "half"), 3, catalog.index.topics()[0].settings)
+        await catalog.begin_partitioned(TopicName("default", "half"), 3, catalog.index.topics()[0].settings)
     async with EmbeddedStore(path) as store, alone(store) as lone:
         names = {str(assignment.topic) for assignment in lone.assignments.values()}
         assert names == {"/default/plain", *(f"/default/half-part-{i}" for i in range(3))}

@@ -55,7 +55,9 @@ async def test_a_failover_consumer_that_takes_over_its_own_name_is_told_that_it_
         pump = topic.subscriptions["s"]
         async with another.consumer("t", "s", type="failover", name="first") as again:
             await take(again, 1)
-            active = {name: pump.is_active(consumer_id) for consumer_id, name in pump._names.items()}
+            statistics = pump.statistics()
+            assert statistics is not None
+            active = {each.name: pump.is_active(each.consumer_id) for each in statistics.consumers}
             assert active == {"first": True, "standby": False}
 
 

@@ -32,7 +32,7 @@ def test_short_writes_are_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_pwritev: bool, most: int
 ) -> None:
     real = os.pwrite
-    monkeypatch.setattr(disk, "_HAS_PWRITEV", has_pwritev)
+    monkeypatch.setattr(disk, "HAS_PWRITEV", has_pwritev)
     monkeypatch.setattr(os, "pwritev", lambda fd, buffers, at: real(fd, b"".join(buffers)[:most], at))
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, bytes(data)[:most], at))
     fd = Disk().create(tmp_path / "file")
@@ -48,7 +48,7 @@ def test_short_writes_are_finished(
         os.close(fd)
 
 
-@pytest.mark.skipif(not disk._NOWAIT, reason="this system has no read that does not wait")
+@pytest.mark.skipif(not disk.NOWAIT, reason="this system has no read that does not wait")
 def test_a_read_that_would_wait_says_so_and_one_that_cannot_know_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,7 +73,7 @@ def test_a_read_that_would_wait_says_so_and_one_that_cannot_know_waits(
             Disk().pread_cached(fd, 4, 3)
         monkeypatch.setattr(os, "preadv", lambda fd, buffers, at, flags: 2)
         assert Disk().pread_cached(fd, 4, 3) is None, "half of it is in the cache"
-        monkeypatch.setattr(disk, "_NOWAIT", 0)
+        monkeypatch.setattr(disk, "NOWAIT", 0)
         assert Disk().pread_cached(fd, 4, 3) == b"3456"
     finally:
         os.close(fd)

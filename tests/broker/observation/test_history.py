@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from pydanube import Client
 from pydanube_broker.broker import Broker
-from pydanube_broker.observation.history import _sum
+from pydanube_broker.observation.history import sum_of
 from pydanube_core.errors import TopicNotFound
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
@@ -55,4 +55,4 @@ async def test_a_topic_that_was_never_looked_at_has_one_moment(broker: Broker) -
 
 
 def test_a_sum_is_known_only_where_every_part_is() -> None:
-    assert _sum([[1, None, 3], [10, 20, 30]]) == [11, None, 33]
+    assert sum_of([[1, None, 3], [10, 20, 30]]) == [11, None, 33]

@@ -23,7 +23,7 @@ async def send(client: RawClient, name: str) -> None:
 def gone(broker: Broker) -> None:
     """Nobody calls for longer than clients do."""
     for _ in range(3):
-        broker.official._book.sweep(0.0)
+        broker.official.book.sweep(0.0)
 
 
 async def test_names_have_a_length_whoever_brings_them(client: RawClient) -> None:
@@ -37,7 +37,7 @@ async def test_names_have_a_length_whoever_brings_them(client: RawClient) -> Non
 async def test_names_have_a_number_and_those_nobody_wrote_down_are_forgotten(
     client: RawClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book = broker.official._book
+    book = broker.official.book
     gone(broker)
     before, held = len(book.producers), book.held_bytes
     await client.create_producer(TOPIC)
@@ -62,7 +62,7 @@ async def test_the_names_of_all_topics_have_one_bound(
 ) -> None:
     gone(broker)
     await client.create_producer(TOPIC)
-    monkeypatch.setattr(client_book, "MAX_BYTES", broker.official._book.held_bytes)
+    monkeypatch.setattr(client_book, "MAX_BYTES", broker.official.book.held_bytes)
     with pytest.raises(grpc.aio.AioRpcError, match="bytes of all topics"):
         await client.create_producer("/default/other", "another")
     gone(broker)

@@ -52,7 +52,7 @@ async def test_client_that_reads_nothing_stops_no_other(cluster: SeveralBrokers)
                 assert message.payload == b"%d" % n
                 await reading.ack(message)
         for broker in (asked, owner):
-            held = sum(each.holds() for server in broker._servers for each in server._connections)
+            held = sum(each.holds() for server in broker.servers for each in server.open_connections)
             assert held < HELD_BYTES, "what the other does not read waits on disk"
         # and whoever begins to read gets all of it
         with anyio.fail_after(60):

@@ -108,7 +108,7 @@ class Attack:
 
     @property
     def connection(self) -> Any:
-        [found] = self.server._connections
+        [found] = self.server.open_connections
         return found
 
     def nothing_is_left(self) -> bool:

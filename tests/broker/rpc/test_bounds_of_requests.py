@@ -74,7 +74,7 @@ def test_a_consumer_that_reads_no_answers_is_not_read() -> None:
     sent = 0
     while reply.reading:
         sent += 1
-        stream._confirmed(sent, None)  # number 0 would ask for no answer
+        stream.confirmed(sent, None)  # number 0 would ask for no answer
         assert sent <= 100 + MAX_UNREAD_ANSWERS
     reply.sent.clear()
     stream.on_credit()
@@ -86,7 +86,7 @@ def test_a_producer_that_reads_no_refusals_is_not_read() -> None:
     stream = PublishStream(reply, cast(Any, None), lambda stream: None)
     for sequence in range(100):
         assert reply.reading
-        stream._refuse(InvalidArgument("wrong", field="batch"), sequence, 1)
+        stream.refuse(InvalidArgument("wrong", field="batch"), sequence, 1)
     assert not reply.reading
     reply.sent.clear()
     stream.on_credit()

@@ -285,7 +285,7 @@ async def test_a_message_beyond_the_limit(running: Running) -> None:
 async def test_a_client_that_does_not_read_is_not_written_to_without_end(running: Running) -> None:
     call = running.channel.unary_stream("/t.T/Serve")(b"")
     await call.initial_metadata()
-    (connection,) = running.server._connections
+    (connection,) = running.server.open_connections
     (stream,) = connection.http.streams.values()
     reply, sent = stream.user, 0
     with anyio.fail_after(60):

@@ -206,7 +206,7 @@ async def test_a_peer_that_does_not_read_holds_a_bounded_amount() -> None:
                     for _ in range(20):
                         writer.write(peer.request(number) + data(number, message(bytes(10_000)), end=True))
                         number += 2
-                for connection in server._connections:
+                for connection in server.open_connections:
                     most = max(most, connection.http.out.held_bytes)
                 await asyncio.sleep(0.005)
         assert host.closed == {"reads_nothing": 1}

@@ -98,7 +98,7 @@ def test_what_moves_may_take_half_and_what_stands_still_goes() -> None:
         world.holdings["moving"].passed = 350_000
         world.holdings["moving"].look(world.now)
         world.holdings["stuck"].look(world.now)
-        world.memory._make_room()
+        world.memory.make_room()
 
     world = run(scenario)
     assert world.gone == ["stuck"]

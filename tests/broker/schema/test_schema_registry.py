@@ -265,13 +265,13 @@ async def test_a_hot_subject_takes_the_registrations_of_many_at_once(registry: S
 
 async def test_who_gives_up_waiting_leaves_the_turn_to_the_next(registry: SchemaRegistry) -> None:
     await registry.register("hot", AVRO, avro("a"))
-    async with anyio.create_task_group() as tasks, registry._turns.of("hot"):
+    async with anyio.create_task_group() as tasks, registry.turns.of("hot"):
         tasks.start_soon(registry.set_compatibility, "hot", CompatibilityMode.NONE)
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     with anyio.fail_after(30):
         await registry.set_compatibility("hot", CompatibilityMode.FULL)
-    assert not registry._turns._locks
+    assert not registry.turns.locks
 
 
 async def test_a_schema_that_costs_too_much_is_refused_and_nothing_is_stored(

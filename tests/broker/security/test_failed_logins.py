@@ -33,5 +33,4 @@ def test_so_many_addresses_are_remembered() -> None:
     for number in range(MOST_ADDRESSES + 10):
         for _ in range(FREE + 1):
             logins.note(str(number), 0.0)
-    assert len(logins._found) == MOST_ADDRESSES
-    assert logins.wait_s("0", 0.0) == 0.0
+    assert [logins.wait_s(each, 0.0) > 0 for each in ("0", "9", "10")] == [False, False, True]

@@ -98,7 +98,7 @@ async def test_what_is_sealed_goes_to_its_next_owner_before_the_leader_looks_rou
     """Its clients wait: the leader is told by the watch."""
     await create(cluster.brokers[1], "t")
     await until(lambda: cluster.serves_name("t"))
-    monkeypatch.setattr(moves, "_LOOK_S", 3600.0)
+    monkeypatch.setattr(moves, "LOOK_S", 3600.0)
     for _ in range(2):  # the leader has at most one look left
         await move(cluster, "t", cluster.others("t")[0])
 
@@ -123,7 +123,7 @@ async def test_who_looks_up_a_topic_on_its_way_is_told_where_it_arrives(
         found.append(place.broker_url)
 
     monkeypatch.setattr(MoveLeader, "take_step", at_the_gate)
-    monkeypatch.setattr(topic_access, "_PATIENCE_S", 90.0)
+    monkeypatch.setattr(topic_access, "PATIENCE_S", 90.0)
     found: list[str] = []
     topic_id = cluster.owner("t").registry.known(name).topic_id
     async with anyio.create_task_group() as group:
@@ -281,14 +281,14 @@ async def test_a_replay_that_a_move_cuts_off_says_how_far_it_went(
     async with connect(owner.broker_url) as client, client.producer("t") as producer:
         for _ in range(4):  # batches so large that they are read one after the other
             await producer.send_many([bytes(60_000)] * 30)
-    begun, moved, append = anyio.Event(), anyio.Event(), Replay._append
+    begun, moved, append = anyio.Event(), anyio.Event(), Replay.append
 
     async def held_up(*arguments: Any) -> None:
         await append(*arguments)
         begun.set()
         await moved.wait()
 
-    monkeypatch.setattr(Replay, "_append", held_up)
+    monkeypatch.setattr(Replay, "append", held_up)
     failed: list[ClusterError] = []
 
     async def replay() -> None:

@@ -67,7 +67,7 @@ async def test_a_broker_ends_when_etcd_goes_back_under_it(
 async def test_a_directory_knows_how_far_etcd_was_however_its_broker_ended(
     etcd: EtcdMembers, cluster: SeveralBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metadata_watch, "_NOTE_S", 0.05)
+    monkeypatch.setattr(metadata_watch, "NOTE_S", 0.05)
     await cluster.start(1)
     broker = cluster.brokers[1]
     folder = broker.data_dir.path
@@ -106,7 +106,7 @@ async def test_the_store_knows_how_far_etcd_was_whichever_broker_asks(
 async def test_a_second_etcd_made_of_a_snapshot_is_noticed_in_the_store(
     etcd: EtcdMembers, cluster: SeveralBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "_CHECK_S", 0.1)
+    monkeypatch.setattr(holding, "CHECK_S", 0.1)
     await cluster.start(1)
     first = cluster.brokers[1]
     etcd.save(tmp_path / "snapshot")
@@ -160,8 +160,8 @@ async def test_a_store_that_takes_no_marks_for_long_is_not_taken_for_anothers() 
 async def test_marks_of_brokers_that_share_an_etcd_are_known_to_all(
     cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "_CHECK_S", 0.01)
-    monkeypatch.setattr(metadata_witness, "_EVERY_S", 0.0)
+    monkeypatch.setattr(holding, "CHECK_S", 0.01)
+    monkeypatch.setattr(metadata_witness, "EVERY_S", 0.0)
     for n in (1, 2, 3):
         await cluster.start(n)
     brokers = list(cluster.brokers.values())

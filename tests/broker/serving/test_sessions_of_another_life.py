@@ -40,14 +40,14 @@ async def stored(client: Client) -> list[bytes]:
 async def test_producers_of_before_a_restored_backup_lose_nothing_to_those_of_after_it(
     opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect_and_send, there = PublishLane._connect_and_send, anyio.Event()
+    connect_and_send, there = PublishLane.connect_and_send, anyio.Event()
 
     async def away(lane: PublishLane) -> None:
         if lane.session is not None and lane.session.producer_name == "first":
             await there.wait()
         await connect_and_send(lane)
 
-    monkeypatch.setattr(PublishLane, "_connect_and_send", away)
+    monkeypatch.setattr(PublishLane, "connect_and_send", away)
     data = tmp_path / "data"
     async with opened() as broker:
         await broker.registry.create(NAME, partitions=0, dispatch_strategy="reliable")

@@ -112,7 +112,7 @@ async def test_partitions_are_even_over_zones_and_others_hear_who_is_busy(
 async def test_nothing_is_looked_over_while_nothing_changes(
     etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joined, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(joined, "SWEEP_S", 0.01)
     looks: list[Election] = []
     over_all: list[RegistryIndex] = []
     state, topics = Election.state, RegistryIndex.topics
@@ -355,7 +355,7 @@ async def test_brokers_that_start_at_once_call_their_store_the_same(
 async def test_who_was_about_to_name_the_store_and_is_gone_is_not_waited_for(
     etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "_NAMING_S", 0.0)
+    monkeypatch.setattr(holding, "NAMING_S", 0.0)
     async with anyio.create_task_group() as group:
         cluster = SeveralBrokers(etcd, tmp_path, group)
         url = str(cluster.settings(1).metadata.url)

@@ -37,8 +37,8 @@ async def stand_still(broker: Broker) -> None:
     """As if the process had been stopped: the clock has gone on, and nothing ran."""
     await until(lambda: broker.health.standstill is not None)
     standstill: Any = broker.health.standstill
-    clock = standstill._now_ms
-    standstill._now_ms = lambda: clock() + LONGEST_STANDSTILL_MS + 1
+    clock = standstill.now_ms
+    standstill.now_ms = lambda: clock() + LONGEST_STANDSTILL_MS + 1
 
 
 def refusal(broker: Broker) -> ClusterError | None:

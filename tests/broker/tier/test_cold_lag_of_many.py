@@ -59,7 +59,7 @@ async def test_cursors_that_stand_still_are_looked_up_once(monkeypatch: pytest.M
         assert await lag.part(topics[0], 0) == ColdPart(offset=0, bytes=800, append_time_ms=1000)
         assert catalog.looked_up == 1, "its topic went on"
 
-        monkeypatch.setattr(cold_lag, "_KEPT_S", -1.0)
+        monkeypatch.setattr(cold_lag, "KEPT_S", -1.0)
         await lag.part(topics[0], 100)
         await lag.part(topics[0], 100)
         assert catalog.looked_up == 3, "objects are merged without any news of it"

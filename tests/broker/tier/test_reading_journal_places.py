@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.tier.work import _GAP_BYTES, _READ_BYTES, _bodies, _near
+from pydanube_broker.tier.work import GAP_BYTES, READ_BYTES, bodies, near
 
 from tests.core.batches import steady
 
@@ -17,15 +17,15 @@ def places(*spans: tuple[int, int]) -> array[int]:
 
 
 def test_neighbours_are_one_read_and_far_batches_are_not() -> None:
-    far = 2000 + _GAP_BYTES + 1
-    assert list(_near(places((0, 1000), (1000, 1000), (far, 10), (far + 50, 10)))) == [(0, 2), (2, 4)]
+    far = 2000 + GAP_BYTES + 1
+    assert list(near(places((0, 1000), (1000, 1000), (far, 10), (far + 50, 10)))) == [(0, 2), (2, 4)]
 
 
 def test_a_read_is_bounded_but_for_a_batch_that_is_larger() -> None:
-    half = _READ_BYTES // 2
-    assert list(_near(places((0, half), (half, half), (2 * half, half)))) == [(0, 2), (2, 3)]
-    assert list(_near(places((0, 3 * half), (3 * half, 1)))) == [(0, 1), (1, 2)]
-    assert list(_near(places())) == []
+    half = READ_BYTES // 2
+    assert list(near(places((0, half), (half, half), (2 * half, half)))) == [(0, 2), (2, 3)]
+    assert list(near(places((0, 3 * half), (3 * half, 1)))) == [(0, 1), (1, 2)]
+    assert list(near(places())) == []
 
 
 @steady
@@ -41,6 +41,6 @@ def test_every_body_is_given_whatever_lies_between(
         data += wanted[-1]
     path = Path(tmp_path_factory.mktemp("segment")) / "one"  # type: ignore[attr-defined]
     path.write_bytes(data)
-    found = list(_bodies(path, places(*positions)))
+    found = list(bodies(path, places(*positions)))
     assert [position for position, _ in found] == [position for position, _ in positions]
     assert [bytes(body) for _, body in found] == wanted

@@ -226,8 +226,8 @@ async def test_commits_reach_the_disk_before_they_are_answered(path: Path) -> No
         def setting(name: str) -> Any:
             return lambda engine: connection(store, engine).execute(f"PRAGMA {name}").fetchone()[0]
 
-        assert await store._run(setting("journal_mode"), writes=False) == "wal"
-        assert await store._run(setting("synchronous"), writes=False) == 2  # FULL
+        assert await store.run_step(setting("journal_mode"), writes=False) == "wal"
+        assert await store.run_step(setting("synchronous"), writes=False) == 2  # FULL
 
 
 # A disk that refuses
@@ -242,13 +242,13 @@ async def test_full_disk_refuses_changes_nothing_and_clears_itself(path: Path) -
                 connection(store, engine).execute(f"PRAGMA max_page_count = {limit}").fetchone()
             )
 
-        await store._run(pages(1), writes=False)  # SQLite takes the present size as the least
+        await store.run_step(pages(1), writes=False)  # SQLite takes the present size as the least
         with pytest.raises(DiskFull):
             await store.transact([Put("/b", bytes(200_000))])
         page = await store.range(EVERYTHING)
         assert ([item.key for item in page.items], page.revision) == (["/a"], revision)
         assert store.statistics().failed is False
-        await store._run(pages(1_000_000), writes=False)
+        await store.run_step(pages(1_000_000), writes=False)
         assert await store.transact([Put("/b", bytes(200_000))]) == revision + 1
 
 
@@ -263,7 +263,7 @@ async def test_disk_error_stops_writing_until_opened_again(path: Path) -> None:
             raise error
 
         with pytest.raises(StoreUnavailable) as caught:
-            await store._run(fail, writes=True)
+            await store.run_step(fail, writes=True)
         assert caught.value.details["outcome"] == "unknown"
         assert caught.value.details["reason"] == "SQLITE_IOERR_FSYNC"
         with pytest.raises(StoreUnavailable, match="start the broker again"):
@@ -288,7 +288,7 @@ async def test_group_that_fails_takes_its_neighbours_back_whole(path: Path) -> N
 
         async def call(operation: Any, *, writes: bool) -> None:
             try:
-                await store._run(operation, writes=writes)
+                await store.run_step(operation, writes=writes)
                 outcomes.append("done")
             except ZeroDivisionError:
                 outcomes.append("bug")
@@ -334,7 +334,7 @@ async def test_pending_hook_is_held_while_a_call_waits(path: Path) -> None:
 
     async with EmbeddedStore(path, pending=pending) as store:
         assert held == 0
-        await store._run(lambda _engine: seen.append(held), writes=False)
+        await store.run_step(lambda _engine: seen.append(held), writes=False)
         assert (seen, held) == ([1], 0)
 
 
@@ -347,7 +347,7 @@ async def test_call_cancelled_before_its_turn_is_not_carried_out(path: Path) -> 
             release.wait(30)
 
         async def held() -> None:
-            await store._run(hold, writes=False)
+            await store.run_step(hold, writes=False)
 
         async with anyio.create_task_group() as group:
             group.start_soon(held)

@@ -134,7 +134,7 @@ async def test_every_call_on_a_silent_member_ends_at_its_deadline(relay: Relay) 
 async def test_calls_are_refused_sooner_once_no_member_has_answered(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(etcd_link, "_AWAY_S", 0.4)
+    monkeypatch.setattr(etcd_link, "AWAY_S", 0.4)
     async with EtcdStore(at(relay.port, timeout_s=1.0)) as store:
         await store.transact([Put("/there", b"")])
         relay.silent = True
@@ -371,9 +371,9 @@ async def test_page_of_large_values_comes_in_parts(
 ) -> None:
     small = tuple(
         (name, 600_000 if name == "grpc.max_receive_message_length" else value)
-        for name, value in etcd_link._CHANNEL_OPTIONS
+        for name, value in etcd_link.CHANNEL_OPTIONS
     )
-    monkeypatch.setattr(etcd_link, "_CHANNEL_OPTIONS", small)
+    monkeypatch.setattr(etcd_link, "CHANNEL_OPTIONS", small)
     async with opened(at(*etcd_member.ports, prefix="/large")) as store:
         for i in range(12):
             await store.transact([Put(f"/{i:02d}", bytes(200_000))])

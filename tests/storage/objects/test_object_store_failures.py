@@ -207,8 +207,8 @@ def test_a_put_that_the_store_does_not_take_in_ends_and_leaves_no_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pytest.importorskip("s3fs")
-    monkeypatch.setattr(remote, "_SLOWEST_BYTES_PER_S", 100 << 20)
-    monkeypatch.setattr(remote, "_ATTEMPT_S", 2.0)
+    monkeypatch.setattr(remote, "SLOWEST_BYTES_PER_S", 100 << 20)
+    monkeypatch.setattr(remote, "ATTEMPT_S", 2.0)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
     with socket.socket() as deaf:  # takes the connection, and nothing that is sent

@@ -174,19 +174,19 @@ class AuditIndex:
 
     def __init__(self, port: ClusterPort) -> None:
         self._port = port
-        self._stretches: dict[int, Stretch] = {}
+        self.stretches: dict[int, Stretch] = {}
         self._task: asyncio.Task[None] | None = None
         self._looked_at = -1  # so many full stretches there were when it last looked; negative: not yet
 
     def may_hold(self, stretch: int, asked: AuditQuestion) -> bool:
         """Whether records of a stretch have to be looked at."""
-        known = self._stretches.get(stretch)
+        known = self.stretches.get(stretch)
         return known is None or known.may_hold(asked)
 
     @property
     def built(self) -> int:
         """How many stretches have a filter."""
-        return len(self._stretches)
+        return len(self.stretches)
 
     def wrote(self, end: int) -> None:
         """Note that the log ends at an offset now: what is full and has no filter gets one."""
@@ -230,18 +230,18 @@ class AuditIndex:
         await self._give_up_below(first)
         # The newest first: most questions are about them.
         for stretch in range(full - 1, first - 1, -1):
-            if stretch in self._stretches:
+            if stretch in self.stretches:
                 continue
             try:
-                await self._build(stretch)
+                await self.build(stretch)
             except ClusterError:  # damaged, or given up meanwhile: these records are looked at themselves
                 continue
             await self._keep(stretch // BLOCK)
             await asyncio.sleep(PACE_S)
 
-    async def _build(self, stretch: int) -> None:
+    async def build(self, stretch: int) -> None:
         records = [parsed(payload) for _, payload in await self._read(stretch * STRETCH, STRETCH)]
-        self._stretches[stretch] = Stretch.of(record for record in records if record is not None)
+        self.stretches[stretch] = Stretch.of(record for record in records if record is not None)
 
     async def _read(self, start: int, count: int) -> list[tuple[int, bytes]]:
         found: list[tuple[int, bytes]] = []
@@ -257,7 +257,7 @@ class AuditIndex:
     async def _keep(self, block: int) -> None:
         """Write a block down once all its filters are there."""
         first = block * BLOCK
-        known = [self._stretches.get(stretch) for stretch in range(first, first + BLOCK)]
+        known = [self.stretches.get(stretch) for stretch in range(first, first + BLOCK)]
         whole = [each for each in known if each is not None]
         if len(whole) < BLOCK:
             return
@@ -291,7 +291,7 @@ class AuditIndex:
             _log.warning("audit_index_unreadable", extra={"error": str(error)})
             return
         if len(found) == BLOCK:
-            self._stretches.update(enumerate(found, start=block * BLOCK))
+            self.stretches.update(enumerate(found, start=block * BLOCK))
 
     async def _last_hash(self, block: int) -> str | None:
         """The hash of the last record that a block is about, as the log has it."""
@@ -301,8 +301,8 @@ class AuditIndex:
         return None if record is None else str(record.get("hash"))
 
     async def _give_up_below(self, first: int) -> None:
-        for stretch in [each for each in self._stretches if each < first]:
-            del self._stretches[stretch]
+        for stretch in [each for each in self.stretches if each < first]:
+            del self.stretches[stretch]
         below = first // BLOCK - 1
         while below >= 0 and await self._port.read_state(_key(below)) is not None:
             await self._port.write_state({_key(below): None})

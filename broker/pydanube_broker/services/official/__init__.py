@@ -56,27 +56,27 @@ class OfficialServices:
         schemas: SchemaGate | None = None,
         keeper: Keeper | None = None,
     ) -> None:
-        self._book = ClientBook(store, Whereabouts(plane.access, plane.ownership))
-        self._producer = ProducerService(plane, self._book, schemas or NoSchemas())
-        self._consumer = ConsumerService(plane, self._book)
+        self.book = ClientBook(store, Whereabouts(plane.access, plane.ownership))
+        self._producer = ProducerService(plane, self.book, schemas or NoSchemas())
+        self._consumer = ConsumerService(plane, self.book)
         self._discovery = DiscoveryService(plane.access, plane.ownership)
-        self._health = HealthCheckService(self._book, plane.access)
+        self._health = HealthCheckService(self.book, plane.access)
         self._storage = StorageService(plane.access, tier)
         self._auth = AuthService(keeper)
         self._timer: asyncio.TimerHandle | None = None
 
     async def load(self, topics: Sequence[Topic], catalog: TopicCatalog) -> None:
         """Read who the ids belong to."""
-        await self._book.load(topics, catalog)
+        await self.book.load(topics, catalog)
 
     async def arriving(self, record: TopicRecord) -> Callable[[Topic], None]:
         """As `load`, for a topic that comes from another broker; what is returned is called once it is served."""
-        return await self._book.read(record)
+        return await self.book.read(record)
 
     def start(self) -> None:
         """Keep places for those who will come back, and begin to notice who does not call any more."""
         loop = asyncio.get_running_loop()
-        self._book.seat_filtered(loop.time())
+        self.book.seat_filtered(loop.time())
         self._timer = loop.call_later(SWEEP_S, self._tick)
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class OfficialServices:
 
     def sweep(self) -> None:
         """One round of noticing; every `SWEEP_S` by itself."""
-        self._book.sweep(asyncio.get_running_loop().time())
+        self.book.sweep(asyncio.get_running_loop().time())
 
     def send_away(self) -> None:
         """The broker leaves: tell clients of topics that have left to look for them."""

@@ -35,13 +35,13 @@ from pydanube_storage.metadata.etcd.refusals import Refused, Seen, judge
 _PING_S: Final = 5.5  # etcd ends connections that ping more often than every 5 s (--grpc-keepalive-min-time)
 _PING_ANSWER_S: Final = 3.0
 _CONNECT_S: Final = 2.0
-_AWAY_S: Final = (
+AWAY_S: Final = (
     2.0  # the deadline then: an operation that asks several times is refused before its caller gives up
 )
 _ROUND_PAUSE_S: Final = 0.1  # when no member answers
 _CALLS_AT_ONCE: Final = 256  # further calls wait their turn; it counts towards their deadline
 _MAX_ANSWER_BYTES: Final = 64 << 20  # a page is asked for in smaller parts when it would be more
-_CHANNEL_OPTIONS: Final = (
+CHANNEL_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", int(_PING_S * 1000)),
     ("grpc.keepalive_timeout_ms", int(_PING_ANSWER_S * 1000)),
     (
@@ -156,9 +156,9 @@ class EtcdLink:
         credentials = self._credentials()
         for address in self._options.address.endpoints:
             if credentials is None:
-                channel = aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+                channel = aio.insecure_channel(address, options=CHANNEL_OPTIONS)
             else:
-                channel = aio.secure_channel(address, credentials, options=_CHANNEL_OPTIONS)
+                channel = aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
             self._stack.push_async_callback(channel.close, None)
             self._members.append(_Member(address, channel))
         return self
@@ -188,7 +188,7 @@ class EtcdLink:
                 been carried out all the same.
             ClusterError: what etcd refused, translated (`refusals`).
         """
-        timeout_s = min(self._options.timeout_s, _AWAY_S) if self._away else self._options.timeout_s
+        timeout_s = min(self._options.timeout_s, AWAY_S) if self._away else self._options.timeout_s
         deadline = anyio.current_time() + timeout_s
         faults: dict[str, str] = {}
         self.waiting += 1
