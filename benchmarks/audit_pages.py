@@ -47,7 +47,7 @@ async def fill(cluster: Administered, records: int) -> None:
     entry = dict((await cluster("audit.query", operation="topics.create"))["items"][0])
     for name in ("seq", "prev_hash", "hash", "mac", "key_id"):
         entry.pop(name)
-    audit = cluster.core._audit
+    audit = cluster.core.audit
     for first in range(0, records, GROUP):
         for number in range(first, min(first + GROUP, records)):
             rare = number == records // 7
@@ -89,7 +89,7 @@ async def run(options: argparse.Namespace) -> bool:
             await fill(cluster, options.records)
             print(f"{options.records} records written in {time.perf_counter() - began:.0f} s")
             began, used = time.perf_counter(), time.process_time()
-            index = cluster.core._audit.index
+            index = cluster.core.audit.index
             index.wrote(options.records)
             await index.caught_up()
             print(
@@ -99,7 +99,7 @@ async def run(options: argparse.Namespace) -> bool:
             await measure(cluster, options.calls)
         async with administered(Path(folder)) as cluster:
             print("after a restart:")
-            index = cluster.core._audit.index
+            index = cluster.core.audit.index
             began = time.perf_counter()
             index.wrote(0)
             await index.caught_up()

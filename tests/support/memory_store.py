@@ -98,7 +98,7 @@ class MemoryStore(StoreShell):
     async def _stop(self) -> None:
         pass
 
-    async def _run(self, operation: Callable[[Engine], T], *, writes: bool) -> T:
+    async def run_step(self, operation: Callable[[Engine], T], *, writes: bool) -> T:
         await anyio.lowlevel.checkpoint()
         self._check_open()  # it may have been closed while we waited for our turn
         engine = self._engine
