@@ -20,7 +20,6 @@ for it, and what it has of others goes to `lost+found`.
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
@@ -58,6 +57,7 @@ from pydanube_broker.journal import Disk, HelperPreparer, Journal, JournalOption
 from pydanube_broker.journal.helper import InlineSyncer
 from pydanube_broker.metadata_home import (
     IDENTITY,
+    OLDER,
     RECOVERING,
     RESIDENTS,
     Home,
@@ -268,8 +268,8 @@ class _OneDirectory:
         return None if item is None else Recovering.of(item.value)
 
     async def _is_behind(self, seen: int, mark: OwnerMark | None) -> bool:
-        noted = await read_noted(self._etcd)
-        return noted.read_at < seen or (mark is not None and not noted.knows(mark))
+        noted, older = await read_noted(self._etcd), await self._etcd.get(OLDER)
+        return older is not None or noted.read_at < seen or (mark is not None and not noted.knows(mark))
 
     async def _begin(self) -> Recovering | None:
         """Let no broker start until the directories of all were seen."""
@@ -371,7 +371,7 @@ class _OneDirectory:
         own = resident_of(self._data_dir, self._home.life)
         item = await self._etcd.get(broker_key(self._me))
         if item is not None:
-            known = Resident(**json.loads(item.value))
+            known = Resident.of(item.value)
             check_resident(known, own, replace(self._home, life=known.life), self._url)
         return own
 
@@ -419,7 +419,7 @@ class _OneDirectory:
         if pending is not None:
             with suppress(GuardFailed):  # the same command ends it for another directory
                 await self._etcd.transact(
-                    [Put(IDENTITY, following.to_json()), Delete(RECOVERING)],
+                    [Put(IDENTITY, following.to_json()), Delete(RECOVERING), Delete(OLDER)],
                     guards=[ModRevision(RECOVERING, pending.mod_revision)],
                 )
         log.info("cluster_recovered", extra={"recovery": recovery})

@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 from pydanube_core.errors import ClusterMismatch, CorruptJournal, InvalidArgument, Retryable, TierNotShared
@@ -52,10 +52,18 @@ log = logging.getLogger("pydanube.cluster")
 IDENTITY: Final = "/cluster/identity"
 ADOPTING: Final = "/cluster/adopting"  # until then: which directory is being moved there (`adoption`)
 RECOVERING: Final = "/cluster/recovering"  # brokers whose directories a restored etcd is still to hear of
+OLDER: Final = "/cluster/older"  # a broker has seen more than this etcd knows; until it is recovered
 RESIDENTS: Final = KeyRange.prefix("/cluster/brokers/")
 CLUSTER_FILE: Final = "cluster.json"
 SQLITE: Final = "metadata.sqlite"
+_R = TypeVar("_R", "Home", "Identity", "Resident")
 _WAIT_S: Final = 2.0  # between two attempts of a start that waits for etcd
+
+
+def _read(cls: type[_R], value: bytes) -> _R:
+    """What a broker wrote, of this build or another: fields that are not known are passed over."""
+    found = json.loads(value)
+    return cls(**{name: found[name] for name in cls.__dataclass_fields__ if name in found})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +83,7 @@ class Home:
         """None for a directory that has never been on etcd."""
         file = folder / CLUSTER_FILE
         try:
-            return Home(**json.loads(file.read_bytes()))
+            return _read(Home, file.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError) as error:
@@ -104,7 +112,7 @@ class Identity:
 
     @classmethod
     def of(cls, value: bytes) -> Identity:
-        return cls(**json.loads(value))
+        return _read(cls, value)
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -135,6 +143,10 @@ class Resident:
     place: str
     host: str
     data_dir: str
+
+    @classmethod
+    def of(cls, value: bytes) -> Resident:
+        return _read(cls, value)
 
     @property
     def named(self) -> str:
@@ -292,7 +304,7 @@ async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: s
     """Check that directory and prefix belong together, then take the broker's id there for this life of the directory."""
     folder, revision = data_dir.path, store.statistics().revision
     identity = await store.get(IDENTITY)
-    await check_not_recovering(store, url, folder)
+    await check_not_older(store, url, folder)
     if home is None and newest_id:
         raise CorruptJournal(
             f"{folder} holds messages, and neither {CLUSTER_FILE} nor {SQLITE} says to which topics they belong. Nothing was "
@@ -300,9 +312,12 @@ async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: s
             value=str(folder),
         )
     if home is not None:
-        check_home(
-            home, None if identity is None else Identity.of(identity.value), revision, newest_id, url, folder
-        )
+        known_as = None if identity is None else Identity.of(identity.value)
+        check_identity(home, known_as, url, folder)
+        seen = max(home.revision, newest_id)
+        if revision < seen and known_as is not None and known_as.recovery == home.recovery:
+            await mark_as_older(store, revision, seen)
+        check_home(home, known_as, revision, newest_id, url, folder)
     if identity is None:
         identity = await _found(store, url, folder)
     found = Identity.of(identity.value)
@@ -312,19 +327,31 @@ async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: s
     resident = await store.get(key)
     own = resident_of(data_dir, secrets.token_hex(8))
     if resident is not None:
-        check_resident(Resident(**json.loads(resident.value)), own, known, url)
+        check_resident(Resident.of(resident.value), own, known, url)
     begun = replace(known, metadata=url, next_life=own.life, revision=max(known.revision, revision))
     begun.write(folder)
     guard = Absent(key) if resident is None else ModRevision(key, resident.mod_revision)
     unchanged = ModRevision(IDENTITY, identity.mod_revision)  # not released in this moment
-    await store.transact([Put(key, own.to_json())], guards=[guard, unchanged, Absent(RECOVERING)])
+    await store.transact(
+        [Put(key, own.to_json())], guards=[guard, unchanged, Absent(RECOVERING), Absent(OLDER)]
+    )
     begun = replace(begun, life=own.life, next_life="")
     begun.write(folder)
     return begun
 
 
-async def check_not_recovering(store: MetadataStore, url: str, folder: Path) -> None:
-    """Raise `ClusterMismatch` while etcd, restored from a snapshot, is still to hear of directories."""
+async def mark_as_older(store: MetadataStore, revision: int, seen: int) -> None:
+    """Let no broker start on an etcd restored from an older snapshot, however far it goes without those who have seen more."""
+    with suppress(
+        GuardFailed, Retryable
+    ):  # another has done it; etcd is away, and is asked again by the next start
+        value = json.dumps({"revision": revision, "seen": seen}).encode()
+        await store.transact([Put(OLDER, value)], guards=[Absent(OLDER)])
+
+
+async def check_not_older(store: MetadataStore, url: str, folder: Path) -> None:
+    """Raise `ClusterMismatch` of an etcd restored from an older snapshot that was not recovered, or is still to hear of directories."""
+    older = await store.get(OLDER)
     waiting = await store.get(RECOVERING)
     if waiting is not None:
         raise _mismatch(
@@ -332,6 +359,8 @@ async def check_not_recovering(store: MetadataStore, url: str, folder: Path) -> 
             f"was called for the data directories of {', '.join(Recovering.of(waiting.value).waiting) or 'all brokers'}",
             folder,
         )
+    if older is not None:
+        raise was_put_back(**json.loads(older.value))
 
 
 def resident_of(data_dir: DataDir, life: str) -> Resident:
@@ -391,8 +420,8 @@ def _check_not_released(found: Identity, url: str, folder: Path) -> None:
 def was_put_back(revision: int, seen: int) -> ClusterMismatch:
     """The error for an etcd that is older than what a data directory has seen of it."""
     return ClusterMismatch(
-        f"etcd is at revision {revision}, and this broker has seen {seen}: etcd was restored from an older snapshot, and "
-        "ids would be given twice. Restore etcd from a snapshot that is no older; where there is none, let the cluster go on "
+        f"etcd was at revision {revision} after a broker had seen {seen}: it was restored from an older snapshot, and ids "
+        "would be given twice. Restore etcd from a snapshot that is no older; where there is none, let the cluster go on "
         "with this one: stop all brokers, then danube cluster recover DATA_DIR --metadata URL for the directory of each",
         field="metadata.url",
         revision=revision,

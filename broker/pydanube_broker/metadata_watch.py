@@ -8,7 +8,6 @@ snapshot: others may be given by it what this broker has.
 
 from __future__ import annotations
 
-import json
 import logging
 from contextlib import suppress
 from dataclasses import replace
@@ -40,6 +39,7 @@ from pydanube_broker.metadata_home import (
     Identity,
     Resident,
     broker_key,
+    mark_as_older,
     resident_of,
     was_put_back,
 )
@@ -88,7 +88,7 @@ async def _notice_replacement(store: EtcdStore, data_dir: DataDir, health: Healt
 
 def _replacement(item: KeyValue | None, home: Home) -> Fenced | None:
     """The error where another directory runs under this broker's id, of the entry that names who does."""
-    resident = None if item is None else Resident(**json.loads(item.value))
+    resident = None if item is None else Resident.of(item.value)
     if resident is None or resident.life == home.life:
         return None
     return Fenced(
@@ -164,6 +164,9 @@ async def _notice_absence(store: EtcdStore, data_dir: DataDir, health: Health) -
             recovered = any(Identity.of(item.value).recovery != home.recovery for item in page.items)
             if page.revision < seen or recovered:
                 health.fence(was_put_back(page.revision, seen))
+                if not recovered:
+                    with anyio.CancelScope(shield=True):  # the broker ends now
+                        await mark_as_older(store, page.revision, seen)
                 return
         await anyio.sleep(_AGAIN_S)
 

@@ -13,7 +13,6 @@ Up to the second step the broker may go on in the cluster as if nothing had happ
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 from contextlib import suppress
@@ -58,7 +57,7 @@ from pydanube_broker.metadata_home import (
     Resident,
     broker_key,
     check_home,
-    check_not_recovering,
+    check_not_older,
     check_resident,
     options_of,
     resident_of,
@@ -225,12 +224,12 @@ class _Release:
             await self._check_epochs(hub)
         assert item is not None
         assert identity is not None
-        await check_not_recovering(self._etcd, self._url, self._folder)
+        await check_not_older(self._etcd, self._url, self._folder)
         await check_not_removed(self._etcd, self._me)
         own = resident_of(self._data_dir, self._home.life)
         resident = await self._etcd.get(broker_key(self._me))
         if resident is not None:
-            check_resident(Resident(**json.loads(resident.value)), own, self._home, self._url)
+            check_resident(Resident.of(resident.value), own, self._home, self._url)
         return identity, item.mod_revision
 
     async def _check_epochs(self, hub: Hub) -> None:

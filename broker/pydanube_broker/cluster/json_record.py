@@ -1,6 +1,9 @@
-"""Records in the metadata store: frozen dataclasses as JSON with a version; what we do not know is refused.
+"""Records in the metadata store: frozen dataclasses as JSON with a version.
 
-Refused, not skipped: an older broker that drops the field of a newer one and writes the record back would undo it.
+While brokers are replaced one by one, two builds read and write the same records. So a field that is not known is passed over,
+and gone once this broker writes the record; a new field has a default, with which the record is right if less good, and is
+`UNLESS_DEFAULT` for as long as the build before refuses what it does not know. Where that cannot be, the version goes up: older brokers refuse the record
+whole.
 """
 
 from __future__ import annotations
@@ -8,11 +11,14 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar, Final, Self
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydanube_core.errors import ClusterError, FormatTooNew
 from pydanube_storage.metadata import CorruptMetadata
 
 RECORD_VERSION: Final = 1
+UNLESS_DEFAULT: Final = Field(
+    exclude_if=lambda value: value in (None, 0, "")
+)  # what has no more to say is not written
 _HEAD: Final = b'{"version":%d,' % RECORD_VERSION
 
 
@@ -20,7 +26,7 @@ class JsonRecord:
     """Mix-in of a frozen, slotted, keyword-only dataclass whose fields are JSON values or other such records."""
 
     __slots__ = ()
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="ignore", strict=True)
 
     def to_json(self) -> bytes:
         """UTF-8, one line, fields in order of declaration, the version first."""

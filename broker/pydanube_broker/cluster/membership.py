@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import anyio
 from pydanube_core.errors import ClusterError, Conflict, Fenced, Retryable
@@ -42,7 +42,7 @@ from pydanube_storage.metadata.leaving import leave
 from pydanube_broker import software
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import BrokerId, Incarnation
-from pydanube_broker.cluster.json_record import JsonRecord
+from pydanube_broker.cluster.json_record import UNLESS_DEFAULT, JsonRecord
 from pydanube_broker.cluster.set_aside import counted_at_most
 
 log = logging.getLogger("pydanube.cluster")
@@ -84,8 +84,10 @@ class MemberRecord(JsonRecord):
     reason: str
     registered_at_ms: int
     software: str = ""  # its version
-    zone: str = ""
-    load: Mapping[str, float] | None = None  # `choice.told_load`; None: it has not told yet
+    zone: Annotated[str, UNLESS_DEFAULT] = ""
+    load: Annotated[Mapping[str, float] | None, UNLESS_DEFAULT] = (
+        None  # `choice.told_load`; None: it has not told yet
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
-from pydanube_broker.cluster.json_record import JsonRecord
+from pydanube_broker.cluster.json_record import UNLESS_DEFAULT, JsonRecord
 
 MAX_PARTS: Final = 512  # with names of objects of 200 characters half of what a value may have
 
@@ -55,5 +55,5 @@ class MoveRecord(JsonRecord):
     begun_at_ms: int
     ready: int | None = None
     parts: tuple[HandOverPart, ...] = ()
-    copied: int = 0
-    offers: int = 0
+    copied: Annotated[int, UNLESS_DEFAULT] = 0
+    offers: Annotated[int, UNLESS_DEFAULT] = 0

@@ -62,6 +62,11 @@ class Known:
     next_incarnation: int = 0
     next_life: str = ""
 
+    @classmethod
+    def of(cls, value: bytes) -> Known:
+        found = json.loads(value)
+        return cls(**{name: found[name] for name in cls.__dataclass_fields__ if name in found})
+
     def took(self, mark: OwnerMark) -> bool:
         """Whether the mark is of a life of this directory."""
         return (mark.incarnation, mark.life) in (
@@ -145,7 +150,7 @@ async def read_known(metadata: MetadataStore, scope: str) -> Known | None:
     """
     item = await metadata.get(_key(scope))
     try:
-        return None if item is None else Known(**json.loads(item.value))
+        return None if item is None else Known.of(item.value)
     except (ValueError, TypeError) as error:
         log.warning("tier_owner_unreadable", extra={"error": str(error)})
         return None

@@ -8,7 +8,7 @@ to know that it is the right one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self, TypeAlias
 
@@ -20,7 +20,8 @@ _VERSION: Final = 1
 _Json: TypeAlias = bytes  # the records have a field of that name
 
 
-def _load(data: bytes, key: str) -> dict[str, Any]:
+def _load(data: bytes, key: str, known: Iterable[str]) -> dict[str, Any]:
+    """The known fields of a record: those of a newer build are passed over."""
     try:
         body = json.loads(data)
         version = int(body.pop("version"))
@@ -33,8 +34,7 @@ def _load(data: bytes, key: str) -> dict[str, Any]:
             value=version,
             limit=_VERSION,
         )
-    assert isinstance(body, dict)
-    return body
+    return {name: body[name] for name in known if name in body}
 
 
 def _dump(record: Any) -> bytes:
@@ -68,7 +68,7 @@ class CatalogEntry:
 
     @classmethod
     def from_json(cls, data: _Json, *, key: str) -> Self:
-        body = _load(data, key)
+        body = _load(data, key, cls.__dataclass_fields__)
         try:
             return cls(**body)
         except (TypeError, AssertionError) as error:
@@ -112,7 +112,7 @@ class Resting:
 
     @classmethod
     def from_json(cls, data: _Json, *, key: str) -> Self:
-        body = _load(data, key)
+        body = _load(data, key, cls.__dataclass_fields__)
         try:
             return cls(group=body["group"], names=tuple(body["names"]), since=Moment(**body["since"]))
         except (TypeError, KeyError) as error:
@@ -157,7 +157,7 @@ class CatalogHead:
 
     @classmethod
     def from_json(cls, data: _Json, *, key: str) -> Self:
-        body = _load(data, key)
+        body = _load(data, key, cls.__dataclass_fields__)
         try:
             body["epochs"] = tuple((int(epoch), int(first)) for epoch, first in body["epochs"])
             body["retired"] = tuple(Retired(**each) for each in body["retired"])

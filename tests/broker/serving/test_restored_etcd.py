@@ -12,6 +12,7 @@ import pytest
 from pydanube import connect
 from pydanube_broker import metadata_watch
 from pydanube_broker.broker import Broker
+from pydanube_broker.cluster_recovery import recover
 from pydanube_broker.metadata_home import Home
 from pydanube_broker.settings import Metadata
 from pydanube_broker.tier import holding, metadata_witness
@@ -169,3 +170,28 @@ async def test_marks_of_brokers_that_share_an_etcd_are_known_to_all(
         async with connect(brokers[n % 3].broker_url) as client, client.producer(f"t{n}") as producer:
             await producer.send(b"x")
         assert all(each.tier.hold.held for each in brokers), "no broker took another's mark for a stranger's"
+
+
+async def test_an_older_etcd_stays_refused_after_a_broker_that_knew_less_has_gone_on_with_it(
+    etcd: EtcdMembers, cluster: SeveralBrokers, tmp_path: Path
+) -> None:
+    await cluster.start(1)
+    await cluster.start(2)
+    await cluster.all_know_all()
+    await cluster.stop(2)
+    etcd.save(tmp_path / "snapshot")
+    await write(cluster.brokers[1], "made-after-the-snapshot")
+    await cluster.stop(1)
+    etcd.restore(tmp_path / "snapshot")
+    for lease in etcd.control("lease", "list").splitlines()[1:]:  # no need to wait for them
+        etcd.control("lease", "revoke", lease)
+    for n in (1, 2, 1):
+        with pytest.raises(ClusterMismatch, match="restored from an older snapshot"):
+            await Broker(cluster.settings(n)).__aenter__()
+    for n in (2, 1):
+        await recover(cluster.settings(n))
+        if n == 2:
+            with pytest.raises(ClusterMismatch, match="is recovered now"):
+                await Broker(cluster.settings(1)).__aenter__()
+    for n in (1, 2):
+        await cluster.start(n)
