@@ -274,7 +274,7 @@ class _Release:
         )
         if away:
             raise Conflict(
-                f"{len(away)} topics are not with this broker yet, or on their way ({', '.join(away[:_SHOWN])}). Nothing was changed. Start "
+                f"topics are not with this broker yet, or on their way: {len(away)} ({', '.join(away[:_SHOWN])}). Nothing was changed. Start "
                 "the broker and wait until it serves them: danube topics list",
                 field="metadata.url",
                 value=self._url,

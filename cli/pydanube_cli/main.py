@@ -147,7 +147,8 @@ def _dispatch(argv: list[str]) -> int:
     if word not in operations.groups():
         from pydanube_cli.overview import unknown_word
 
-        raise unknown_word(word, [*COMMANDS, *GROUPS, *operations.groups()])
+        calls = [f"{group} {verb}" for group, verbs in operations.groups().items() for verb in verbs]
+        raise unknown_word(word, [*COMMANDS, *GROUPS, *operations.groups(), *calls])
     return operations.run(word, words, leading)
 
 

@@ -56,9 +56,10 @@ def print_group(word: str, summary: str, verbs: Mapping[str, str]) -> None:
 
 
 def unknown_word(word: str, words: Sequence[str], *, group: str | None = None) -> InvalidArgument:
-    """The usage error for a word that is no command (or verb of `group`)."""
-    close = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    """The usage error for a word that is no command (or verb of `group`); words may be groups with a verb."""
+    of_a_group = [each for each in words if each.endswith(f" {word}")]
+    close = of_a_group or difflib.get_close_matches(word, words, n=1, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
     what = f"danube {group} has no verb {word!r}" if group else f"danube has no command {word!r}"
     field = "verb" if group else "command"
     error = InvalidArgument(what + hint, field=field, value=word, suggestion=close[0] if close else None)

@@ -115,6 +115,10 @@ def test_near_miss_of_a_command_is_suggested(danube: Danube) -> None:
     assert ran.out == ""
 
 
+def test_a_verb_without_its_group_is_shown_with_it(danube: Danube) -> None:
+    assert "did you mean reports lag or subscriptions lag?" in danube("lag").err
+
+
 def test_near_miss_of_a_verb_is_suggested_also_in_json(danube: Danube) -> None:
     ran = danube("topics", "lits", "--json")
     assert ran.code == 2

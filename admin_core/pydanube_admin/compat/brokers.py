@@ -99,7 +99,7 @@ class Brokers:
             for move in moves
         ]
         if request.dry_run or not moves:
-            why = "" if moves else f"no move would help: {found['because']}"
+            why = "" if moves else f"no move is suggested: {found['because']}"
             return pb.RebalanceResponse(success=True, proposed_moves=proposed, error_message=why)
         done = await self._ask("cluster.rebalance", {} if most is None else {"max_moves": most})
         return pb.RebalanceResponse(

@@ -163,7 +163,7 @@ async def forecast_rebalance(context: Context, request: RebalanceRequest) -> For
     if not moves:
         reasons = ", ".join(sorted(reason.value for reason in judged.rejected)) or "settling"
         raise Conflict(
-            f"no move would help: {judged.because} ({reasons})",
+            f"no move is suggested: {judged.because} ({reasons})",
             verdict=judged.verdict.value,
             retryable=False,
         ).followed_by(next_call("cluster.balance", {}, "shows loads and why"))
