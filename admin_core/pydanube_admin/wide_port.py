@@ -22,7 +22,14 @@ from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.rules import alerts_of_all, of_all_brokers, of_owners
-from pydanube_core.errors import ClusterError, NotOwner, SubscriptionNotFound, TopicNotFound, Unavailable
+from pydanube_core.errors import (
+    ClusterError,
+    NoOwner,
+    NotOwner,
+    SubscriptionNotFound,
+    TopicNotFound,
+    Unavailable,
+)
 from pydanube_core.facts import (
     BrokerAddress,
     BrokerFacts,
@@ -50,6 +57,14 @@ def growing_pauses() -> Iterator[float]:
     while True:
         yield pause_s
         pause_s = min(_AGAIN_S, 2 * pause_s)
+
+
+def _not_all(topic: str) -> NoOwner:
+    return NoOwner(
+        f"not all of {topic} is served now: some of it is on its way to a broker, try again in a moment",
+        topic=topic,
+        retry_after_ms=1000,
+    )
 
 
 def _nothing(_: Sequence[None]) -> None:
@@ -138,7 +153,10 @@ class WidePort:
     # -- about one topic -------------------------------------------------------------------------------------
 
     async def _at_owners(self, method: str, topic: str, *arguments: Any, **more: Any) -> Any:
-        owners = list(by_id(await self._port.owners(topic)).values())
+        placed = await self._port.owners(topic)
+        owners = list(by_id(placed).values())
+        if owners and None in placed:
+            raise _not_all(topic)
         given = named(method, (topic, *arguments), more)
         if len(owners) < 2:
             return await self._ask(owners[0] if owners else None, method, given)
@@ -248,7 +266,7 @@ class WidePort:
     async def topic(self, topic: str) -> Sequence[TopicFacts]:
         """All of it; an owner may have been told of it a moment ago.
 
-        Raises `NotOwner`: an owner does not answer, or not of this topic.
+        Raises `NotOwner`: an owner does not answer. `NoOwner`: some of it is on its way for as long as a call may wait.
         """
         count, pauses = len(await self._port.owners(topic)), growing_pauses()
         with anyio.move_on_after(DEADLINE_S):
@@ -263,6 +281,8 @@ class WidePort:
                     return facts
                 await anyio.sleep(next(pauses))
                 count = len(await self._port.owners(topic))
+        if count:  # what one broker has of it is not all
+            raise _not_all(topic)
         return await self._port.topic(topic)
 
     # -- about all -------------------------------------------------------------------------------------------

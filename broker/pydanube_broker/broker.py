@@ -255,7 +255,7 @@ class Broker(BrokerParts):
         """Start what runs until the broker stops."""
         self.spawn(self._maintain())
         self.spawn(self.following.run())
-        self.spawn(self.moves.run(self.tier, self.load_meter.busy))
+        self.spawn(self.moves.run(self.tier, self.load_meter.busy, self.health))
         await self.ownership.office.open()
         self.spawn(look_after(store, self.data_dir, self.health))
         if self.locks is not None:

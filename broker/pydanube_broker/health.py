@@ -175,6 +175,11 @@ class Health:
         """Return the error that the disk refuses more with; None while it has room."""
         return self._disk_error
 
+    @property
+    def storing_error(self) -> ClusterError | None:
+        """Return what keeps anything from being stored for longer than a moment."""
+        return self.journal_error or self._disk_error
+
     def check_publish(self) -> None:
         """Raise what refuses every publish now."""
         error = self._publish_error()

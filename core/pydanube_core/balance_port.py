@@ -15,6 +15,9 @@ class BalancePort(Protocol):
     async def takers(self) -> Sequence[str]:
         """Brokers that take topics, those with the fewest first; none where a broker is alone."""
 
+    async def destinations(self, topic: str, to_broker: str | None = None) -> Mapping[str, str]:
+        """Where `move_topic` would send a topic, as things stand now: concrete topic → broker. Raises as it does."""
+
     async def move_topic(self, topic: str, to_broker: str | None = None) -> Mapping[str, str]:
         """Begin to hand a topic over, each partition for itself: concrete topic → the broker it goes to.
 

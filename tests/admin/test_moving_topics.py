@@ -6,14 +6,21 @@ import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import anyio
 import grpc
 import pytest
 from pydanube import connect
+from pydanube_admin import wide_port
+from pydanube_admin.peers import Peers
+from pydanube_admin.wide_port import ASKED, WidePort
 from pydanube_broker.broker import Broker
+from pydanube_broker.cluster.move_leader import MoveLeader
 from pydanube_broker.serving import moves
 from pydanube_broker.tier.flushing import Failure
-from pydanube_core.errors import ClusterError, StoreUnavailable
+from pydanube_broker.tier.fragments import Fragments
+from pydanube_core.errors import ClusterError, NoOwner, StoreUnavailable
 from pydanube_core.generated import danube_admin_pb2 as pb
 from pydanube_core.names import TopicName
 
@@ -152,6 +159,151 @@ async def test_partitions_of_an_unloaded_topic_do_not_all_go_to_one_broker(clust
             cluster.serves(part) and id_of(cluster.owner(str(part))) == moved[str(part)] for part in parts
         )
     )
+
+
+async def test_plan_of_a_move_names_the_brokers_to_which_the_partitions_go(cluster: SeveralBrokers) -> None:
+    await ask(cluster.brokers[1], "topics.create", topic="planned", partitions=6)
+    parts = [f"/default/planned-part-{n}" for n in range(6)]
+    await until(lambda: all(cluster.serves_name(part) for part in parts))
+    plan = await ask(cluster.brokers[1], "topics.unload", topic="planned", plan_only=True)
+    done = await ask(cluster.brokers[1], "topics.unload", topic="planned")
+    assert {each["path"]: each["after"] for each in plan["diff"]} == {
+        f"topics{part}/owner": to for part, to in done["moves"].items()
+    }
+    await until(lambda: all(cluster.serves_name(part) for part in parts))
+
+
+async def test_while_a_partition_is_between_two_owners_nothing_is_said_or_done_of_the_others_alone(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ask(cluster.brokers[1], "topics.create", topic="parted", partitions=6)
+    parts = [TopicName.parse(f"parted-part-{n}") for n in range(6)]
+    await until(lambda: all(cluster.serves(part) for part in parts))
+    for n, part in enumerate(parts):
+        target = cluster.brokers[1 + n % 3]
+        if cluster.owner(str(part)) is not target:
+            await ask(target, "topics.move", topic=str(part), to_broker=id_of(target))
+            await until(lambda part=part, target=target: target.registry.find(part) is not None)
+    first = cluster.brokers[1]
+    await ask(first, "subscriptions.create", topic="parted", subscription="s", start="earliest")
+    gate, assign = anyio.Event(), MoveLeader.take_step
+
+    async def at_the_gate(*arguments: Any) -> None:
+        await gate.wait()
+        await assign(*arguments)
+
+    monkeypatch.setattr(MoveLeader, "take_step", at_the_gate)
+    monkeypatch.setattr(wide_port, "DEADLINE_S", 0.1)
+    target = cluster.brokers[2]
+    await ask(first, "topics.move", topic=str(parts[0]), to_broker=id_of(target))
+    topic_id = first.registry.catalog.index.topic(parts[0]).topic_id
+    await until(
+        lambda: all(each.registry.ownership.owner(topic_id) is None for each in cluster.brokers.values())
+    )
+    await until(lambda: first.registry.find(parts[0]) is None)
+    of_it: dict[str, Any] = {"topic": "parted"}
+    for operation, arguments in (
+        ("topics.describe", of_it),
+        ("topics.metrics", of_it),
+        ("topics.delete", {**of_it, "plan_only": True}),
+        ("topics.truncate", {**of_it, "before": "latest", "plan_only": True}),
+        ("topics.unload", of_it),
+        ("subscriptions.list", of_it),
+        ("subscriptions.create", {**of_it, "subscription": "t"}),
+        ("subscriptions.describe", {**of_it, "subscription": "s"}),
+        ("subscriptions.purge", {**of_it, "subscription": "s", "plan_only": True}),
+        ("subscriptions.delete", {**of_it, "subscription": "s", "plan_only": True}),
+    ):
+        for broker in cluster.brokers.values():
+            with pytest.raises(ClusterError) as caught:
+                await ask(broker, operation, **arguments)
+            assert (caught.value.code, caught.value.retryable) == ("NO_OWNER", True), operation
+    listed = await ask(first, "topics.list")
+    assert listed["not_seen"], "a list has what there is, and says that it is not all"
+    # Between the look at a topic and the change of it, too: each of its owners does all of its part or none.
+    for broker in cluster.brokers.values():
+        with pytest.raises(NoOwner) as refused:
+            await WidePort(broker.port, Peers(broker.port, ASKED)).create_subscription(
+                "/default/parted", f"by-{id_of(broker)}", type="exclusive", start="latest"
+            )
+        assert refused.value.details["not_done_at"] == [id_of(first)]
+    gate.set()
+    await until(lambda: target.registry.find(parts[0]) is not None)
+    assert (await ask(first, "topics.describe", **of_it))["partitions"] == 6
+
+
+async def test_of_a_topic_with_a_partition_on_its_way_no_other_is_moved(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ask(cluster.brokers[1], "topics.create", topic="whole", partitions=3)
+    parts = [TopicName.parse(f"whole-part-{n}") for n in range(3)]
+    await until(lambda: all(cluster.serves(part) for part in parts))
+    before = [cluster.owner(str(part)) for part in parts]
+    gate, write = anyio.Event(), Fragments.write
+
+    async def at_the_gate(self: Fragments, data: bytes) -> str:
+        await gate.wait()
+        return await write(self, data)
+
+    monkeypatch.setattr(Fragments, "write", at_the_gate)
+    last = str(parts[2])
+    (target, _) = cluster.others(last)
+    await ask(target, "topics.move", topic=last, to_broker=id_of(target))
+    with pytest.raises(ClusterError, match="on its way to broker") as caught:
+        await ask(target, "topics.unload", topic="whole")
+    assert caught.value.code == "CONFLICT"
+    assert [each.topic for each in target.registry.ownership.moves()] == [last]
+    gate.set()
+    await until(lambda: target.registry.find(parts[2]) is not None)
+    assert [cluster.owner(str(part)) for part in parts[:2]] == before[:2]
+
+
+async def test_broker_that_is_unloaded_once_more_is_drained_once_more(cluster: SeveralBrokers) -> None:
+    leaving, other = cluster.brokers[1], cluster.brokers[2]
+
+    def state() -> str:
+        return other.registry.ownership.office.members[leaving.data_dir.broker_id].state.value
+
+    async def planned(operation: str) -> list[dict[str, Any]]:
+        plan = await ask(other, operation, broker_id=id_of(leaving), plan_only=True)
+        return [{each["before"]: each["after"]} for each in plan["diff"]]
+
+    assert await planned("brokers.unload") == [{"active": "draining"}]
+    for _ in range(2):
+        await ask(other, "brokers.unload", broker_id=id_of(leaving))
+        await until(lambda: state() == "drained")
+    assert await planned("brokers.unload") == [{"drained": "draining"}]
+    assert await planned("brokers.activate") == [{"drained": "active"}]
+    await activate(cluster, leaving)
+    await ask(other, "brokers.unload", broker_id=id_of(leaving))  # it has been given nothing meanwhile
+    await until(lambda: state() == "drained")
+    await activate(cluster, leaving)
+
+
+async def test_broker_that_can_store_nothing_is_given_no_topics(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, other = cluster.brokers[1], cluster.brokers[2]
+    room, folder = os.statvfs, full.data_dir.path
+
+    def without_room(path: Any) -> os.statvfs_result:
+        found = room(path)
+        if path != folder:
+            return found
+        return os.statvfs_result([0 if n == 4 else each for n, each in enumerate(found)])
+
+    monkeypatch.setattr("pydanube_broker.health.os.statvfs", without_room)
+    await until(lambda: id_of(full) not in [str(each) for each in other.moves.takers()])
+    listed = {each["broker_id"]: each["state"] for each in (await ask(other, "brokers.list"))["items"]}
+    assert listed[id_of(full)] == "read_only"
+    for n in range(6):
+        await ask(other, "topics.create", topic=f"elsewhere{n}")
+        await until(lambda n=n: cluster.serves_name(f"elsewhere{n}"))
+        assert cluster.owner(f"elsewhere{n}") is not full
+    with pytest.raises(ClusterError, match="takes no topics"):
+        await ask(other, "topics.move", topic="elsewhere0", to_broker=id_of(full))
+    monkeypatch.undo()
+    await cluster.all_know_all()
 
 
 async def test_unloaded_broker_keeps_its_audit_alone(cluster: SeveralBrokers) -> None:

@@ -61,7 +61,7 @@ class BrokerItem(Result):
     identity: ClassVar = ("broker_id",)
 
     broker_id: str
-    state: str  # starting | active | draining | drained
+    state: str  # starting | active | read_only | draining | drained
     is_leader: bool
     zone: str | None  # its setting server.zone
     version: str
@@ -334,9 +334,14 @@ async def forecast_unload(context: Context, request: BrokerChangeRequest) -> For
             value=facts.broker_id,
         )
     return Forecast(
-        diff=[entry(f"brokers/{facts.broker_id}/state", "active", "draining")],
+        diff=[entry(f"brokers/{facts.broker_id}/state", await _state_now(context, facts), "draining")],
         blast_radius=blast_radius(topics=facts.topics),
     )
+
+
+async def _state_now(context: Context, facts: BrokerFacts) -> str:
+    members = {each.broker_id: each for each in await context.port.members()}
+    return _state(facts, members.get(facts.broker_id))
 
 
 @operation(
@@ -356,8 +361,9 @@ async def unload_broker(context: Context, request: BrokerChangeRequest) -> Chang
 
 
 async def forecast_activate(context: Context, request: BrokerChangeRequest) -> Forecast:
-    await _this(context, request.broker_id)
-    return Forecast(diff=[])
+    facts = await _this(context, request.broker_id)
+    path, before = f"brokers/{facts.broker_id}/state", await _state_now(context, facts)
+    return Forecast(diff=[] if before == "active" else [entry(path, before, "active")])
 
 
 @operation(

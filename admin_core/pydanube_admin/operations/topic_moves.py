@@ -7,7 +7,7 @@ leaves the topic where it is. Partitions are added by a plan that says what beco
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from math import lcm
 from typing import Annotated
@@ -92,33 +92,14 @@ async def forecast_move(context: Context, request: MoveTopicRequest) -> Forecast
 
 async def _moves(context: Context, topic: Topic, to_broker: str | None) -> Mapping[str, str]:
     """Return the broker that each log would go to, as things stand now."""
-    takers = await context.port.takers()
-    if not any(set(takers) - {log.owner} for log in topic.logs):
-        raise LastBroker(
-            f"{topic.own.topic} has nowhere to go: no other broker takes topics",
-            field="topic",
-            value=topic.own.topic,
-        )
-    if to_broker is not None and to_broker not in takers:
-        raise InvalidArgument(
-            f"broker {to_broker} takes no topics; {', '.join(takers)} would",
-            field="to_broker",
-            value=to_broker,
-        ).followed_by(next_call("brokers.list", {}, "shows the brokers there are, and their states"))
-    found = {log.topic: target for log in topic.logs if (target := _target(log, takers, to_broker))}
-    if not found:
-        raise Conflict(
-            f"{topic.own.topic} is with broker {to_broker} already", topic=topic.own.topic, retryable=False
-        )
+    try:
+        found = await context.port.destinations(topic.own.topic, to_broker)
+    except InvalidArgument as error:
+        error.followed_by(next_call("brokers.list", {}, "shows the brokers there are, and their states"))
+        raise
     if to_broker is not None:
         await _check_store(context, to_broker)
     return found
-
-
-def _target(log: TopicFacts, takers: Sequence[str], to_broker: str | None) -> str | None:
-    if to_broker is not None:
-        return None if log.owner == to_broker else to_broker
-    return next((broker for broker in takers if broker != log.owner), None)
 
 
 async def _check_store(context: Context, broker_id: str) -> None:

@@ -222,6 +222,11 @@ class JoinedBroker:
         """Show the others another state: only an active broker is given topics. Raises `Conflict`, `StoreUnavailable`."""
         await self._membership.set_state(state, reason=reason)
 
+    @property
+    def state(self) -> BrokerState:
+        """Return the state of this broker that the others were shown last."""
+        return self._membership.state
+
     async def tell_load(self, load: Mapping[str, float]) -> None:
         """Show the others how busy this broker is. Raises `Conflict`, `StoreUnavailable`."""
         await self._membership.tell_load(told_load(load))

@@ -56,6 +56,9 @@ _LEAVE_S: Final = 2.0  # leaving tidily is a courtesy: the lease would end anywa
 class BrokerState(StrEnum):
     STARTING = "starting"  # it takes no topic from others yet
     ACTIVE = "active"
+    READ_ONLY = (
+        "read_only"  # its disk is full, or its journal failed: it keeps what it has, and is given nothing
+    )
     DRAINING = "draining"
     DRAINED = "drained"
 
@@ -170,6 +173,11 @@ class Membership:
     def registration(self) -> Registration:
         assert self._registration is not None, "use it inside its block"
         return self._registration
+
+    @property
+    def state(self) -> BrokerState:
+        """Return what the others were shown last."""
+        return self._state
 
     async def __aenter__(self) -> Self:
         await self._register("boot")

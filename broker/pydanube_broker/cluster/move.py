@@ -80,7 +80,10 @@ class Change:
 
 def begin(now: Assignment, revision: Revision, target: BrokerId, *, at_ms: int) -> Change:
     """Ask the owner to hand over. The steps raise `Conflict` where the assignment is at another stage."""
-    _check(now, Step.BEGIN, Stage.SERVING)
+    if now.move is not None:
+        raise _conflict(
+            now, f"{now.topic} is on its way to broker {now.move.target} already: wait until it is there"
+        )
     if target == now.broker_id:
         raise _conflict(now, f"{now.topic} is with broker {target} already")
     move = MoveRecord(source=str(now.broker_id), target=str(target), begun_at_ms=at_ms)

@@ -339,7 +339,9 @@ class SubscriptionPump:
         self._changed()
 
     def seek(self, offset: int, *, by: str | None = None) -> None:
-        """Move the cursor; `by`: the client that asked for it, if none of the operations did."""
+        """Move the cursor; `by`: the client that asked for it, if none of the operations did. Raises where it is gone."""
+        if self.closed is not None:
+            raise self.closed
         core = self.core()
         core.grew(self.topic.commit)
         before = self.cursor_state(now_ms())

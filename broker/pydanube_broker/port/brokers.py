@@ -15,8 +15,9 @@ from pydanube_core.facts import BrokerAddress, BrokerFacts, PeerCertificates, Re
 from pydanube_core.names import TopicName
 from pydanube_core.security.identity import current_identity
 
-from pydanube_broker.cluster.ids import broker_number
+from pydanube_broker.cluster.ids import BrokerId, broker_number
 from pydanube_broker.cluster.joined import JoinedBroker
+from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
@@ -99,15 +100,21 @@ class BrokersPart:
     async def takers(self) -> Sequence[str]:
         return [str(broker) for broker in self._broker.moves.takers()]
 
+    async def destinations(self, topic: str, to_broker: str | None = None) -> Mapping[str, str]:
+        moves = self._broker.moves.destinations(*self._to_move(topic, to_broker))
+        return {record.name: str(broker) for record, broker in moves}
+
     async def move_topic(self, topic: str, to_broker: str | None = None) -> Mapping[str, str]:
+        begun = await self._broker.moves.begin(*self._to_move(topic, to_broker))
+        return {part: str(broker) for part, broker in begun.items()}
+
+    def _to_move(self, topic: str, to_broker: str | None) -> tuple[list[TopicRecord], BrokerId | None]:
         name, index = TopicName.parse(topic), self._broker.registry.catalog.index
         record = index.find_topic(name)
         records = list(index.partitions(name)) if record is None else [record]
         if not records:
             raise self._broker.registry.not_found(name)
-        target = None if to_broker is None else broker_number(to_broker)
-        begun = await self._broker.moves.begin(records, target)
-        return {part: str(broker) for part, broker in begun.items()}
+        return records, None if to_broker is None else broker_number(to_broker)
 
     async def unload(self) -> None:
         await self._broker.moves.drain()

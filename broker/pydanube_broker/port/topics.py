@@ -141,7 +141,7 @@ class TopicsPart(Administration):
         await drop_partition(self._broker.registry, TopicName.parse(topic))
 
     async def truncate_topic(self, topic: str, offsets: Mapping[str, int]) -> None:
-        parts = [p for p in self._broker.registry.parts(TopicName.parse(topic))[1] if p.name in offsets]
+        parts = [p for p in self._broker.registry.known_parts(TopicName.parse(topic)) if p.name in offsets]
         for part in parts:
             part.trim(min(offsets[part.name], part.commit))
             self._broker.tier.wake()
@@ -151,7 +151,7 @@ class TopicsPart(Administration):
     async def forecast_retention(self, policies: Mapping[str, Mapping[str, int]]) -> RetentionFacts:
         slices, found = Slices(), RetentionFacts()
         for name, limits in policies.items():
-            for part in self._broker.registry.parts(TopicName.parse(name))[1]:
+            for part in self._broker.registry.parts_here(TopicName.parse(name)):
                 await slices()
                 found += await self._retention(part, Keep.of(Limits.of(limits)))
         return found

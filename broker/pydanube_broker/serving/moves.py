@@ -25,6 +25,7 @@ from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.give_way import GiveWay
+from pydanube_broker.health import Health
 from pydanube_broker.serving.hand_over_writer import HandOverWriter
 from pydanube_broker.serving.mover import Mover
 from pydanube_broker.serving.registry import Registry
@@ -43,6 +44,7 @@ LOOK_S: Final = 1.0  # between two looks at all that is under way
 SAY_S: Final = 60.0  # between two times that this broker says where its topics stand
 _LEAVING_AT_ONCE: Final = 200  # moves that a drain begins between two looks
 QUIET_LOOKS: Final = 120  # in a row that show nothing on its way, before old fragments are deleted
+_WELL_LOOKS: Final = 5  # in a row at which a broker can store, before it is given topics again
 _OLD_MS: Final = 3_600_000  # far longer than a move, and than clocks differ
 _RETRY_MS: Final = (
     10  # for who calls while a topic is handed over: where it is looked up, they wait until it has arrived
@@ -76,7 +78,7 @@ class Moves:
         else:
             self._mover.see(topic_id, assignment, revision)
 
-    async def run(self, tier: Tier, load: Callable[[], Mapping[str, float] | None]) -> None:
+    async def run(self, tier: Tier, load: Callable[[], Mapping[str, float] | None], health: Health) -> None:
         """Carry out moves, until it is cancelled; nothing to do for a broker alone.
 
         Args:
@@ -113,6 +115,7 @@ class Moves:
                 group.start_soon(self._drain, office)
                 group.start_soon(self._keep_states)
                 group.start_soon(self._tell_load, office, load)
+                group.start_soon(self._tell_whether_it_stores, office, health)
         finally:
             with anyio.CancelScope(shield=True):
                 await writer.aclose()
@@ -125,6 +128,19 @@ class Moves:
                     await office.tell_load(found)
                 except ClusterError as error:  # the next minute is near
                     log.warning("load_not_told", extra={"code": error.code})
+
+    async def _tell_whether_it_stores(self, office: JoinedBroker, health: Health) -> None:
+        """A broker that can store nothing is given no topics: their producers would wait for its disk."""
+        well = 0  # looks in a row: a disk that is full every other second does not write to etcd as often
+        while True:
+            error = health.storing_error
+            well = 0 if error is not None else well + 1
+            with suppress(ClusterError):  # the next look is near
+                if error is not None and office.state is BrokerState.ACTIVE:
+                    await office.show(BrokerState.READ_ONLY, error.code)
+                elif well >= _WELL_LOOKS and office.state is BrokerState.READ_ONLY:
+                    await office.show(BrokerState.ACTIVE, "stores again")
+            await anyio.sleep(LOOK_S)
 
     async def _keep_states(self) -> None:
         while True:
@@ -218,28 +234,32 @@ class Moves:
         Raises:
             LastBroker: no other broker takes topics.
             InvalidArgument: that broker does not, or one of the topics cannot be moved.
-            Conflict: one is moving already, or all are there.
+            Conflict: one is moving already, or all are there; none has begun unless that changed in this moment.
         """
         office = self._registry.ownership.office
-        moves = self._check(records, target)
+        moves = self.destinations(records, target)
         assert isinstance(office, JoinedBroker)
+        changes = []
         for record, to in moves:
             if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
-                await office.give(record, to)
                 continue
             key = keys.assignment_key(record.topic_id)
             item = await self._store.get(key)
             if item is None:
                 raise Conflict(f"topic {record.name} has no owner yet", topic=record.name)
-            change = begin(Assignment.of(key, item.value), item.mod_revision, to, at_ms=now_ms())
+            changes.append(begin(Assignment.of(key, item.value), item.mod_revision, to, at_ms=now_ms()))
+        for record, to in moves:
+            if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
+                await office.give(record, to)
+        for change in changes:
             writes, guards = transaction(change, Witnesses())
             await self._store.transact(writes, guards=guards)
         return {record.name: to for record, to in moves}
 
-    def _check(
+    def destinations(
         self, records: Sequence[TopicRecord], target: BrokerId | None
     ) -> list[tuple[TopicRecord, BrokerId]]:
-        """Which of them go where. Raises as `begin`, before anything is changed."""
+        """Which of them `begin` would send where, as things stand now. Raises as it does."""
         office = self._registry.ownership.office
         for record in records:
             if record.topic.is_audit:
@@ -296,7 +316,6 @@ class Moves:
         return BrokerState.ACTIVE.value
 
     async def _drain(self, office: JoinedBroker) -> None:
-        shown = False
         while True:
             await self._draining.wait()
             served = [topic.options for topic in self._registry.topics if not topic.options.topic.is_audit]
@@ -306,11 +325,10 @@ class Moves:
             for record in leaving[:_LEAVING_AT_ONCE]:
                 with suppress(ClusterError, KeyError):  # the next look tries it again
                     await self.begin([record], places[record.topic_id])
-            if not served and not self._registry.ownership.held and not shown:
+            is_empty = not served and not self._registry.ownership.held
+            if is_empty and self._draining.is_set() and office.state is BrokerState.DRAINING:
                 with suppress(ClusterError):
                     await office.show(BrokerState.DRAINED, "unload")
-                    shown = True
-            shown = shown and not served
             await anyio.sleep(LOOK_S)
 
     def _restorable_here(self, office: JoinedBroker) -> list[TopicRecord]:

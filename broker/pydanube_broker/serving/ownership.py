@@ -152,6 +152,11 @@ class Ownership:
         """Whether this broker owns a topic, and is to serve it."""
         return TopicId(topic_id) in self.office.assignments and topic_id not in self.held
 
+    def is_last_here(self, topic_id: int) -> bool:
+        """Whether a topic is this broker's, also while it comes or is about to go."""
+        place = self.office.place(TopicId(topic_id))
+        return place is not None and str(place.broker_id) == self.me.broker_id
+
     def is_moving(self, topic_id: int) -> bool:
         """Whether a topic goes from one broker to another now, as far as is known here."""
         place = self.office.place(TopicId(topic_id))
@@ -193,7 +198,7 @@ class Ownership:
         """The error for whoever comes here with a topic that another broker owns, or nobody yet."""
         place = self.office.place(record.topic_id)
         owner = self.owner(record.topic_id)
-        if place is None or owner is None or self.is_mine(record.topic_id):
+        if place is None or owner is None or self.is_last_here(record.topic_id):
             return NoOwner(
                 f"topic {record.name} is not served by any broker yet: try again in a moment",
                 topic=record.name,

@@ -8,6 +8,7 @@ import anyio
 import pytest
 from pydanube import Client, connect
 from pydanube_broker.broker import Broker
+from pydanube_broker.topics.topic import Topic
 from pydanube_core.errors import InvalidArgument, SubscriptionNotFound
 
 from tests.broker.delivery.waiting import facts_of, take
@@ -113,6 +114,23 @@ async def test_a_deleted_subscription_ends_its_consumers_and_may_begin_anew(
         pass
     facts = await facts_of(broker, "t", "s")
     assert (facts.type, facts.state.lag_messages) == ("shared", 0)
+
+
+async def test_a_cursor_that_went_away_while_its_position_was_looked_for_is_not_said_to_be_moved(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its topic, to another broker, as well: there nobody hears of the seek."""
+    await fill(client)
+    await broker.port.create_subscription("t", "s", type="exclusive", start="earliest")
+    prepare = Topic.prepare
+
+    async def overtaken(*arguments: Any) -> None:
+        await broker.port.delete_subscription("t", "s")
+        await prepare(*arguments)
+
+    monkeypatch.setattr(Topic, "prepare", overtaken)
+    with pytest.raises(SubscriptionNotFound):
+        await broker.port.seek_subscription("t", "s", "latest")
 
 
 async def test_subscriptions_outlive_a_restart_in_every_state(opened: Any) -> None:
