@@ -11,6 +11,7 @@ import anyio
 import pytest
 from pydanube import connect
 from pydanube_admin import wide_port
+from pydanube_admin.compat.methods import compat_methods
 from pydanube_admin.core import AdminCore
 from pydanube_admin.remote import OpsClient
 from pydanube_broker.broker import Broker

@@ -150,8 +150,10 @@ class TopicsPart(Administration):
 
     async def forecast_retention(self, policies: Mapping[str, Mapping[str, int]]) -> RetentionFacts:
         slices, found = Slices(), RetentionFacts()
+        registry = self._broker.registry
         for name, limits in policies.items():
-            for part in self._broker.registry.parts_here(TopicName.parse(name)):
+            registry.ownership.check_served(registry.catalog.index.partitions(TopicName.parse(name)))
+            for part in registry.parts(TopicName.parse(name))[1]:
                 await slices()
                 found += await self._retention(part, Keep.of(Limits.of(limits)))
         return found

@@ -152,9 +152,15 @@ class Ownership:
         """Whether this broker owns a topic, and is to serve it."""
         return TopicId(topic_id) in self.office.assignments and topic_id not in self.held
 
-    def is_last_here(self, topic_id: int) -> bool:
+    def check_served(self, parts: Sequence[TopicRecord]) -> None:
+        """Raise `NoOwner` where one of these partitions is this broker's and is not served now: the others are not all."""
+        for record in parts if self.several else ():
+            if record.topic not in self.topics and self._is_last_here(record.topic_id):
+                raise self.elsewhere(record)
+
+    def _is_last_here(self, topic_id: TopicId) -> bool:
         """Whether a topic is this broker's, also while it comes or is about to go."""
-        place = self.office.place(TopicId(topic_id))
+        place = self.office.place(topic_id)
         return place is not None and str(place.broker_id) == self.me.broker_id
 
     def is_moving(self, topic_id: int) -> bool:
@@ -198,7 +204,7 @@ class Ownership:
         """The error for whoever comes here with a topic that another broker owns, or nobody yet."""
         place = self.office.place(record.topic_id)
         owner = self.owner(record.topic_id)
-        if place is None or owner is None or self.is_last_here(record.topic_id):
+        if place is None or owner is None or self._is_last_here(record.topic_id):
             return NoOwner(
                 f"topic {record.name} is not served by any broker yet: try again in a moment",
                 topic=record.name,

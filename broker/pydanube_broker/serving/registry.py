@@ -222,21 +222,10 @@ class Registry:
         return topic
 
     def known_parts(self, name: TopicName) -> Sequence[Topic]:
-        """Return the concrete topics of one by index. Raises what `not_found` gives, and `NoOwner` as `parts_here`."""
-        if not (found := self.parts_here(name)):
+        """Return the concrete topics of one by index. Raises what `not_found` and `Ownership.check_served` give."""
+        self.ownership.check_served(self.catalog.index.partitions(name))
+        if not (found := self.parts(name)[1]):
             raise self.not_found(name)
-        return found
-
-    def parts_here(self, name: TopicName) -> Sequence[Topic]:
-        """Return the concrete topics of one that are this broker's, by index.
-
-        Raises `NoOwner`: one of them is not served now, so that the others are not all.
-        """
-        partitioned, found = self.parts(name)
-        if partitioned and self.ownership.several:
-            for record in self.catalog.index.partitions(name):
-                if record.topic not in self._topics and self.ownership.is_last_here(record.topic_id):
-                    raise self.ownership.elsewhere(record)
         return found
 
     def parts(self, name: TopicName) -> tuple[bool, Sequence[Topic]]:
