@@ -158,6 +158,8 @@ class Administration(ABC):
             await part.prepare(place)
         targets = [(pump, part.resolve(place)) for part, pump in pumps]
         for pump, offset in targets:
+            if pump.closed is not None:  # meanwhile: deleted, or handed over to another broker
+                raise pump.closed
             pump.seek(offset)
         await _durable([pump for pump, _ in targets])
 
