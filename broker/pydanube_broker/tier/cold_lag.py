@@ -3,11 +3,15 @@
 Bytes are those of the objects as they are stored, the first in proportion to its offsets. Beyond `_EXACT_OBJECTS` they are
 in proportion to the whole topic's, which costs one look-up whatever the number of objects. A figure is kept while its topic's part of the
 tier has the same bounds, half a minute at most (objects are merged): two look-ups for each of ten thousand cursors take seconds.
+
+A cursor that moves is somewhere else at each sample: a look-up also brings the append times of messages behind its own, and
+what lies between two of them that are close is known without another.
 """
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +21,18 @@ from pydanube_core.errors import ClusterError
 from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 
 from pydanube_broker.tier.child import TierChild
-from pydanube_broker.topics.topic import Topic
+from pydanube_broker.topics.topic import Topic, now_ms
 
 _EXACT_OBJECTS: Final = 500  # one page of the catalog
 _REMEMBERED: Final = (
     16_384  # cursors; they are asked for in turn: with fewer places than cursors none would be found
 )
 KEPT_S: Final = 30.0
+_POINTS: Final = 64  # append times of one look-up
+_COURSES: Final = 16  # of a topic: look-ups whose points are kept
+_TOPICS: Final = 256
+_AHEAD: Final = 8  # look-ups for one cursor that moves fast
+_CLOSE: Final = 0.01  # of the age; a second always is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +55,10 @@ class ColdLag:
         self._where = where
         self._parts: OrderedDict[tuple[int, int], tuple[tuple[float, ...], ColdPart | None]] = OrderedDict()
         self._times: OrderedDict[tuple[int, int], int] = OrderedDict()  # (topic id, offset) → append time
+        self._were: OrderedDict[tuple[int, int], int] = OrderedDict()  # (topic id, subscription id) → offset
+        self._courses: OrderedDict[int, list[list[tuple[int, int]]]] = (
+            OrderedDict()
+        )  # topic id → points of look-ups
 
     async def part(self, topic: Topic, offset: int) -> ColdPart | None:
         """Return what is unread in the cold tier from `offset` on; None: nothing is.
@@ -79,22 +92,65 @@ class ColdLag:
         time_ms = await self._time(topic.topic_id, offset, entries[0]) if entries else None
         return ColdPart(offset=offset, bytes=size, append_time_ms=time_ms)
 
+    async def follow(self, topic: Topic, subscription_id: int, offset: int) -> None:
+        """Look up append times ahead of a cursor that moves: of twice as many messages as since the look before."""
+        key = (topic.topic_id, subscription_id)
+        until = offset + 2 * (offset - self._were.get(key, offset))
+        self._keep(self._were, key, offset)
+        if until <= offset:
+            return
+        entries = await self._catalog.entries_page(topic.topic_id, after=offset, limit=_AHEAD)
+        for _ in range(_AHEAD):
+            course = self._course(topic.topic_id, offset)
+            if course is None:
+                entry = next((each for each in entries if each.start <= offset < each.end), None)
+                course = None if entry is None else await self._points(topic.topic_id, offset, entry)
+            if not course or course[-1][0] >= until:
+                return
+            offset = course[-1][0] + 1
+
     def known_time_ms(self, topic_id: int, offset: int) -> int | None:
-        """The append time that was asked for before."""
-        return self._times.get((topic_id, offset))
+        """The append time at an offset, by what was asked for before."""
+        known = self._times.get((topic_id, offset))
+        course = None if known is not None else self._course(topic_id, offset)
+        if course is None:
+            return known
+        at = bisect_right(course, (offset, 1 << 63)) - 1
+        (before, low), (after, high) = course[at], course[min(at + 1, len(course) - 1)]
+        if offset > before and high - low > max(1000, _CLOSE * (now_ms() - high)):
+            return None
+        return low + (high - low) * (offset - before) // max(1, after - before)
+
+    def _course(self, topic_id: int, offset: int) -> list[tuple[int, int]] | None:
+        courses = self._courses.get(topic_id, ())
+        return next((each for each in courses if each[0][0] <= offset <= each[-1][0]), None)
+
+    async def _points(self, topic_id: int, offset: int, entry: CatalogEntry) -> list[tuple[int, int]] | None:
+        asked = {**self._where(topic_id, entry), "offset": offset, "points": _POINTS}
+        try:
+            said, _ = await self._child.call("when", asked)
+        except ClusterError:
+            return None  # whoever reads the topic is told; here it is a figure that is not known
+        course = [(at, time_ms) for at, time_ms in said["points"]]
+        if course:
+            courses = self._courses.setdefault(topic_id, [])
+            end = course[-1][0]
+            kept = [each for each in courses if not offset <= each[0][0] <= end]
+            courses[:] = [*kept[1 - _COURSES :], course]
+            self._courses.move_to_end(topic_id)
+            if len(self._courses) > _TOPICS:
+                self._courses.popitem(last=False)
+        return course
 
     async def _time(self, topic_id: int, offset: int, entry: CatalogEntry) -> int | None:
         key = (topic_id, offset)
         if offset <= entry.start:
             self._keep(self._times, key, entry.min_append_time_ms)
         elif key not in self._times:
-            try:
-                said, _ = await self._child.call("when", {**self._where(topic_id, entry), "offset": offset})
-            except ClusterError:
-                return None  # whoever reads the topic is told; here it is a figure that is not known
-            if said["append_time_ms"] is None:
+            course = await self._points(topic_id, offset, entry)
+            if not course:
                 return None
-            self._keep(self._times, key, said["append_time_ms"])
+            self._keep(self._times, key, course[0][1])
         return self._times.get(key)
 
     @staticmethod

@@ -331,6 +331,7 @@ class Tier:
                 offset = max(pump.floor, topic.start_offset)
                 if offset < topic.state.tiered_offset and topic.closed is None:
                     await self.lag.part(topic, offset)
+                    await self.lag.follow(topic, pump.subscription_id, offset)
 
     async def _flush_one(self, topic: Topic) -> None:
         loop = asyncio.get_running_loop()

@@ -257,10 +257,10 @@ class TierWork:
             return {"offset": reader.offset_at_time(arguments["time_ms"])}, b""
 
     def when(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Append time of the first message of the object at or behind `offset`: {append_time_ms}, null if there is none."""
+        """Append times from the first message of the object at or behind `offset` on: {points: [[offset, ms]]}, maybe none."""
         lock, reader = self._reader(arguments["key"], _expected(arguments))
         with lock:
-            return {"append_time_ms": reader.time_at_offset(arguments["offset"])}, b""
+            return {"points": reader.times_from(arguments["offset"], arguments["points"])}, b""
 
     # -- looking after ---------------------------------------------------------------------------------------
 

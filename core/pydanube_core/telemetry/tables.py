@@ -146,7 +146,7 @@ CURSORS: Final = Table(
         *(_int(name, meaning, unit) for name, (meaning, unit) in CURSOR_STATE.items()),
         _int(
             "oldest_unread_age_ms",
-            "age of the message at next_unacked, to 100 ms, to 1 s from 100 s on; null: nothing is unread, or not known",
+            "age of the message at next_unacked, to 100 ms, to 1 s from 100 s on, in the cold tier to a hundredth; null: nothing is unread, or not known",
             "ms",
             nullable=True,
         ),

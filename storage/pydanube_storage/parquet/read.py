@@ -148,12 +148,22 @@ class ObjectReader:
 
     def time_at_offset(self, offset: int) -> int | None:
         """Append time of the first message at or behind `offset`; None if there is none in this object."""
+        times = self.times_from(offset, 1)
+        return times[0][1] if times else None
+
+    def times_from(self, offset: int, points: int) -> list[tuple[int, int]]:
+        """(offset, append time) of the first message at or behind `offset`, and of so many in all, evenly from there to the
+        end of its row group; none if the object ends before."""
         index = self.row_group_at(offset)
         if index == self.row_groups:
-            return None
+            return []
         table = self.read_row_group(index, ["offset", "append_time"])
-        at = int(table.column("offset").to_numpy().searchsorted(offset))
-        return int(table.column("append_time").cast(pa.int64())[at].as_py())
+        offsets = table.column("offset").to_numpy()
+        times = table.column("append_time").cast(pa.int64()).to_numpy()
+        first, last = int(offsets.searchsorted(offset)), len(offsets) - 1
+        steps = max(1, points - 1)
+        places = sorted({first + (last - first) * i // steps for i in range(points)})
+        return [(int(offsets[place]), int(times[place])) for place in places]
 
     def described(self) -> WrittenObject:
         """Return what is known of an object that nobody has listed: all that its writer said of it. Reads all of it."""

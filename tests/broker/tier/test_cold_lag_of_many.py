@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydanube_broker.tier import cold_lag
 from pydanube_broker.tier.cold_lag import ColdLag, ColdPart
+from pydanube_broker.topics.topic import now_ms
 from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 from pydanube_storage.catalog.catalog import Committed
 
@@ -63,3 +64,50 @@ async def test_cursors_that_stand_still_are_looked_up_once(monkeypatch: pytest.M
         await lag.part(topics[0], 100)
         await lag.part(topics[0], 100)
         assert catalog.looked_up == 3, "objects are merged without any news of it"
+
+
+class Objects:
+    """The child: each object has a message each 10 s from `since_ms` on; a look-up brings all times from its offset on."""
+
+    def __init__(self, since_ms: int) -> None:
+        self.since_ms = since_ms
+        self.asked: list[int] = []
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        assert name == "when"
+        offset, entry = arguments["offset"], arguments["entry"]
+        self.asked.append(offset)
+        places = sorted({*range(offset, entry.end, 20), entry.end - 1})
+        return {"points": [[at, self.since_ms + 10_000 * at] for at in places]}, b""
+
+
+async def test_a_cursor_that_moves_is_looked_up_ahead_and_its_age_is_known_at_each_offset() -> None:
+    async with MemoryStore() as store:
+        catalog = ObjectCatalog(store, wall_ms=lambda: 0)
+        topic = a_topic(1, 300)
+        await catalog.claim(1, epoch=EPOCH, folder="f", start_offset=0)
+        for start in (0, 100, 200):
+            await add_object(catalog, 1, start, size=500)
+        since_ms = (
+            now_ms() - 30 * 24 * 3_600_000
+        )  # 200 s between two points are less than a hundredth of a month
+        child = Objects(since_ms)
+        lag = ColdLag(catalog, child, lambda _topic, entry: {"entry": entry})  # type: ignore[arg-type]
+        await lag.follow(topic, 7, 10)
+        assert child.asked == [], "it may stand still"
+        await lag.follow(topic, 7, 70)
+        assert child.asked == [70, 100], "60 since the look before: twice as many ahead, into the next object"
+        assert [lag.known_time_ms(1, offset) for offset in (70, 85, 99, 100, 133)] == [
+            since_ms + 10_000 * offset for offset in (70, 85, 99, 100, 133)
+        ]
+        assert lag.known_time_ms(1, 69) is None
+        assert lag.known_time_ms(1, 200) is None
+        await lag.follow(topic, 7, 75)
+        assert child.asked == [70, 100], "it is known"
+
+        young = Objects(now_ms() - 3_000_000)  # 200 s are too much to guess within
+        near = ColdLag(catalog, young, lambda _topic, entry: {"entry": entry})  # type: ignore[arg-type]
+        await near.follow(topic, 7, 0)
+        await near.follow(topic, 7, 1)
+        assert near.known_time_ms(1, 1) == young.since_ms + 10_000
+        assert near.known_time_ms(1, 11) is None
