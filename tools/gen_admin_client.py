@@ -169,9 +169,9 @@ def operations() -> str:
     lines += [
         f"from pydanube.admin.generated.results import {', '.join(sorted(RENAMED.get(n, n) for n in models()))}"
     ]
-    lines += ["from pydanube.admin.values import Page", ""]
+    lines += ["from pydanube.admin.values import Page", "from pydanube.keywords import KeywordsNamed", ""]
     for group, members in grouped().items():
-        lines += ["", f"class {class_name(group)}:", f'    """`admin.{group}`"""', ""]
+        lines += ["", f"class {class_name(group)}(KeywordsNamed):", f'    """`admin.{group}`"""', ""]
         lines += ["    def __init__(self, caller: Caller) -> None:", "        self._caller = caller", ""]
         for operation in members:
             lines += [f"    {line}" if line else "" for line in method(operation)]

@@ -22,7 +22,8 @@ from pydanube.consumer import Consumer, Reader
 from pydanube.events import EventHub
 from pydanube.facts import ClientEvent, ClientEventKind, ClientStatistics, Health, SchemaRef, from_ms
 from pydanube.failure_policy import FailurePolicy
-from pydanube.handler_loop import Handler, HandlerArguments, HandlerLoop, HandlerOptions, run_all
+from pydanube.handler_loop import Handler, HandlerArguments, HandlerLoop, handler_options, run_all
+from pydanube.keywords import keywords_named
 from pydanube.message import Message
 from pydanube.options import (
     ClientSide,
@@ -65,6 +66,7 @@ class _Registered(NamedTuple):
     changes: Mapping[str, Any]
 
 
+@keywords_named
 def connect(
     url: str | None = None,
     *,
@@ -227,6 +229,12 @@ class Client:
             ConsumerBusy: on entering; somebody else has the exclusive subscription.
         """
         asked = changed(options or ConsumerOptions(), changes, "consumer", "subscription", "pattern")
+        if subscription == "":
+            raise InvalidArgument(
+                f"a consumer needs the name of its subscription: consumer({topic!r}, 'billing')",
+                field="subscription",
+                value="",
+            )
         check_subscription(subscription)
         several = pattern is not None or isinstance(topic, list | tuple)
         if not several:
@@ -274,6 +282,7 @@ class Client:
         self._receivers.add(reader)
         return reader
 
+    @keywords_named
     async def request(
         self, service: str, payload: bytes, *, key: str | None = None, timeout_s: float = 2.0
     ) -> Message:
@@ -318,8 +327,10 @@ class Client:
         self, topics: str | Sequence[str] | None, subscription: str, **changes: Unpack[HandlerArguments]
     ) -> Callable[[HandlerT], HandlerT]:
         """Keep the function that stands under it for `serve`; the arguments are those of `run`."""
+        options, _ = handler_options(changes)
 
         def keep(handler: HandlerT) -> HandlerT:
+            options.check_handler(handler)
             self._handlers.append(_Registered(handler, topics, subscription, changes))
             return handler
 
@@ -384,10 +395,7 @@ class Client:
 
     def _loop(self, asked: _Registered) -> HandlerLoop:
         handler, topics, subscription, changes = asked
-        names = {*ConsumerArguments.__annotations__, "pattern"}
-        of_consumer = {name: value for name, value in changes.items() if name in names}
-        own = {name: value for name, value in changes.items() if name not in of_consumer}
-        options = changed(HandlerOptions(), own, "run")
+        options, of_consumer = handler_options(changes)
         options.check_handler(handler)
         policy: FailurePolicy = {**options.policy(), **(of_consumer.pop("failure_policy", None) or {})}
         consumer = self.consumer(

@@ -18,7 +18,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,7 @@ from pydanube.facts import HandlerStatistics
 from pydanube.failure_policy import FailurePolicy
 from pydanube.handler_threads import HandlerThreads
 from pydanube.message import Message
-from pydanube.options import ConsumerArguments, ConsumerOptions
+from pydanube.options import ConsumerArguments, ConsumerOptions, changed
 from pydanube.tasks import TaskOwner
 
 MOST_WORKERS: Final = 1000
@@ -145,6 +145,18 @@ class HandlerOptions:
         if self.ordered_by_key:
             return ConsumerOptions(type="key-shared", create=create, max_extend_s=_KEPT_S)
         return ConsumerOptions(type="shared", create=create)
+
+
+def handler_options(changes: Mapping[str, Any]) -> tuple[HandlerOptions, dict[str, Any]]:
+    """Those of a handler loop, and those of its consumer.
+
+    Raises:
+        TypeError: neither has such a keyword.
+    """
+    names = [*ConsumerArguments.__annotations__, "pattern"]
+    of_consumer = {name: value for name, value in changes.items() if name in names}
+    own = {name: value for name, value in changes.items() if name not in of_consumer}
+    return changed(HandlerOptions(), own, "run", *names), of_consumer
 
 
 class HandlerLoop:

@@ -22,6 +22,7 @@ from pydanube_core.frames import DeliveryPart
 
 from pydanube.arguments import check_text, check_whole, with_timing
 from pydanube.facts import SchemaRef, from_ms
+from pydanube.keywords import keywords_named
 from pydanube.receiving.acks import AckGatherer
 from pydanube.sending.unsent import Unsent, unsent_with
 
@@ -242,6 +243,7 @@ class _Received:
         """1 for the first delivery."""
         return self._from.delivery_count
 
+    @keywords_named
     async def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
         """Ask for redelivery, after `delay_ms`, or after the subscription's back-off."""
         if delay_ms is not None:

@@ -17,11 +17,11 @@ from pydanube_core.batch import BATCH_TARGET_BYTES
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import check_client_name
 from pydanube_core.positions import Position, PositionKind
-from pydanube_core.spelling import close_names
 
 from pydanube.arguments import check_choice, check_flag, check_number, check_texts, check_whole
 from pydanube.facts import ClientEventKind, SchemaRef
 from pydanube.failure_policy import FailurePolicy, check_failure_policy
+from pydanube.keywords import unknown_keyword
 from pydanube.retry import Retry
 from pydanube.schemas import Schema, SchemaLike, schema_of
 from pydanube.topic_watch import MOST_TOPICS, Partitions
@@ -355,7 +355,5 @@ def changed(options: Options, changes: Mapping[str, Any], call: str, *named: str
     known = [*named, *(field.name for field in fields(options))]
     for name in changes:
         if name not in known:
-            close = close_names(name, known)
-            remedy = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
-            raise TypeError(f"{call}() has no keyword {name!r}; {remedy}")
+            raise unknown_keyword(call, name, known)
     return replace(options, **changes)

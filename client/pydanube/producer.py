@@ -26,6 +26,7 @@ from pydanube_core.errors import (
 
 from pydanube.arguments import with_timing
 from pydanube.facts import ClientEventKind, ProducerStatistics, Receipt, SchemaRef, SendSummary
+from pydanube.keywords import keywords_named
 from pydanube.message import Message
 from pydanube.options import ClientSide, ProducerOptions
 from pydanube.payloads.serialising import payload_of, serialiser
@@ -248,6 +249,7 @@ class Producer:
         handle._index = index
         return handle
 
+    @keywords_named
     async def send(
         self,
         payload: Payload | Value,
@@ -303,6 +305,7 @@ class Producer:
         await batch.waiter()  # never answered already: nothing has been sent in this turn of the loop
         return batch.receipt(handle._index)
 
+    @keywords_named
     async def send_many(
         self, messages: Iterable[Payload | Message | Value], *, keys: Iterable[str | None] | None = None
     ) -> SendSummary:

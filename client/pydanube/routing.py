@@ -37,8 +37,9 @@ def encode_key(key: str) -> bytes:
     try:
         return key.encode()
     except (AttributeError, UnicodeEncodeError) as error:
+        why = f": {error}" if isinstance(error, UnicodeError) else ""
         raise InvalidArgument(
-            f"a key is text, got {key!r:.200}: {error}", field="key", value=repr(key)[:200]
+            f"a key is text, got {key!r:.200}{why}", field="key", value=repr(key)[:200]
         ) from error
 
 
@@ -51,8 +52,9 @@ def attributes_bytes(attributes: Mapping[str, str]) -> int:
     try:
         size = len("".join(attributes).encode()) + len("".join(attributes.values()).encode())
     except (AttributeError, TypeError, UnicodeEncodeError) as error:
+        why = f": {error}" if isinstance(error, UnicodeError) else ""
         raise InvalidArgument(
-            f"attributes are text by text, got {attributes!r:.200}: {error}",
+            f"attributes are text by text, got {attributes!r:.200}{why}",
             field="attributes",
             value=repr(attributes)[:200],
         ) from error

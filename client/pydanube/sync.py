@@ -34,6 +34,7 @@ from pydanube.consumer import Consumer as _Consumer
 from pydanube.consumer import Reader as _Reader
 from pydanube.facts import ClientEvent, Receipt, SendSummary
 from pydanube.handler_loop import Handler, HandlerArguments, first_signal
+from pydanube.keywords import keywords_named
 from pydanube.message import Batch as _Batch
 from pydanube.message import Message as _Message
 from pydanube.payloads.shapes import Value
@@ -66,6 +67,7 @@ T = TypeVar("T")
 R = TypeVar("R", bound=_Receiver)
 
 
+@keywords_named
 def connect(
     url: str | None = None,
     *,
@@ -158,6 +160,7 @@ class Producer(InLoop[_Producer]):
 
     send_nowait = Wrapped(at_once(_Producer.send_nowait), PendingSend)
 
+    @keywords_named
     def send_many(
         self,
         messages: Iterable[Payload | _Message | Message | Value],
@@ -228,6 +231,7 @@ class _Receiving(InLoop[R]):
             return True
         return False
 
+    @keywords_named
     def receive(
         self, max_messages: int = 100, max_bytes: int | None = None, max_wait_s: float = 1.0
     ) -> list[Message]:

@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 
 import pytest
 from pydanube import (
+    ClosedResource,
     ConsumerOptions,
     InvalidArgument,
     InvalidName,
@@ -21,6 +22,7 @@ from pydanube import (
     connect,
 )
 from pydanube.options import ConsumerArguments, ProducerArguments, ReaderArguments
+from pydanube.sync import connect as connect_sync
 from pydanube.testing import InMemoryCluster
 
 
@@ -236,6 +238,15 @@ async def test_what_calls_are_given_is_refused_by_name_too(
         (lambda: connect().consumer("t", "s", credit_message=5), "credit_message", "credit_messages"),  # type: ignore[call-arg]
         (lambda: connect().consumer("t", subscripton="s"), "subscripton", "subscription"),  # type: ignore[call-arg]
         (lambda: connect().reader("t", strat="latest"), "strat", "start"),  # type: ignore[call-arg]
+        (lambda: connect().consumer("t", group_id="s"), "group_id", "subscription"),  # type: ignore[call-arg]
+        (lambda: connect().handler("t", "s", concurrency=8), "concurrency", "workers"),  # type: ignore[call-arg]
+        (lambda: connect(timeout=3), "timeout", "retry"),  # type: ignore[call-arg]
+        (lambda: connect().producer("t").send(b"", delay=3), "delay", "delay_ms"),  # type: ignore[call-arg]
+        (lambda: connect().producer("t").send(b"", headers={}), "headers", "attributes"),  # type: ignore[call-arg]
+        (lambda: connect().producer("t").send_many([], key="k"), "key", "keys"),  # type: ignore[call-arg]
+        (lambda: connect().consumer("t", "s").receive(timeout=1), "timeout", "max_wait_s"),  # type: ignore[call-arg]
+        (lambda: connect().request("t", b"", timeout=1), "timeout", "timeout_s"),  # type: ignore[call-arg]
+        (lambda: connect_sync(timeout=1), "timeout", "retry"),  # type: ignore[call-arg]
     ],
 )
 def test_a_keyword_that_is_none_names_the_one_that_is_meant(
@@ -245,6 +256,31 @@ def test_a_keyword_that_is_none_names_the_one_that_is_meant(
         call()
     with pytest.raises(TypeError, match=r"producer\(\) has no keyword 'zzz'; there are name, partitions, "):
         connect().producer("t", zzz=1)  # type: ignore[call-arg]
+
+
+async def test_what_a_stranger_writes_first_is_answered_in_words(danube_cluster: InMemoryCluster) -> None:
+    async with danube_cluster.connect() as client:
+        lag = client.admin.subscriptions.lag
+        with pytest.raises(TypeError, match="no keyword 'topics'; did you mean 'topic'"):
+            lag(topics="t")  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match=r"lag\(\) takes keywords only: topic=, subscription="):
+            lag("t", "s")  # type: ignore[misc]
+        assert (await lag()).items == []
+        with pytest.raises(InvalidArgument, match="needs the name of its subscription"):
+            client.consumer("t")
+        with pytest.raises(InvalidArgument, match="function of"):
+            client.handler("t", "s")("bill")  # type: ignore[type-var]
+        async with client.producer("t") as producer:
+            with pytest.raises(InvalidArgument, match=r"send\(\) sends one"):
+                await producer.send_many(b"payload")  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgument, match=r"a key is text, got 7$"):
+                await producer.send(b"", key=7)  # type: ignore[arg-type]
+
+        def elsewhere() -> None:
+            asyncio.run(client.admin.topics.list())
+
+        with pytest.raises(ClosedResource, match="another event loop"):
+            await asyncio.to_thread(elsewhere)
 
 
 @pytest.mark.anyio

@@ -21,6 +21,7 @@ from pydanube_core.errors import ClosedResource, ClusterError, DeadlineExceeded
 
 from pydanube.arguments import check_number, check_whole
 from pydanube.facts import ClientEventKind, ConsumerStatistics
+from pydanube.keywords import keywords_named
 from pydanube.message import Batch, Delivered, Lane, Message
 from pydanube.options import ClientSide, ReceiverOptions, wire_position
 from pydanube.receiving.consume_lane import ConsumeLane
@@ -219,6 +220,7 @@ class Receiver:
                 return message
         raise StopAsyncIteration
 
+    @keywords_named
     async def receive(
         self, max_messages: int = 100, max_bytes: int | None = None, max_wait_s: float = 1.0
     ) -> list[Message]:

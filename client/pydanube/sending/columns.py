@@ -28,8 +28,15 @@ def chunks_of(
         whole: where columns of Arrow may go as whole batches, what such a one may have.
 
     Raises:
-        InvalidArgument: there are fewer keys than messages, or columns are not of payloads and keys.
+        InvalidArgument: there are fewer keys than messages, or columns are not of payloads and keys; one payload alone.
     """
+    if isinstance(messages, bytes | bytearray | memoryview | str):
+        kind = type(messages).__name__
+        raise InvalidArgument(
+            f"messages are several payloads, got one of {kind}: send() sends one",
+            field="messages",
+            value=kind,
+        )
     if is_arrow(messages) and (keys is None or is_arrow(keys)):
         for payloads, own_keys in slices_of(messages, keys, topic=topic):
             batches = None if whole is None else packed(payloads, own_keys, whole)

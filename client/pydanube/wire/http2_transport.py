@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from pydanube_core.errors import DeadlineExceeded, Internal, Unavailable
+from pydanube_core.errors import ClosedResource, DeadlineExceeded, Internal, Unavailable
 from pydanube_core.grpc_wire import SDK_AGENT, encode_metadata, frame
 
 from pydanube.wire.bearer import TokenSource, bearer, check_channel
@@ -154,8 +154,14 @@ class Http2Transport:
 
         Raises:
             Unavailable: the broker cannot be reached.
+            ClosedResource: the connection is another event loop's.
         """
         if self._current is not None and self._current.usable:
+            if self._current.loop is not asyncio.get_running_loop():
+                raise ClosedResource(
+                    "the client was opened in another event loop: open it in the one that uses it (each asyncio.run() has "
+                    "its own), or take pydanube.sync, for any thread"
+                )
             return self._current
         async with self._connecting:
             if self._current is not None and self._current.usable:

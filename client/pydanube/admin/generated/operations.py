@@ -105,9 +105,10 @@ from pydanube.admin.generated.results import (
 )
 from pydanube.admin.plans import Plan, planned
 from pydanube.admin.values import Page
+from pydanube.keywords import KeywordsNamed
 
 
-class AlertsOperations:
+class AlertsOperations(KeywordsNamed):
     """`admin.alerts`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -128,7 +129,7 @@ class AlertsOperations:
         return await self._caller.call("alerts.list", locals(), Page[AlertItem])
 
 
-class AuditOperations:
+class AuditOperations(KeywordsNamed):
     """`admin.audit`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -177,7 +178,7 @@ class AuditOperations:
         return await self._caller.call("audit.verify", locals(), VerifiedAudit)
 
 
-class BindingsOperations:
+class BindingsOperations(KeywordsNamed):
     """`admin.bindings`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -232,7 +233,7 @@ class BindingsOperations:
         return await self._caller.call("bindings.list", locals(), Page[BindingItem])
 
 
-class BrokersOperations:
+class BrokersOperations(KeywordsNamed):
     """`admin.brokers`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -307,7 +308,7 @@ class BrokersOperations:
         return await planned(self._caller, "brokers.unload", locals(), ChangedBroker)
 
 
-class ChangesOperations:
+class ChangesOperations(KeywordsNamed):
     """`admin.changes`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -322,7 +323,7 @@ class ChangesOperations:
         return await planned(self._caller, "changes.undo", locals(), UndoneChange)
 
 
-class ClusterOperations:
+class ClusterOperations(KeywordsNamed):
     """`admin.cluster`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -345,7 +346,7 @@ class ClusterOperations:
         return await planned(self._caller, "cluster.rebalance", locals(), Rebalanced)
 
 
-class ConsumersOperations:
+class ConsumersOperations(KeywordsNamed):
     """`admin.consumers`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -374,7 +375,7 @@ class ConsumersOperations:
         return await self._caller.call("consumers.list", locals(), Page[ConsumerItem])
 
 
-class DeadLettersOperations:
+class DeadLettersOperations(KeywordsNamed):
     """`admin.dead_letters`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -406,7 +407,7 @@ class DeadLettersOperations:
         return await planned(self._caller, "dead_letters.replay", locals(), ReplayedDeadLetters)
 
 
-class DiagnoseOperations:
+class DiagnoseOperations(KeywordsNamed):
     """`admin.diagnose`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -441,7 +442,7 @@ class DiagnoseOperations:
         return await self._caller.call("diagnose.topic", locals(), DiagnosisResult)
 
 
-class JournalOperations:
+class JournalOperations(KeywordsNamed):
     """`admin.journal`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -452,7 +453,7 @@ class JournalOperations:
         return await self._caller.call("journal.describe", locals(), JournalDescription)
 
 
-class MessagesOperations:
+class MessagesOperations(KeywordsNamed):
     """`admin.messages`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -500,7 +501,7 @@ class MessagesOperations:
         return await self._caller.call("messages.search", locals(), SearchPage)
 
 
-class NamespacesOperations:
+class NamespacesOperations(KeywordsNamed):
     """`admin.namespaces`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -640,7 +641,7 @@ class NamespacesOperations:
         return await planned(self._caller, "namespaces.set_policies", locals(), ChangedNamespace)
 
 
-class ObjectsOperations:
+class ObjectsOperations(KeywordsNamed):
     """`admin.objects`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -718,7 +719,7 @@ class ObjectsOperations:
         return await self._caller.call("objects.verify", locals(), VerifiedObjects, long_running=True)
 
 
-class OperationsOperations:
+class OperationsOperations(KeywordsNamed):
     """`admin.operations`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -733,7 +734,7 @@ class OperationsOperations:
         return await self._caller.call("operations.read", locals(), ReadResult)
 
 
-class PlansOperations:
+class PlansOperations(KeywordsNamed):
     """`admin.plans`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -771,7 +772,7 @@ class PlansOperations:
         return await self._caller.call("plans.show", locals(), ShownPlan)
 
 
-class ProducersOperations:
+class ProducersOperations(KeywordsNamed):
     """`admin.producers`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -800,7 +801,7 @@ class ProducersOperations:
         return await self._caller.call("producers.list", locals(), Page[ProducerItem])
 
 
-class QuotasOperations:
+class QuotasOperations(KeywordsNamed):
     """`admin.quotas`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -905,7 +906,7 @@ class QuotasOperations:
         return await planned(self._caller, "quotas.set", locals(), ChangedQuota)
 
 
-class ReportsOperations:
+class ReportsOperations(KeywordsNamed):
     """`admin.reports`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -948,7 +949,7 @@ class ReportsOperations:
         return await self._caller.call("reports.traffic", locals(), ReportResult, long_running=True)
 
 
-class RevocationsOperations:
+class RevocationsOperations(KeywordsNamed):
     """`admin.revocations`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -999,7 +1000,7 @@ class RevocationsOperations:
         return await self._caller.call("revocations.list", locals(), Page[RevocationItem])
 
 
-class RolesOperations:
+class RolesOperations(KeywordsNamed):
     """`admin.roles`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -1039,7 +1040,7 @@ class RolesOperations:
         return await self._caller.call("roles.list", locals(), Page[RoleItem])
 
 
-class SchemasOperations:
+class SchemasOperations(KeywordsNamed):
     """`admin.schemas`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -1160,7 +1161,7 @@ class SchemasOperations:
         return await self._caller.call("schemas.versions", locals(), Page[VersionItem])
 
 
-class SecurityOperations:
+class SecurityOperations(KeywordsNamed):
     """`admin.security`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -1182,7 +1183,7 @@ class SecurityOperations:
         return await self._caller.call("security.whoami", locals(), Whoami)
 
 
-class SubscriptionsOperations:
+class SubscriptionsOperations(KeywordsNamed):
     """`admin.subscriptions`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -1326,7 +1327,7 @@ class SubscriptionsOperations:
         return await planned(self._caller, "subscriptions.skip", locals(), MovedCursor)
 
 
-class TasksOperations:
+class TasksOperations(KeywordsNamed):
     """`admin.tasks`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -1358,7 +1359,7 @@ class TasksOperations:
         return await self._caller.call("tasks.list", locals(), Page[TaskItem])
 
 
-class TokensOperations:
+class TokensOperations(KeywordsNamed):
     """`admin.tokens`"""
 
     def __init__(self, caller: Caller) -> None:
@@ -1402,7 +1403,7 @@ class TokensOperations:
         return await self._caller.call("tokens.rotate", locals(), NewToken)
 
 
-class TopicsOperations:
+class TopicsOperations(KeywordsNamed):
     """`admin.topics`"""
 
     def __init__(self, caller: Caller) -> None:
