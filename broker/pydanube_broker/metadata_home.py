@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 from pydanube_core.errors import ClusterMismatch, CorruptJournal, InvalidArgument, Retryable, TierNotShared
@@ -66,6 +66,11 @@ def _read(cls: type[_R], value: bytes) -> _R:
     return cls(**{name: found[name] for name in cls.__dataclass_fields__ if name in found})
 
 
+def _said(record: Home | Identity) -> dict[str, Any]:
+    """What says something: a build that does not know a field yet reads the record while it says nothing."""
+    return {name: value for name, value in asdict(record).items() if value}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
     """The knowledge that a directory has of its prefix on etcd: the content of `cluster.json`."""
@@ -95,7 +100,7 @@ class Home:
             ) from error
 
     def write(self, folder: Path) -> None:
-        write_synced(folder / CLUSTER_FILE, json.dumps(asdict(self)) + "\n")
+        write_synced(folder / CLUSTER_FILE, json.dumps(_said(self)) + "\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +120,7 @@ class Identity:
         return _read(cls, value)
 
     def to_json(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return json.dumps(_said(self)).encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

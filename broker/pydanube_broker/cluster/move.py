@@ -94,7 +94,7 @@ def offer(now: Assignment, revision: Revision, parts: tuple[HandOverPart, ...]) 
     """The owner has written what there was, or what came since, and read it back."""
     move = _check(now, Step.OFFER, Stage.MOVING)
     _check_parts(now, parts)
-    offered = replace(move, parts=parts, ready=None, offers=move.offers + 1)
+    offered = replace(move, parts=parts, ready=None, offers=move.offers + bool(move.parts))
     return Change(step=Step.OFFER, revision=revision, after=replace(now, move=offered))
 
 
@@ -104,7 +104,7 @@ def copied(
     """The target has all that is offered on its disk. It asks for what came meanwhile, or is ready if that cannot be much."""
     move = _check(now, Step.COPIED, Stage.MOVING)
     copied_bytes = sum(part.end - part.start for part in move.parts[move.copied :])
-    if copied_bytes <= little_bytes or move.offers >= MAX_OFFERS:
+    if copied_bytes <= little_bytes or move.offers + 1 >= MAX_OFFERS:
         return ready(now, revision, incarnation)
     return Change(
         step=Step.COPIED, revision=revision, after=replace(now, move=replace(move, copied=len(move.parts)))

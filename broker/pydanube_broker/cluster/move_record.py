@@ -47,7 +47,7 @@ class MoveRecord(JsonRecord):
 
     ready: the incarnation in which the target has a copy of the parts written while the owner serves; None until then.
     copied: how many parts the target has said to have, where it asks for what came meanwhile.
-    offers: how many times the owner has offered parts.
+    offers: how many times the owner has offered more, after the first parts.
     """
 
     source: str
