@@ -204,9 +204,9 @@ class Broker(BrokerParts):
         )
         stack.callback(self.official.close)
         self.relay = open_relay(self.registry, settings, self.spawn)
-        letters = Letters(self.registry, self.relay)
-        self.engine.dead_letters = DeadLetterDesk(letters.targets, self.spawn, lambda: self.broker_url)
-        await self._bind(stack, letters)
+        self.letters = Letters(self.registry, self.relay)
+        self.engine.dead_letters = DeadLetterDesk(self.letters.targets, self.spawn, lambda: self.broker_url)
+        await self._bind(stack)
 
     async def _take_topics(self, store: MetadataStore) -> None:
         """Register this broker, take the topics that are its own, and begin the journal."""
@@ -309,7 +309,7 @@ class Broker(BrokerParts):
             return self.journal.abandon()
         await self.journal.close()
 
-    async def _bind(self, stack: contextlib.AsyncExitStack, letters: Letters) -> None:
+    async def _bind(self, stack: contextlib.AsyncExitStack) -> None:
         server = self.settings.server
         raise_limit()
         room = places(server.connections_per_address)
@@ -328,7 +328,7 @@ class Broker(BrokerParts):
                     **({OPS["Call"].path: self._call} if server.ops_on_grpc_port else {}),
                     STREAM["Resolve"].path: Resolve(self.access, self.registry),
                     STREAM["Match"].path: Match(self.access),
-                    APPEND: letters.append,
+                    APPEND: self.letters.append,
                     **schemas.cold,
                     **self.official.cold,
                 },

@@ -20,6 +20,7 @@ from pydanube_broker.log import LogRing
 from pydanube_broker.metrics import BrokerMetrics
 from pydanube_broker.observation.cluster_viewing import Told
 from pydanube_broker.observation.load_meter import LoadMeter
+from pydanube_broker.relay.letters import Letters
 from pydanube_broker.relay.relay import Relay
 from pydanube_broker.rpc.certificates import PortCertificates
 from pydanube_broker.rpc.peer_memory import PeerMemory
@@ -48,6 +49,7 @@ class BrokerParts:
     health: Health
     hub: Hub
     journal: Journal
+    letters: Letters
     registry: Registry
     access: TopicAccess
     admin_state: AdminState

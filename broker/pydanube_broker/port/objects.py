@@ -19,6 +19,7 @@ from pydanube_broker.health import Health
 from pydanube_broker.journal import Journal
 from pydanube_broker.long_work import Work
 from pydanube_broker.port.exports import export_path
+from pydanube_broker.relay.letters import Letters
 from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
@@ -98,6 +99,7 @@ class ObjectParts(Protocol):
     health: Health
     hub: Hub
     journal: Journal
+    letters: Letters
     registry: Registry
     tier: Tier
 
@@ -199,12 +201,8 @@ class ObjectsPart:
         logs = [self._log(name) for name in ranges]
         broker.health.check_publish()
         _, placed = await broker.access.parts_to_write(COLD_CALL, target, partitions=0, strategy="reliable")
-        parts = broker.registry.parts(target)[1]
-        if len(parts) < len(placed):
-            # At another broker: what copies and what is copied to are one
-            raise broker.registry.not_found(target)
-        for part in parts:
-            if part.options.dispatch_strategy.value != "reliable":
+        for part in placed:
+            if part.dispatch_strategy != "reliable":
                 raise DispatchMismatch(
                     f"{part.name} is non_reliable and would keep nothing: replay into a reliable topic",
                     field="to",
@@ -215,7 +213,12 @@ class ObjectsPart:
             "topics.replay", str(source), unit="messages", now_ms=now_ms()
         ) as work:
             for number, log in enumerate(logs):
-                replay = Replay(log, parts[number % len(parts)], broker.engine.give_way)
+                replay = Replay(
+                    log,
+                    placed[number % len(placed)].topic,
+                    broker.engine.give_way,
+                    broker.letters.begin_copies,
+                )
                 await replay.run(*ranges[log.name], work)
                 copied.append(replay.copied)
         return [

@@ -1,19 +1,27 @@
-"""Copies of messages for topics that other brokers own: dead letters travel to the owner, and are done when it has them.
+"""Copies of messages for topics that other brokers own: dead letters travel to the owner, and are done when it has them; replays too.
 
 `danube.relay.Letters/Append`, from broker to broker. The request is a JSON object in UTF-8 (`topic`; `subscription_id`,
 `generation`, `ranges`: which originals these are copies of) behind its length in four bytes, big-endian, and the batch, as
-producers send it; the answer is empty, and comes once the batch is on stable storage. A copy whose answer was lost comes
-again, and is not stored again (`LocalTarget.take`).
+producers send it; the answer comes once the batch is on stable storage. A dead letter whose answer was lost comes again, and
+is not stored again (`LocalTarget.take`). Of a replay the request has `topic` alone, and the answer is the first copy's offset.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from pydanube_core.batch import read_producer_part
-from pydanube_core.errors import ClusterError, InvalidArgument, StoreUnavailable, Unavailable
+from pydanube_core.errors import (
+    ClusterError,
+    InvalidArgument,
+    NoOwner,
+    NotOwner,
+    StoreUnavailable,
+    Unavailable,
+)
 from pydanube_core.grpc_wire import decode_metadata, frame
 from pydanube_core.names import TopicName
 
@@ -26,6 +34,7 @@ from pydanube_broker.relay.membership import RELAYED, not_a_member
 from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.subscription.ranges import check_ranges, normalise, total
+from pydanube_broker.topics.replay import append_copies
 
 if TYPE_CHECKING:
     from pydanube_core.http2.head import AnswerHead
@@ -34,6 +43,9 @@ if TYPE_CHECKING:
 
 APPEND: Final = "/danube.relay.Letters/Append"
 _LENGTH: Final = 4
+_OFFSET: Final = 8
+_ON_ITS_WAY_S: Final = 5.0  # as long as a topic may have no owner, or another than is known here
+_AGAIN_S: Final = 0.1
 
 
 class Letters:
@@ -86,22 +98,63 @@ class Letters:
             raise not_a_member()
         self._relay.membership.check(shown.encode())
         end = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
+        batch = data[end:]
         try:
             said = json.loads(data[_LENGTH:end])
             name = TopicName.parse(said["topic"])
+            if len(said) == 1:
+                committed = await append_copies(self._registry.known(name), batch)
+                return (await committed).to_bytes(_OFFSET)
             ranges = [(int(start), int(end)) for start, end in said["ranges"]]
             originals = Originals(int(said["subscription_id"]), int(said["generation"]), ranges)
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidArgument("the bytes are no copies for a topic", method=APPEND) from error
         topic = self._registry.known(name)
         check_ranges(ranges)
-        batch = data[end:]
         if normalise(ranges) != ranges or read_producer_part(batch).count != total(ranges):
             raise InvalidArgument(
                 "these are not the originals of the copies", field="ranges", value=ranges[:8]
             )
         await outcome_of(lambda told: LocalTarget(topic).take(batch, originals, told))
         return b""
+
+    async def begin_copies(self, name: TopicName, batch: bytes) -> asyncio.Future[int]:
+        """Append copies to a concrete topic; the future gives the first one's offset once they are on stable storage.
+
+        Where another broker owns the topic they are there on return, so that batches stay in order. One that is on its way is
+        waited for a little.
+
+        Raises:
+            NotOwner, NoOwner: it is still on its way, and nothing was appended. Unavailable, and what appending raises.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + _ON_ITS_WAY_S
+        while True:
+            try:
+                if (topic := self._registry.find(name)) is not None:
+                    return await append_copies(topic, batch)
+                committed = loop.create_future()
+                committed.set_result(await self._append_elsewhere(name, batch))
+                return committed
+            except (NotOwner, NoOwner):
+                if loop.time() > deadline_s:
+                    raise
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _append_elsewhere(self, name: TopicName, batch: bytes) -> int:
+        registry = self._registry
+        record = registry.catalog.index.find_topic(name)
+        owner = None if record is None else registry.ownership.owner(record.topic_id)
+        if owner is None or not owner.broker_url or self._relay is None:
+            raise registry.not_found(name)
+        relay, url, legs = self._relay, owner.broker_url, list[_Leg]()
+
+        def start(told: Done) -> None:
+            legs.append(_Leg(url, told))
+            _send(relay, legs[0], {"topic": str(name)}, batch)
+
+        await outcome_of(start)
+        return int.from_bytes(legs[0].answer[-_OFFSET:])
 
 
 class _RemoteTarget:
@@ -118,25 +171,30 @@ class _RemoteTarget:
         owner = self._registry.ownership.owner(self._record.topic_id)
         if owner is None or not owner.broker_url:
             raise self._registry.ownership.elsewhere(self._record)
-        said = json.dumps({"topic": self.name, **originals._asdict()}).encode()
-        request = frame(len(said).to_bytes(_LENGTH, "big") + said + data)
-        headers = self._relay.make_head(owner.broker_url, APPEND)
-        url = owner.broker_url
+        said = {"topic": self.name, **originals._asdict()}
+        _send(self._relay, _Leg(owner.broker_url, done), said, data)
 
-        def go(link: Link | str) -> None:
-            if isinstance(link, str):
-                done(Unavailable(f"the broker at {url} cannot be reached ({link})", broker=url))
-            else:
-                link.ask(headers, request, _Leg(url, done))
 
-        self._relay.links.reach(url, go)
+def _send(relay: Relay, leg: _Leg, said: Mapping[str, Any], batch: bytes) -> None:
+    head = json.dumps(said).encode()
+    request = frame(len(head).to_bytes(_LENGTH, "big") + head + batch)
+    headers = relay.make_head(leg.url, APPEND)
+
+    def go(link: Link | str) -> None:
+        if isinstance(link, str):
+            leg.on_lost(link, untouched=True)
+        else:
+            link.ask(headers, request, leg)
+
+    relay.links.reach(leg.url, go)
 
 
 class _Leg:
     """One batch on its way; see `link.Leg`."""
 
     def __init__(self, url: str, done: Done) -> None:
-        self._url = url
+        self.url = url
+        self.answer = b""
         self._done: Done | None = done
 
     def on_head(self, head: AnswerHead, *, ended: bool) -> None:
@@ -146,13 +204,14 @@ class _Leg:
             self._end(None)
         else:
             error = error_in(decode_metadata(head.fields))
-            self._end(error or StoreUnavailable(f"the broker at {self._url} did not take it"))
+            self._end(error or StoreUnavailable(f"the broker at {self.url} did not take it"))
 
     def on_data(self, data: bytes, start: int, end: int) -> None:
-        """An answer says nothing but that it came."""
+        self.answer += data[start:end]
 
     def on_lost(self, why: str, *, untouched: bool) -> None:
-        self._end(Unavailable(f"the broker at {self._url} went away ({why})", broker=self._url))
+        what = "cannot be reached" if untouched else "went away"
+        self._end(Unavailable(f"the broker at {self.url} {what} ({why})", broker=self.url))
 
     def eased(self) -> None:
         """It was sent whole."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
 from pydanube_core.batch import read_producer_part
 from pydanube_core.errors import ClusterError, Overloaded
+from pydanube_core.names import TopicName
 
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch
@@ -46,20 +48,53 @@ def copies_of(batch: CachedBatch, start: int, end: int, source: str) -> list[byt
     return [data for _, data in copied(batch, chosen, lambda i: {ATTRIBUTE: f"{source}@{offsets[i]}"})]
 
 
+async def append_copies(topic: Topic, data: bytes) -> asyncio.Future[int]:
+    """Append one batch of copies here; the future gives the first one's offset once they are committed."""
+    part = read_producer_part(data, verify=False)
+    guard = topic.schema
+    if guard is not None and not guard.check_batch(data, part):
+        await guard.check_payloads(data, part)
+    while True:
+        try:
+            appended, _ = topic.append(data, part, limited=False)
+            break
+        except Overloaded:
+            room = asyncio.Event()
+            topic.when_room(room.set)
+            await room.wait()
+    assert appended.base_offset is not None
+    base, committed = appended.base_offset, asyncio.get_running_loop().create_future()
+
+    def done(error: ClusterError | None) -> None:
+        if committed.done():
+            return  # nobody waits any more
+        if error is None:
+            committed.set_result(base)
+        else:
+            committed.set_exception(error)
+
+    topic.when_committed(base + appended.count, done)
+    return committed
+
+
 @dataclass(slots=True)
 class Replay:
-    """One copy under way. Single user: the loop."""
+    """One copy under way. Single user: the loop.
+
+    `begin`: appends a batch to the concrete topic of that name, wherever it is; as `append_copies`.
+    """
 
     source: Topic
-    target: Topic
+    target: TopicName
     give_way: GiveWay
+    begin: Callable[[TopicName, bytes], Awaitable[asyncio.Future[int]]]
     copied: Copied = field(init=False)
     # Of the source: everything below is committed in the target
     next_offset: int = field(init=False, default=0)
-    _waiting: deque[asyncio.Future[int]] = field(init=False, default_factory=deque)
+    _waiting: deque[tuple[int, int, asyncio.Future[int]]] = field(init=False, default_factory=deque)
 
     def __post_init__(self) -> None:
-        self.copied = Copied(self.target.name)
+        self.copied = Copied(str(self.target))
 
     async def run(self, start: int, end: int, work: Work) -> None:
         """Copy `[start, end)`; returns when all of it is committed.
@@ -76,56 +111,35 @@ class Replay:
                 for data in copies[-1:]:
                     await self.append(data, min(batch.end, end), work)
             while self._waiting:
-                self.next_offset = await self._waiting.popleft()
+                await self._see_committed(work)
             self.next_offset = end
         except ClusterError as error:
             with contextlib.suppress(
                 ClusterError
             ):  # what was appended before it is there, or will be in a moment
                 while self._waiting:
-                    self.next_offset = await self._waiting.popleft()
+                    await self._see_committed(work)
             error.details["copied_until"] = self.next_offset
             error.details["copied_messages"] = self.copied.messages
             raise
         finally:
-            for waiting in self._waiting:
+            for _, _, waiting in self._waiting:
                 if not waiting.cancel() and not waiting.cancelled():
                     waiting.exception()  # seen: the first of them was raised
 
     async def append(self, data: bytes, until: int, work: Work) -> None:
         """Append one batch of copies; `until` is how far the source is copied once it is committed."""
-        part = read_producer_part(data, verify=False)
-        guard = self.target.schema
-        if guard is not None and not guard.check_batch(data, part):
-            await guard.check_payloads(data, part)
-        while True:
-            try:
-                appended, _ = self.target.append(data, part, limited=False)
-                break
-            except Overloaded:
-                room = asyncio.Event()
-                self.target.when_room(room.set)
-                await room.wait()
-        assert appended.base_offset is not None
-        base, count = appended.base_offset, appended.count
-        committed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-        def done(error: ClusterError | None) -> None:
-            if error is None:
-                self.copied.messages += count
-                self.copied.first_offset = (
-                    base if self.copied.first_offset is None else self.copied.first_offset
-                )
-                self.copied.last_offset = base + count - 1
-                work.done += count
-            if committed.done():
-                return
-            if error is None:
-                committed.set_result(until)
-            else:
-                committed.set_exception(error)
-
-        self.target.when_committed(base + count, done)
-        self._waiting.append(committed)
+        count = read_producer_part(data, verify=False).count
+        self._waiting.append((until, count, await self.begin(self.target, data)))
         while len(self._waiting) >= _WAITING:
-            self.next_offset = await self._waiting.popleft()
+            await self._see_committed(work)
+
+    async def _see_committed(self, work: Work) -> None:
+        until, count, committed = self._waiting.popleft()
+        base = await committed
+        if self.copied.first_offset is None:
+            self.copied.first_offset = base
+        self.copied.last_offset = base + count - 1
+        self.copied.messages += count
+        self.next_offset = until
+        work.done += count
