@@ -10,8 +10,10 @@ from typing import Any
 import anyio
 import pytest
 from pydanube_admin import AdminCore
+from pydanube_admin.compat.methods import compat_methods
 from pydanube_admin.engine.context import AdminOptions
 from pydanube_broker.broker import Broker
+from pydanube_broker.rpc.caller import call_metadata
 from pydanube_broker.settings import MEMORY_DIR
 from pydanube_broker.settings_load import load_settings
 from pydanube_broker.topics.stored_messages import append_durably
@@ -112,7 +114,8 @@ async def administered(
     small = {"journal.segment_bytes": "16MiB"}  # a start writes whole files of zeros
     loaded = load_settings(None, {}, {"data.dir": str(data_dir), **free, **small, **settings})
     core = AdminCore(options=options)
-    async with Broker(loaded, ops=core.serve_call) as broker:
+    methods = compat_methods(core, call_metadata)
+    async with Broker(loaded, ops=core.serve_call, administration=methods) as broker:
         core.attach(broker.port)
         try:
             yield Administered(broker, core)

@@ -21,7 +21,8 @@ from pydanube_core.names import TopicName
 
 from tests.admin.test_any_broker_administers import ask
 from tests.support.etcd import EtcdMembers
-from tests.support.several_brokers import SeveralBrokers, several_brokers, until
+from tests.support.several_brokers import SeveralBrokers, id_of, several_brokers
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 TOPICS = [TopicName.parse(f"t{n}") for n in range(9)]
@@ -37,10 +38,6 @@ def by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(found, floors={**found.floors, Resource.CPU: 1e9})
 
     monkeypatch.setattr(BalanceOptions, "policy", property(without_processors))
-
-
-def id_of(broker: Broker) -> str:
-    return str(broker.data_dir.broker_id)
 
 
 @asynccontextmanager

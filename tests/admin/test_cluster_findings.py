@@ -19,7 +19,8 @@ from pydanube_core.names import TopicName
 
 from tests.admin.test_any_broker_administers import ask
 from tests.support.etcd import EtcdMembers
-from tests.support.several_brokers import SeveralBrokers, several_brokers, until
+from tests.support.several_brokers import SeveralBrokers, id_of, several_brokers
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -37,10 +38,6 @@ async def watched(settings: Settings) -> AsyncIterator[Broker]:
 async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBrokers]:
     async with several_brokers(etcd, tmp_path, watched) as cluster:
         yield cluster
-
-
-def id_of(broker: Broker) -> str:
-    return str(broker.data_dir.broker_id)
 
 
 async def finding(broker: Broker, rule: str, *, of: Broker | None = None) -> dict[str, Any]:

@@ -10,16 +10,12 @@ from typing import Any
 
 import grpc
 import pytest
-from pydanube_admin import AdminCore
-from pydanube_admin.compat.methods import compat_methods
 from pydanube_admin.engine.context import AdminOptions
-from pydanube_broker.broker import Broker
-from pydanube_broker.rpc.caller import call_metadata
-from pydanube_broker.settings import MEMORY_DIR
-from pydanube_broker.settings_load import load_settings
 from pydanube_core.generated import danube_admin_pb2 as pb
 from pydanube_core.generated import danube_schema_pb2 as schema_pb
 from pydanube_core.services import METHODS
+
+from tests.admin.real_broker import Administered, administered
 
 pytestmark = pytest.mark.anyio
 
@@ -27,8 +23,7 @@ pytestmark = pytest.mark.anyio
 class Tool:
     """`await tool("TopicAdmin/CreateTopic", request)`; it sets no deadline header, as the original's."""
 
-    broker: Broker
-    core: AdminCore
+    cluster: Administered
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._channel = channel
@@ -50,27 +45,18 @@ class Tool:
 
     async def ops(self, name: str, /, **arguments: Any) -> dict[str, Any]:
         """Through our own face."""
-        outcome = await self.core.call(name, arguments, principal="ann", face="cli")
-        body: dict[str, Any] = outcome.model_dump(mode="json", by_alias=True)  # type: ignore[union-attr]
-        return body
+        return await self.cluster(name, **arguments)
 
 
 @asynccontextmanager
 async def serving(options: AdminOptions | None = None) -> AsyncIterator[Tool]:
-    free = {f"server.{name}": 0 for name in ("grpc_port", "admin_port", "metrics_port")}
-    settings = load_settings(None, {}, {"data.dir": MEMORY_DIR, **free})
-    core = AdminCore(options=options)
-    async with Broker(
-        settings, ops=core.serve_call, administration=compat_methods(core, call_metadata)
-    ) as broker:
-        core.attach(broker.port)
-        async with grpc.aio.insecure_channel(broker.admin_url.removeprefix("http://")) as channel:
-            tool = Tool(channel)
-            tool.broker, tool.core = broker, core
-            try:
-                yield tool
-            finally:
-                await core.aclose()
+    async with (
+        administered(options=options) as cluster,
+        grpc.aio.insecure_channel(cluster.url.removeprefix("http://")) as channel,
+    ):
+        tool = Tool(channel)
+        tool.cluster = cluster
+        yield tool
 
 
 @pytest.fixture
@@ -276,10 +262,10 @@ async def test_a_broker_alone(tool: Tool) -> None:
     assert (broker.broker_role, broker.broker_status) == ("Cluster_Leader", "active")
     assert broker.admin_addr.startswith("http://")
     assert not broker.metrics_addr.startswith("http")
-    tool.broker.health.draining = True  # as in the seconds of a stop
+    tool.cluster.broker.health.draining = True  # as in the seconds of a stop
     (stopping,) = (await tool("BrokerAdmin/ListBrokers", pb.Empty())).brokers
     assert stopping.broker_status == "draining"
-    tool.broker.health.draining = False
+    tool.cluster.broker.health.draining = False
     status = await tool("ClusterAdmin/ClusterStatus", pb.Empty())
     assert list(status.voters) == [status.leader_id] == [status.self_node_id] == [int(broker.broker_id)]
     assert (

@@ -27,7 +27,8 @@ from pydanube_core.names import TopicName
 from tests.admin.test_any_broker_administers import administered, ask
 from tests.admin.test_danube_admin_grpc import Tool
 from tests.support.etcd import EtcdMembers
-from tests.support.several_brokers import SeveralBrokers, several_brokers, until
+from tests.support.several_brokers import SeveralBrokers, id_of, several_brokers
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(150)]
 
@@ -45,10 +46,6 @@ async def activate(cluster: SeveralBrokers, drained: Broker) -> None:
     """Let a broker take topics again, and wait until all brokers know."""
     assert (await ask(drained, "brokers.activate", broker_id=id_of(drained)))["state"] == "active"
     await cluster.all_know_all()
-
-
-def id_of(broker: Broker) -> str:
-    return str(broker.data_dir.broker_id)
 
 
 async def create(cluster: SeveralBrokers, topic: str, **arguments: object) -> None:

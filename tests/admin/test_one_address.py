@@ -13,28 +13,20 @@ import anyio
 import pytest
 from pydanube.addresses import DEFAULT_ADMIN_URL, admin_address
 from pydanube.admin import connect_admin
-from pydanube_admin import AdminCore
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings import MEMORY_DIR
-from pydanube_broker.settings_load import load_settings
 from pydanube_core.errors import NotImplementedYet
 from pydanube_spark.sources.options import TopicOptions
+
+from tests.admin.real_broker import administered
 
 pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
 async def serving(**changes: Any) -> AsyncIterator[Broker]:
-    free = {f"server.{name}": 0 for name in ("grpc_port", "admin_port", "metrics_port")}
-    core = AdminCore()
-    settings = load_settings(None, {}, {"data.dir": MEMORY_DIR, **free, **changes})
-    async with Broker(settings, ops=core.serve_call) as broker:
-        core.attach(broker.port)
-        try:
-            with anyio.fail_after(60):
-                yield broker
-        finally:
-            await core.aclose()
+    async with administered(**changes) as cluster:
+        with anyio.fail_after(60):
+            yield cluster.broker
 
 
 async def test_the_clients_port_is_enough_for_every_face(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,14 +14,11 @@ from pydanube_core.names import TopicName
 
 from tests.admin.test_any_broker_administers import administered, ask
 from tests.support.etcd import EtcdMembers
-from tests.support.several_brokers import SeveralBrokers, several_brokers, until
+from tests.support.several_brokers import SeveralBrokers, id_of, several_brokers
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(150)]
 PARTS = [TopicName.parse(f"wide-part-{n}") for n in range(6)]
-
-
-def id_of(broker: Broker) -> str:
-    return str(broker.data_dir.broker_id)
 
 
 @pytest.fixture(scope="module")

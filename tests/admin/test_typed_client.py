@@ -12,10 +12,9 @@ import pytest
 from pydanube import PlanRequired, PlanUsed, TopicNotFound, Unavailable
 from pydanube.admin import Admin, connect_admin
 from pydanube.sync import connect_admin as connect_admin_sync
-from pydanube_admin import OPERATIONS, AdminCore
-from pydanube_broker.broker import Broker
-from pydanube_broker.settings import MEMORY_DIR
-from pydanube_broker.settings_load import load_settings
+from pydanube_admin import OPERATIONS
+
+from tests.admin.real_broker import administered
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,16 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 async def url() -> AsyncIterator[str]:
-    free = {f"server.{name}": 0 for name in ("grpc_port", "admin_port", "metrics_port")}
-    core = AdminCore()
-    async with Broker(
-        load_settings(None, {}, {"data.dir": MEMORY_DIR, **free}), ops=core.serve_call
-    ) as broker:
-        core.attach(broker.port)
-        try:
-            yield broker.admin_url
-        finally:
-            await core.aclose()
+    async with administered() as cluster:
+        yield cluster.url
 
 
 async def test_results_are_objects(url: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from pydanube import Client, Consumer, Message, Retry, connect
+from pydanube import Client, Consumer, Retry, connect
 from pydanube.admin import connect_admin
 from pydanube.receiving import consume_lane
 from pydanube.testing import InMemoryCluster
@@ -14,6 +14,7 @@ from pydanube.testing.faults import Faults, FaultyStream, FaultyTransport
 from pydanube.wire.http2_transport import Http2Transport
 from pydanube_core.errors import ClosedResource, Unavailable
 
+from tests.support.messages import take
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -25,13 +26,6 @@ IMPATIENT = Retry(max_elapsed_s=0.05, initial_s=0.001, max_delay_s=0.01)
 async def fill(client: Client, count: int) -> None:
     async with client.producer("t", batch_bytes=500) as producer:
         await producer.send_many([b"%d" % i for i in range(count)])
-
-
-async def take(consumer: Any, count: int) -> list[Message]:
-    taken: list[Message] = []
-    while len(taken) < count:
-        taken += await consumer.receive(count - len(taken), max_wait_s=10)
-    return taken
 
 
 async def reconnected(consumer: Consumer, times: int = 1) -> None:

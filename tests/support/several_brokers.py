@@ -92,6 +92,24 @@ class SeveralBrokers:
         return [broker for broker in self.brokers.values() if broker is not owner]
 
 
+def id_of(broker: Broker) -> str:
+    return str(broker.data_dir.broker_id)
+
+
+@asynccontextmanager
+async def no_brokers(
+    etcd: EtcdMembers,
+    folder: Path,
+    make: Callable[[Settings], AbstractAsyncContextManager[Broker]] = Broker,
+) -> AsyncIterator[SeveralBrokers]:
+    """A prefix of its own, on which no broker has been; those that are started are stopped at the end."""
+    async with anyio.create_task_group() as group:
+        cluster = SeveralBrokers(etcd, folder, group, make)
+        yield cluster
+        for n in list(cluster.brokers):
+            await cluster.stop(n)
+
+
 @asynccontextmanager
 async def several_brokers(
     etcd: EtcdMembers,
@@ -99,11 +117,8 @@ async def several_brokers(
     make: Callable[[Settings], AbstractAsyncContextManager[Broker]] = Broker,
 ) -> AsyncIterator[SeveralBrokers]:
     """Three that know one another."""
-    async with anyio.create_task_group() as group:
-        cluster = SeveralBrokers(etcd, folder, group, make)
+    async with no_brokers(etcd, folder, make) as cluster:
         for n in (1, 2, 3):
             await cluster.start(n)
         await cluster.all_know_all()
         yield cluster
-        for n in list(cluster.brokers):
-            await cluster.stop(n)

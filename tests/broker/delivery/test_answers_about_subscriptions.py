@@ -8,7 +8,8 @@ from pydanube_broker.broker import Broker
 from pydanube_core.errors import ClusterError, JournalReadOnly
 from pydanube_core.names import TopicName
 
-from tests.broker.delivery.waiting import facts_of, take
+from tests.broker.delivery.waiting import facts_of
+from tests.support.messages import take
 from tests.support.sync_gate import SyncGate
 from tests.support.waiting import until
 

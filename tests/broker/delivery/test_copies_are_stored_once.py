@@ -19,7 +19,7 @@ from pydanube_broker.topics.log_state import LogState, decode_head, encode_state
 from pydanube_core.batch import encode_batch
 from pydanube_core.names import TopicName
 
-from tests.broker.delivery.waiting import take
+from tests.support.messages import take
 
 pytestmark = pytest.mark.anyio
 SUBSCRIPTION = 77

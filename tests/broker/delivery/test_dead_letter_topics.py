@@ -12,7 +12,8 @@ from pydanube_core.batch.validate import validate_batch
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import TopicName
 
-from tests.broker.delivery.waiting import facts_of, take
+from tests.broker.delivery.waiting import facts_of
+from tests.support.messages import take
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,8 @@ from pydanube import Client, Retry, connect
 from pydanube_broker.broker import Broker
 from pydanube_core.errors import LimitReached, MessageTooLarge
 
-from tests.broker.delivery.waiting import facts_of, take
+from tests.broker.delivery.waiting import facts_of
+from tests.support.messages import take
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,8 @@ from pydanube_broker.broker import Broker
 from pydanube_broker.topics.topic import Topic
 from pydanube_core.errors import InvalidArgument, SubscriptionNotFound
 
-from tests.broker.delivery.waiting import facts_of, take
+from tests.broker.delivery.waiting import facts_of
+from tests.support.messages import take
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,8 @@ from pydanube_broker.broker import Broker
 from pydanube_broker.subscription.live_queue import QUEUE_MESSAGES
 from pydanube_core.errors import ConsumerBusy, DispatchMismatch
 
-from tests.broker.delivery.waiting import facts_of, take
+from tests.broker.delivery.waiting import facts_of
+from tests.support.messages import take
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio

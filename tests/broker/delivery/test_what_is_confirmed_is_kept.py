@@ -20,7 +20,8 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName
 
 from tests.broker.delivery.conftest import Opener
-from tests.broker.delivery.waiting import facts_of, take
+from tests.broker.delivery.waiting import facts_of
+from tests.support.messages import fill, numbers, take
 from tests.support.sync_gate import SyncGate
 from tests.support.waiting import until
 
@@ -47,17 +48,12 @@ class NoRoom:
         self._monkeypatch.setattr(self._journal, "append", self._append)
 
 
-async def fill(client: Client, count: int = 10) -> None:
-    async with client.producer("t") as producer:
-        await producer.send_many([b"%d" % i for i in range(count)])
-
-
 @pytest.mark.parametrize("move", ["ack", "seek"])
 async def test_a_cursor_that_found_no_room_is_written_before_it_is_confirmed(
     opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, move: str
 ) -> None:
     async with opened() as broker, connect(broker.broker_url) as client:
-        await fill(client)
+        await fill(client, "t", numbers(10))
         async with client.consumer("t", "s") as consumer:
             messages = await take(consumer, 10)
             full = NoRoom(broker, monkeypatch)
@@ -115,7 +111,7 @@ class Reply:
 async def test_a_duplicate_is_answered_when_it_is_durable_however_old_it_is(
     broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await fill(client, 1)
+    await fill(client, "t", numbers(1))
     reply = Reply()
     stream = PublishStream(reply, broker, lambda stream: None)
     stream.on_message(pb.PublishRequest(open=pb.OpenProducer(topic="/default/t")).SerializeToString())

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from pydanube import Consumer, Message, connect
+from pydanube import Consumer, connect
 from pydanube_core.names import TopicName
 
 from tests.broker.serving.test_moves_between_brokers import move
 from tests.broker.serving.test_several_brokers import create
+from tests.support.messages import take
 from tests.support.several_brokers import SeveralBrokers
 from tests.support.waiting import until
 
@@ -21,14 +22,6 @@ async def _publish(cluster: SeveralBrokers, count: int, *, first: int = 0) -> No
     async with connect(cluster.brokers[1].broker_url) as client, client.producer("t") as producer:
         for number in range(first, first + count):
             await producer.send(b"%d" % number, key=str(number % 5))
-
-
-async def _take(consumer: Consumer, count: int) -> list[Message]:
-    taken: list[Message] = []
-    with anyio.fail_after(60):
-        while len(taken) < count:
-            taken += await consumer.receive(max_messages=count - len(taken), max_wait_s=0.5)
-    return taken
 
 
 def _connected(consumer: Consumer) -> bool:
@@ -49,7 +42,7 @@ async def test_nothing_is_delivered_twice_and_every_ack_counts(cluster: SeveralB
         connect(cluster.brokers[1].broker_url) as client,
         client.consumer("t", "s", type=type) as consumer,  # type: ignore[arg-type]
     ):
-        held = await _take(consumer, 30)  # the others wait in its buffer
+        held = await take(consumer, 30)  # the others wait in its buffer
         for message in held[:10]:
             await message.ack()
         await move(cluster, "t", cluster.others("t")[0])
@@ -58,13 +51,13 @@ async def test_nothing_is_delivered_twice_and_every_ack_counts(cluster: SeveralB
         await until(lambda: consumer.statistics().reconnects == 1)
         for message in held[20:]:
             await message.ack()
-        rest = await _take(consumer, 70)
+        rest = await take(consumer, 70)
         for message in rest:
             await message.ack()
         await consumer.flush_acks()
         assert _lag(cluster) == 0
         await _publish(cluster, 10, first=100)
-        again = await _take(consumer, 10)
+        again = await take(consumer, 10)
         for message in again:
             await message.ack()
         await consumer.flush_acks()
@@ -85,12 +78,12 @@ async def test_nack_that_was_given_during_the_move_counts(cluster: SeveralBroker
         connect(cluster.brokers[1].broker_url) as client,
         client.consumer("t", "s", type="shared") as consumer,
     ):
-        held = await _take(consumer, 3)
+        held = await take(consumer, 3)
         async with anyio.create_task_group() as group:
             group.start_soon(move, cluster, "t", cluster.others("t")[0])
             await until(lambda: not _connected(consumer))
             await held[0].nack(delay_ms=0)
-        (again,) = await _take(consumer, 1)
+        (again,) = await take(consumer, 1)
         assert (again.offset, again.delivery_count) == (held[0].offset, 2)
         for message in (again, *held[1:]):
             await message.ack()

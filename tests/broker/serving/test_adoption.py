@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
-import anyio
 import pytest
 from pydanube import connect
 from pydanube_broker.adoption import adopt
@@ -26,39 +22,20 @@ from pydanube_storage.metadata.etcd import EtcdStore
 from tests.broker.serving.test_moves_between_brokers import move
 from tests.broker.serving.test_undo_among_several import grace
 from tests.support.etcd import EtcdMembers
-from tests.support.several_brokers import FREE, SeveralBrokers
+from tests.support.killed_steps import killed_at
+from tests.support.several_brokers import FREE, SeveralBrokers, no_brokers
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
 
 STORED = [b"stored-%d" % n for n in range(10)]
 TAIL = [b"tail-%d" % n for n in range(5)]
-KILLED = """
-import os, signal, sys
-from functools import partial
-from pathlib import Path
-import anyio
-from pydanube_broker.adoption import adopt
-from pydanube_broker.settings import Data, Metadata, Settings, Tier
-left = int(sys.argv[4])
-def say(line):
-    global left
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left -= 1
-settings = Settings(data=Data(dir=Path(sys.argv[1])), metadata=Metadata(url=sys.argv[2]), tier=Tier(url=sys.argv[3]))
-anyio.run(partial(adopt, settings, say=say))
-"""
 
 
 @pytest.fixture
 async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBrokers]:
-    """A prefix of its own, on which no broker has been."""
-    async with anyio.create_task_group() as group:
-        cluster = SeveralBrokers(etcd, tmp_path, group)
+    async with no_brokers(etcd, tmp_path) as cluster:
         yield cluster
-        for n in list(cluster.brokers):
-            await cluster.stop(n)
 
 
 def on_prefix(settings: Settings, key: str) -> str:
@@ -173,12 +150,7 @@ async def test_it_is_gone_on_with_wherever_it_was_killed(cluster: SeveralBrokers
     elsewhere = Metadata(url=f"{settings.metadata.url}-another")
     killed = 0
     while True:
-        done = await anyio.to_thread.run_sync(
-            lambda step=killed: subprocess.run(
-                [sys.executable, "-c", KILLED, str(folder), settings.metadata.url, objects, str(step)],
-                capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ),
-            )
-        )  # fmt: skip
+        done = await killed_at(killed, "adopt", settings)
         if done.returncode != -signal.SIGKILL:
             break
         killed += 1

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
 from pathlib import Path
 
-import anyio
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
@@ -20,32 +16,14 @@ from pydanube_core.names import TopicName
 
 from tests.broker.serving.test_moves_between_brokers import broker_id, move
 from tests.support.etcd import EtcdMembers
-from tests.support.several_brokers import SeveralBrokers
+from tests.support.killed_steps import killed_at
+from tests.support.several_brokers import SeveralBrokers, no_brokers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
 
 BEFORE = [b"before-%d" % n for n in range(5)]
 TIERED = [b"tiered-%d" % n for n in range(5)]
 TAIL = [b"tail-%d" % n for n in range(5)]
-KILLED = """
-import os, signal, sys
-from functools import partial
-from pathlib import Path
-import anyio
-from pydanube_broker.cluster_recovery import recover
-from pydanube_broker.settings import Data, Journal, Metadata, Settings, Tier
-left = int(sys.argv[4])
-def say(line):
-    global left
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left -= 1
-settings = Settings(
-    data=Data(dir=Path(sys.argv[1])), journal=Journal(segment_bytes=16 << 20), metadata=Metadata(url=sys.argv[2]),
-    tier=Tier(url=sys.argv[3]),
-)
-anyio.run(partial(recover, settings, say=say))
-"""
 
 
 @pytest.fixture
@@ -56,11 +34,8 @@ def etcd(tmp_path: Path) -> Iterator[EtcdMembers]:
 
 @pytest.fixture
 async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBrokers]:
-    async with anyio.create_task_group() as group:
-        cluster = SeveralBrokers(etcd, tmp_path, group)
+    async with no_brokers(etcd, tmp_path) as cluster:
         yield cluster
-        for n in list(cluster.brokers):
-            await cluster.stop(n)
 
 
 async def create(broker: Broker, topic: str) -> None:
@@ -195,15 +170,7 @@ async def test_it_is_gone_on_with_wherever_it_was_killed(
     for n in (1, 2):
         settings, step = cluster.settings(n), 0
         while True:
-            done = await anyio.to_thread.run_sync(
-                lambda settings=settings, step=step: subprocess.run(
-                    [
-                        sys.executable, "-c", KILLED, str(settings.data.dir), settings.metadata.url, str(settings.tier.url),
-                        str(step),
-                    ],
-                    capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ),
-                )
-            )  # fmt: skip
+            done = await killed_at(step, "recover", settings)
             if done.returncode != -signal.SIGKILL:
                 break
             killed, step = killed + 1, step + 1

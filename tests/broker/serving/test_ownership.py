@@ -9,7 +9,7 @@ from pydanube_broker.cluster.ids import TopicId
 from pydanube_core.errors import TopicNotFound, Unavailable
 from pydanube_core.names import TopicName
 
-from tests.broker.delivery.waiting import take
+from tests.support.messages import take
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 

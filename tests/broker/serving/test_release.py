@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,27 +37,11 @@ from tests.broker.serving.test_moves_between_brokers import move
 from tests.broker.serving.test_removal_of_a_broker import gone
 from tests.cli.running import command_line
 from tests.support.etcd import EtcdMembers
+from tests.support.killed_steps import killed_at
 from tests.support.several_brokers import FREE, SeveralBrokers
 
 __all__ = ["cluster"]
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
-
-KILLED = """
-import os, signal, sys
-from functools import partial
-from pathlib import Path
-import anyio
-from pydanube_broker.release import release
-from pydanube_broker.settings import Data, Metadata, Settings, Tier
-left = int(sys.argv[4])
-def say(line):
-    global left
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left -= 1
-settings = Settings(data=Data(dir=Path(sys.argv[1])), metadata=Metadata(url=sys.argv[2]), tier=Tier(url=sys.argv[3]))
-anyio.run(partial(release, settings, copy=True, say=say))
-"""
 
 
 def folder_of(settings: Settings) -> Path:
@@ -148,12 +130,7 @@ async def test_it_is_gone_on_with_wherever_it_was_killed(cluster: SeveralBrokers
     await adopt(settings)
     killed, refused = 0, 0
     while True:
-        done = await anyio.to_thread.run_sync(
-            lambda step=killed: subprocess.run(
-                [sys.executable, "-c", KILLED, str(folder), settings.metadata.url, objects, str(step)],
-                capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ),
-            )
-        )  # fmt: skip
+        done = await killed_at(killed, "release", settings)
         if done.returncode != -signal.SIGKILL:
             break
         killed += 1

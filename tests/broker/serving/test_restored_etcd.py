@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import anyio
 import pytest
 from pydanube import connect
 from pydanube_broker import metadata_watch
@@ -22,7 +21,7 @@ from pydanube_storage.objects import OwnerMark
 
 from tests.support.etcd import EtcdMembers
 from tests.support.memory_store import MemoryStore
-from tests.support.several_brokers import SeveralBrokers
+from tests.support.several_brokers import SeveralBrokers, no_brokers
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
@@ -36,11 +35,8 @@ def etcd(tmp_path: Path) -> Iterator[EtcdMembers]:
 
 @pytest.fixture
 async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBrokers]:
-    async with anyio.create_task_group() as group:
-        cluster = SeveralBrokers(etcd, tmp_path, group)
+    async with no_brokers(etcd, tmp_path) as cluster:
         yield cluster
-        for n in list(cluster.brokers):
-            await cluster.stop(n)
 
 
 async def write(broker: Broker, topic: str) -> None:

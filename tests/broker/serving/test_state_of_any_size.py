@@ -7,7 +7,8 @@ from pydanube import connect
 from pydanube_core.names import TopicName
 
 from tests.broker.delivery.conftest import Opener
-from tests.broker.delivery.waiting import facts_of, take
+from tests.broker.delivery.waiting import facts_of
+from tests.support.messages import take
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 

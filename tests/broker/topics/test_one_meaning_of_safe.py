@@ -16,7 +16,7 @@ from pydanube_core.facts import Grace
 from pydanube_core.names import TopicName
 
 from tests.broker.delivery.conftest import Opener, broker, client, one_loop, opened
-from tests.broker.delivery.waiting import take
+from tests.support.messages import take
 from tests.support.waiting import until
 
 __all__ = ["broker", "client", "one_loop", "opened"]

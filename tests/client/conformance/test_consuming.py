@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from pydanube import Message
 from pydanube_core.errors import (
     ClosedResource,
     ConsumerBusy,
@@ -15,24 +13,9 @@ from pydanube_core.errors import (
     TopicNotFound,
 )
 
+from tests.support.messages import fill, numbers, take
+
 pytestmark = pytest.mark.anyio
-
-
-async def fill(client: Any, topic: str, payloads: Iterable[bytes]) -> None:
-    async with client.producer(topic) as producer:
-        await producer.send_many(payloads)
-
-
-async def take(consumer: Any, count: int) -> list[Message]:
-    """Exactly `count` messages, acknowledging none."""
-    taken: list[Message] = []
-    while len(taken) < count:
-        taken += await consumer.receive(count - len(taken), max_wait_s=10)
-    return taken
-
-
-def numbers(count: int) -> list[bytes]:
-    return [b"%d" % i for i in range(count)]
 
 
 async def test_messages_come_once_and_in_order(cluster: Any) -> None:

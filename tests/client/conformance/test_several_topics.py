@@ -7,36 +7,23 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from pydanube import InvalidArgument, InvalidName, Message, TopicNotFound
+from pydanube import InvalidArgument, InvalidName, TopicNotFound
 
+from tests.support.messages import fill, numbers, take
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
-
-
-async def fill(client: Any, topic: str, *payloads: bytes, **options: Any) -> None:
-    async with client.producer(topic, **options) as producer:
-        await producer.send_many(payloads)
-
-
-async def taken(consumer: Any, count: int) -> list[Message]:
-    messages: list[Message] = []
-    while len(messages) < count:
-        found = await consumer.receive(count - len(messages), max_wait_s=30)
-        assert found, "nothing came for 30 s"
-        messages += found
-    return messages
 
 
 async def test_a_list_is_taken_whole_each_topic_in_its_order(cluster: Any) -> None:
     topics = [cluster.topic() for _ in range(3)]
     async with cluster.connect() as client:
         for index, topic in enumerate(topics):
-            await fill(client, topic, *(b"%d" % i for i in range(200)), partitions=2 if index else None)
+            await fill(client, topic, numbers(200), partitions=2 if index else None)
         async with client.consumer(topics, "s") as consumer:
             assert consumer.topics == tuple(sorted(topics))
             seen: dict[tuple[str, int | None], list[int]] = defaultdict(list)
-            for message in await taken(consumer, 600):
+            for message in await take(consumer, 600):
                 seen[message.topic, message.partition].append(message.offset)
                 await message.ack()
         assert seen[topics[0], None] == list(range(200))
@@ -49,7 +36,7 @@ async def test_a_list_is_taken_whole_each_topic_in_its_order(cluster: Any) -> No
 async def test_topics_of_a_pattern_join_leave_and_come_back(cluster: Any) -> None:
     name = cluster.topic()
     async with cluster.connect() as client:
-        await fill(client, f"{name}-a", b"a0", b"a1")
+        await fill(client, f"{name}-a", [b"a0", b"a1"])
         async with client.consumer(
             pattern=f"{name}-*", subscription="s", start="latest", refresh_s=0.1
         ) as consumer:
@@ -57,20 +44,20 @@ async def test_topics_of_a_pattern_join_leave_and_come_back(cluster: Any) -> Non
             await fill(
                 client, f"{name}-b", b"b0", b"b1", partitions=2
             )  # made later: from its first message on
-            later = await taken(consumer, 2)
+            later = await take(consumer, 2)
             assert sorted(message.payload for message in later) == [b"b0", b"b1"]
             assert consumer.topics == (f"{name}-a", f"{name}-b")
             await cluster.delete(f"{name}-b")
             await until(lambda: consumer.topics == (f"{name}-a",))
             await later[0].ack()  # means nothing any more, and is no error
-            await fill(client, f"{name}-b", b"again")
-            (again,) = await taken(consumer, 1)
+            await fill(client, f"{name}-b", [b"again"])
+            (again,) = await take(consumer, 1)
             assert (again.topic, again.offset, again.payload) == (f"{name}-b", 0, b"again")
             await again.ack()
             await consumer.flush_acks()
             assert consumer.statistics().received_messages == 3
-            await fill(client, f"{name}-a", b"a2")
-            assert [message.payload for message in await taken(consumer, 1)] == [b"a2"]
+            await fill(client, f"{name}-a", [b"a2"])
+            assert [message.payload for message in await take(consumer, 1)] == [b"a2"]
 
 
 async def test_a_pattern_that_nothing_fits_waits_for_the_first_topic(cluster: Any) -> None:
@@ -81,7 +68,7 @@ async def test_a_pattern_that_nothing_fits_waits_for_the_first_topic(cluster: An
     ):
         assert consumer.topics == ()
         assert await consumer.receive(max_wait_s=0.05) == []
-        await fill(client, name, b"one")
+        await fill(client, name, [b"one"])
         assert [message.payload async for message in only(consumer)] == [b"one"]
 
 
@@ -95,15 +82,15 @@ async def only(consumer: Any) -> Any:
 async def test_seek_of_one_topic_leaves_the_others(cluster: Any) -> None:
     one, two = cluster.topic(), cluster.topic()
     async with cluster.connect() as client:
-        await fill(client, one, b"1", b"2", b"3", b"4", partitions=2)
-        await fill(client, two, b"1", b"2")
+        await fill(client, one, [b"1", b"2", b"3", b"4"], partitions=2)
+        await fill(client, two, [b"1", b"2"])
         async with client.consumer([one, two], "s") as consumer:
-            for message in await taken(consumer, 6):
+            for message in await take(consumer, 6):
                 await message.ack()
             await consumer.seek("earliest", topic=two)
-            assert [(m.topic, m.offset) for m in await taken(consumer, 2)] == [(two, 0), (two, 1)]
+            assert [(m.topic, m.offset) for m in await take(consumer, 2)] == [(two, 0), (two, 1)]
             await consumer.seek("offset:1", topic=one, partition=1)
-            assert [(m.topic, m.partition, m.offset) for m in await taken(consumer, 1)] == [(one, 1, 1)]
+            assert [(m.topic, m.partition, m.offset) for m in await take(consumer, 1)] == [(one, 1, 1)]
             for wrong, field in (
                 ({"partition": 0}, "partition"),
                 ({"topic": two, "partition": 0}, "partition"),
@@ -122,7 +109,7 @@ async def test_the_number_of_topics_and_the_credit_are_bounded(
     name = cluster.topic()
     async with cluster.connect() as client:
         for index in range(4):
-            await fill(client, f"{name}-{index}", *[b"x"] * 50)
+            await fill(client, f"{name}-{index}", [b"x"] * 50)
         async with client.consumer(
             pattern=f"{name}-*", subscription="s", max_topics=3, refresh_s=0.1, credit_messages=30
         ) as consumer:
@@ -132,33 +119,33 @@ async def test_the_number_of_topics_and_the_credit_are_bounded(
             assert len(consumer.topics) == 3
             statistics = consumer.statistics()
             assert (statistics.buffered_messages, statistics.credit_messages) == (30, 0)
-            assert len(await taken(consumer, 150)) == 150
+            assert len(await take(consumer, 150)) == 150
         assert [record for record in caplog.records if "larger max_topics" in record.getMessage()]
 
 
 async def test_credit_is_shared_anew_when_topics_join(cluster: Any) -> None:
     name = cluster.topic()
     async with cluster.connect() as client:
-        await fill(client, f"{name}-0", b"x")
+        await fill(client, f"{name}-0", [b"x"])
         async with client.consumer(
             pattern=f"{name}-*", subscription="s", refresh_s=0.1, credit_messages=40
         ) as consumer:
-            await taken(consumer, 1)
+            await take(consumer, 1)
             for index in range(1, 4):
-                await fill(client, f"{name}-{index}", b"x")
-            await taken(consumer, 3)
+                await fill(client, f"{name}-{index}", [b"x"])
+            await take(consumer, 3)
             for index in range(4):
-                await fill(client, f"{name}-{index}", *[b"x"] * 200)
-            await taken(consumer, 200)
+                await fill(client, f"{name}-{index}", [b"x"] * 200)
+            await take(consumer, 200)
             statistics = consumer.statistics()
             assert statistics.buffered_messages + statistics.credit_messages <= 40
-            await taken(consumer, 600)
+            await take(consumer, 600)
 
 
 async def test_what_is_refused(cluster: Any) -> None:
     topic = cluster.topic()
     async with cluster.connect() as client:
-        await fill(client, topic, b"x")
+        await fill(client, topic, [b"x"])
         with pytest.raises(TopicNotFound):
             async with client.consumer([topic, f"{topic}-not"], "s"):
                 pass
