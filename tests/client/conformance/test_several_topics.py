@@ -42,7 +42,7 @@ async def test_topics_of_a_pattern_join_leave_and_come_back(cluster: Any) -> Non
         ) as consumer:
             assert (consumer.topic, consumer.topics) == (f"{name}-*", (f"{name}-a",))
             await fill(
-                client, f"{name}-b", b"b0", b"b1", partitions=2
+                client, f"{name}-b", [b"b0", b"b1"], partitions=2
             )  # made later: from its first message on
             later = await take(consumer, 2)
             assert sorted(message.payload for message in later) == [b"b0", b"b1"]
