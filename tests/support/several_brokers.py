@@ -17,6 +17,7 @@ from tests.support.etcd import EtcdMembers
 from tests.support.waiting import until
 
 FREE = Server(grpc_port=0, admin_port=0, metrics_port=0, http_port=0)
+SMALL = Journal(segment_bytes=16 << 20)  # a start writes whole files of zeros
 
 
 class SeveralBrokers:
@@ -44,7 +45,7 @@ class SeveralBrokers:
         return Settings(
             server=FREE,
             data=Data(dir=self._folder / f"broker-{n}"),
-            journal=Journal(segment_bytes=16 << 20),  # a start writes whole files of zeros
+            journal=SMALL,
             metadata=Metadata(url=self._url),
             tier=Tier(url=str(self._folder / tier)),
         )

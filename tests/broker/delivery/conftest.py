@@ -32,6 +32,7 @@ def opened(tmp_path: Path) -> Opener:
             {
                 "data.dir": str(tmp_path / "data"),
                 **{f"server.{name}": 0 for name in PORTS},
+                "journal.segment_bytes": "16MiB",  # a start writes whole files of zeros
                 **given,
             },
         )

@@ -23,7 +23,7 @@ from tests.broker.serving.test_moves_between_brokers import move
 from tests.broker.serving.test_undo_among_several import grace
 from tests.support.etcd import EtcdMembers
 from tests.support.killed_steps import killed_at
-from tests.support.several_brokers import FREE, SeveralBrokers, no_brokers
+from tests.support.several_brokers import FREE, SMALL, SeveralBrokers, no_brokers
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
@@ -44,7 +44,7 @@ def on_prefix(settings: Settings, key: str) -> str:
 
 
 def alone(folder: Path) -> Settings:
-    return Settings(server=FREE, data=Data(dir=folder))
+    return Settings(server=FREE, data=Data(dir=folder), journal=SMALL)
 
 
 async def lone_broker(folder: Path) -> dict[str, int]:
@@ -150,8 +150,8 @@ async def test_it_is_gone_on_with_wherever_it_was_killed(cluster: SeveralBrokers
     elsewhere = Metadata(url=f"{settings.metadata.url}-another")
     killed = 0
     while True:
-        done = await killed_at(killed, "adopt", settings)
-        if done.returncode != -signal.SIGKILL:
+        code = await killed_at(killed, "adopt", settings)
+        if code != -signal.SIGKILL:
             break
         killed += 1
         if not (folder / "cluster.json").exists():
@@ -163,7 +163,7 @@ async def test_it_is_gone_on_with_wherever_it_was_killed(cluster: SeveralBrokers
         for start in (alone(folder), settings):
             with pytest.raises(ClusterMismatch, match="cluster adopt"):
                 await Broker(start).__aenter__()
-    assert done.returncode == 0, done.stderr
+    assert code == 0
     assert killed >= 4, "every step was one to be killed at"
     await cluster.start(1)
     await assert_all_there(cluster.brokers[1])

@@ -23,7 +23,7 @@ from pydanube_broker.metadata_home import (
     check_settings,
 )
 from pydanube_broker.metadata_watch import forget_history
-from pydanube_broker.settings import Data, Metadata, Server, Settings, Tier
+from pydanube_broker.settings import Data, Metadata, Settings, Tier
 from pydanube_core.errors import (
     ClusterError,
     ClusterMismatch,
@@ -38,10 +38,10 @@ from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 
 from tests.support.broker_process import free_ports
 from tests.support.etcd import EtcdMembers
+from tests.support.several_brokers import FREE, SMALL
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
-FREE = {"grpc_port": 0, "admin_port": 0, "metrics_port": 0, "http_port": 0}
 
 
 class Place:
@@ -53,8 +53,9 @@ class Place:
 
     def settings(self, directory: str = "data", *, url: str | None = None) -> Settings:
         return Settings(
-            server=Server(**FREE),
+            server=FREE,
             data=Data(dir=self.folder / directory),
+            journal=SMALL,
             metadata=Metadata(url=url or self.url),
             tier=Tier(url=str(self.folder / "objects")),
         )
@@ -144,7 +145,7 @@ async def test_topics_on_etcd_are_there_after_a_restart(place: Place) -> None:
 
 
 async def test_lone_broker_s_directory_is_refused(place: Place) -> None:
-    async with Broker(Settings(server=Server(**FREE), data=Data(dir=place.folder / "data"))):
+    async with Broker(Settings(server=FREE, journal=SMALL, data=Data(dir=place.folder / "data"))):
         pass
     error = await place.refused()
     assert isinstance(error, ClusterMismatch)

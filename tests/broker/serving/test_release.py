@@ -130,8 +130,8 @@ async def test_it_is_gone_on_with_wherever_it_was_killed(cluster: SeveralBrokers
     await adopt(settings)
     killed, refused = 0, 0
     while True:
-        done = await killed_at(killed, "release", settings)
-        if done.returncode != -signal.SIGKILL:
+        code = await killed_at(killed, "release", settings)
+        if code != -signal.SIGKILL:
             break
         killed += 1
         async with EtcdStore(options_of(settings)) as on_etcd:
@@ -148,7 +148,7 @@ async def test_it_is_gone_on_with_wherever_it_was_killed(cluster: SeveralBrokers
             await Broker(alone(folder)).__aenter__()
         with pytest.raises(ClusterMismatch, match=r"was released|cluster release"):
             await Broker(settings).__aenter__()
-    assert done.returncode == 0, done.stderr
+    assert code == 0
     assert killed >= 5, "every step was one to be killed at"
     assert refused >= 2
     await anyio.Path(objects).rename(tmp_path / "elsewhere")

@@ -13,12 +13,13 @@ from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.keys import removed_key
 from pydanube_broker.health import LONGEST_STANDSTILL_MS, Standstill
-from pydanube_broker.settings import Data, Metadata, Server, Settings, Tier
+from pydanube_broker.settings import Data, Metadata, Settings, Tier
 from pydanube_core.errors import ClusterError, Fenced, Unavailable
 from pydanube_storage.metadata import Put
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 
 from tests.support.etcd import EtcdMembers
+from tests.support.several_brokers import FREE, SMALL
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
@@ -26,8 +27,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mar
 
 def settings(etcd: EtcdMembers, folder: Path) -> Settings:
     return Settings(
-        server=Server(grpc_port=0, admin_port=0, metrics_port=0, http_port=0),
+        server=FREE,
         data=Data(dir=folder / "data"),
+        journal=SMALL,
         metadata=Metadata(url=etcd.url(f"/{folder.name}")),
         tier=Tier(url=str(folder / "objects")),
     )
