@@ -12,6 +12,7 @@ from pydanube_broker.serving.data_changes import MOST_WAITING, DataChanges
 from pydanube_core.facts import DataChange
 
 from tests.admin.real_broker import Administered, administered
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -84,8 +85,7 @@ async def test_a_topic_whose_time_is_over_is_recorded_as_deleted(cluster: Admini
     with anyio.fail_after(60):
         async with connect(cluster.broker.broker_url) as client, client.producer("short", unused_ttl_s=1):
             pass
-        while not await by_data(cluster, operation="topics.delete"):  # noqa: ASYNC110  # nobody tells
-            await anyio.sleep(0.1)
+        await until(lambda: by_data(cluster, operation="topics.delete"))  # nobody tells
         call, outcome = await by_data(cluster, operation="topics.delete")
         assert (call["principal"], call["arguments"]["topic"]) == ("unused_ttl_s", "/default/short")
         assert call["call_id"] == outcome["call_id"]

@@ -14,6 +14,8 @@ from pydanube_admin import OpsClient
 from pydanube_admin.http import MAX_BODY_BYTES, HttpFace, http_server
 from pydanube_admin.jsonrpc import JsonRpc
 
+from tests.support.waiting import until
+
 pytestmark = pytest.mark.anyio
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "topics.list"}
@@ -203,8 +205,9 @@ async def test_an_answer_under_way_is_finished_when_the_server_stops(
             got.append(await client.post(f"http://127.0.0.1:{port}/rpc", json=CALL))
 
     async def free() -> None:
-        while sock.fileno() != -1:  # noqa: ASYNC110 - closed by the server first of all when it stops; no event tells
-            await anyio.sleep(0.01)
+        await until(
+            lambda: sock.fileno() == -1
+        )  # closed by the server first of all when it stops; no event tells
         release.set()
 
     with anyio.fail_after(30):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import anyio
 import pytest
 from pydanube import connect
 from pydanube_admin.operations.message_changes import LARGEST_BYTES
@@ -14,6 +13,7 @@ from pydanube_broker.topics.topic import Topic
 from pydanube_core.names import TopicName
 
 from tests.admin.real_broker import Administered, administered
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -78,5 +78,4 @@ def topic_of(cluster: Administered) -> Topic:
 
 async def dead_lettered(cluster: Administered, count: int) -> None:
     pump = topic_of(cluster).subscriptions["s"]
-    while pump.statistics().dead_lettered < count:  # noqa: ASYNC110
-        await anyio.sleep(0.005)
+    await until(lambda: pump.statistics().dead_lettered >= count)

@@ -19,6 +19,7 @@ from pydanube_broker.topics import retention
 from pydanube_broker.topics.topic import now_ms
 
 from tests.admin.real_broker import Administered, administered, without_a_cold_tier
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -169,8 +170,7 @@ async def test_every_failure_policy_that_would_lose_messages_wants_a_plan_that_c
                     if topic.name == f"/default/t{number}"
                 )
                 with anyio.fail_after(20):
-                    while pump.statistics().in_flight:  # noqa: ASYNC110
-                        await anyio.sleep(0.01)
+                    await until(lambda pump=pump: not pump.statistics().in_flight)
             plan = await cluster("subscriptions.set_failure_policy", **at, **change, plan_only=True)
             assert ((plan["effect"] == "destroy"), plan["blast_radius"]["messages"]) == (
                 wants_plan,

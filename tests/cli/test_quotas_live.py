@@ -14,6 +14,7 @@ from pydanube_core.errors import ClusterError, InvalidArgument, QuotaExceeded
 from pydanube_core.ops_call import call_request
 
 from tests.cli.test_locks_live import Locked, give, locked_broker
+from tests.support.waiting import until
 
 LONG_S = 60
 
@@ -87,8 +88,7 @@ async def test_connections_are_their_principals_and_free_when_they_end(locked: L
     account = locked.broker.registry.quotas.account("principal", "user:other")
     await locked.call("admin", "quotas.set", principal="other", limits={"connections": 1})
     async with asyncio.timeout(LONG_S):
-        while account.counts["connections"]:  # noqa: ASYNC110  of tests before this
-            await asyncio.sleep(0)
+        await until(lambda: not account.counts["connections"])  # of tests before this
         held = OpsChannel(locked.broker.admin_url, token=locked.tokens["other"])
         try:
             await held.call(call_request("security.whoami", {}, principal="", face="cli"), timeout_s=30)

@@ -30,8 +30,7 @@ async def fill(client: Client, count: int) -> None:
 
 async def reconnected(consumer: Consumer, times: int = 1) -> None:
     """Wait for the consumer's reconnect number `times`; statistics are what there is to look at."""
-    while consumer.statistics().reconnects < times:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await until(lambda: consumer.statistics().reconnects >= times)
 
 
 async def test_a_consumer_goes_on_behind_its_acks_after_a_cut(memory: InMemoryCluster) -> None:

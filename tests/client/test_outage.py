@@ -14,6 +14,8 @@ from pydanube import Client, ClientEventKind, Retry, Unavailable, connect
 from pydanube.outage import NOTICE_S, Outage
 from pydanube.testing import InMemoryCluster
 
+from tests.support.waiting import until
+
 pytestmark = pytest.mark.anyio
 LONG = Retry(max_elapsed_s=60)
 
@@ -77,8 +79,7 @@ async def test_an_outage_of_open_consumers_is_told_once_and_its_end_too(
 
 
 async def _told(caplog: pytest.LogCaptureFixture, lines: int) -> None:
-    while len(caplog.records) < lines:  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
+    await until(lambda: len(caplog.records) >= lines)
 
 
 async def _attempts(client: Client, count: int) -> None:

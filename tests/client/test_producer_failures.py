@@ -23,6 +23,8 @@ from pydanube_core.errors import (
     Unavailable,
 )
 
+from tests.support.waiting import until
+
 pytestmark = pytest.mark.anyio
 
 QUICK = Retry(max_elapsed_s=20, initial_s=0.001, max_delay_s=0.01)
@@ -36,8 +38,7 @@ def numbers(count: int, start: int = 0) -> list[bytes]:
 async def stored(memory: InMemoryCluster, count: int) -> None:
     """Wait until so many messages are stored."""
     with anyio.fail_after(60):
-        while len(memory.payloads("t")) < count:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: len(memory.payloads("t")) >= count)
 
 
 async def test_a_lost_receipt_is_answered_as_a_duplicate_and_nothing_is_stored_twice(

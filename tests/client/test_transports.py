@@ -33,6 +33,7 @@ from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.own_server import OwnServer, Times
 
 from tests.support.certificates import make_certificates
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 PUBLISH = "/danube.stream.Stream/Publish"
@@ -325,8 +326,7 @@ async def test_what_nobody_reads_holds_the_broker_back() -> None:
         await broker.until(lambda: bool(broker.streams))
         assert await transport.call("/t.T/Ask", b"others go on", timeout_s=30) == b"others go on"
         with anyio.fail_after(30):
-            while broker.streams[0].reply.stream.send_window > 100_000:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+            await until(lambda: broker.streams[0].reply.stream.send_window <= 100_000)
         assert not broker.streams[0].reply.writable
         for _ in range(100):
             assert len(await stream.read() or b"") == 100_000

@@ -34,6 +34,7 @@ from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
 from tests.support.broker_process import BrokerProcess, client_environment
 from tests.support.history import History
 from tests.support.load import PATIENCE, Load, read_topic
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
@@ -410,8 +411,7 @@ async def test_row_18_a_disk_that_is_full_to_the_last_byte_refuses_no_start(
         await _start(broker)
         async with connect(broker.url, retry=PATIENCE) as client, client.producer(TOPIC) as producer:
             await producer.send_many([b"x" * 1000] * 2000)
-        while not reserve.exists():  # noqa: ASYNC110
-            await anyio.sleep(0.1)
+        await until(lambda: reserve.exists())
         with ballast.open("wb", buffering=0) as file:
             with contextlib.suppress(OSError):  # as the tier, the metadata or another program would
                 while file.write(bytes(64 << 10)):

@@ -35,6 +35,7 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.services import METHODS, OPS, STREAM
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -659,8 +660,7 @@ async def test_a_thousand_connections_opened_and_dropped(broker: BrokerProcess) 
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()
         await anyio.lowlevel.checkpoint()
-    while process.num_fds() > before_fds + 20:  # noqa: ASYNC110  # another process's state
-        await anyio.sleep(0.05)
+    await until(lambda: process.num_fds() <= before_fds + 20)  # another process's state
     assert broker.rss_bytes() < before_rss + (100 << 20)
 
 
@@ -682,8 +682,7 @@ async def test_two_hundred_clients_that_vanish_in_the_middle(broker: BrokerProce
             )
         for on in channels:
             await on.close()
-    while process.num_fds() > before_fds + 20:  # noqa: ASYNC110  # another process's state
-        await anyio.sleep(0.05)
+    await until(lambda: process.num_fds() <= before_fds + 20)  # another process's state
     async with connect(broker.url) as client, client.reader("vanishing", stop="head") as reader:
         offsets = [message.offset async for message in reader]
     assert offsets == list(range(len(offsets)))

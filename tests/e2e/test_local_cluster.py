@@ -17,6 +17,7 @@ import pytest
 from pydanube import Retry, connect
 
 from tests.support.broker_process import client_environment, danube_command
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(480)]
 TOPICS = 30
@@ -117,8 +118,7 @@ async def test_three_brokers_lose_nothing_while_one_is_killed_and_started_again(
         async with anyio.create_task_group() as group:
             for n in range(TOPICS):
                 group.start_soon(produce, f"t{n}")
-            while len({payload.partition(b":")[0] for payload in acknowledged}) < TOPICS:  # noqa: ASYNC110
-                await anyio.sleep(0.05)
+            await until(lambda: len({payload.partition(b":")[0] for payload in acknowledged}) >= TOPICS)
             stopped = await anyio.to_thread.run_sync(local.steer, "kill", "2")
             assert stopped["state"] == "stopped"
             states = await anyio.to_thread.run_sync(local.steer, "status")

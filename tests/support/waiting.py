@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from inspect import isawaitable
 from typing import Any, Final
 
 import anyio
@@ -21,9 +22,9 @@ def wait_until(holds: Callable[[], Any], deadline_s: float = DEADLINE_S) -> None
 
 
 async def until(holds: Callable[[], Any], deadline_s: float = DEADLINE_S) -> None:
-    """Wait for what another task or process does."""
+    """Wait for what another task or process does; `holds` may have to be awaited."""
     with anyio.fail_after(deadline_s):
-        while not holds():  # noqa: ASYNC110
+        while not (await found if isawaitable(found := holds()) else found):  # noqa: ASYNC110
             await anyio.sleep(STEP_S)
 
 

@@ -13,6 +13,7 @@ from pydanube_core.errors import DiskFull, Overloaded
 from tests.broker.journal.faulty import FaultyDisk
 from tests.broker.journal.ledger import SEGMENT_BYTES, Desk
 from tests.broker.journal.test_faults import append
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 LARGE = 256 * SEGMENT_BYTES  # four times the least that a start makes
@@ -90,8 +91,7 @@ async def test_publishes_stop_before_they_take_what_is_to_stay_free(fast_path: P
     disk.size_bytes *= 2
     assert await append(desk, 1, 2000)
     with anyio.fail_after(30):
-        while desk.journal.trouble() is not None:  # noqa: ASYNC110
-            await anyio.sleep(0.001)
+        await until(lambda: desk.journal.trouble() is None)
     await desk.journal.close()
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
 
-import anyio
 import grpc
 import grpc.aio
 from pydanube_core.generated import danube_pb2 as pb
@@ -200,12 +198,6 @@ class Stream:
 
     def cancel(self) -> None:
         self._call.cancel()
-
-
-async def until(done: Callable[[], Awaitable[bool]]) -> None:
-    """Ask until it is so; for what nothing announces."""
-    while not await done():  # noqa: ASYNC110
-        await anyio.sleep(0.01)
 
 
 async def code_of(awaitable: Any) -> grpc.StatusCode:

@@ -9,7 +9,8 @@ import pytest
 from pydanube_core.names import TopicName
 
 from tests.broker.official.conftest import Brokers
-from tests.broker.official.raw_client import FAILOVER, KEY_SHARED, SHARED, RawClient, until
+from tests.broker.official.raw_client import FAILOVER, KEY_SHARED, SHARED, RawClient
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 T = "/default/t"

@@ -19,8 +19,8 @@ from tests.broker.official.raw_client import (
     RawClient,
     Stream,
     code_of,
-    until,
 )
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 Code = grpc.StatusCode

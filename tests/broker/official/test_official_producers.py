@@ -16,8 +16,9 @@ from pydanube_core.errors import ClusterError
 from pydanube_core.generated import danube_pb2 as pb
 
 from tests.broker.official.conftest import Brokers
-from tests.broker.official.raw_client import NON_RELIABLE, RELIABLE, SHARED, RawClient, code_of, until
+from tests.broker.official.raw_client import NON_RELIABLE, RELIABLE, SHARED, RawClient, code_of
 from tests.support.sync_gate import SyncGate
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -173,8 +174,7 @@ async def test_the_next_group_is_on_its_way_to_the_disk_before_the_last_is_answe
         if reply is first:
             while not answered:
                 await anyio.lowlevel.checkpoint()
-    while not all(reply.answers for reply in others):  # noqa: ASYNC110
-        await anyio.sleep(0.001)
+    await until(lambda: all(reply.answers for reply in others))
     assert first.answers == [0]
     assert answered[:2] == [0, 0], "the second sync is asked for before the first group hears of its own"
 
@@ -194,8 +194,7 @@ async def test_groups_that_one_sync_commits_are_answered_in_their_order(
         )
         send(message.SerializeToString(), reply)
     with anyio.fail_after(30):
-        while len(answered) < len(replies):  # noqa: ASYNC110
-            await anyio.sleep(0.001)
+        await until(lambda: len(answered) >= len(replies))
     assert answered == [0, 1, 2, 3]
     [topic] = broker.registry.topics
     assert len(topic.read(0, 10, 1 << 20) or ()) == 4
@@ -214,8 +213,7 @@ async def test_messages_that_come_while_the_disk_works_become_one_batch(
             send(message.SerializeToString(), reply)
             await anyio.sleep(0.01)  # the loop turns
         assert not any(reply.answers for reply in replies)
-        while not gate.requests:  # noqa: ASYNC110
-            await anyio.sleep(0.01)
+        await until(lambda: gate.requests)
     stream = await client.consume("/default/t", type=SHARED)
     await client.send("/default/t", producer, b"last")  # committed behind all of them
     assert await stream.next()

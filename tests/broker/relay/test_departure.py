@@ -37,8 +37,7 @@ async def test_official_clients_of_a_broker_that_leaves_are_sent_after_their_top
             return await client.health(CONSUMER, consumer) == "CLOSE"
 
         with anyio.fail_after(20):
-            while not await closed():  # noqa: ASYNC110  # what it asks has no event
-                await anyio.sleep(0.05)
+            await until(lambda: closed())  # what it asks has no event
         sending = client.call("ProducerService/SendMessage", client.message(name, producer, b"x"))
         assert await code_of(sending) is grpc.StatusCode.UNAVAILABLE
         await client.ack(message)

@@ -277,8 +277,7 @@ async def test_history_on_etcd_is_given_up_in_time(place: Place) -> None:
         with anyio.move_on_after(30) as scope:
             async with anyio.create_task_group() as group:
                 group.start_soon(partial(forget_history, store, every_s=0.01))
-                while (store.statistics().oldest_event_revision or 0) <= seen:  # noqa: ASYNC110
-                    await anyio.sleep(0.01)
+                await until(lambda: (store.statistics().oldest_event_revision or 0) > seen)
                 group.cancel_scope.cancel()
         assert not scope.cancelled_caught
         async with store.watch(KeyRange.prefix("/"), from_revision=seen) as events:
@@ -305,12 +304,10 @@ async def test_without_etcd_messages_flow_on_and_changes_wait_for_it(tmp_path: P
             await send(broker, "orders")
             with pytest.raises(MetadataUnavailable):
                 await create(broker, "new")
-            while "METADATA_UNAVAILABLE" not in reasons(broker):  # noqa: ASYNC110
-                await anyio.sleep(0.05)
+            await until(lambda: "METADATA_UNAVAILABLE" in reasons(broker))
             assert not broker.port.not_ready()
             etcd.resume(0)
-            while "METADATA_UNAVAILABLE" in reasons(broker):  # noqa: ASYNC110
-                await anyio.sleep(0.05)
+            await until(lambda: "METADATA_UNAVAILABLE" not in reasons(broker))
             while broker.registry.find(TopicName.parse("new")) is None:
                 try:
                     await broker.registry.resolve_unknown()
@@ -334,8 +331,7 @@ async def test_later_start_waits_for_etcd(tmp_path: Path, caplog: pytest.LogCapt
 
         async with anyio.create_task_group() as group:
             group.start_soon(start)
-            while "metadata_waiting" not in [record.getMessage() for record in caplog.records]:  # noqa: ASYNC110
-                await anyio.sleep(0.05)
+            await until(lambda: "metadata_waiting" in [record.getMessage() for record in caplog.records])
             assert not started.is_set()
             await anyio.to_thread.run_sync(etcd.start, 0)
             await started.wait()

@@ -19,6 +19,8 @@ from pydanube_core.telemetry import table_named
 from pydanube_storage.objects.local import LocalStore
 from pydanube_storage.telemetry.reading import read_samples, stored_files
 
+from tests.support.waiting import until
+
 START = 20_000 * 86_400_000
 MACHINE = Machine(broker_id="7", incarnation=3, cpus=2, memory_bytes=1 << 30)
 OPTIONS = Telemetry(
@@ -208,7 +210,6 @@ async def test_the_task_writes_by_itself_and_looks_after_what_is_there(tmp_path:
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(writer.run)
-            while not writer.statistics().files:  # noqa: ASYNC110  # a writer tells nobody
-                await anyio.sleep(0.01)
+            await until(lambda: writer.statistics().files)  # a writer tells nobody
             tasks.cancel_scope.cancel()
     assert len(store.rows("cursors")) == 1

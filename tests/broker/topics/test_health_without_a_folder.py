@@ -11,6 +11,8 @@ from pydanube_broker import health as health_module
 from pydanube_broker.health import Health
 from pydanube_core.errors import Unavailable
 
+from tests.support.waiting import until
+
 pytestmark = pytest.mark.anyio
 
 
@@ -27,15 +29,13 @@ async def test_publishes_are_refused_while_the_folder_is_gone(
         with anyio.fail_after(60):
             health.check_publish()
             shutil.rmtree(folder)
-            while not health.reasons():  # noqa: ASYNC110  (it looks at the folder by a timer, and tells nobody)
-                await anyio.sleep(0.01)
+            await until(lambda: health.reasons())  # it looks at the folder by a timer, and tells nobody
             assert [reason.code for reason in health.reasons()] == ["DATA_DIR_GONE"]
             with pytest.raises(Unavailable, match=str(folder)) as caught:
                 health.check_publish()
             assert caught.value.retryable
             folder.mkdir()
-            while health.reasons():  # noqa: ASYNC110
-                await anyio.sleep(0.01)
+            await until(lambda: not health.reasons())
             health.check_publish()
     finally:
         health.close()

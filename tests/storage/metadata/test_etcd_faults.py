@@ -40,6 +40,7 @@ from tests.storage.metadata.adapters import EVERYTHING, opened, options, revisio
 from tests.support.broker_process import free_ports
 from tests.support.etcd import EtcdMembers
 from tests.support.relay import Relay
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
 NOTICED_S = 10.0  # how soon a watch that hears nothing must be on another member
@@ -177,15 +178,13 @@ async def test_change_of_unknown_outcome_cannot_happen_after_it_was_looked_up(
 
         async with anyio.create_task_group() as group:
             group.start_soon(change)
-            while not relay.held:  # noqa: ASYNC110
-                await anyio.sleep(0.01)
+            await until(lambda: relay.held)
             await anyio.sleep(0.2)  # the whole call, and not its end, which follows after 2 s
             sent.append(len(relay.held))
         assert await store.get("/a") is None
         before = relay.bytes_back
         relay.release(sent[0])
-        while relay.bytes_back < before + 60:  # noqa: ASYNC110  # more than a ping: its answer
-            await anyio.sleep(0.01)
+        await until(lambda: relay.bytes_back >= before + 60)  # more than a ping: its answer
         assert await store.get("/a") is None
         await store.transact([Put("/a", b"mine")], guards=[Absent("/a")])
 
