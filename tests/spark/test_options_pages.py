@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pydanube_spark.sources.options import TOPIC
+import pytest
+from pydanube_core.errors import InvalidArgument
+from pydanube_spark.sources.options import TOPIC, TopicOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
@@ -46,6 +48,18 @@ def test_each_row_beside_the_kafka_connector_has_its_tests() -> None:
     for module, test in (each for found in TRIED.values() for each in found):
         text = (ROOT / "tests" / "spark" / f"{module}.py").read_text(encoding="utf-8")
         assert f"\ndef {test}(" in text, f"{module}.{test}"
+
+
+def test_a_kafka_option_is_answered_with_ours() -> None:
+    for kafka, ours, *_ in rows_below("### Beside the Kafka connector"):
+        wanted = re.findall(r"`(\w+)`", ours)
+        named = re.findall(r"`([\w.]+)`", kafka)
+        if not wanted or kafka in ("`includeHeaders`", "column `topic` of what is written"):
+            continue
+        for number, name in enumerate(named):
+            meant = wanted[number] if len(wanted) == len(named) else wanted[0]
+            with pytest.raises(InvalidArgument, match=f"did you mean {meant}\\?"):
+                TopicOptions.parse({name: "1"})
 
 
 def test_every_option_is_in_the_table_and_no_other() -> None:

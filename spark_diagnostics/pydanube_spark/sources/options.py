@@ -63,6 +63,20 @@ _READ: Final[Mapping[str, Callable[..., Any]]] = {
 }
 _FIELD: Final = {"max_trigger_delay": "max_trigger_delay_s"}  # where it is not called as the option
 TOPIC: Final = (*_READ, *_STORE)
+#: what Spark's connector to Kafka calls it, in lower case → ours
+_KAFKA: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("subscribe", "assign"), "topic"),
+    **dict.fromkeys(("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"), "start"),
+    **dict.fromkeys(("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"), "end"),
+    "kafka.bootstrap.servers": "broker",
+    "subscribepattern": "pattern",
+    "maxoffsetspertrigger": "max_messages_per_batch",
+    "minoffsetspertrigger": "min_messages_per_batch",
+    "maxbytespertrigger": "max_bytes_per_batch",
+    "maxtriggerdelay": "max_trigger_delay",
+    "failondataloss": "fail_on_data_loss",
+    "minpartitions": "split_bytes",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +204,8 @@ def words_of(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, st
     given = {name.lower(): value for name, value in options.items() if name.lower() not in _OF_SPARK}
     for name, value in given.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            ours = _KAFKA.get(name)
+            near = [ours] if ours in known else difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
             raise InvalidArgument(f"option {name!r} is not known{hint}", field=name, value=value)
     return given
