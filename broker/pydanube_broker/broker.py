@@ -341,6 +341,7 @@ class Broker(BrokerParts):
             room,
         )
         self.servers.append(grpc)
+        self.engine.turns.flush = grpc.flush_woken
         stack.push_async_callback(grpc.stop, 0)
         admin = admin_port(
             self,

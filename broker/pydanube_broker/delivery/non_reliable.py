@@ -378,7 +378,9 @@ class LivePump:
         """A batch was published. O(consumers), never waits."""
         if self._consumers:
             self._route(batch, all_of(batch))
-            self.wake()
+            self.topic.changes.note(self._key)
+            turns = self._engine.turns
+            (turns.at_once if batch.count == 1 else turns.wake)(self)  # a lone message waits for nothing
         else:
             self._drop(NO_CONSUMER, batch.count)
 

@@ -434,8 +434,12 @@ class SubscriptionPump:
 
     def grew(self) -> None:
         if self._core is not None and self.links:
-            self._core.grew(self.topic.commit)
-            self.engine.turns.wake(self)
+            turns, commit = self.engine.turns, self.topic.commit
+            wake = (
+                turns.at_once if commit == self._core.end + 1 else turns.wake
+            )  # a lone message waits for nothing
+            self._core.grew(commit)
+            wake(self)
 
     def wake(self) -> None:
         """Something changed: it has a turn soon, and lists show it as it is now."""

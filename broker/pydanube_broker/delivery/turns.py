@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Protocol
 
 log = logging.getLogger("pydanube.delivery")
@@ -34,6 +35,9 @@ class Turns:
         self._queue: deque[Pump] = deque()
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
+        self.flush: Callable[[], None] = lambda: (
+            None
+        )  # what was sent leaves now; set by whoever has the connections
 
     def wake(self, pump: Pump) -> None:
         if not pump.queued:
@@ -42,6 +46,18 @@ class Turns:
             if not self._scheduled:
                 self._scheduled = True
                 self._loop.call_soon(self._run)
+
+    def at_once(self, pump: Pump) -> None:
+        """Wake it; the first that is woken in a turn of the loop makes its step now, and what it sent leaves."""
+        if self._scheduled:
+            self.wake(pump)
+            return
+        self._scheduled = True
+        self._loop.call_soon(self._run)  # of those that are woken after it
+        if pump.step() and not pump.queued:
+            pump.queued = True
+            self._queue.append(pump)
+        self.flush()
 
     def _run(self) -> None:
         self._scheduled = False

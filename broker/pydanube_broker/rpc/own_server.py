@@ -218,10 +218,11 @@ class OwnServer:
     def wake(self, connection: OwnConnection) -> None:
         """Flush it when the loop turns, with all others that have something to send."""
         if not self._woken:
-            self.loop.call_soon(self._flush_woken)
+            self.loop.call_soon(self.flush_woken)
         self._woken.append(connection)
 
-    def _flush_woken(self) -> None:
+    def flush_woken(self) -> None:
+        """Let leave now what connections have to send; by itself when the loop turns."""
         woken, self._woken = self._woken, []
         now = self.loop.time()
         for connection in reversed(woken):  # who is delivered to was woken after whose publish caused it

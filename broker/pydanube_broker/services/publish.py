@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from pydanube_core.batch import Column, ProducerPart
@@ -23,6 +24,7 @@ from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_client_name
 
+from pydanube_broker.outcome import Told
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.schema.guard import SchemaGuard
 from pydanube_broker.serving.data_plane import DataPlane
@@ -268,7 +270,15 @@ class PublishStream:
         end = (
             topic.state.next_offset if appended.base_offset is None else appended.base_offset + appended.count
         )
-        topic.when_committed(end, lambda error: self._answer(appended, duplicate, size, error))
+        self._when_committed(topic, end, lambda error: self._answer(appended, duplicate, size, error))
+
+    def _when_committed(self, topic: Topic, end: int, done: Told) -> None:
+        topic.when_committed(end, partial(self._later, done) if self._patient else done)
+
+    @staticmethod
+    def _later(done: Told, error: ClusterError | None) -> None:
+        """Of a receipt that nobody waits for: what the message causes, its delivery above all, leaves before it is made."""
+        asyncio.get_running_loop().call_soon(done, error)
 
     def _rejected(
         self, error: ClusterError, topic: Topic, data: memoryview, sequence: int, count: int
@@ -381,7 +391,7 @@ class PublishStream:
         if self._checking or self._delayed is not None:
             self._half_closed = True
         elif self._waiting and self._topic is not None:
-            self._topic.when_committed(self._topic.state.next_offset, lambda error: self._reply.end())
+            self._when_committed(self._topic, self._topic.state.next_offset, lambda error: self._reply.end())
         else:
             self._reply.end()
 
