@@ -18,6 +18,8 @@ from pydanube_core.frames import encode_delivery
 
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.subscription.batch_columns import BatchColumns, messages_between
+from pydanube_broker.subscription.planning import Plan
+from pydanube_broker.subscription.ranges import Range
 
 Buffer = bytes | memoryview
 Ints = npt.NDArray[np.integer[Any]]
@@ -47,6 +49,50 @@ class Frame(Protocol):
 
     def add_selected(self, columns: BatchColumns, indices: Sequence[int] | Ints, delivery_count: int) -> int:
         """Add the messages at these indices of the batch, ascending; returns the bytes they take in the frame."""
+
+
+def fill(frame: Frame, plan: Plan, batches: Sequence[CachedBatch]) -> tuple[list[Range], int]:
+    """Put into a frame what was read for a plan of few ranges.
+
+    Returns:
+        The ranges of the messages that it holds, and the offset up to which the log was looked at.
+    """
+    ranges: list[Range] = []
+    left, left_bytes = plan.max_messages, plan.max_bytes
+    next_offset = plan.start
+    wanted = iter(plan.ranges)
+    current = next(wanted, None)
+    for batch in batches:
+        full = False
+        while current is not None and current[0] < batch.end:
+            first, end = max(current[0], batch.base), min(current[1], batch.end)
+            if first < end:
+                if left <= 0 or (left_bytes is not None and left_bytes <= 0 and ranges):
+                    full = True
+                    break
+                taken = frame.add(batch, first, end, left, plan.delivery_count)
+                left -= taken.messages
+                if left_bytes is not None:
+                    left_bytes -= taken.stored_bytes
+                for piece in taken.ranges:
+                    if ranges and ranges[-1][1] == piece[0]:
+                        ranges[-1] = (ranges[-1][0], piece[1])
+                    else:
+                        ranges.append(piece)
+                next_offset = taken.end
+                if taken.end < end:
+                    full = True
+                    break
+            if current[1] > batch.end:
+                break
+            current = next(wanted, None)
+        if full or current is None:
+            break
+        next_offset = max(next_offset, min(batch.end, plan.end_limit))
+    else:
+        if not batches:
+            next_offset = plan.end_limit  # no message is left there
+    return ranges, min(next_offset, plan.end_limit)
 
 
 class FrameBuilder:

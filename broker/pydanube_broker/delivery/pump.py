@@ -17,9 +17,10 @@ from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.views import Departure, HeadOfLine
 from pydanube_core.errors import ClusterError, ConsumerBusy, Internal
 
+from pydanube_broker.delivery.ahead import FrameAhead, frame_ahead
 from pydanube_broker.delivery.dispatch_rate import DispatchRate
 from pydanube_broker.delivery.engine import DeliveryEngine
-from pydanube_broker.delivery.frame_builder import Frame
+from pydanube_broker.delivery.frame_builder import Frame, fill
 from pydanube_broker.delivery.link import ConsumerLink
 from pydanube_broker.delivery.moved import Moves
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
@@ -111,6 +112,7 @@ class SubscriptionPump:
         self._reading = False
         self._cursor_position = 0  # of its newest record in the topic's log
         self._columns = KeptColumns()
+        self._ahead: FrameAhead | None = None
         self._key = (topic.name, name)  # by which lists know it
         topic.state.cursors.setdefault(subscription_id, CursorSnapshot(floor=start_offset))
         topic.subscriptions[name] = self
@@ -242,6 +244,7 @@ class SubscriptionPump:
         self._answered = self.last_answer
         name = self._names.pop(consumer_id, "")
         link = self.links.pop(consumer_id, None)
+        self._ahead = None
         self.topic.changes.note(self.topic.name)
         if link is not None and self._core is not None:
             now = now_ms()
@@ -432,6 +435,11 @@ class SubscriptionPump:
 
     # -- deliver ---------------------------------------------------------------------------------------------
 
+    def comes(self) -> None:
+        """A lone message was appended, and the disk has it: meanwhile its frame can be made."""
+        if self._core is not None and self.links:
+            self.engine.turns.wake(self)
+
     def grew(self) -> None:
         if self._core is not None and self.links:
             turns, commit = self.engine.turns, self.topic.commit
@@ -471,7 +479,12 @@ class SubscriptionPump:
             if self._columns and core.all_sent:
                 self._columns.clear()  # an idle subscription keeps no batch in memory
             self._recall(core)
+            if self._ahead is None:
+                self._ahead = frame_ahead(core, self.topic, self.links, allowed)
             return False
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.plan == plan and now_ms() < ahead.until_ms:
+            return self._sent(core, plan, ahead.frame, ahead.ranges, ahead.next_offset)
         try:
             batches = self.topic.read(plan.start, plan.end_limit, self._read_bytes(plan))
             if batches is None:
@@ -541,48 +554,18 @@ class SubscriptionPump:
     def _dispatch(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
         assert plan.consumer_id is not None
         assert plan.session is not None
-        link = self.links[plan.consumer_id]
-        frame: Frame = link.frame(plan.session)
-        ranges: list[Range] = []
-        left, left_bytes = plan.max_messages, plan.max_bytes
-        next_offset = plan.start
-        wanted = iter(plan.ranges)
-        current = next(wanted, None)
-        for batch in batches:
-            full = False
-            while current is not None and current[0] < batch.end:
-                first, end = max(current[0], batch.base), min(current[1], batch.end)
-                if first < end:
-                    if left <= 0 or (left_bytes is not None and left_bytes <= 0 and ranges):
-                        full = True
-                        break
-                    taken = frame.add(batch, first, end, left, plan.delivery_count)
-                    left -= taken.messages
-                    if left_bytes is not None:
-                        left_bytes -= taken.stored_bytes
-                    for piece in taken.ranges:
-                        if ranges and ranges[-1][1] == piece[0]:
-                            ranges[-1] = (ranges[-1][0], piece[1])
-                        else:
-                            ranges.append(piece)
-                    next_offset = taken.end
-                    if taken.end < end:
-                        full = True
-                        break
-                if current[1] > batch.end:
-                    break
-                current = next(wanted, None)
-            if full or current is None:
-                break
-            next_offset = max(next_offset, min(batch.end, plan.end_limit))
-        else:
-            if not batches:
-                next_offset = plan.end_limit  # no message is left there
-        next_offset = min(next_offset, plan.end_limit)
+        frame: Frame = self.links[plan.consumer_id].frame(plan.session)
+        return self._sent(core, plan, frame, *fill(frame, plan, batches))
+
+    def _sent(
+        self, core: Subscription, plan: Plan, frame: Frame, ranges: Sequence[Range], next_offset: int
+    ) -> bool:
+        """Send what a frame holds for a plan with a consumer; whether there is more to do at once."""
+        assert plan.consumer_id is not None
         if not core.sent(plan, ranges, frame.stored_bytes, next_offset, self.engine.deadlines.now_ms()):
             return True
         if frame.messages:
-            self._send(core, link, frame)
+            self._send(core, self.links[plan.consumer_id], frame)
         else:
             self._changed()  # holes were passed over: the cursor moved
         self._want_tick()
@@ -597,18 +580,10 @@ class SubscriptionPump:
             part = pick(batches, plan, self._columns, frame_bytes=FRAME_BYTES)
         else:
             part = gather(batches, plan, self._columns)
-        link = self.links[plan.consumer_id]
-        frame: Frame = link.frame(plan.session)
+        frame: Frame = self.links[plan.consumer_id].frame(plan.session)
         for columns, indices in part.pieces:
             frame.add_selected(columns, indices, plan.delivery_count)
-        now = self.engine.deadlines.now_ms()
-        if not core.sent(plan, part.ranges, frame.stored_bytes, part.next_offset, now):
-            return True
-        if frame.messages:
-            self._send(core, link, frame)
-        else:
-            self._changed()  # the messages are no longer in the log: the cursor moved
-        self._want_tick()
+        self._sent(core, plan, frame, part.ranges, part.next_offset)
         return True
 
     def _route(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:

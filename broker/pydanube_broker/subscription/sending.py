@@ -74,10 +74,11 @@ class Sending:
         self.redelivered = 0
         self.unrouted = 0
 
-    def next_plan(self, *, max_messages: int | None = None) -> Plan | None:
+    def next_plan(self, *, max_messages: int | None = None, end: int | None = None) -> Plan | None:
         """Propose what to send next; None while there is nothing, no credit, or no room.
 
-        Call it again after every answer, until None. `max_messages` bounds this one plan (dispatch rate).
+        Call it again after every answer, until None. `max_messages` bounds this one plan (dispatch rate). With `end`: what
+        would be proposed if the topic's readable end were there; not key-shared.
         """
         if max_messages is not None and max_messages < 1:
             return None
@@ -113,7 +114,7 @@ class Sending:
             and all(c.single for c in self._members.consumers)
         ):
             return self._plan_routed(window.room(self._span), max_messages)
-        end = window.fresh_limit(self.end)
+        end = window.fresh_limit(self.end if end is None else end)
         room = window.room(self._span)
         if window.next >= end or room < 1:
             return None

@@ -215,6 +215,9 @@ class Topic:
         self.bytes_in += size
         self._unsafe.append((lsn, end))
         self._appended(lsn)
+        if end == self.commit + 1:
+            for pump in self.subscriptions.values():
+                pump.comes()
         self.changes.note(self.name)
         noted = state.producers.appended(
             part.producer_id, part.producer_epoch, part.first_sequence, count, base, time_ms
@@ -391,6 +394,13 @@ class Topic:
         if cold is not None and offset < self.state.tiered_offset:
             return cold.read(self, offset, min(end, self.commit), max_bytes)
         return self._hub.journal.read(self.topic_id, offset, min(end, self.commit), max_bytes)
+
+    def read_ahead(self) -> CachedBatch | None:
+        """The only message that is not committed, so not for anyone to see; None where it is more than one, or none."""
+        if self.state.next_offset != self.commit + 1:
+            return None
+        found = self._hub.journal.cache.read(self.topic_id, self.commit, self.commit + 1, 1)
+        return found[0] if found else None
 
     def fill(self, offset: int, end: int, max_bytes: int, give_way: GiveWay, done: Filled) -> None:
         """Bring what `read` said None to. `done` gets an error, batches from `offset` on, or nothing: read again."""
