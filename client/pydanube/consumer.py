@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from pydanube_core.errors import Unavailable
@@ -46,10 +47,11 @@ class Consumer(Receiver):
         if self._take is None:
             super()._arrived(delivered)
             return
-        self._begin(delivered, 0)
-        for message in self._current:
+        self._begun += 1
+        payloads = delivered.batch.payloads(delivered.low, delivered.high)
+        for message in map(Message, repeat(delivered), delivered.offsets, payloads):
             self._take(message)
-        self._finish_delivery()
+        delivered.lane.taken(delivered, len(delivered))
 
     async def _open_lanes(self, topics: dict[str, Partitions], options: ReceiverOptions) -> None:
         await super()._open_lanes(topics, options)

@@ -182,8 +182,8 @@ class Link(asyncio.Protocol):
             return
         if not self._turning:
             self._turning = True
-            self.loop.call_soon(self._turn)
             self._flush()
+            self.loop.call_soon(self._turn)
 
     def send_later(self) -> None:
         """Something is to be sent by the end of this turn at the latest."""
