@@ -14,7 +14,7 @@ from typing import Final, Protocol, assert_never
 
 import anyio
 from anyio.abc import TaskGroup
-from pydanube_core.errors import ClusterError, Conflict
+from pydanube_core.errors import ClusterError, Conflict, JournalReadOnly
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision
@@ -317,6 +317,8 @@ class Mover:
         try:
             await check_not_removed(self._store, self._me)  # what it has alone stays in its journal then
             await self._hub.journal.until_durable(release(self._hub, topic_id))
+        except JournalReadOnly:  # the next start sees by the assignment that it was handed over
+            self._hub.forget(topic_id)
         except ClusterError as error:
             self._failed("release_not_noted", topic_id, error)
             self._act(topic_id, lambda seat: seat.failed(turn))

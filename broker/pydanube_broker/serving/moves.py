@@ -391,13 +391,12 @@ class Moves:
             retry_after_ms=_RETRY_MS,
         )
         topic.closed = error
-        topic.open_epoch()  # of one that never had a record there is something to hand over now
-        await topic.settled()
+        await topic.ended()
         for pump in topic.subscriptions.values():
             if isinstance(pump, SubscriptionPump):
                 pump.set_down()
         ownership.release(topic, error)
-        await topic.settled()  # the cursors of the last moment
+        await topic.ended()  # the cursors of the last moment
 
     async def topic(self, topic_id: TopicId, epoch: Epoch) -> Topic:
         ownership = self._registry.ownership

@@ -148,6 +148,19 @@ class Producers:
             del self._sessions[producer_id]
             self.changes += 1
 
+    def take_back(self, from_offset: int) -> None:
+        """Forget batches from an offset on, which will never be committed: they may be sent again.
+
+        A session of which nothing older is known is forgotten: it could not tell a batch of before from one of those.
+        """
+        self.changes += 1
+        for session in self.sessions():
+            recent, known = session.recent, len(session.recent)
+            while recent and recent[-1].base_offset is not None and recent[-1].base_offset >= from_offset:
+                session.next_sequence = recent.pop().first_sequence
+            if not recent and known == RECENT:
+                del self._sessions[session.producer_id]
+
     def _forget_one(self, kept: ProducerSession) -> None:
         """Make room for `kept`; where all are connected there is one more than the bound."""
         for producer_id, session in self._sessions.items():

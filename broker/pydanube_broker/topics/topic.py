@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 from pydanube_core.batch import BROKER_PART_BYTES, ProducerPart, broker_part
 from pydanube_core.commit_point import safe_position
-from pydanube_core.errors import ClusterError, InvalidArgument
+from pydanube_core.errors import ClusterError, InvalidArgument, JournalReadOnly
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
 from pydanube_core.refusals import system_is_closed
@@ -263,6 +263,18 @@ class Topic:
     async def settled(self) -> None:
         """Wait until everything appended so far is as durable as promised. Raises what stands in the way."""
         await outcome_of(lambda told: self.when_safe(self.position, told))
+
+    async def ended(self) -> None:
+        """Wait until nothing is under way. Where the journal has failed, what is not committed by now never will be."""
+        state = self.state
+        try:
+            self.open_epoch()  # of a topic that never had a record there is something to hand over now
+            await self.settled()
+        except JournalReadOnly:
+            self._unsafe.clear()
+            state.epoch, state.opened = max(state.epoch, self.assigned_epoch), True
+            state.next_offset = self.commit
+            state.producers.take_back(self.commit)
 
     def resume_producer(self, producer_id: int, epoch: int, token: int) -> ProducerSession:
         """The session of an earlier connection. Raises `ProducerUnknown`, `ProducerFenced`."""

@@ -24,6 +24,7 @@ from pydanube_core.names import TopicName
 
 from tests.broker.serving.test_several_brokers import cluster, create
 from tests.support.several_brokers import SeveralBrokers
+from tests.support.sync_gate import SyncGate
 from tests.support.waiting import until
 
 __all__ = ["cluster"]
@@ -307,3 +308,41 @@ async def test_a_replay_that_a_move_cuts_off_says_how_far_it_went(
     until_offset = error.details["copied_until"]
     copies = owner.registry.known(TopicName.parse("copy"))
     assert 0 < until_offset == error.details["copied_messages"] == copies.commit < 120
+
+
+async def test_a_broker_whose_journal_failed_hands_over_what_was_committed_and_nothing_else(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was under way is sent again, to the next owner, and stored there once."""
+    owner = cluster.brokers[1]
+    names = [TopicName.parse(each) for each in ("t", "quiet")]
+    for name in names:
+        await owner.registry.create(name, partitions=0, dispatch_strategy="reliable", here=True)
+    async with connect(owner.broker_url) as client, client.producer("t") as producer:
+        await producer.send_many([b"%d" % n for n in range(5)])
+        async with client.consumer("t", "s", start="earliest") as consumer:
+            for message in (await consumer.receive(max_messages=5))[:3]:
+                await message.ack()
+            await consumer.flush_acks()
+        topic = owner.registry.known(names[0])
+        with SyncGate(monkeypatch) as gate:
+            under_way = producer.send_nowait(b"under way")
+            await until(lambda: topic.state.next_offset == 6 and gate.requests)
+            gate.fail(OSError(5, "injected"))
+        with pytest.raises(ClusterError) as failed:
+            await under_way
+        assert failed.value.code == "JOURNAL_READ_ONLY"
+        assert topic.commit == 5
+        (session,) = topic.state.producers.sessions()
+        assert session.next_sequence == 6
+    await owner.port.unload()
+    ownership = owner.registry.ownership
+    await until(lambda: ownership.office.members[broker_id(owner)].state == "drained")
+    await until(lambda: all(cluster.serves(name) for name in names))
+    arrived = cluster.owner("t").registry.known(names[0])
+    assert arrived.commit == arrived.state.next_offset == 5
+    assert arrived.subscriptions["s"].floor == 3
+    (session,) = arrived.state.producers.sessions()
+    assert session.next_sequence == 5, "the batch that was under way is new to the next owner"
+    async with connect(cluster.brokers[2].broker_url) as client, client.producer("t") as producer:
+        assert (await producer.send(b"under way")).offset == 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydanube_broker.journal.records import Kind, RecordHeader
 from pydanube_broker.topics.log_state import LogState, decode_head, encode_head, encode_session_body
-from pydanube_broker.topics.producers import MAX_PRODUCERS, SESSION_AGE_S, Opening, Producers
+from pydanube_broker.topics.producers import MAX_PRODUCERS, RECENT, SESSION_AGE_S, Opening, Producers
 from pydanube_core.errors import ProducerFenced, ProducerUnknown
 
 
@@ -76,3 +76,20 @@ def test_heads_and_records_keep_tokens_and_the_last_record_says_who_has_the_sess
     assert [(s.epoch, s.token) for s in read.producers.sessions()] == [(2, 6)]
     read.apply(*record(encode_session_body(Opening(1, 1, 5, "a")), Kind.SESSION))
     assert [(s.epoch, s.token) for s in read.producers.sessions()] == [(1, 5)]
+
+
+def test_batches_that_are_taken_back_are_new_when_they_come_again() -> None:
+    producers = Producers()
+    few, many = (producers.add(number, 1, f"p{number}", token=number) for number in (1, 2))
+    for n in range(4):
+        producers.appended(few.producer_id, 1, n * 10, 10, n * 100, 0)
+    for n in range(RECENT + 1):
+        producers.appended(many.producer_id, 1, n, 1, 1000 + n, 0)
+    producers.take_back(200)
+    assert few.next_sequence == 20
+    assert producers.check(1, 1, 20, 10) is None
+    stored = producers.check(1, 1, 10, 10)
+    assert stored is not None
+    assert stored.base_offset == 100
+    with pytest.raises(ProducerUnknown):  # whether its first batch was taken back nobody knows
+        producers.check(2, 1, 0, 1)
