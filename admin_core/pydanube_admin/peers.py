@@ -90,9 +90,17 @@ CARRIED_CALL: Final = "/danube.relay.Administration/Call"
 ASK: Final = "peers."  # before the name of a method that is asked of another broker
 DEADLINE_S: Final = 5.0
 FORWARD_S: Final = 600.0
-# Made from the metadata and what each owner says; else a call goes to where its topic is.
+# Made from the metadata and what each owner says; else a call goes to where its topic is, or to the broker that it names.
 _ANYWHERE: Final = frozenset(
-    {"topics.create", "topics.list", "topics.describe", "topics.move", "topics.unload", "subscriptions.lag"}
+    {
+        "topics.create",
+        "topics.list",
+        "topics.describe",
+        "topics.move",
+        "topics.unload",
+        "subscriptions.lag",
+        "brokers.remove",  # of one that hangs the others say until when it counts as there
+    }
 )
 
 # What is suggested is remembered where the load manager works.

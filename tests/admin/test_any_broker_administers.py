@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.errors import ClusterError
 from pydanube_core.facts import TopicFacts
 from pydanube_core.names import TopicName
+from pydanube_core.units import counted
 
 from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import SeveralBrokers, several_brokers
@@ -302,3 +304,27 @@ async def test_a_topic_that_its_owners_still_open_is_waited_for(
     assert sum(pauses[:2]) < 0.02, "an owner opens a topic within milliseconds"
     assert made["topic"] == "/default/wide"
     assert (await ask(cluster.brokers[2], "topics.describe", topic="wide"))["partitions"] == 60
+
+
+async def test_plan_of_a_removal_is_asked_of_no_broker_that_hangs_and_names_what_nobody_knows(
+    cluster: SeveralBrokers,
+) -> None:
+    first, last = cluster.brokers[1], cluster.brokers[3]
+    last_id = str(last.data_dir.broker_id)
+    of_it: dict[str, Any] = {"broker_id": last_id, "plan_only": True}
+    members = first.registry.ownership.office.members
+    here = members[last.data_dir.broker_id]
+    members[last.data_dir.broker_id] = replace(here, admin_url="http://127.0.0.1:9")  # nobody is there
+    with pytest.raises(ClusterError, match="is registered") as refused:
+        await ask(first, "brokers.remove", **of_it)
+    assert refused.value.code == "CONFLICT"
+
+    await last.moves.keep_states()
+    await last.registry.create(TopicName.parse("late"), partitions=0, dispatch_strategy="reliable", here=True)
+    await cluster.stop(3)
+    await until(lambda: last.data_dir.broker_id not in members)
+    plan = await ask(first, "brokers.remove", **of_it)
+    topics = {each["path"]: each["before"] for each in plan["diff"] if each["path"].startswith("topics")}
+    untold = [path for path, before in topics.items() if before["known_to"] is None]
+    assert "topics/default/late" in untold
+    assert f"; of {counted(len(untold), 'topic')} it said nothing. " in plan["later"]

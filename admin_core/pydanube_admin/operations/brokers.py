@@ -9,7 +9,7 @@ from pydantic import Field
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import Draining, InvalidArgument, LastBroker, Unavailable
 from pydanube_core.facts import BrokerAddress, BrokerFacts, RemovalFacts
-from pydanube_core.units import format_time, parse_moment_ms
+from pydanube_core.units import counted, format_time, parse_moment_ms
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
@@ -395,11 +395,12 @@ def _lost(facts: RemovalFacts) -> int | None:
 
 async def forecast_remove(context: Context, request: BrokerChangeRequest) -> Forecast:
     facts = await context.port.removal(request.broker_id)
-    lost = _lost(facts)
+    lost, untold = _lost(facts), sum(each.known_to is None for each in facts.topics)
     known = (
         "It never said how far they go, so that nobody knows how much that is"
         if facts.said_at_ms is None
         else f"It said at {format_time(facts.said_at_ms)} how far they go, and what came since is not counted"
+        + (f"; of {counted(untold, 'topic')} it said nothing" if untold else "")
     )
     return Forecast(
         diff=[
