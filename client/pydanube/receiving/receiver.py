@@ -421,13 +421,10 @@ class Receiver:
             self._current, self._offsets, self._delivered = _NOTHING, iter(()), None
             current.lane.taken(current, len(current) - left - current.taken)
             current.lane.drop(current)
-        if any(not delivered.current for delivered in self._ready):
-            kept = [delivered for delivered in self._ready if delivered.current]
-            void = [delivered for delivered in self._ready if not delivered.current]
-            self._ready.clear()
-            self._ready.extend(kept)
-            for delivered in void:
-                delivered.lane.drop(delivered)
+        void = [delivered for delivered in self._ready if not delivered.current]
+        self._ready = deque(delivered for delivered in self._ready if delivered.current)
+        for delivered in void:
+            delivered.lane.drop(delivered)
         if gone:
             self._gone = self._gone.plus(gone)
             self._lanes = [lane for lane in self._lanes if not lane.left]

@@ -487,12 +487,10 @@ class KeySlots:
         if not self._draining:
             return
         for slot, count in Counter(slots_of(chunk, mask)).items():
-            left = self._draining.get(slot)
-            if left is None:
-                continue
+            left = self._draining.get(slot, 0)
             if left > count:
                 self._draining[slot] = left - count
-            else:
+            elif left:
                 del self._draining[slot]
                 self.recheck_held = True
 
