@@ -197,7 +197,23 @@ def _progress() -> Callable[[str, float], None]:
     return show
 
 
+def _why(row: Mapping[str, Any]) -> str | None:
+    """What the status rests on, in two words."""
+    from pydanube_spark.reports.pages.time_texts import age_text
+
+    if row["stuck_reason"]:
+        return str(row["stuck_reason"]).replace("_", " ")
+    if row["status"] == "DATA_LOST":
+        return f"{row['lost_messages']:,} lost"
+    if row["status"] == "AT_RISK":
+        return f"{age_text(row['retention_headroom_s'])} left"
+    if row["status"] in ("FALLING_BEHIND", "SLOW") and row["velocity"] is not None:
+        return f"{row['velocity']:+,.1f}/s"
+    return None
+
+
 def say_lag(result: Mapping[str, Any]) -> None:
+    from pydanube_spark.reports.lag.steps import OLD_S
     from pydanube_spark.reports.pages.time_texts import age_text
 
     print_table(
@@ -208,8 +224,7 @@ def say_lag(result: Mapping[str, Any]) -> None:
                 "subscription": row["subscription"],
                 "unread": row["lag_messages"],
                 "oldest": age_text(row["oldest_unread_age_s"]),
-                "why": (row["stuck_reason"] or "").replace("_", " ")
-                or None,  # before the rates: where there is little room, those go first
+                "why": _why(row),  # before the rates: where there is little room, those go first
                 "in_per_s": None if row["produce_rate"] is None else round(row["produce_rate"], 1),
                 "out_per_s": None if row["consume_rate"] is None else round(row["consume_rate"], 1),
             }
@@ -221,6 +236,8 @@ def say_lag(result: Mapping[str, Any]) -> None:
     gone = f"; {summary['gone']} deleted" if summary["gone"] else ""
     since, begin = result["since"], result["known_from"]
     begins = "" if begin[:19] == since[:19] else f" (telemetry begins {begin})"
+    if result["data_age_s"] > OLD_S:
+        begins += f", newest sample {age_text(result['data_age_s'])} old"
     print(
         f"\n{counted(summary['subscriptions'], 'subscription')} from {since} to {result['until']}{begins}: {counts}{gone}"
     )

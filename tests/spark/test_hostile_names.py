@@ -95,6 +95,7 @@ def test_a_terminal_is_given_no_control_characters(capsys: pytest.CaptureFixture
             "rows": [shown_row(row) for row in offenders(found)],
             "since": "a",
             "known_from": "a",
+            "data_age_s": 1.0,
             "until": "b",
             "summary": {"subscriptions": 6, "gone": 0, "statuses": {}, "damaged_files": [HOSTILE[3]]},
             "files": {},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from pydanube_cli.report import say_lag
 from pydanube_core.errors import CorruptObject, InvalidArgument, StoreUnavailable
 from pydanube_core.telemetry import table_named
 from pydanube_core.telemetry.files import HOUR_MS
@@ -126,7 +128,9 @@ def test_a_report_is_compared_with_the_time_before(spark: Any, store: Path) -> N
         request(store, compare="yesterday")
 
 
-def test_pictures_begin_where_telemetry_does(store: Path, tmp_path: Path) -> None:
+def test_pictures_begin_where_telemetry_does(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     begin_ms = PLAN.start_ms + HOUR_MS  # the second hour, asked for as a day
     plan = replace(PLAN, start_ms=begin_ms, hours=1, partitioned=3)
     generate(LocalStore(tmp_path / "store"), plan)
@@ -145,6 +149,13 @@ def test_pictures_begin_where_telemetry_does(store: Path, tmp_path: Path) -> Non
     assert f"<b>{groups}</b><span>subscriptions" in text
     balance = run_balance(asked)
     assert len(balance["rows"]) == 4, "an hour in quarters, not one row of a day"
+    move = balance["summary"]["moves"][0]
+    page = (tmp_path / "balance.html").read_text()
+    assert f"danube topics move {move['topic']} --to-broker {move['target']}" in page
+    say_lag(found)
+    said = capsys.readouterr().out
+    assert re.search(r"FALLING_BEHIND .* \+\d+\.\d/s ", said), said
+    assert re.search(r"telemetry begins .*newest sample [\d,.]+ days old", said), said
     later = run_lag(request(store, since=format_time(begin_ms)))
     assert later["known_from"] == later["since"], "telemetry is older"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -24,14 +25,15 @@ def balance_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
     summary = report["summary"]
     since_ms, until_ms = (parse_time_ms(report[name], field=name) for name in ("known_from", "until"))
     labels = [time_label(row["hour_ms"], until_ms - since_ms) for row in rows]
-    tables = _tables(summary)
+    known = _known(rows)
+    tables = _tables(summary, known)
     if "previous" in report:
         tables.append(comparison_table(report, _compared))
     return Page(
         title="Cluster balance",
         subtitle=as_of_text(report),
         figures=_figures(summary),
-        steps=_steps(summary),
+        steps=_steps(summary, known),
         charts=[
             chart
             for chart in (_busiest(rows, labels), *_by_broker(rows, labels))
@@ -91,14 +93,14 @@ def _by_broker(rows: Sequence[Row], labels: Sequence[str]) -> list[Chart]:
     return charts
 
 
-def _tables(summary: Mapping[str, Any]) -> list[TableView]:
+def _tables(summary: Mapping[str, Any], known: bool) -> list[TableView]:
     moves = [
         (
             move["topic"],
             move["source"],
             move["target"],
-            f"{move['source_before']:.3g} → {move['source_after']:.3g}",
-            f"{move['target_before']:.3g} → {move['target_after']:.3g}",
+            f"{_used(move['source_before'], known)} → {_used(move['source_after'], known)}",
+            f"{_used(move['target_before'], known)} → {_used(move['target_after'], known)}",
             f"{move['unread_messages']:,}",
         )
         for move in summary["moves"]
@@ -145,12 +147,20 @@ def _figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _steps(summary: Mapping[str, Any]) -> list[Step]:
+def _used(value: float, known: bool) -> str:
+    """A share of the bottleneck's capacity; of a capacity that nobody knows, its load a second."""
+    return f"{100 * value:.1f} %" if known else f"{value:,.3g}"
+
+
+def _steps(summary: Mapping[str, Any], known: bool) -> list[Step]:
     """Return what would help, the most useful first."""
+    bottleneck = _RESOURCES.get(summary["bottleneck"], "").lower()
     steps = [
         Step(
-            text=f"Move {move['topic']} from {move['source']} to {move['target']}: the busier of both goes from "
-            f"{max(move['source_before'], move['target_before']):.3g} to {max(move['source_after'], move['target_after']):.3g}."
+            text=f"Move {move['topic']} from {move['source']} to {move['target']}: the {bottleneck} of the busier of both "
+            f"goes from {_used(max(move['source_before'], move['target_before']), known)} to "
+            f"{_used(max(move['source_after'], move['target_after']), known)}.",
+            command=shlex.join(["danube", "topics", "move", move["topic"], "--to-broker", move["target"]]),
         )
         for move in summary["moves"][:_STEPS]
     ]

@@ -14,7 +14,7 @@ from pydanube_spark.reports.pages.page import Step
 from pydanube_spark.reports.pages.time_texts import age_text
 
 _MOST: Final = 5
-_OLD_S: Final = 300.0
+OLD_S: Final = 300.0
 _STUCK: Final = {
     StuckReason.NO_MEMBER: "{lag} and no consumer for {since}: start one, or delete the subscription if nobody will read it",
     StuckReason.POISON: "the message at offset {next_unacked} fails again and again: look at it, skip it, or set a dead-letter topic",
@@ -35,7 +35,7 @@ _STATUS: Final = {
 def next_steps(worst: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> list[Step]:
     """At most `_MOST` steps, the most urgent first; never none."""
     steps = []
-    if report["data_age_s"] > _OLD_S:
+    if report["data_age_s"] > OLD_S:
         steps.append(
             Step(
                 text=f"The newest sample is {age_text(report['data_age_s'])} old: see whether the brokers run and write telemetry.",

@@ -59,6 +59,8 @@ def plain_rows(rows: Sequence[Sequence[str]]) -> list[TableRow]:
 
 
 def _numeric(text: str) -> bool:
+    if text.isdigit() and len(text) > 15:  # the id of a broker
+        return False
     return text == "–" or text[:1].isdigit() or (text[:1] in "-+" and text[1:2].isdigit())
 
 

@@ -42,7 +42,7 @@ def age_text(seconds: float | None) -> str:
     """A time span as people say it; – where it is not known."""
     if seconds is None:
         return "–"
-    for size, unit in ((3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
+    for least, size, unit in ((100 * 3600, 86_400, "days"), (3600, 3600, "h"), (60, 60, "min")):
+        if seconds >= least:
+            return f"{seconds / size:,.1f} {unit}"
     return f"{seconds:.1f} s"
