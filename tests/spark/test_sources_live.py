@@ -125,6 +125,9 @@ def test_rows_written_are_messages_of_a_partitioned_topic(spark: Any, broker: Br
     partitions = {key: {row.partition for row in rows if row.key == key} for key in {row.key for row in rows}}
     assert all(len(found) == 1 for found in partitions.values())
     assert {row.partition for row in rows} == {0, 1, 2}
+    loose = spark.range(3).selectExpr("cast(id as string) payload").write.format("danube").mode("append")
+    loose.options(topic="loose", dispatch_strategy="non_reliable", **addresses(broker)).save()
+    assert broker.ask("topics.describe", topic="loose")["dispatch_strategy"] == "non_reliable"
 
 
 STREAM = """
