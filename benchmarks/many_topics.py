@@ -4,7 +4,7 @@
     python benchmarks/many_topics.py --data /tmp/many --seconds 60 --assert
 
 `danube up` runs twice, on copies of one folder: as it comes, and with an interval of an hour between two looks. Each topic
-holds unread mail, which is the dearest case. Calls go over JSON-RPC, audited, on a connection that is kept; each figure is the
+holds unread messages, which is the dearest case. Calls go over JSON-RPC, audited, on a connection that is kept; each figure is the
 median of `--calls`, the worst beside it. The diagnosis is asked once more when every subscription has a finding, while
 somebody else asks for `/healthz` without a pause: his longest wait is what others feel of it. The sampler's share is told twice: by its own account (`/metrics`), and as the
 difference of the two brokers' processor time. Then `--at-work` topics get and acknowledge a message every interval.

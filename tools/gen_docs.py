@@ -171,9 +171,9 @@ namespace, or in `[policies]` of the settings. They hold for each subscription. 
 | `DATA_LOST` | messages were trimmed before they were read |
 | `CAUGHT_UP` | nothing is unread, or nothing older than two samples |
 | `AT_RISK` | retention takes the oldest unread message within two samples, or within a fifth of its time while the subscription is not gaining |
-| `STUCK` | the cursor has not moved for `diagnosis.stuck_after`, and there was unread mail for as long |
+| `STUCK` | the cursor has not moved for `diagnosis.stuck_after`, and there was unread messages for as long |
 | `FALLING_BEHIND` | the lower bound (95 %) of the lag's slope is above 0: it grows, however large it is |
-| `SLOW` | gaining, but it will take more than an hour; or neither gaining nor losing, with old mail or without a consumer |
+| `SLOW` | gaining, but it will take more than an hour; or neither gaining nor losing, with old messages or without a consumer |
 | `CATCHING_UP` | gaining, or consumers keep pace and everything is read within `diagnosis.stuck_after` |
 
 Rates are slopes by Theil and Sen: the median of the slopes between all pairs of samples, which one odd sample cannot

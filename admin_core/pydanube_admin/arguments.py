@@ -1,4 +1,4 @@
-"""Arguments from outside, checked: a typed request, or an error that says which field, what was given, what to do.
+"""Check arguments from outside: return a typed request, or an error with the field, the value and what to do.
 
 pydantic does the checking; not a word of its messages goes out. What a field must be is said from the same schema
 that callers see.
@@ -24,7 +24,7 @@ MAX_TOLD_BYTES: Final = 2048  # of arguments that are said back
 
 
 def find_operation(name: str) -> Operation:
-    """The operation of that name. Raises `InvalidArgument`: no such name; says which are close."""
+    """Return the operation of that name. Raises `InvalidArgument`: unknown; names similar ones."""
     operation = OPERATIONS.get(name)
     if operation is not None:
         return operation
@@ -105,7 +105,7 @@ def parse_call(name: str, arguments: bytes | str | Mapping[str, Any], *, plan_to
 
 
 def _detached(operation: Operation, values: dict[str, Any], *, plan_only: bool) -> bool:
-    """Whether the call is to become a task; takes `detach` out of the values."""
+    """Return whether the call is to become a task; removes `detach` from the values."""
     if not operation.detachable or "detach" in operation.request_names:
         return False
     detach = values.pop("detach", False)
@@ -121,7 +121,7 @@ def _detached(operation: Operation, values: dict[str, Any], *, plan_only: bool) 
 
 
 def _object(arguments: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object as a dict. Refuses what JSON does not have (NaN, lone surrogates) and absurd sizes."""
+    """Return a JSON object as a dict. Refuses what JSON does not have (NaN, lone surrogates), and absurd sizes."""
     if not arguments or arguments == b"{}":
         return {}
     if isinstance(arguments, Mapping):
@@ -176,7 +176,7 @@ def _text(arguments: bytes | str) -> str:
 def _refuse(
     operation: Operation, values: Mapping[str, Any], error: ValidationError, *, plan_only: bool
 ) -> NoReturn:
-    """Say the first fault in full, list the others, and name the call that was meant where that is plain."""
+    """Raise the error: the first fault in full, the others listed, and the call that was probably meant."""
     found = error.errors(include_url=False, include_context=False)
     faults = [_fault(operation, fault["type"], fault["loc"], fault["input"]) for fault in found[:MAX_FAULTS]]
     first = faults[0]
@@ -198,7 +198,7 @@ def _refuse(
 def _renamed(
     operation: Operation, values: Mapping[str, Any], faults: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """The arguments under the names that were meant; None unless that alone makes the call a good one."""
+    """Return the arguments with misspelled names corrected; None unless that alone makes the call valid."""
     meant = dict(values)
     for fault in faults:
         given, close = fault["field"], fault.get("did_you_mean")

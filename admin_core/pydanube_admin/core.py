@@ -34,6 +34,7 @@ from pydanube_core.security.identity import OPERATOR, current_identity, relayed_
 from pydanube_core.security.permissions import Principal
 
 from pydanube_admin.arguments import parse_call
+from pydanube_admin.cluster_wide_port import ASKED, ClusterWidePort
 from pydanube_admin.engine.audit.audit_cut_off import record_let_in
 from pydanube_admin.engine.audit.audit_log import AuditLog
 from pydanube_admin.engine.audit.audit_records import Entry, data_records, note_refusal, run_recorded
@@ -47,7 +48,6 @@ from pydanube_admin.engine.operation import Call
 from pydanube_admin.engine.permission import acting_for, calling, check_acting, check_permission
 from pydanube_admin.peers import ASK, Peers, noting
 from pydanube_admin.registry import OPERATIONS
-from pydanube_admin.wide_port import ASKED, WidePort
 
 _log = logging.getLogger("pydanube.admin")
 
@@ -98,7 +98,7 @@ class AdminCore:
         own = port  # each core records what clients change at its own broker
         if port.several:
             self._peers = Peers(port, ASKED)
-            port = cast("ClusterPort", WidePort(port, self._peers))
+            port = cast("ClusterPort", ClusterWidePort(port, self._peers))
         self.audit = AuditLog(port, self._options.audit_reads)
         self.desk = Desk(port, self.audit, self._options, self._now_ms, self._parse)
         self.desk.balancer = self._balancer = Balancer(port, self._balance, noting, now_ms=self._now_ms)
@@ -107,7 +107,7 @@ class AdminCore:
         own.watch_data_changes(self._data_changed)
 
     def _recorded(self, taken: DataChangesTaken) -> Iterator[Mapping[str, Any]]:
-        """Make audit records of what clients changed; what of it can be undone is kept for the undo under the same call."""
+        """Make audit records of clients' changes; what undo needs is kept under the same call id."""
         named = [(new_id(CALL, self._now_ms()), change) for change in taken.changes]
         for call_id, change in named:
             if change.cursor is not None:
@@ -115,18 +115,18 @@ class AdminCore:
         return data_records(named, taken.left_out, lambda: new_id(CALL, self._now_ms()))
 
     def _data_changed(self) -> None:
-        """Clients have changed something: soon it is recorded, with what comes meanwhile."""
+        """Note that clients have changed something; it is recorded soon, with further changes."""
         self._drawing = asyncio.get_running_loop().call_later(GATHERED_S, self.audit.draw)
 
     def _parse(
         self, operation: str, arguments: bytes | str | Mapping[str, Any], *, plan_token: str = ""
     ) -> Call:
-        """A call that is sound, and that its caller may make: also one inside another, of a plan or an undo."""
+        """Check a call and its caller's permission; also for calls within a plan or an undo."""
         assert self._port is not None, "attached"
         return check_permission(self._port, parse_call(operation, arguments, plan_token=plan_token))
 
     async def aclose(self) -> None:
-        """Stop the tasks that nobody waits for, write what waits for the audit; before the broker stops."""
+        """Stop tasks that nobody waits for, and write the waiting audit records; before the broker stops."""
         if self._port is not None:
             if self._drawing is not None:
                 self._drawing.cancel()
@@ -136,7 +136,7 @@ class AdminCore:
             await self._peers.aclose()
 
     async def balance(self) -> None:
-        """Look after the balance of several brokers where this one leads, until it is cancelled."""
+        """Balance the brokers while this one leads, until cancelled."""
         if self._peers is not None:
             current_identity.set(OPERATOR)  # of this task: the brokers themselves ask
             await self._balancer.run(self._rebalance)
@@ -147,7 +147,7 @@ class AdminCore:
             _log.warning("admin.not_rebalanced", extra={"error": found.message})
 
     async def begin(self) -> None:
-        """Take up what an earlier life left undone; else the first call does."""
+        """Take up what an earlier start left unfinished; otherwise the first call does."""
         await self._tidy_up()
         if self._port is not None:
             self.audit.index.wrote(0)
@@ -163,7 +163,7 @@ class AdminCore:
         one_step: bool = False,
         read_only: bool = False,
     ) -> BaseModel | ClusterError:
-        """Carry out one operation and return its result, or the error that stands for it. Never raises.
+        """Carry out one operation; return its result, or the error in its place. Never raises.
 
         Args:
             operation: `topics.list` …
@@ -252,7 +252,7 @@ class AdminCore:
         return await self._dispatch(context, call, one_step=one_step)
 
     async def _dispatch(self, context: Context, call: Call, *, one_step: bool) -> BaseModel:
-        """Hand a change to the desk, which plans and records it; record and run anything else."""
+        """Give a change to the desk, which plans and records it; run and record anything else."""
         if call.operation.planned:
             return await self.desk.change(context, call, one_step=one_step)
         if call.operation.name == APPLY_PLAN:
@@ -263,7 +263,7 @@ class AdminCore:
             return await run_recorded(context, call)
 
     def note_failed_login(self, address: str, failures: int) -> None:
-        """Write into the audit that wrong credentials came from an address; the broker says which are worth it."""
+        """Record in the audit that wrong credentials came from an address; the broker decides which to record."""
         if self._port is None:
             return
         now_ms = self._now_ms()
@@ -280,7 +280,7 @@ class AdminCore:
             self.audit.note(*entry.refused(Unauthenticated("wrong credentials")))
 
     async def _tidy_up(self) -> None:
-        """Before the first call: say of changes that an earlier life left half-made that they were."""
+        """Before the first call: record changes that an earlier start left half-made as such."""
         if self._tidied is not None:
             if not self._tidied.is_set():
                 await self._tidied.wait()
@@ -328,7 +328,7 @@ class AdminCore:
         return CallResponse(result=result.encode()).SerializeToString()
 
     async def _of_others(self, call: CallRequest) -> bytes | None:
-        """Carry out at another broker, or for another broker, what is not this one's to do; None for a call that is."""
+        """Carry out a call that is another broker's, or came from one; return None for a call of this broker."""
         if self._peers is None:
             return None
         if relayed_by.get():
@@ -339,7 +339,7 @@ class AdminCore:
         return None if self._is_refused(call) else await self._peers.forwarded(call)
 
     def _is_refused(self, call: CallRequest) -> bool:
-        """Whether this broker refuses it already: then it does, with the records of every refusal."""
+        """Return whether this broker already refuses the call; then it does so, and records that."""
         if self._port is None or self._port.locks is None:
             return False
         try:
@@ -351,7 +351,7 @@ class AdminCore:
         return False
 
     def _check_whole(self, call: CallRequest) -> None:
-        """Whether the caller may make the operation that a question of another broker is a part of. Raises if not."""
+        """Check that the caller may call the operation that another broker's question is a part of. Raises if not."""
         if self._port is None or self._port.locks is None:
             return
         check_acting(self._port)
@@ -363,14 +363,14 @@ class AdminCore:
 
 
 def _with_unseen(result: BaseModel, unseen: Mapping[str, str]) -> BaseModel:
-    """A list says which brokers did not answer."""
+    """Add to a list the brokers that did not answer."""
     if not unseen or not isinstance(result, Page):
         return result
     return result.model_copy(update={"not_seen": not_seen(unseen)})
 
 
 def _known_principal(port: ClusterPort) -> Principal | None:
-    """Return the caller that the credential proves, where the locks are on; None: the caller is whom the call claims."""
+    """Return the authenticated caller if authorization is on; None: the caller is the one that the call names."""
     identity = current_identity.get()
     if port.locks is None or identity is None or identity.method == "none":
         return None
@@ -378,7 +378,7 @@ def _known_principal(port: ClusterPort) -> Principal | None:
 
 
 def _as_far_as_known(arguments: bytes | str | Mapping[str, Any]) -> Mapping[str, Any]:
-    """Arguments that were refused, for the audit."""
+    """Return refused arguments, as far as they can be recorded in the audit."""
     if isinstance(arguments, Mapping):
         return arguments
     text = arguments.decode("utf-8", "replace") if isinstance(arguments, bytes) else arguments

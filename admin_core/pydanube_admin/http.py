@@ -51,7 +51,7 @@ _METHODS: Final = {"/rpc": ("POST",), "/mcp": ("POST", "GET", "DELETE"), OPENRPC
 
 
 class _HttpError(Exception):
-    """An answer that ends the request before it reached a face."""
+    """An answer that ends a request before it reaches a face."""
 
     def __init__(self, status: int, error: ClusterError, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(error.message)
@@ -61,14 +61,14 @@ class _HttpError(Exception):
 
 
 class _Room:
-    """The room for the bodies of all requests together, counted from when they come until they are answered."""
+    """The memory for the bodies of all requests together, from arrival to answer."""
 
     def __init__(self) -> None:
         self._taken = 0
 
     @contextlib.contextmanager
     def place(self) -> Iterator[Callable[[int], None]]:
-        """For one body: told how long it is by now, it raises when there is no room for it."""
+        """Return a function for one body: called with its present length, it raises if there is no room."""
         mine = 0
 
         def grown(length: int) -> None:
@@ -150,7 +150,7 @@ class HttpFace:
             await _send_body(send, 200, answer)
 
     def _admit(self, scope: Scope, headers: dict[str, str]) -> str:
-        """The path, if the request may go on. Host and Origin come first: a foreign page learns nothing else."""
+        """Return the path if the request is admitted. Host and Origin are checked first: a foreign page learns nothing else."""
         host = headers.get("host", "")
         if not self._is_allowed(host_name(f"//{host}")):
             raise _HttpError(403, _foreign("Host", host))
@@ -201,7 +201,7 @@ def _foreign(header: str, value: str) -> PermissionDenied:
 
 
 async def _read_body(headers: dict[str, str], receive: Receive, grown: Callable[[int], None]) -> bytes | None:
-    """The whole body; None if the client left. Declared or not, it is at most `MAX_BODY_BYTES`."""
+    """Return the whole body; None if the client left. At most `MAX_BODY_BYTES`, whatever was declared."""
     declared = headers.get("content-length", "0")
     if len(declared) > 19 or not declared.isdecimal() or int(declared) > MAX_BODY_BYTES:
         if "expect" not in headers:  # with `Expect: 100-continue` nothing is under way yet
@@ -254,7 +254,7 @@ def _too_large() -> _HttpError:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the body we have read, then whatever the server says next (that the client left)."""
+    """Return a `receive` that gives the body that was read, then the server's next events (that the client left)."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
@@ -368,7 +368,7 @@ _BY_TOOL: Final = {operation.tool: operation for operation in OPERATIONS.values(
 
 
 def asked_permission(body: bytes) -> str | None:
-    """The permission of the operation that JSON-RPC or an MCP tool calls; None: another request, or it asks for none."""
+    """Return the permission for the operation that JSON-RPC or an MCP tool calls; None for other requests, or if none is needed."""
     try:
         request = json.loads(body)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0: bytes in, bytes out, over whatever carries them.
+"""JSON-RPC 2.0: bytes in, bytes out, over any transport.
 
 Operations are methods, arguments are named. The standard's codes are used for what the standard is about, decided
 here from the registry: not JSON (-32700), not a request (-32600), no such method (-32601), parameters that do not
@@ -134,7 +134,7 @@ class JsonRpc:
         self._caller = caller
 
     async def handle(self, message: bytes, *, principal: str | None = None) -> bytes | None:
-        """Answer one message, which may be a batch. None: it held nothing but notifications.
+        """Answer one message, which may be a batch. None: it had only notifications.
 
         Never raises for what a message holds. Cancelled, changes may have been made or not.
         """
@@ -157,7 +157,7 @@ class JsonRpc:
         return await self._batch(request, principal)
 
     async def _batch(self, request: list[Any], principal: str | None) -> bytes | None:
-        """One after another; the answer is encoded call by call, and others have a turn between two of them."""
+        """Answer the calls of a batch one after another, encoded one by one, with a yield to the loop between them."""
         answers: list[bytes] = []
         size = 0
         for item in request:
@@ -226,7 +226,7 @@ def _fault_of(method: str, params: Mapping[str, Any]) -> ClusterError | None:
 
 
 def _not_made(request: Any, size: int) -> bytes | None:
-    """The answer to a call of a batch whose answers are too large already; None for a notification."""
+    """Return the answer to a call of a batch whose answers are too large already; None for a notification."""
     if isinstance(request, dict) and "id" not in request:
         return None
     fault = LimitReached(
@@ -239,7 +239,7 @@ def _not_made(request: Any, size: int) -> bytes | None:
 
 
 def _malformed(request: Any) -> InvalidArgument | None:
-    """Return what keeps `request` from being a request object of the standard."""
+    """Return why `request` is not a request object of the standard; None if it is."""
     if not isinstance(request, dict):
         return InvalidArgument('a call is an object: {"jsonrpc": "2.0", "id": 1, "method": …, "params": {…}}')
     if request.get("jsonrpc") != "2.0":
@@ -266,7 +266,7 @@ def _is_id(value: Any) -> bool:
 
 
 def _usable_id(request: Any) -> Any:
-    """The id of a malformed request, if it can be told; else null, as the standard has it."""
+    """Return the id of a malformed request if it can be told; else null, as the standard says."""
     value = request.get("id") if isinstance(request, dict) else None
     return value if _is_id(value) else None
 
@@ -313,7 +313,7 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 def _finite(text: str) -> float:
-    """JSON's 1e999 would be an infinity, which has no JSON of its own to be echoed in."""
+    """Refuse JSON's 1e999: as an infinity it could not be sent back as JSON."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text} is beyond a double")

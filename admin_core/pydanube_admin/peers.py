@@ -1,8 +1,8 @@
-"""The other brokers, where there are some: a call about one topic goes to its owner, a list is asked of all who have part of it.
+"""The other brokers, if there are any: a call about one topic goes to its owner, a list asks all that have part of it.
 
 Every broker may be asked for everything. A call that names a topic of another broker is carried out there, as it came, and
 recorded in that broker's audit. Lists, and calls about a topic whose partitions are at several, are made here
-(`wide_port`): what they need of each owner is asked side by side under one deadline. Who did not answer to a list is named
+(`cluster_wide_port`): what they need of each owner is asked side by side under one deadline. Who did not answer to a list is named
 under `not_seen`.
 
 Both travel under a seal that only a broker of the cluster can make, with who calls (`danube.relay.Administration/Call`), and
@@ -35,7 +35,7 @@ _BYTES: Final = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", arb
 
 
 def named(method: str, arguments: tuple[Any, ...], more: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a method of the port by their names, as it is called with them."""
+    """Return the arguments of a call of the port, by name."""
     bound = inspect.signature(getattr(ClusterPort, method)).bind(None, *arguments, **more)
     return {name: value for name, value in bound.arguments.items() if name != "self"}
 
@@ -110,7 +110,7 @@ _not_seen: ContextVar[dict[str, str] | None] = ContextVar("not_seen", default=No
 
 
 class Peers:
-    """Speaks to the others by the addresses that they registered. Single user: the loop.
+    """Calls other brokers at the addresses that they registered. Single user: the loop.
 
     Args:
         asked: methods of this broker's port that others may ask.
@@ -122,14 +122,13 @@ class Peers:
         self._channels: dict[str, OpsChannel] = {}
 
     async def aclose(self) -> None:
-        """Close the connections."""
         channels = list(self._channels.values())
         self._channels.clear()
         for channel in channels:
             await channel.aclose()
 
     async def forwarded(self, call: Any) -> bytes | None:
-        """The result of a call (a `CallRequest`) that another broker carries out; None where it is this one's.
+        """Return the result of a call (a `CallRequest`) that another broker carries out; None if it is this one's.
 
         Raises: what the owner answers.
         """
@@ -159,12 +158,12 @@ class Peers:
         return await self._at(owner, call, f"topic {topic}")
 
     async def _at(self, broker: BrokerAddress, call: Any, what: str) -> bytes:
-        """Have a call carried out at another broker."""
+        """Have another broker carry a call out."""
         why = f"{what} is at broker {broker.broker_id}, which does not answer"
         return await self._carried(broker, call, why, timeout_s=FORWARD_S)
 
     async def _carried(self, broker: BrokerAddress, call: Any, why: str, *, timeout_s: float) -> bytes:
-        """Return another broker's answer to a call under our seal; `why` begins the error where it does not answer."""
+        """Return another broker's answer to a call under our seal; `why` begins the error if it does not answer."""
         if not broker.admin_url:
             raise Unavailable(
                 f"broker {broker.broker_id} has not been seen since this one started",
@@ -189,7 +188,7 @@ class Peers:
             ) from error
 
     async def _named(self, arguments: bytes) -> BrokerAddress | None:
-        """The broker that a call names, where it is registered."""
+        """Return the broker that a call names, if it is registered."""
         broker_id = _given(arguments).get("broker_id")
         return next((each for each in await self._port.members() if each.broker_id == broker_id), None)
 
@@ -201,7 +200,7 @@ class Peers:
         *,
         timeout_s: float = DEADLINE_S,
     ) -> Any:
-        """Ask a method of another broker's port, and return what it answers. Raises any `ClusterError`."""
+        """Call a method of another broker's port, and return its answer. Raises any `ClusterError`."""
         request = call_request(ASK + method, {}, principal="", face="")
         request.arguments = arguments_to_json(method, arguments)
         if self._port.locks is not None and (part_of := call_under_way.get()) is not None:
@@ -211,7 +210,7 @@ class Peers:
         return answer_of(method, await self._carried(broker, request, why, timeout_s=timeout_s))
 
     async def answer(self, method: str, arguments: bytes) -> bytes:
-        """Another broker asks this one, for a caller who may ask. Raises `InvalidArgument`."""
+        """Answer another broker's call of a method of the port, for an authorized caller. Raises `InvalidArgument`."""
         if method not in self._asked:
             raise InvalidArgument(f"{method[:100]!r} is not asked of other brokers", field="operation")
         given = arguments_of(method, arguments)
@@ -232,14 +231,14 @@ def unseen() -> Mapping[str, str]:
 
 
 def note_unseen(broker_id: str, why: str) -> None:
-    """This broker was asked, and did not answer."""
+    """Note that this broker was asked, and did not answer."""
     noted = _not_seen.get()
     if noted is not None:
         noted[broker_id] = why
 
 
 async def noting(work: Callable[[], Awaitable[Any]]) -> tuple[Any, dict[str, str]]:
-    """Do something, and return with it who was asked and did not answer, by id."""
+    """Run something; return its result, and the brokers that were asked in it and did not answer, by id."""
     noted: dict[str, str] = {}
     before = _not_seen.set(noted)
     try:
@@ -249,12 +248,12 @@ async def noting(work: Callable[[], Awaitable[Any]]) -> tuple[Any, dict[str, str
 
 
 def by_id(owners: Sequence[BrokerAddress | None]) -> dict[str, BrokerAddress]:
-    """Return the owners that are known, by their ids."""
+    """Return the known owners, by their ids."""
     return {owner.broker_id: owner for owner in owners if owner is not None}
 
 
 def _topic_in(arguments: bytes) -> str | None:
-    """The topic that a call names; None of what is none, which whoever parses it will say."""
+    """Return the topic that a call names; None for an invalid name, which the operation refuses."""
     topic = _given(arguments).get("topic")
     try:
         return str(TopicName.parse(topic)) if isinstance(topic, str) else None
@@ -263,7 +262,7 @@ def _topic_in(arguments: bytes) -> str | None:
 
 
 def _given(arguments: bytes) -> dict[str, Any]:
-    """The arguments of a call; nothing of what whoever parses it will refuse."""
+    """Return the arguments of a call; empty if they cannot be parsed, which the operation refuses."""
     try:
         given = json.loads(arguments or b"{}")
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The operations there are: what the modules of `operations` declare.
+"""All operations: those that the modules of `operations` declare.
 
 Operation = JSON-RPC method = words of the command line = (under its own name) MCP tool. A face walks `OPERATIONS`
 and needs nothing else; what it gets back is the result's JSON object or a `ClusterError`.

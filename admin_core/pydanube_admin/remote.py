@@ -29,7 +29,7 @@ OpsEntry = Callable[[bytes], Awaitable[bytes]]  # an encoded CallRequest to an e
 
 
 class OpsClient:
-    """Calls operations of one cluster. Makes its channel at the first call, in the loop of that call.
+    """Calls the operations of one cluster. Makes its channel at the first call, in that call's loop.
 
     Usable as an async context manager; `aclose` may be called more than once. With `read_only` the admin core
     refuses whatever is no read. `entry` is what the admin port would call, where that is in this process.
@@ -96,7 +96,7 @@ class OpsClient:
         principal: str | None = None,
         timeout_s: float | None = None,
     ) -> bytes:
-        """`call`, with the result as the JSON it came as."""
+        """As `call`, with the result as JSON text."""
         if timeout_s is None:
             timeout_s = max(self.timeout_s, LONG_RUNNING_S) if _long_running(operation) else self.timeout_s
         request = call_request(
@@ -113,7 +113,7 @@ class OpsClient:
 
     @property
     def principal(self) -> str:
-        """The principal of calls that name no other; empty where the credential that is shown says it."""
+        """The principal of calls that name no other; empty if a credential tells who calls."""
         if self._entry is None:
             return named_principal(self._principal, shows_identity=self._opened().shows_identity)
         caller = current_identity.get()  # of the request that this face answers
@@ -131,7 +131,7 @@ class OpsClient:
     async def _here(
         self, entry: OpsEntry, request: CallRequest, operation: str, timeout_s: float
     ) -> CallResponse:
-        """Carry the call out in this process, as the admin port would: in time, or not at all."""
+        """Carry the call out in this process, as the admin port would: within the deadline, or not at all."""
         deadline = asyncio.timeout(timeout_s)
         try:
             async with deadline:
@@ -157,7 +157,7 @@ def call_sync(
     face: str = "cli",
     plan_token: str = "",
 ) -> dict[str, Any]:
-    """Call one operation without asyncio; raises as `OpsClient.call` does."""
+    """Call one operation without asyncio; raises as `OpsClient.call`."""
     from pydanube.blocking.loop import Loop
 
     client = OpsClient(admin_url, timeout_s=timeout_s, principal=principal, face=face)

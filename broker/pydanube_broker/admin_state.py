@@ -48,7 +48,7 @@ class AdminState:
         return [_item(found) for found in page.items]
 
     async def is_over(self, life: str) -> bool:
-        """Whether a later life of that broker has begun, or nothing is known of it any more."""
+        """Return whether that start of a broker is over: a later one has begun, or the broker is unknown."""
         broker_id, _, incarnation = life.partition("/")
         if not broker_id.isdecimal() or not incarnation.isdecimal():
             return True  # kept by a version that did not say whose it was
@@ -59,7 +59,7 @@ class AdminState:
         )
 
     async def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, int | None]) -> int:
-        """Raises `Conflict` where a key has another revision than expected."""
+        """Write under guards. Raises `Conflict`: a key has another revision than expected."""
         writes: list[Write] = [
             Delete(_PREFIX + key) if value is None else Put(_PREFIX + key, value)
             for key, value in changes.items()

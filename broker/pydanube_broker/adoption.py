@@ -68,7 +68,7 @@ log = logging.getLogger("pydanube.cluster")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
-    """What was moved, or would be. `objects`: in the shared store, those that were there already among them.
+    """The result of `cluster adopt`, or of its dry run. `objects` and `object_bytes` count those already in the shared store, too.
 
     `cluster_id` is empty where a dry run is the first attempt: the cluster is named when it is made.
     """
@@ -140,7 +140,7 @@ async def adopt(settings: Settings, *, dry_run: bool = False, say: Say = lambda 
 
 
 def checked_folder(settings: Settings) -> Path:
-    """The directory that the settings name, of a broker that is stopped. Raises what `adopt` raises of settings; nothing is opened."""
+    """Check the stopped broker's directory that the settings name, and return it; nothing is opened. Raises as `adopt`."""
     if settings.metadata.url == EMBEDDED or settings.data.dir is None:
         raise InvalidArgument(
             "say where the cluster's metadata is: --metadata etcd://host:2379/prefix",
@@ -162,7 +162,7 @@ def checked_folder(settings: Settings) -> Path:
 
 
 class _Move:
-    """One attempt. `home`: under which id the cluster is made, and was if this attempt is not the first."""
+    """One attempt to adopt. `home`: names the cluster's id, the same in every attempt."""
 
     def __init__(self, settings: Settings, data_dir: DataDir, etcd: EtcdStore, home: Home, say: Say) -> None:
         self._folder = data_dir.path
@@ -178,7 +178,7 @@ class _Move:
         ).encode()
 
     async def is_a_cluster(self) -> bool:
-        """Whether the prefix became this directory's cluster already. Raises `ClusterMismatch`: it is another."""
+        """Return whether an earlier attempt made the prefix this directory's cluster. Raises `ClusterMismatch`: it is another's."""
         identity, mark = await self._etcd.get(IDENTITY), await self._etcd.get(ADOPTING)
         if identity is not None and Identity.of(identity.value).cluster_id == self.cluster_id:
             return True
@@ -197,7 +197,7 @@ class _Move:
         return False
 
     async def run(self, lone: MetadataStore, *, dry_run: bool) -> Adopted:
-        """Do everything up to where the prefix is the cluster, which it is not yet."""
+        """Do everything except the last step, which makes the prefix a cluster."""
         items, revision = await read_all(lone, KeyRange.prefix("/"))
         objects, size, is_known = await self._copy_objects(lone, dry_run=dry_run)
         # What was true of that one life of the broker, or is another's on etcd
@@ -224,7 +224,7 @@ class _Move:
         )
 
     async def _copy_objects(self, lone: MetadataStore, *, dry_run: bool) -> tuple[int, int, bool]:
-        """Return how many objects the cluster's store has then, their bytes, and whether the metadata knew that store before."""
+        """Copy the objects; return how many the shared store has then, their bytes, and whether the metadata named that store before."""
         name = await lone.get(CLUSTER_KEY)
         if name is None:
             return 0, 0, False  # it never had a tier
@@ -247,7 +247,7 @@ class _Move:
         return len(there), sum(there.values()), await is_store(lone, store_id)
 
     async def _write_metadata(self, writes: list[Put]) -> None:
-        """The prefix holds these and the mark, and nothing that an earlier attempt left."""
+        """Write the metadata and the mark to the prefix, in place of whatever an earlier attempt left."""
         with suppress(GuardFailed):  # marked before
             await self._etcd.transact(
                 [Put(ADOPTING, self._mark)], guards=[Absent(IDENTITY), Absent(ADOPTING)]

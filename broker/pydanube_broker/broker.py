@@ -37,14 +37,14 @@ from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
 from pydanube_broker.ports import admin_port, grpc_port, status_port
 from pydanube_broker.relay.carried_calls import CARRIED_CALL, CarriedCalls
-from pydanube_broker.relay.letters import APPEND, Letters
+from pydanube_broker.relay.dead_letters import APPEND, RelayedDeadLetters
 from pydanube_broker.relay.relay import join, open_relay
 from pydanube_broker.reserve import Reserve
 from pydanube_broker.rpc.advertised import advertised_url
 from pydanube_broker.rpc.certificates import port_certificates
+from pydanube_broker.rpc.connection_limits import places, raise_limit
 from pydanube_broker.rpc.hot import Route, StreamReply
 from pydanube_broker.rpc.own_server import OwnServer
-from pydanube_broker.rpc.patience import places, raise_limit
 from pydanube_broker.security.locks import open_locks
 from pydanube_broker.services.consume import ConsumeStream
 from pydanube_broker.services.health import HealthService
@@ -120,7 +120,7 @@ class Broker(BrokerParts):
         return self
 
     async def _start(self) -> None:
-        """Bring the parts to life in their order; each leaves on the stack how it ends."""
+        """Start the parts in order; each puts its own end on the stack."""
         settings, stack = self.settings, self._stack
         settings.check_startable()
         root = logging.getLogger()
@@ -184,7 +184,7 @@ class Broker(BrokerParts):
         return self.journal.recover(self.hub.begins)
 
     async def _make_services(self, store: MetadataStore) -> None:
-        """Make what serves topics, and bind the ports; calls are answered once the servers start."""
+        """Make the services and bind the ports; calls are answered once the servers start."""
         settings, stack = self.settings, self._stack
         self.registry = Registry(self.hub, self.engine, store, settings)
         self.admin_state = AdminState(store)
@@ -204,12 +204,12 @@ class Broker(BrokerParts):
         )
         stack.callback(self.official.close)
         self.relay = open_relay(self.registry, settings, self.spawn)
-        self.letters = Letters(self.registry, self.relay)
+        self.letters = RelayedDeadLetters(self.registry, self.relay)
         self.engine.dead_letters = DeadLetterDesk(self.letters.targets, self.spawn, lambda: self.broker_url)
         await self._bind(stack)
 
     async def _take_topics(self, store: MetadataStore) -> None:
-        """Register this broker, take the topics that are its own, and begin the journal."""
+        """Register this broker, adopt the topics that it owns, and begin the journal."""
         stack = self._stack
         self.following = Following(self.registry)
         self.moves = Moves(self.registry, self.hub, store, self.engine.give_way)
@@ -228,7 +228,7 @@ class Broker(BrokerParts):
         self.registry.accepted.used()
 
     async def _open_tier(self, store: MetadataStore) -> None:
-        """Open the cold tier, and what looks after topics and looks at the broker."""
+        """Open the cold tier, and start retention, diagnosis and the sampler."""
         catalog = self.registry.catalog
         self.tier = await self._stack.enter_async_context(
             Tier(
@@ -252,7 +252,7 @@ class Broker(BrokerParts):
         self.observation = self.port.observation = Observation(self)
 
     async def _run_tasks(self, store: MetadataStore) -> None:
-        """Start what runs until the broker stops."""
+        """Start the tasks that run until the broker stops."""
         self.spawn(self._maintain())
         self.spawn(self.following.run())
         self.spawn(self.moves.run(self.tier, self.load_meter.busy, self.health))
@@ -269,7 +269,7 @@ class Broker(BrokerParts):
         self._stack.push_async_callback(self._stop_tasks)
 
     def _start_telemetry(self, stack: contextlib.AsyncExitStack) -> None:
-        """Write down what the sampler sees, where there is a store that outlives this broker."""
+        """Start to write telemetry, if the object store outlives this broker."""
         settings = self.settings.telemetry
         if not settings.enabled or self.tier.missing is not None or self.data_dir.memory:
             return
@@ -376,7 +376,7 @@ class Broker(BrokerParts):
     # -- stop ------------------------------------------------------------------------------------------------
 
     async def drain(self, grace_s: float) -> None:
-        """Refuse new publishes, finish what was taken, make cursors durable, end the streams as retryable."""
+        """Refuse new publishes, finish accepted ones, make cursors durable, end the streams as retryable."""
         if self.health.draining:
             return
         self.health.draining = True
@@ -395,7 +395,7 @@ class Broker(BrokerParts):
             await self._settled()
 
     async def _settled(self) -> None:
-        """Everything appended so far is safe, or never will be, and its producers were answered."""
+        """Wait until everything appended so far is safe or has failed, and its producers were answered."""
         with contextlib.suppress(ClusterError):
             await self.hub.settled()
         await asyncio.sleep(0)
@@ -412,7 +412,7 @@ class Broker(BrokerParts):
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def _maintain(self) -> None:
-        """Retention, the journal's clean-up and open questions to the metadata, every few seconds, whatever fails."""
+        """Every few seconds apply retention, clean up the journal, and resolve unknown outcomes in the metadata; errors are logged."""
         steps: Sequence[Callable[[], Awaitable[None]]] = (
             self._apply_retention, self.registry.resolve_unknown, self._expire_sessions, self._keep_reserve,
             self.port.look_whether_changes_are_possible_again, self._forget_deleted, self.unused.delete,
@@ -443,7 +443,7 @@ class Broker(BrokerParts):
                 await anyio.to_thread.run_sync(self._reserve.keep, guard)
 
     def _make_room(self) -> bool:
-        """On a full disk, for a start and for metadata: what frees space (a deletion, a purge) has to be recorded."""
+        """On a full disk give up the reserve for a start and for metadata: a deletion that frees space has to be recorded."""
         released = not self.data_dir.memory and self._reserve.give_up()
         if released:
             log.warning("reserve_released", extra={"path": str(self.data_dir.path)})
@@ -461,7 +461,7 @@ class Broker(BrokerParts):
             self.hub.collect()
 
     async def _forget_deleted(self) -> None:
-        """Deleted topics go for good when their grace is over; at once where the disk has no room for them."""
+        """Delete topics for good when their grace is over, or at once if the disk is full."""
         if self.journal.read_only is not None:
             return
         if isinstance(self.health.disk_error, DiskFull):

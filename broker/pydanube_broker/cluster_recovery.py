@@ -1,4 +1,4 @@
-"""A cluster goes on with an etcd that was restored from an older snapshot: `danube cluster recover`.
+"""Let a cluster continue with an etcd that was restored from an older snapshot: `danube cluster recover`.
 
 What happened after the snapshot is in the data directories and in the object store; etcd has to hear of it before a broker
 starts. The command is called once for each data directory, in any order, while no broker runs. Called again, after it was
@@ -93,7 +93,7 @@ _RAISED: Final = "/cluster/revision"  # written again and again, so that etcd's 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What one directory told etcd. `waiting`: brokers whose directories are still to be recovered; empty: all done."""
+    """The result of `cluster recover` for one directory. `waiting`: brokers still to be recovered; empty: all are done."""
 
     broker_id: str
     topics: int
@@ -105,7 +105,7 @@ class Recovered:
 async def recover(
     settings: Settings, *, without: Iterable[str] = (), say: Say = lambda line: None
 ) -> Recovered:
-    """Tell a restored etcd what a data directory knows. Called again it goes on, or finds all done.
+    """Tell a restored etcd what a data directory knows. Called again it continues, or finds all done.
 
     Args:
         settings: `data.dir` of a broker that is stopped; `metadata` and `tier` of the cluster.
@@ -137,7 +137,7 @@ async def recover(
 
 @contextmanager
 def journal_of(settings: Settings, folder: Path) -> Iterator[tuple[Hub, int]]:
-    """Read the journal of a stopped broker, which is left as it is: the states of its topics, and the highest id that it knows."""
+    """Read a stopped broker's journal, without changing it: the states of its topics, and the highest id that it knows."""
     hub = Hub()
     hub.journal = Journal(
         folder / "journal",
@@ -247,7 +247,7 @@ class _OneDirectory:
                 )
 
     async def _brokers(self) -> set[str]:
-        """All brokers that were not removed: of those that joined after the snapshot the store has the marks."""
+        """Return all brokers that were not removed; the store's marks name those that joined after the snapshot."""
         residents, _ = await read_all(self._etcd, RESIDENTS)
         removed, _ = await read_all(self._etcd, keys.REMOVED)
         marked = await anyio.to_thread.run_sync(self._marked)
@@ -256,7 +256,7 @@ class _OneDirectory:
         return known - {str(keys.number_in_key(item.key)) for item in removed}
 
     def _marked(self) -> Sequence[str]:
-        """The folders of marks in the store. Blocking."""
+        """Return the brokers that have a folder of marks in the store. Blocking."""
         store = open_store(store_options(self._settings, self._folder, spool=str(self._me)))
         try:
             return store.folders(f"{self._cluster}/owner")
@@ -272,7 +272,7 @@ class _OneDirectory:
         return older is not None or noted.read_at < seen or (mark is not None and not noted.knows(mark))
 
     async def _begin(self) -> Recovering | None:
-        """Let no broker start until the directories of all were seen."""
+        """Let no broker start until all directories were recovered."""
         await check_nobody_registered(self._etcd, self._url)
         waiting = tuple(sorted(await self._brokers()))
         self._say(f"no broker starts on {self._url} until this is done for {', '.join(waiting)}")
@@ -284,7 +284,7 @@ class _OneDirectory:
     # -- what the directory knows ----------------------------------------------------------------------------
 
     async def _claim_topics(self, *, late: bool) -> int:
-        """Topics that came here after the snapshot are this broker's, but for a late one's; how many.
+        """Assign to this broker the topics that came here after the snapshot, unless it is `late`; return how many.
 
         Its own ones are in the epoch that its journal has them in.
         """
@@ -324,7 +324,7 @@ class _OneDirectory:
                 return place.broker_id != self._me
 
     async def _take_in_objects(self) -> int:
-        """The catalog lists what is in the store of this broker's topics; how many objects it did not."""
+        """Add the store's objects of this broker's topics to the catalog; return how many it lacked."""
         catalog, count = ObjectCatalog(self._etcd, wall_ms=now_ms), 0
         items, _ = await read_all(self._etcd, keys.ASSIGNMENTS)
         for item in items:
@@ -346,7 +346,7 @@ class _OneDirectory:
         return count
 
     async def _keep_the_rest(self, *, late: bool) -> str | None:
-        """Write what becomes part of no topic to `lost+found`; where that is, None: there was nothing."""
+        """Write messages that belong to no topic to `lost+found`; return where that is, None if there are none."""
 
         async def left(state: LogState) -> Left | None:
             if not state.opened:
@@ -367,7 +367,7 @@ class _OneDirectory:
         return where
 
     async def _resident(self) -> Resident:
-        """The entry of this directory's last life. Raises `ClusterMismatch`: it is a copy of the one that etcd names."""
+        """Return the entry of this directory's last start. Raises `ClusterMismatch`: it is a copy of the directory that etcd names."""
         own = resident_of(self._data_dir, self._home.life)
         item = await self._etcd.get(broker_key(self._me))
         if item is not None:
@@ -376,7 +376,7 @@ class _OneDirectory:
         return own
 
     async def _know_own_life(self, resident: Resident) -> None:
-        """This directory's last life is known to etcd, and the mark that it left in the store: its next life follows it."""
+        """Write this directory's last start to etcd, and the mark that it left in the store, so that its next start follows them."""
         await self._etcd.transact([Put(broker_key(self._me), resident.to_json())])
         scope = str(self._me)
         mark, known = await self._newest_mark(scope), await read_known(self._etcd, scope)
@@ -390,7 +390,7 @@ class _OneDirectory:
     # -- the end ---------------------------------------------------------------------------------------------
 
     async def _turn_is_over(self, without: tuple[str, ...]) -> tuple[str, ...]:
-        """Take this broker, and those that are gone, off the list; returns who is left on it."""
+        """Remove this broker, and those without a directory, from the list of brokers to recover; return the rest."""
         while True:
             item = await self._etcd.get(RECOVERING)
             if item is None:
@@ -405,7 +405,7 @@ class _OneDirectory:
                 return left
 
     async def _end(self, identity: Identity, recovery: str) -> None:
-        """What may have been given out after the snapshot is left behind, and brokers may start."""
+        """Raise epochs and incarnations above everything given out after the snapshot, then let brokers start."""
         self._say("epochs and incarnations are raised")
         for tree in (keys.EPOCHS, keys.INCARNATIONS):
             items, _ = await read_all(self._etcd, tree)
@@ -426,7 +426,7 @@ class _OneDirectory:
 
 
 def _raised(item: KeyValue) -> bytes:
-    """A counter of epochs or of a broker's lives, above whatever it was when the snapshot was not made yet."""
+    """Return a counter of epochs or incarnations, raised above any value it may have had after the snapshot."""
     if item.key in keys.EPOCHS:
         counted = EpochRecord.from_json(item.value, key=item.key).epoch
         return EpochRecord(epoch=counted + _JUMP).to_json()

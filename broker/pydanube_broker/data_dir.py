@@ -100,7 +100,7 @@ class DataDir:
             )
 
     def upgraded(self) -> None:
-        """All of it was read and understood, and what is written from now on is of this version's format."""
+        """Record the present format version, once everything of the older format was read."""
         if self.format_version < FORMAT_VERSION:
             log.info(
                 "data_dir_upgraded",
@@ -166,7 +166,7 @@ def unusable(path: Path, error: OSError) -> InvalidArgument:
 
 
 def read_format(path: Path) -> int | None:
-    """The format of a data directory, which is only looked at; None: it is empty, and becomes one.
+    """Return the format of a data directory without opening it; None for one that is empty.
 
     Raises:
         DataDirForeign: it holds something else.
@@ -214,7 +214,7 @@ def _format_text() -> str:
 
 
 def _make_synced(folder: Path) -> None:
-    """Make a folder and those above it that are missing, each durable in the one above: it is there after a power cut."""
+    """Create a folder and its missing parents, each synced in its parent, so that it survives a power cut."""
     missing = [folder]
     while not missing[-1].exists() and missing[-1] != missing[-1].parent:
         missing.append(missing[-1].parent)

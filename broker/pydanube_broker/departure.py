@@ -1,4 +1,4 @@
-"""A broker that leaves hands its topics over first (`danube up --drain`), and sends its clients after them.
+"""A leaving broker hands its topics over first (`danube up --drain`), and sends its clients after them.
 
 While topics leave, clients notice nothing: their calls are carried. Then they are sent away, in the way that all official
 clients understand (docs/research/data-plane.md#105-recipes): health checks of consumers are answered with CLOSE, and
@@ -39,12 +39,12 @@ class Patience:
 
     @property
     def total(self) -> float:
-        """How long it all may take."""
+        """The seconds that all of it may take."""
         return self.topics + self.health_checks + self.look_ups
 
 
 async def depart(broker: Broker, patience: Patience) -> None:
-    """Hand all topics over and send the clients after them; to be followed by stopping the broker."""
+    """Hand all topics over and send the clients after them; stop the broker afterwards."""
     try:
         await broker.moves.drain()
     except ClusterError as error:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class GiveWay:
-    """Counts the work that threads have, and owns the threads of cold reads."""
+    """Counts the work of threads, and owns the threads of cold reads."""
 
     def __init__(self, threads: int = 2) -> None:
         self._pending = 0

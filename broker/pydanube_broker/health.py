@@ -1,4 +1,4 @@
-"""Whether this broker takes publishes and consumers, and why not.
+"""Whether this broker accepts publishes and consumers, and why not.
 
 One place for what stands in the way: recovery, draining, a journal that failed, too little disk. `/readyz`, refusals
 and the status all read it.
@@ -32,7 +32,7 @@ LONGEST_STANDSTILL_MS: Final = 5_000
 
 
 class Standstill:
-    """Whether this process stood still for so long that its place in the cluster may be another's by now.
+    """Whether this process stood still for so long that it may have been removed from the cluster, or replaced.
 
     Whoever was stopped (SIGSTOP, a suspended machine, a loop that hung) finds its sockets full of requests when it goes on,
     and may have been removed meanwhile, its topics given to others. So nothing is accepted until the metadata have said that
@@ -63,7 +63,7 @@ class Standstill:
         self.noticed = anyio.Event()  # set while one is to be asked after
 
     def look(self) -> Unavailable | None:
-        """Return the error that everything is refused with now, if it is; to be called once a second at least."""
+        """Return the error with which everything is refused now; None if nothing is. To be called at least once a second."""
         now_ms = self.now_ms()
         gap_ms, self._seen_ms = now_ms - self._seen_ms, now_ms
         if gap_ms > LONGEST_STANDSTILL_MS:
@@ -79,7 +79,7 @@ class Standstill:
         return self._error
 
     def settled(self, number: int) -> None:
-        """End the standstill of that number: the place is still the broker's own. There may be a later one."""
+        """End the standstill of that number: etcd confirmed the broker's registration. There may be a later one."""
         self.look()
         if self.number == number:
             self._error, self.noticed = None, anyio.Event()
@@ -90,7 +90,7 @@ RELAXED_SHARE: Final = 20  # an unset min_free_bytes is at most a 20th of the di
 
 
 def guard_bytes(total_bytes: int, *, min_free_bytes: int, explicit: bool) -> int:
-    """Below this much free room publishing stops, on a disk of `total_bytes`."""
+    """Return the free bytes below which publishing stops, on a disk of `total_bytes`."""
     return min_free_bytes if explicit else min(min_free_bytes, total_bytes // RELAXED_SHARE)
 
 
@@ -118,7 +118,7 @@ class Health:
         self._disk_error: DiskFull | Unavailable | None = None
 
     def fence(self, error: Fenced | ClusterMismatch) -> None:
-        """Take nothing more, for good, and tell whoever serves."""
+        """Accept nothing more, for good, and tell the servers."""
         self.fenced = error
         log.error("broker_fenced", extra={"why": error.message})
         self.on_fenced(error)
@@ -158,7 +158,7 @@ class Health:
         if free < guard:
             self._disk_error = DiskFull(
                 f"{free} bytes are free in {self._folder}, publishing stops below {guard}: free space, or lower "
-                "data.min_free_bytes. This batch was not stored; it goes on by itself",
+                "data.min_free_bytes. This batch was not stored; publishing resumes without help",
                 field="data.min_free_bytes",
                 value=guard,
                 free_bytes=free,
@@ -166,13 +166,13 @@ class Health:
             )
 
     def room(self) -> tuple[int | None, int]:
-        """Bytes that are free now, None where that cannot be seen; bytes that the guard keeps free."""
+        """Return (free bytes, None if unknown; bytes that the guard keeps free)."""
         self._look()
         return self.disk["free_bytes"], self.disk["guard_bytes"] or 0
 
     @property
     def disk_error(self) -> ClusterError | None:
-        """Return the error that the disk refuses more with; None while it has room."""
+        """Return the error of a full disk; None while it has room."""
         return self._disk_error
 
     @property
@@ -187,7 +187,7 @@ class Health:
             raise error
 
     def check_consume(self) -> None:
-        """Raise what refuses every consumer now. A journal that failed can still be read."""
+        """Raise what refuses every consumer now. A failed journal can still be read."""
         if self.fenced is not None:
             raise self.fenced
         if self.draining:

@@ -23,7 +23,7 @@ class Shown(Protocol):
     def not_ready(self) -> tuple[Reason, ...]: ...
 
     def crowded(self) -> tuple[Reason, ...]:
-        """Return what is short and yet keeps nobody from being served."""
+        """Return the resources that run short, although the broker serves everybody."""
 
     async def status(self) -> BrokerFacts: ...
 

@@ -1,4 +1,4 @@
-"""Work that takes longer than an answer should: what runs now, and how far it is.
+"""Long-running work: what runs now, and its progress.
 
 Whoever starts some says what it counts; `brokers.status` shows it, so that a command can show progress and a person can
 see why a call has not come back. Single user: the loop.
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Work:
-    """One piece of work under way; `total` is None while it is not known."""
+    """One piece of work under way; `total` is None if it is not known."""
 
     operation: str
     topic: str
@@ -36,7 +36,7 @@ class LongWork:
     def begun(
         self, operation: str, topic: str, *, unit: str, now_ms: int, total: int | None = None
     ) -> Iterator[Work]:
-        """Shown until the block is left, however that happens."""
+        """Context during which the work is shown."""
         number = next(self._numbers)
         work = self._running[number] = Work(operation, topic, unit, now_ms, total)
         try:

@@ -1,4 +1,4 @@
-"""Which metadata store a data directory belongs to, and that no other directory has it: asked before anything changes.
+"""Check, before anything changes, that a data directory and its metadata store belong together.
 
 A directory belongs to the embedded store beside its journal, or to one prefix on etcd for good: topics, epochs and
 cursors are two halves of one state, as `topics.agreement` says of the files. On etcd both sides know it:
@@ -73,7 +73,7 @@ def _said(record: Home | Identity) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """The knowledge that a directory has of its prefix on etcd: the content of `cluster.json`."""
+    """A directory's knowledge of its prefix on etcd: the content of `cluster.json`."""
 
     cluster_id: str
     metadata: str  # the URL, for people
@@ -125,7 +125,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovering:
-    """The value of `/cluster/recovering`. `waiting`: brokers whose directories the restored etcd is still to hear of."""
+    """The value of `/cluster/recovering`. `waiting`: brokers whose directories are still to be recovered."""
 
     recovery: str
     waiting: tuple[str, ...]
@@ -141,7 +141,7 @@ class Recovering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resident:
-    """A broker of the prefix: the value of `/cluster/brokers/<id>`. Place and host tell a directory from its copy."""
+    """A broker of the prefix: the value of `/cluster/brokers/<id>`. Path and host tell a directory from its copy."""
 
     broker_id: str
     life: str
@@ -162,7 +162,7 @@ class Resident:
 
 
 def broker_key(broker_id: int) -> str:
-    """Where the prefix says which directory runs under a broker's id."""
+    """Return the key that names the directory running under a broker's id."""
     return f"/cluster/brokers/{broker_id}"
 
 
@@ -197,7 +197,7 @@ def check_settings(settings: Settings) -> None:
 
 
 def options_of(settings: Settings) -> EtcdOptions:
-    """How to open etcd by these settings. Raises `InvalidArgument`."""
+    """Return the options for opening etcd by these settings. Raises `InvalidArgument`."""
     metadata = settings.metadata
     return EtcdOptions(
         address=EtcdAddress.parse(metadata.url, prefix=metadata.prefix),
@@ -256,7 +256,7 @@ async def opened_metadata(
 
 
 async def look_at_metadata(settings: Settings, folder: Path) -> None:
-    """Hold what a data directory knows against the store that the settings name; nothing is changed.
+    """Compare what a data directory knows with the store that the settings name; nothing is changed.
 
     Raises `ClusterMismatch`: they are not of one cluster. MetadataUnavailable and what `EtcdStore` raises.
     """
@@ -283,7 +283,7 @@ def _check_embedded(home: Home | None, folder: Path) -> None:
 
 
 def _check_not_between(home: Home | None, folder: Path) -> None:
-    """Raise `ClusterMismatch` where the directory was on its way to a cluster, or back, when that was interrupted."""
+    """Raise `ClusterMismatch` if an adoption or release of the directory was interrupted."""
     if home is not None and (home.released or (folder / SQLITE).exists()):
         way, command = ("from", "release") if home.released else ("to", "adopt")
         raise _mismatch(
@@ -294,7 +294,7 @@ def _check_not_between(home: Home | None, folder: Path) -> None:
 
 
 async def _open_etcd(options: EtcdOptions, stack: AsyncExitStack, *, wait: bool) -> EtcdStore:
-    """Connect; with `wait` for as long as it takes, saying why once in a while."""
+    """Connect; with `wait` for as long as it takes, logging why from time to time."""
     while True:
         try:
             return await stack.enter_async_context(EtcdStore(options))
@@ -306,7 +306,7 @@ async def _open_etcd(options: EtcdOptions, stack: AsyncExitStack, *, wait: bool)
 
 
 async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: str, newest_id: int) -> Home:
-    """Check that directory and prefix belong together, then take the broker's id there for this life of the directory."""
+    """Check that directory and prefix belong together, then register this start of the directory under its broker id."""
     folder, revision = data_dir.path, store.statistics().revision
     identity = await store.get(IDENTITY)
     await check_not_older(store, url, folder)
@@ -369,7 +369,7 @@ async def check_not_older(store: MetadataStore, url: str, folder: Path) -> None:
 
 
 def resident_of(data_dir: DataDir, life: str) -> Resident:
-    """The entry of a directory's broker in one life of it."""
+    """Return the entry for one start of a directory's broker."""
     return Resident(
         broker_id=str(data_dir.broker_id),
         life=life,
@@ -382,7 +382,7 @@ def resident_of(data_dir: DataDir, life: str) -> Resident:
 def check_home(
     home: Home, found: Identity | None, revision: int, newest_id: int, url: str, folder: Path
 ) -> None:
-    """Pure: the directory has been on etcd; is that what is there now?"""
+    """Check that a directory which has been on etcd finds the same etcd and prefix there. Pure."""
     check_identity(home, found, url, folder)
     if revision < (seen := max(home.revision, newest_id)):
         raise was_put_back(revision, seen)
@@ -395,7 +395,7 @@ def check_home(
 
 
 def check_identity(home: Home, found: Identity | None, url: str, folder: Path) -> None:
-    """Pure: raise `ClusterMismatch` where the prefix is not the cluster that the directory belongs to."""
+    """Raise `ClusterMismatch` if the prefix is not the cluster that the directory belongs to. Pure."""
     if found is None:
         raise _mismatch(
             f"{url} holds no cluster, and {folder} belongs to one ({home.cluster_id}, last on {home.metadata}): the "
@@ -423,7 +423,7 @@ def _check_not_released(found: Identity, url: str, folder: Path) -> None:
 
 
 def was_put_back(revision: int, seen: int) -> ClusterMismatch:
-    """The error for an etcd that is older than what a data directory has seen of it."""
+    """Return the error for an etcd that is older than the data directory has seen."""
     return ClusterMismatch(
         f"etcd was at revision {revision} after a broker had seen {seen}: it was restored from an older snapshot, and ids "
         "would be given twice. Restore etcd from a snapshot that is no older; where there is none, let the cluster go on "
@@ -435,7 +435,7 @@ def was_put_back(revision: int, seen: int) -> ClusterMismatch:
 
 
 def check_resident(resident: Resident, own: Resident, home: Home, url: str) -> None:
-    """Pure: may this directory run under a broker id that has run on the prefix before?
+    """Check that this directory may run under a broker id that has run on the prefix before. Pure.
 
     Raises `ClusterMismatch`: that was a directory of which this one is a copy.
     """
@@ -457,12 +457,12 @@ def check_resident(resident: Resident, own: Resident, home: Home, url: str) -> N
 
 
 def _prefix_of(url: str) -> str:
-    """The prefix in a URL of etcd as `EtcdAddress` writes it, for people."""
+    """Return the prefix in a URL of etcd as `EtcdAddress` writes it, for messages."""
     return "/" + url.partition("://")[2].partition("/")[2]
 
 
 async def _found(store: EtcdStore, url: str, folder: Path) -> KeyValue:
-    """Make the prefix a cluster; it must be empty, unless another broker does so in the same moment."""
+    """Make an empty prefix a cluster, unless another broker just does; return its identity."""
     page = await store.range(KeyRange.prefix("/"), limit=1)
     if not page.items:
         identity = Identity(cluster_id=secrets.token_hex(8))

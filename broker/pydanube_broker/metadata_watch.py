@@ -1,4 +1,4 @@
-"""What a running broker does about its place on etcd: it notices when the place is another's, and when etcd is away.
+"""Watch a running broker's registration on etcd: whether another directory took its place, and whether etcd answers.
 
 Two keys say that the place is gone: `/removed/<broker>`, and `/cluster/brokers/<broker>` with another life
 (`metadata_home`). Both are watched, and asked after once the process has stood still (`standstill`): what waits in its
@@ -52,7 +52,7 @@ NOTE_S: Final = 60.0
 
 
 async def look_after(store: MetadataStore, data_dir: DataDir, health: Health) -> None:
-    """On etcd: drop old history, notice its absence, and that another broker has this one's place. Embedded: nothing."""
+    """On etcd: drop old history, and notice its absence and a replacement of this broker. Embedded: do nothing."""
     if isinstance(store, EtcdStore):
         health.standstill = Standstill(BootClock().now_ms, lambda: health.metadata_away is not None)
         async with anyio.create_task_group() as group:
@@ -65,7 +65,7 @@ async def look_after(store: MetadataStore, data_dir: DataDir, health: Health) ->
 
 
 async def _notice_replacement(store: EtcdStore, data_dir: DataDir, health: Health) -> None:
-    """Watch who runs under this broker's id; an entry that was deleted while we live is put back, unless another is quicker."""
+    """Watch who runs under this broker's id; restore its entry if it was deleted and nobody else took it."""
     home = Home.read(data_dir.path)
     assert home is not None, "written when the store was opened"
     key = broker_key(data_dir.broker_id)
@@ -87,7 +87,7 @@ async def _notice_replacement(store: EtcdStore, data_dir: DataDir, health: Healt
 
 
 def _replacement(item: KeyValue | None, home: Home) -> Fenced | None:
-    """The error where another directory runs under this broker's id, of the entry that names who does."""
+    """Return the error if the entry names another directory under this broker's id; None otherwise."""
     resident = None if item is None else Resident.of(item.value)
     if resident is None or resident.life == home.life:
         return None
@@ -102,7 +102,7 @@ def _replacement(item: KeyValue | None, home: Home) -> Fenced | None:
 async def _ask_after_standstills(
     store: EtcdStore, data_dir: DataDir, health: Health, standstill: Standstill
 ) -> None:
-    """Let this broker accept again, after it stood still, once etcd says that nobody has its place.
+    """After a standstill, let this broker accept again once etcd confirms that it was neither removed nor replaced.
 
     A broker that went on without etcd before it stood still knows no less than it did: one question without an answer
     is enough for it.
@@ -118,17 +118,17 @@ async def _ask_after_standstills(
             if not was_without:
                 await anyio.sleep(_AGAIN_S)
                 continue
-            log.warning("went_on_unasked", extra={"why": error.message})
+            log.warning("standstill_not_checked", extra={"why": error.message})
         else:
             if lost is not None:
                 health.fence(lost)
                 return
-            log.info("went_on", extra={"standstill": number})
+            log.info("standstill_over", extra={"standstill": number})
         standstill.settled(number)
 
 
 async def _lost_place(store: EtcdStore, data_dir: DataDir, home: Home) -> Fenced | None:
-    """Ask etcd once whether another has this broker's place, or it was removed. Raises `Retryable`."""
+    """Ask etcd once whether this broker was removed or replaced. Raises `Retryable`."""
     broker_id = BrokerId(data_dir.broker_id)
     if await store.get(keys.removed_key(broker_id)) is not None:
         return was_removed(broker_id)
@@ -150,7 +150,7 @@ async def _notice_removal(store: EtcdStore, broker_id: BrokerId, health: Health)
 
 
 async def _notice_absence(store: EtcdStore, data_dir: DataDir, health: Health) -> None:
-    """Ask etcd once in a while whether it is there, so that its absence shows before a change fails; and which it is."""
+    """Ask etcd regularly whether it answers, and which etcd it is, so that its absence shows before a change fails."""
     home = Home.read(data_dir.path)
     assert home is not None, "written when the store was opened"
     while True:
@@ -172,7 +172,7 @@ async def _notice_absence(store: EtcdStore, data_dir: DataDir, health: Health) -
 
 
 async def _note_revision(store: EtcdStore, data_dir: DataDir) -> None:
-    """Write once a minute into the directory how far it has seen etcd, so that an older one is known after a crash too."""
+    """Once a minute write the highest revision seen into the directory, so that an older etcd is recognised after a crash."""
     while True:
         await anyio.sleep(NOTE_S)
         home = Home.read(data_dir.path)
@@ -183,7 +183,7 @@ async def _note_revision(store: EtcdStore, data_dir: DataDir) -> None:
 
 
 async def _page_of(store: EtcdStore, key: str) -> Page:
-    """The key as it is now, however long etcd takes to say."""
+    """Read a key, waiting for etcd as long as it takes."""
     while True:
         try:
             return await store.range(keys.only(key), limit=1)
@@ -192,11 +192,11 @@ async def _page_of(store: EtcdStore, key: str) -> Page:
 
 
 async def forget_history(store: EtcdStore, *, every_s: float = HISTORY_S) -> None:
-    """Drop the history of all but the last `every_s`, again and again: it would grow without end."""
+    """Every `every_s` drop the history before the last run; it would grow without end."""
     while True:
         seen = store.statistics().revision
         await anyio.sleep(every_s)
         try:
             await store.forget_history(seen)
         except ClusterError as error:
-            log.warning("history_kept", extra={"why": error.message})
+            log.warning("history_not_compacted", extra={"why": error.message})

@@ -51,7 +51,7 @@ class SubscriptionSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """One look at the broker."""
+    """The values of one reading of the broker."""
 
     broker_id: str
     version: str
@@ -67,7 +67,7 @@ class Gathered:
 
 
 class BrokerMetrics:
-    """Counters that live here, and everything else by a look at the broker."""
+    """Counters kept here, and metrics read from the broker on demand."""
 
     def __init__(self, *, topic_series_limit: int) -> None:
         # (topic, code): batches, or calls of official clients
@@ -95,11 +95,11 @@ class BrokerMetrics:
         self._fsync_buckets[-1] += 1
 
     def fsyncs(self) -> tuple[int, ...]:
-        """How many syncs there were since the start: one number for each of `FSYNC_BUCKETS_S`, and those above."""
+        """Return the number of syncs since the start: one for each bucket of `FSYNC_BUCKETS_S`, and those above."""
         return tuple(self._fsync_buckets)
 
     async def render(self, gathered: Gathered) -> bytes:
-        """The text of `/metrics`. Families are made in the loop, in slices; their text beside it."""
+        """Return the text of `/metrics`. Families are made in the loop, in slices; the text is made beside it."""
         slices, families = Slices(), []
         for family in self._families(gathered):
             families.append(family)
@@ -219,7 +219,7 @@ def _build_info(now: Gathered) -> Metric:
 
 
 class _Once:
-    """A collector over what was gathered just now."""
+    """A collector that yields the values gathered just now."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families

@@ -1,4 +1,4 @@
-"""The broker's log to a collector by OTLP over HTTP, beside stderr: the same events with the same fields.
+"""Send the broker's log to a collector by OTLP over HTTP, beside stderr: the same events and fields.
 
 Records are handed to OpenTelemetry's batch processor, which sends from a thread of its own, holds 2 048 of them at the most,
 and drops what does not fit: a collector that is away costs log records there, never the broker's time.

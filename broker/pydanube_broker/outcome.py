@@ -1,4 +1,4 @@
-"""How something ended that is told by a call: with None, or with the error that stood in the way."""
+"""The outcome of work that is reported by a callback: None, or the error that prevented it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pydanube_core.errors import ClusterError
 
 #: called with None when it is done, with the error when it never will be or nobody knows
-Told = Callable[[ClusterError | None], None]
+OutcomeCallback = Callable[[ClusterError | None], None]
 
 
-def outcome_of(start: Callable[[Told], None]) -> asyncio.Future[None]:
-    """Call `start` with a callback; return a future that ends as the callback is told."""
+def outcome_of(start: Callable[[OutcomeCallback], None]) -> asyncio.Future[None]:
+    """Call `start` with a callback; return a future that ends with the outcome given to the callback."""
     outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def told(error: ClusterError | None) -> None:

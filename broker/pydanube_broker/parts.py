@@ -1,4 +1,4 @@
-"""The parts of a running broker, as its streams, its status pages and its administration see it."""
+"""The parts of a running broker, for its streams, status pages and administration."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pydanube_broker.health import Health
 from pydanube_broker.journal import Journal
 from pydanube_broker.log import LogRing
 from pydanube_broker.metrics import BrokerMetrics
-from pydanube_broker.observation.cluster_viewing import Told
+from pydanube_broker.observation.cluster_viewing import BalanceResult
 from pydanube_broker.observation.load_meter import LoadMeter
-from pydanube_broker.relay.letters import Letters
+from pydanube_broker.relay.dead_letters import RelayedDeadLetters
 from pydanube_broker.relay.relay import Relay
 from pydanube_broker.rpc.certificates import PortCertificates
 from pydanube_broker.rpc.peer_memory import PeerMemory
@@ -49,7 +49,7 @@ class BrokerParts:
     health: Health
     hub: Hub
     journal: Journal
-    letters: Letters
+    letters: RelayedDeadLetters
     registry: Registry
     access: TopicAccess
     admin_state: AdminState
@@ -74,7 +74,7 @@ class BrokerParts:
         self.log_ring = LogRing()
         self.data_changes = DataChanges()
         self.load_meter = LoadMeter(settings.balance.interval)
-        self.told = Told()
+        self.told = BalanceResult()
         self.tasks: set[asyncio.Task[None]] = set()
 
     def address(self) -> BrokerAddress:
@@ -119,17 +119,17 @@ class BrokerParts:
         return self.journal.time_at_offset(topic.topic_id, offset)
 
     async def look_at_quotas(self) -> None:
-        """Take what other brokers have changed of quotas, and see what is stored."""
+        """Read the quotas that other brokers have changed, and measure what is stored."""
         await self.registry.quotas.look()
         await self.registry.quotas.measure(self.stored_of)
 
     def stored_bytes(self, topic: Topic) -> tuple[int, int]:
-        """What a topic has in the journal, and in the cold tier: what is in both counts there."""
+        """Return a topic's stored bytes: in the journal, and in the cold tier. Bytes that are in both count for the cold tier."""
         in_journal = self.journal.stored_bytes(topic.topic_id, topic.state.needed_offset)
         return in_journal, self.tier.object_bytes.get(topic.topic_id, 0)
 
     async def stored_of(self, namespace: str) -> int:
-        """What this broker's topics of a namespace have stored."""
+        """Return the stored bytes of a namespace's topics at this broker."""
         slices, total = Slices(), 0
         for topic in self.registry.topics:
             if topic.options.topic.namespace == namespace:

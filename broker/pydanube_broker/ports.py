@@ -1,4 +1,4 @@
-"""The ports of a broker, with what all of them share: places, counts, memory, certificates, and who is let in."""
+"""The ports of a broker, and what they share: connection limits, counters, memory, certificates, authentication."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pydanube_core.security.identity import current_identity
 
 from pydanube_broker.http_status import PAGES, PROBES, Shown, status_app
 from pydanube_broker.parts import BrokerParts
+from pydanube_broker.rpc.connection_limits import Places
 from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.http_port import HttpPort
 from pydanube_broker.rpc.listening import listen
 from pydanube_broker.rpc.own_server import OwnServer, Times
-from pydanube_broker.rpc.patience import Places
 from pydanube_broker.security.http_identity import IdentifiedApp
 
 log = logging.getLogger("pydanube.broker")
@@ -36,7 +36,7 @@ def grpc_port(broker: BrokerParts, route: Route, room: Places) -> OwnServer:
 
 
 def admin_port(broker: BrokerParts, route: Route, room: Places) -> OwnServer:
-    """For administration; the operator on this machine also has a socket."""
+    """Make the server for administration, with a socket for the operator on this machine."""
     return OwnServer(
         port=broker.settings.server.admin_port,
         flag="admin-port",
@@ -77,7 +77,7 @@ def _shared(broker: BrokerParts) -> dict[str, Any]:
 
 
 def _socket_path(broker: BrokerParts) -> str | None:
-    """Where the operator needs no token: a socket in the data directory, for its owner alone."""
+    """Return the path of the operator's socket, which needs no token: in the data directory, for its owner alone."""
     if broker.locks is None or broker.data_dir.memory:
         return None
     path = broker.data_dir.path.absolute() / "admin.sock"

@@ -1,4 +1,4 @@
-"""The last broker of a cluster goes on alone, without etcd: `danube cluster release`, the way back of `adoption`.
+"""Let the last broker of a cluster continue alone, without etcd: `danube cluster release`, the reverse of `adoption`.
 
 It is called for the data directory of the only broker that is left: the others were removed, and so all topics are its own. The
 order makes every interruption harmless; the same call goes on from wherever it was killed:
@@ -91,7 +91,7 @@ _OF_SEVERAL: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """What was moved, or would be. `objects`: where they are, `url`: with how many, and their bytes."""
+    """The result of `cluster release`, or of its dry run. `url`: the store that has the objects, from now on."""
 
     broker_id: str
     cluster_id: str
@@ -104,7 +104,7 @@ class Released:
 async def release(
     settings: Settings, *, copy: bool = False, dry_run: bool = False, say: Say = lambda line: None
 ) -> Released:
-    """Make the last broker of a cluster, which is stopped, a lone one. Called again it goes on.
+    """Make the last broker of a cluster, which is stopped, a lone one. Called again it continues.
 
     Args:
         settings: `data.dir` of the broker; `metadata` and `tier` of the cluster.
@@ -157,7 +157,7 @@ async def release(
 
 
 class _Release:
-    """One attempt, up to where the file of the metadata is complete."""
+    """One attempt to release, up to a complete file of the metadata."""
 
     def __init__(self, settings: Settings, data_dir: DataDir, home: Home, etcd: EtcdStore, say: Say) -> None:
         self._settings = settings
@@ -206,13 +206,16 @@ class _Release:
         return replace(done, url=target.url, keys=count, objects=len(there), object_bytes=sum(there.values()))
 
     def _disown(self, cluster: str) -> None:
-        """What a lone broker left in the directory before it was adopted is not taken for the store, where `tier.url` is forgotten. Blocking."""
+        """Delete the owner marks that a lone broker left in `objects/` before its adoption. Blocking.
+
+        Otherwise a start without `tier.url` would take that folder for the store.
+        """
         left = LocalStore(self._folder / "objects")
         for fact in list(left.list(f"{cluster}/owner")):
             left.delete(fact.key)
 
     async def _check_home(self) -> tuple[Identity, Revision]:
-        """Return the cluster's identity, and the revision of it. Raises `ClusterMismatch`: the directory is not of it, or of another time."""
+        """Return the cluster's identity and its revision. Raises `ClusterMismatch`: the directory is of another cluster, or older."""
         item = await self._etcd.get(IDENTITY)
         identity = None if item is None else Identity.of(item.value)
         if identity is not None and identity.released == str(self._me):
@@ -233,7 +236,7 @@ class _Release:
         return identity, item.mod_revision
 
     async def _check_epochs(self, hub: Hub) -> None:
-        """Raise `ClusterMismatch` where the journal has been given a topic in an epoch of which etcd knows nothing."""
+        """Raise `ClusterMismatch` if the journal has a topic in an epoch that etcd does not know."""
         for state in hub.states.values():
             key = keys.assignment_key(TopicId(state.topic_id))
             if state.opened and (item := await self._etcd.get(key)) is not None:
@@ -242,7 +245,7 @@ class _Release:
                     raise was_put_back(self._etcd.statistics().revision, self._home.revision)
 
     async def _check_alone(self) -> None:
-        """Raise `Conflict` where other brokers are of the cluster, or topics are not with this one."""
+        """Raise `Conflict` if the cluster has other brokers, or this one lacks some topics."""
         await check_nobody_registered(self._etcd, self._url)
         residents, _ = await read_all(self._etcd, RESIDENTS)
         removed, _ = await read_all(self._etcd, keys.REMOVED)
@@ -283,7 +286,7 @@ class _Release:
             )
 
     async def _mark(self, identity: Identity, revision: Revision) -> None:
-        """No broker starts on the prefix from here on. Taken back where this broker turns out not to be the only one."""
+        """Mark the prefix so that no broker starts there. Undone if this broker turns out not to be the only one."""
         self._say(f"{self._url} is released to broker {self._me}: no broker starts there any more")
         released = replace(identity, released=str(self._me))
         marked = await self._etcd.transact(
@@ -299,7 +302,7 @@ class _Release:
             raise
 
     async def _writes(self) -> tuple[list[Put], Revision]:
-        """Return the metadata as the lone broker is to have them, and etcd's revision."""
+        """Return the lone broker's metadata, and etcd's revision."""
         items, revision = await read_all(self._etcd, KeyRange.prefix("/"))
         counter = keys.incarnation_key(self._me)
         of_several = {

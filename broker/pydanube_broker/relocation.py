@@ -1,4 +1,4 @@
-"""What `adoption` and `release` share: a stopped broker's metadata and objects go to another place, and are compared there."""
+"""Shared by `adoption` and `release`: copy a stopped broker's metadata and objects to another place, and compare them there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def relocated(
     audit_from: int | None,
     audit_to: int | None,
 ) -> Iterator[Put]:
-    """Return a broker's metadata as another store is to have them: ids in place of create revisions, and the audit renamed. Pure.
+    """Return a broker's metadata for another store: with ids in place of create revisions, and the audit renamed. Pure.
 
     Args:
         left: keys that stay behind, as all with a lease do.
@@ -85,7 +85,7 @@ def _audit_state_of(broker_id: int | None) -> str:
 
 
 async def write_compared(store: MetadataStore, writes: list[Put], *, where: str, mark: str = "") -> None:
-    """Write to a store that is empty, but for a mark, and read it back. Raises `ClusterMismatch`: it holds something else."""
+    """Write to a store that is empty except for a mark, and read it back. Raises `ClusterMismatch`: it has something else."""
     for part in parts(writes):
         await store.transact(part)
     found, _ = await read_all(store, KeyRange.prefix("/"))
@@ -113,7 +113,7 @@ def sizes_to_copy(source: ObjectStore, cluster: str, *, left: tuple[str, ...] = 
 def copy_objects(
     source: ObjectStore, target: ObjectStore, cluster: str, say: Say, *, left: tuple[str, ...] = ("owner",)
 ) -> None:
-    """Copy what is below `cluster`, each read back; what is there already is compared, and stays. Blocking.
+    """Copy what is below `cluster`, and read each object back; existing ones are compared and stay. Blocking.
 
     `left`: folders that are not copied.
 
@@ -142,7 +142,7 @@ def _digest(store: ObjectStore, key: str, size: int) -> str:
 
 
 async def check_listed(metadata: MetadataStore, there: dict[str, int], url: str) -> None:
-    """Raise `ObjectMissing` where the catalog has an object that is not among those which are `there`, by size, at `url`."""
+    """Raise `ObjectMissing` if the catalog lists an object that is not in `there`, by size, at `url`."""
     catalog = ObjectCatalog(metadata, wall_ms=now_ms)
     for topic_id, head in (await catalog.heads()).items():
         async for entry in catalog.entries(topic_id):

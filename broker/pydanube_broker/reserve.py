@@ -1,4 +1,4 @@
-"""Room on the disk for a start and for changes: a file of nothing that is given up when the disk is full.
+"""Reserved disk space for a start and for changes: an empty file that is given up when the disk is full.
 
 The guard (`data.min_free_bytes`) stops publishes; the cold tier's objects, the metadata and other programs can still fill
 the disk to the last byte. A broker that dies then needs a segment and a few transactions to start, or nobody could ever
@@ -32,14 +32,14 @@ class Reserve:
         return stat.f_bavail * stat.f_frsize, min(self._wanted, stat.f_blocks * stat.f_frsize // SHARE)
 
     def release(self) -> bool:
-        """Before a start: give up as much as it needs, where there is not as much without it; whether any was."""
+        """Before a start, give up as much as it needs if the disk has too little room; return whether any was."""
         with contextlib.suppress(OSError):
             free, _ = self._disk()
             return free < STEP_BYTES and self.give_up()
         return False
 
     def give_up(self) -> bool:
-        """Free some of its room now; whether there was any. The rest is for the next time."""
+        """Free some of the reserve; return whether there was any. The rest is for the next time."""
         with contextlib.suppress(OSError):
             left = self._file.stat().st_size - STEP_BYTES
             if left > 0:
@@ -79,7 +79,7 @@ class Reserve:
             os.close(fd)
 
     def give_back(self, guard_bytes: int) -> None:
-        """After a stop: not kept where the disk has plenty."""
+        """Delete the reserve after a stop, if the disk has plenty of room."""
         with contextlib.suppress(OSError):
             free, size = self._disk()
             if free >= PLENTY * (guard_bytes + size):

@@ -79,7 +79,7 @@ class Server(Section):
     )
     connections_per_address: Count | None = Field(
         default=None,
-        description="a port takes at most so many connections of one address; unset: as many as there is room for",
+        description="most connections of one address to a port; unset: as many as there is room for",
     )
     ops_on_grpc_port: Switch = Field(
         default=True, description="operations on the clients' port too, so that one address is enough"
@@ -155,7 +155,7 @@ class Topics(Section):
 
 
 class Quota(Section):
-    """What each namespace, and each principal, may take that has no quota of its own (docs/security.md#tenants)."""
+    """Quotas of each namespace and principal without one of its own (docs/security.md#tenants)."""
 
     namespace: QuotaOfNamespace | None = Field(
         default=None, description="as topics=100, bytes_in_per_s=10MiB"

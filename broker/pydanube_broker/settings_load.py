@@ -1,4 +1,4 @@
-"""Put file, environment and flags together, and say for every problem where it stands.
+"""Combine settings from file, environment and flags; every problem names its place.
 
 The loader reads all three before it complains, so that one run of `config check` shows every mistake. It finds the
 line of a key by its own small scan, because `tomllib` does not keep positions.
@@ -53,7 +53,7 @@ _TOML_AT: Final = re.compile(r"\s*\(at line (\d+), column (\d+)\)\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong, and where."""
+    """One problem with the settings, and where it is."""
 
     key: str
     value: Any
@@ -136,7 +136,7 @@ def load_settings(
 
 
 def _from_data_dir(given: Sequence[tuple[str, str, Any, Source]]) -> Iterator[tuple[str, str, Any, Source]]:
-    """Return what `danube security init` wrote into the data directory, which all else goes before."""
+    """Return what `danube security init` wrote into the data directory; every other source overrides it."""
     named = [value for section, key, value, _ in given if (section, key) == ("data", "dir")]
     folder = named[-1] if named else Settings().data.dir
     if folder in (None, MEMORY_DIR) or not isinstance(folder, str | Path):
@@ -149,7 +149,7 @@ def _from_data_dir(given: Sequence[tuple[str, str, Any, Source]]) -> Iterator[tu
 def _segment_size(
     built: Mapping[str, Section], sources: Mapping[str, Source], env: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """A journal file must take the largest batch, and a start must be able to read it back.
+    """Check the size of segments: large enough for the largest batch, small enough to be read at a start.
 
     What code sets (`overrides`) is its own business; tests of processes set `DANUBE_TEST_SMALL_SEGMENTS`.
     """
@@ -291,7 +291,7 @@ def _from_flags(overrides: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, S
 def _unknown(
     known: Mapping[str, type[Section]], section: str, key: str, value: Any, source: Source
 ) -> Problem | None:
-    """A problem if there is no such setting; the suggestion has the form that its source would use."""
+    """Return the problem of an unknown setting, None for a known one; a suggestion is in the form of its source."""
     model = known.get(section)
     if model is not None and key in model.model_fields:
         return None
@@ -343,7 +343,7 @@ def _nearest(word: str, words: Sequence[str], *, cutoff: float = 0.6) -> str | N
 def _invalid(
     error: ValidationError, section: str, values: Mapping[str, Any], sources: Mapping[str, Source]
 ) -> Iterator[Problem]:
-    """Our sentences out of pydantic's: every parser of ours raises ValueError with one."""
+    """Return our parsers' own sentences from pydantic's error."""
     seen: set[str] = set()
     for fault in error.errors(include_url=False):
         key = str(fault["loc"][0])

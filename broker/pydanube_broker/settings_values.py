@@ -44,7 +44,7 @@ class Kind(StrEnum):
 
 
 def _plain(error: InvalidArgument) -> ValueError:
-    """The sentence of a units error without its field, which the loader knows better."""
+    """Return the sentence of a units error without its field, which the loader knows better."""
     return ValueError(error.message.removeprefix("value: "))
 
 
@@ -170,7 +170,7 @@ DataDir = Annotated[Path | None, BeforeValidator(_data_dir), Kind.PATH]
 
 
 def choice(*words: str) -> tuple[Choice, BeforeValidator, Kind]:
-    """What annotates a field with a fixed set of words."""
+    """Return the annotation of a field that takes one of a fixed set of words."""
     parser = Choice(*words)
     return parser, BeforeValidator(parser), Kind.CHOICE
 

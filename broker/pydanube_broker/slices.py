@@ -10,13 +10,13 @@ SLICE_S: Final = 0.005
 
 
 class Slices:
-    """`await slices()` between two steps: others run where this work has had the loop for 5 ms."""
+    """`await slices()` between steps: yields to the loop once this work has had it for 5 ms."""
 
     def __init__(self) -> None:
         self._from = time.perf_counter()
 
     async def __call__(self) -> None:
-        """Let others run if it is time."""
+        """Yield to the loop if the time is up."""
         if time.perf_counter() - self._from > SLICE_S:
             await asyncio.sleep(0)
             self._from = time.perf_counter()

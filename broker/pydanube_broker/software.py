@@ -8,7 +8,7 @@ from functools import cache
 
 @cache
 def version() -> str:
-    """As it is installed; `0+source` where it is not."""
+    """Return the installed version; `0+source` if the package is not installed."""
     try:
         return importlib.metadata.version("pydanube")
     except importlib.metadata.PackageNotFoundError:

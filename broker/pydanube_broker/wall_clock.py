@@ -1,4 +1,4 @@
-"""The broker's wall clock: the system's, but for a moment in which that is wrong.
+"""The broker's wall clock: the system's, except that it does not follow a step at once.
 
 What is stamped with a wrong time stays wrong, and what is compared with it as well. So a step of the system's clock is
 not followed at once: for `HOLD_MS` time goes on by the machine's own counter, and only a clock that is still elsewhere
@@ -26,7 +26,7 @@ _BOOT: Final = BootClock()
 
 
 def append_time(now_ms: int, last_ms: int) -> int:
-    """The append time of a topic's next batch: never below the last one, unless that is plainly wrong.
+    """Return the append time of a topic's next batch: not below the last one, unless that is plainly wrong.
 
     A topic whose last batch was stamped by a clock that ran ahead would keep that time until the clock gets there. Its
     times go back once instead; whoever looks for a time takes a batch to be no newer than what came after it.
@@ -35,7 +35,7 @@ def append_time(now_ms: int, last_ms: int) -> int:
 
 
 class WallClock:
-    """Milliseconds since 1970. Any thread may ask; the loop does."""
+    """Milliseconds since 1970, without sudden steps. Any thread may ask; the loop does."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class WallClock:
         return counter + self._offset_ms
 
     def reason(self) -> str | None:
-        """Return the reason for whoever asks for the state; None while there was no step lately."""
+        """Return the warning about a recent step of the clock; None if there was none."""
         if self._stepped_at_ms is None or self._counter_ms() - self._stepped_at_ms > _SHOWN_MS:
             return None
         state = (

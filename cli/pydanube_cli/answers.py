@@ -1,4 +1,4 @@
-"""How answers of operations are shown: plans and the question whether to do what one says, findings, rows of tables, paths.
+"""Show answers of operations: plans with the question whether to apply them, findings, rows of tables, paths.
 
 Of `danube objects list --format paths|glob|sql`, `paths` is exact at any moment: only listed objects are the topic. `glob` is
 one pattern for each folder, for tools that take no list; while a compaction's sources are still there it matches them too
@@ -49,7 +49,7 @@ def describe(operation: Operation, arguments: Mapping[str, Any], plan: Mapping[s
 def show_plan(
     operation: Operation, arguments: Mapping[str, Any], plan: Mapping[str, Any], *, as_json: bool
 ) -> None:
-    """On stdout, with the command that does it."""
+    """Print the plan on stdout, with the command that applies it."""
     if as_json:
         print_json(plan)
         return
@@ -88,7 +88,7 @@ WIDTH: Final = 80
 
 
 def print_diagnosis(result: Mapping[str, Any]) -> None:
-    """Nothing is cut but lines: commands stay whole, since they are there to be pasted."""
+    """Print findings. Only long lines are cut: commands stay whole, so that they can be pasted."""
     subject = ", ".join(f"{name} {cell(name, value)}" for name, value in result["subject"].items())
     print(_wrapped(f"{result['verdict']}: {subject}", ""))
     for finding in result["findings"]:
@@ -124,7 +124,7 @@ MOST_CHARS: Final = 60  # of a payload; `--json` has it whole
 
 
 def row_of(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`key`, `payload` and `reason` of a message, and whom a finding is about, beside the item's own fields."""
+    """Return a row: `key`, `payload` and `reason` of a message, or the subject of a finding, beside the item's own fields."""
     row = dict(item)
     if isinstance(fenced := item.get("untrusted"), Mapping):
         row.setdefault("key", fenced.get("key"))
@@ -148,7 +148,7 @@ Ask = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def all_paths(ask: Ask, arguments: Mapping[str, Any]) -> list[str]:
-    """Every path of the list, in its order; pages are followed, unless the caller asked for one."""
+    """Return every path of the list, in order; all pages, unless the caller asked for one."""
     given = dict(arguments)
     follow = "limit" not in given and "page" not in given
     if follow:
@@ -163,7 +163,7 @@ def all_paths(ask: Ask, arguments: Mapping[str, Any]) -> list[str]:
 
 
 def lines_of(paths: list[str], form: str) -> list[str]:
-    """The lines of a format: paths as they are, a glob a folder, or the globs as one SQL list."""
+    """Return the lines of a format: paths as they are, one glob for each folder, or the globs as one SQL list."""
     if form == "paths":
         return paths
     folders = dict.fromkeys(path.rpartition("/")[0] for path in paths)
@@ -181,7 +181,7 @@ _INTERVAL_S: Final = 0.5
 
 
 def with_progress(work: Callable[[], T], status: Callable[[], Mapping[str, Any]], operation: str) -> T:
-    """Run `work`; meanwhile show what the broker says of `operation`, if there is a terminal to show it on."""
+    """Run `work`; meanwhile show the broker's progress of `operation` on a terminal."""
     if not sys.stderr.isatty():
         return work()
     ended = threading.Event()
@@ -211,7 +211,7 @@ def _watch(ended: threading.Event, status: Callable[[], Mapping[str, Any]], oper
 
 
 def progress_line(status: Mapping[str, Any], operation: str) -> str:
-    """`objects verify /default/logs: 12 of 340 objects, 3 s`; empty where the broker says nothing of it."""
+    """Return `objects verify /default/logs: 12 of 340 objects, 3 s`; empty if the broker reports nothing."""
     for work in status.get("tier", {}).get("work", ()):
         if work["operation"] == operation:
             of = "" if work["total"] is None else f" of {work['total']:,}"
@@ -228,7 +228,7 @@ _LOOKS: Final = 10
 
 
 class ReplayAccount:
-    """Made before the replay begins, asked after it was interrupted.
+    """How far a replay got; made before it begins, asked after an interruption.
 
     Args:
         ask: carries out an operation, by name and arguments.
@@ -241,7 +241,7 @@ class ReplayAccount:
         self._before = self._heads()
 
     def copied_until(self) -> dict[str, int]:
-        """For each concrete topic that is replayed, where to go on; empty where nothing was copied, or nobody knows."""
+        """Return concrete topic → where to continue a replay; empty if nothing was copied, or that is unknown."""
         try:
             heads = self._heads()
             for _ in range(_LOOKS):

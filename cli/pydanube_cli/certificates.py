@@ -1,4 +1,4 @@
-"""A certificate authority in a folder, and certificates of it for a broker and its clients: P-256, by `cryptography`.
+"""A certificate authority in a folder, with certificates for a broker and its clients: P-256, by `cryptography`.
 
 For development and for small installations; whoever has an authority uses its certificates instead.
 
@@ -41,7 +41,7 @@ class CertificateFolder:
         return self.path / name
 
     def make(self, hosts: Sequence[str], *, principal: str, days: int, again: bool) -> None:
-        """Make what is missing. With `again` the pairs of server and client are made anew, of the same authority.
+        """Make missing files. `again`: make the pairs of server and client anew, under the same authority.
 
         Raises:
             AlreadyExists: there is a server's certificate, and `again` is False.
@@ -176,7 +176,7 @@ def _subject(name: str) -> x509.Name:
 
 
 def _name(host: str) -> x509.GeneralName:
-    """A host as a certificate names it. Raises `InvalidArgument`."""
+    """Return a host as a certificate names it. Raises `InvalidArgument`."""
     from cryptography import x509
 
     try:
@@ -202,7 +202,7 @@ def _name(host: str) -> x509.GeneralName:
 
 
 def _replace(file: Path, content: bytes, *, mode: int) -> None:
-    """Write beside it and rename: a broker that reads the files again sees whole ones."""
+    """Write a file beside the old one and rename it: a broker that reads files again sees complete ones."""
     beside = file.with_name(f".{file.name}.new")
     beside.unlink(missing_ok=True)
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:

@@ -1,4 +1,4 @@
-"""The facts that `danube doctor` and the start of a broker judge by `fitness`.
+"""The facts that `fitness` judges for `danube doctor` and the start of a broker.
 
 What is looked at is left as it was: a file for the sync, and an object in a remote store, are made and removed again.
 """
@@ -51,7 +51,7 @@ _SIGNS_OF_A_CONTAINER: Final = ("/.dockerenv", "/run/.containerenv", "/run/secre
 
 
 def examine(load: Callable[[], Settings], *, admin_url: str, timeout_s: float) -> Iterator[Finding]:
-    """All checks of the doctor, in the order of the report.
+    """Run all checks of the doctor, in the order of the report.
 
     Args:
         load: gives the settings of the broker to be started, or raises what is wrong with them.
@@ -86,7 +86,7 @@ def examine(load: Callable[[], Settings], *, admin_url: str, timeout_s: float) -
 
 
 def at_start(settings: Settings) -> Iterator[Finding]:
-    """The checks that the start of a broker does too: disk, file limits, clock. None of them takes long."""
+    """Run the checks of a broker's start: disk, file limits, clock. All are quick."""
     yield from _disk(settings)
     yield from _files()
     place = None if settings.data.dir is None else settings.data.dir.absolute()
@@ -110,7 +110,7 @@ def of_the_store(hold: StoreHold) -> Iterator[Finding]:
 
 
 def check_secrets(settings: Settings) -> None:
-    """Read certificates and keys as a start does. Raises `InvalidArgument` where they cannot be used."""
+    """Read certificates and keys as a start does. Raises `InvalidArgument` if they cannot be used."""
     from pydanube_broker.rpc.certificates import port_certificates
     from pydanube_broker.security.locks import web_tokens
 
@@ -138,7 +138,7 @@ def security(settings: Settings) -> Iterator[Finding]:
             check="security",
             level=Level.WARNING,
             summary=f"{text}; other users of this machine may look into {folder}, at messages and hashes of tokens",
-            remedy=f"chmod 700 {folder} (750, and a group, for whoever runs reports on it)",
+            remedy=f"chmod 700 {folder} (750, and a group, for users who run reports on it)",
         )
         return
     yield Finding(check="security", level=Level.OK, summary=text)
@@ -177,7 +177,7 @@ def _is_there(module: str) -> bool:
 
 
 def _java() -> Iterator[Finding]:
-    """Only reports need it: where Spark is not installed, nobody asks."""
+    """Look for Java, which only reports need; not checked without Spark."""
     if find_spec("pyspark") is None:
         return
     from pydanube_spark.java import find_java
@@ -191,7 +191,7 @@ def _java() -> Iterator[Finding]:
 
 
 def _running_broker(settings: Settings) -> dict[str, str]:
-    """The addresses of a broker of ours on these ports, by its own word."""
+    """Return the addresses of a broker of ours on these ports, as it reports them."""
     url = f"http://{settings.server.host}:{settings.server.metrics_port}/status"
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=2) as answer:
@@ -202,7 +202,7 @@ def _running_broker(settings: Settings) -> dict[str, str]:
 
 
 def _ports(settings: Settings, running: Mapping[str, str]) -> Iterator[Finding]:
-    """Each port is listened on for a moment, by what a start does it with: the words are the start's."""
+    """Listen on each port for a moment, with the code and words of a start."""
     from pydanube_broker.rpc.listening import listen
 
     taken_by_us: list[int] = []
@@ -228,7 +228,7 @@ def _ports(settings: Settings, running: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _data_dir(settings: Settings) -> Iterator[Finding]:
-    """Whether what lies in the data directory is a broker's, of a format that this version reads."""
+    """Check whether the data directory is a broker's, of a format that this version reads."""
     from pydanube_broker.data_dir import read_format, unusable
 
     place = settings.data.dir
@@ -253,7 +253,7 @@ def _data_dir(settings: Settings) -> Iterator[Finding]:
 
 
 def _place(settings: Settings) -> Path | None:
-    """The data directory, or the nearest folder above that exists; None in memory."""
+    """Return the data directory, or the nearest existing folder above it; None in memory."""
     if settings.data.dir is None:
         return None
     place = settings.data.dir.absolute()
@@ -312,7 +312,7 @@ def _files() -> Iterator[Finding]:
         return
     import resource
 
-    from pydanube_broker.rpc.patience import places_within
+    from pydanube_broker.rpc.connection_limits import places_within
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     yield files_finding(
@@ -321,7 +321,7 @@ def _files() -> Iterator[Finding]:
 
 
 def _newest_file_s(place: Path) -> float | None:
-    """When the data directory was last written to, by its files and the newest of its journal."""
+    """Return when the data directory was last written, by its files and the newest of its journal."""
     found: list[float] = []
     with contextlib.suppress(OSError):
         found += [entry.stat().st_mtime for entry in os.scandir(place) if entry.is_file()]
@@ -331,7 +331,7 @@ def _newest_file_s(place: Path) -> float | None:
 
 
 def _ntp_state() -> int | None:
-    """Return the answer of `adjtimex`, which changes nothing; None where there is none."""
+    """Return the answer of `adjtimex`, which changes nothing; None if there is none."""
     if not sys.platform.startswith("linux"):
         return None
     try:
@@ -350,7 +350,7 @@ def _in_a_container() -> bool:
 
 
 def _metadata(settings: Settings) -> Iterator[Finding]:
-    """Whether etcd answers, and whether the data directory and what is there belong together."""
+    """Check whether etcd answers, and belongs to the data directory."""
     from pydanube_broker.settings import EMBEDDED
 
     if settings.data.dir is None or settings.data.dir.is_file():
@@ -372,7 +372,7 @@ def _metadata(settings: Settings) -> Iterator[Finding]:
 
 
 def _store(settings: Settings, timeout_s: float) -> Iterator[Finding]:
-    """Put, find and remove an object in the remote store that was asked for, and look at its clock."""
+    """Put, find and remove an object in the remote store that is configured, and compare its clock."""
     url = settings.tier.url
     if url is None or "://" not in url or url.startswith("file://"):
         return

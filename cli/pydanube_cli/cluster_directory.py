@@ -1,4 +1,4 @@
-"""`danube cluster adopt|release|recover`: what is done to the data directory of a broker that is stopped, and to etcd."""
+"""`danube cluster adopt|release|recover`: change the data directory of a stopped broker, and etcd."""
 
 from __future__ import annotations
 

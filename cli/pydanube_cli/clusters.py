@@ -36,7 +36,7 @@ def clusters_file(env: Mapping[str, str]) -> Path:
 
 
 def find_cluster(name: str, env: Mapping[str, str]) -> Cluster:
-    """The cluster of that name.
+    """Return the cluster of that name.
 
     Raises:
         InvalidArgument: the file is missing or damaged, or has no such cluster.
@@ -61,7 +61,7 @@ def find_cluster(name: str, env: Mapping[str, str]) -> Cluster:
 
 
 def all_clusters(env: Mapping[str, str]) -> list[Cluster]:
-    """Every cluster of the file, in its order; none where there is no file.
+    """Return every cluster of the file, in order; none without a file.
 
     Raises:
         InvalidArgument: the file is damaged.

@@ -23,7 +23,7 @@ from pydanube_cli.overview import with_help
 
 
 def option(*words: str, min: int | None = None, max: int | None = None) -> Any:
-    """Declare a flag for `Annotated`: its names, what it takes, what it is for, and its bounds."""
+    """Declare a flag for `Annotated`: its names, its value, its help, and its bounds."""
     *names, takes, help = words
     return typer.Option(*names, metavar=takes, help=help, min=min, max=max)
 
@@ -163,7 +163,7 @@ class Command:
         self.parameters = tuple(parameters)
 
     def main(self, words: str, args: Sequence[str]) -> int:
-        """Parse `args` and run. `words` is how the command is called, for the usage line.
+        """Parse `args` and run. `words`: the command's name for the usage line.
 
         Raises:
             InvalidArgument: a usage error; `details["usage"]` tells it from a value that was refused later.
@@ -214,7 +214,7 @@ def _fields_as_parameters(options: type) -> list[inspect.Parameter]:
 
 
 def shared_parameters(own: Sequence[inspect.Parameter] = ()) -> tuple[inspect.Parameter, ...]:
-    """The options of every command; `--key` of one that has such an option itself (a message's) stays its own."""
+    """Return the options of every command; a command with a `--key` of its own (a message's) keeps that."""
     names = {word for each in own for word in option_words(each.annotation)}
     return tuple(
         inspect.Parameter(
@@ -233,7 +233,7 @@ _TLS_KEY_ALONE: Final = Annotated[
 
 
 def option_words(annotation: Any) -> Sequence[str]:
-    """The names that a parameter's `typer.Option` gives it: `--key`, `-k`."""
+    """Return the names in a parameter's `typer.Option`: `--key`, `-k`."""
     found = [each for each in getattr(annotation, "__metadata__", ()) if hasattr(each, "param_decls")]
     # Inside Annotated typer's first argument is a name too, though it stands under `default`
     words = [word for each in found for word in (each.default, *(each.param_decls or ()))]
@@ -250,12 +250,12 @@ def command(*, examples: Sequence[str]) -> Callable[[Callable[..., int | None]],
 
 
 def epilog(examples: Sequence[str]) -> str:
-    """Examples as they stand, one a line (the mark keeps typer from filling them into a paragraph)."""
+    """Return examples, one a line (a mark keeps typer from joining them into a paragraph)."""
     return "\b\nExamples:\n" + "\n".join(f"  {example}" for example in examples)
 
 
 def _usage_error(error: Exception, words: str) -> InvalidArgument:
-    """Word what typer refused. Numbers it has checked by pydantic, whose words are for programmers: they get words of ours."""
+    """Return our words for what typer refused; pydantic's words for numbers are for programmers."""
     usage = f"danube {words}"
     errors = getattr(error.__cause__, "errors", None)
     found = errors()[0] if errors is not None else {}
@@ -309,7 +309,7 @@ def _common(values: Mapping[str, Any]) -> Common:
 
 
 def _url(text: str | None, field: str) -> str | None:
-    """`http://host:port`; the scheme may be left out."""
+    """Return `http://host:port`; the scheme may be left out."""
     if text is None:
         return None
     if text.startswith(UNIX):  # a socket on this machine

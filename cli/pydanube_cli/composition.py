@@ -1,4 +1,4 @@
-"""The composition root: wires broker, admin core and HTTP face together, and stops them in order.
+"""The composition root: connects broker, admin core and HTTP face, and stops them in order.
 
 Here alone broker and admin core meet. Start: data directory and ports by the broker, then the HTTP port, then the
 ready line, which thus says that all of them answer. Stop, on the first SIGTERM or SIGINT: HTTP face, drain, broker.
@@ -34,9 +34,9 @@ from pydanube_broker.departure import Patience, depart
 from pydanube_broker.log import configure_logging
 from pydanube_broker.otlp_logs import otlp_logs
 from pydanube_broker.rpc.caller import call_metadata
+from pydanube_broker.rpc.connection_limits import places
 from pydanube_broker.rpc.http_port import HttpPort
 from pydanube_broker.rpc.listening import listen
-from pydanube_broker.rpc.patience import places
 from pydanube_broker.security.http_identity import IdentifiedApp
 from pydanube_broker.settings import Settings
 from pydanube_broker.topics.topic import now_ms
@@ -150,7 +150,7 @@ async def _serve(
 
 @asynccontextmanager
 async def _in_the_words_of(seen: Sequence[Finding]) -> AsyncIterator[None]:
-    """A start that the full volume ends says what was seen of it before, as `danube doctor` does."""
+    """Add to the error of a start on a full volume what the checks of `danube doctor` found before."""
     try:
         yield
     except DiskFull as error:
@@ -164,7 +164,7 @@ async def _in_the_words_of(seen: Sequence[Finding]) -> AsyncIterator[None]:
 async def administered(
     settings: Settings, *, upgrade: bool = True, grace_s: float = 2.0
 ) -> AsyncIterator[tuple[Broker, AdminCore]]:
-    """A broker with the admin core that serves its operations; both stop in order, within `grace_s`."""
+    """Yield a broker with the admin core that serves its operations; both stop in order, within `grace_s`."""
     admin, balance = settings.admin, settings.balance
     core = AdminCore(
         options=AdminOptions(
@@ -215,7 +215,7 @@ async def http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
     """Serve MCP and JSON-RPC, of the entry behind the admin port; yields the URL once it answers."""
     # Here, since `danube broker` needs neither and starts quicker without them.
     from pydanube_admin.http import asked_permission
-    from pydanube_mcp import late_http_face
+    from pydanube_mcp import lazy_http_face
     from pydanube_mcp.profiles import parse_toolsets
 
     settings, tls = broker.settings, broker.tls
@@ -226,7 +226,7 @@ async def http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
     # has: then any name may lead here.
     locks = broker.locks
     allowed = ("*",) if settings.server.insecure_bind or (locks is not None and locks.required) else ()
-    async with late_http_face(
+    async with lazy_http_face(
         broker.admin_url,
         profile=settings.mcp.profile,
         confirm=settings.mcp.confirm,
@@ -264,7 +264,7 @@ async def http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
 
 
 class _Stop:
-    """The wish to stop, as signals bring it.
+    """A request to stop, by signals or by the broker.
 
     Handlers are set with `signal.signal`, which also run while the loop is busy, as in recovery. The first signal
     starts a watchdog: a stop that hangs must not leave a process that only SIGKILL ends. The watchdog is a thread and
@@ -284,7 +284,7 @@ class _Stop:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Own SIGINT and SIGTERM for the block."""
+        """Handle SIGINT and SIGTERM in the block."""
         before = {
             number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)
         }
@@ -299,7 +299,7 @@ class _Stop:
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Inside the loop: a signal before `wait` cancels the block (which is starting), later it ends `wait`."""
+        """Context inside the loop: a signal before `wait` cancels the block (which is starting), later it ends `wait`."""
         loop = asyncio.get_running_loop()
         self._requested = requested = anyio.Event()
         self._wake = lambda: loop.call_soon_threadsafe(requested.set)
@@ -320,7 +320,7 @@ class _Stop:
                 tasks.cancel_scope.cancel()
 
     async def wait(self) -> None:
-        """Ready: until somebody wants it to stop."""
+        """Wait for a request to stop; to be called when the broker is ready."""
         assert self._requested is not None, "inside watched()"
         self._ready = True
         await self._requested.wait()
@@ -333,7 +333,7 @@ class _Stop:
         self._begin()
 
     def end(self, error: ClusterError) -> None:
-        """End the process as a first signal does, for a reason of the broker's own."""
+        """Stop as after a first signal, for a reason of the broker's own."""
         if not self._asked:
             self.error = error
             self._begin()

@@ -92,7 +92,7 @@ def check(*, common: Common, config: ConfigOption = None) -> None:
 
 
 def commented_file() -> str:
-    """All settings as a TOML file that sets none of them."""
+    """Return all settings as a TOML file, each commented out."""
     from pydanube_broker.settings import Settings, sections
     from pydanube_broker.settings_load import variable_of
 

@@ -99,7 +99,7 @@ def _print(findings: Sequence[Finding]) -> None:
 def _pack(
     bundle: Path, findings: Sequence[Finding], load: Callable[[], Settings], log: Path | None, common: Common
 ) -> None:
-    """Write the bundle: text files, each of which can be read before it is sent."""
+    """Write the bundle: text files that can be read before it is sent."""
     files: dict[str, bytes] = {
         "findings.json": _json([finding.to_dict() for finding in findings]),
         "machine.json": _json(
@@ -137,7 +137,7 @@ def _pack(
 
 
 def redacted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` without secrets, by the name of what holds them."""
+    """Return `values` without secrets, by the names of their fields."""
     return {name: REDACTED if _SECRET_NAME.search(name) else value for name, value in values.items()}
 
 

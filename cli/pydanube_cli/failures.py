@@ -1,4 +1,4 @@
-"""From any exception to what the user sees and the exit code: the command's one edge.
+"""Turn any exception into the output that the user sees, and the exit code: the command's outermost layer.
 
 Human form: `error CODE: message`, then `try:` lines with the commands that would help. With `--json` one line
 `{"error": …}` on stderr. A defect of ours is an INTERNAL error with its type; the stack is shown only with
@@ -22,7 +22,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 def wants_json(argv: Sequence[str]) -> bool:
-    """Whether `--json` was asked for; needed before the arguments are parsed, since parsing may fail."""
+    """Return whether `--json` was given; needed before parsing, which may fail."""
     words = list(argv[: argv.index("--")]) if "--" in argv else list(argv)
     pairs = pairwise(words)
     return "--json" in words or "--output=json" in words or ("--output", "json") in set(pairs)
@@ -55,7 +55,7 @@ def guarded(body: Callable[[], int], *, as_json: bool) -> int:
 
 
 def cluster_error(error: BaseException) -> ClusterError:
-    """The error to show for `error`: the first of ours inside, else an Internal that names its type."""
+    """Return the error to show: the first of ours inside, else an Internal that names its type."""
     leaves = list(_leaves(error))
     for leaf in leaves:
         if isinstance(leaf, ClusterError):
@@ -86,7 +86,7 @@ def report(error: ClusterError, *, as_json: bool) -> None:
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """`text` without control characters: what came from elsewhere must not drive the terminal."""
+    """Return `text` without control characters: foreign text must not control the terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
@@ -105,7 +105,7 @@ def _closed_pipe(error: BaseException) -> bool:
 
 
 def _silence_stdout() -> None:
-    """Point stdout at nothing, or the interpreter complains when it flushes it at exit."""
+    """Redirect stdout to nothing, or the interpreter complains when it flushes it at exit."""
     with suppress(OSError, ValueError):  # stdout may have been replaced by something that is no file
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Is this machine fit for a broker: facts go in, findings with the command that mends them come out. Pure.
+"""Whether this machine suits a broker: facts in, findings with the command that fixes them out. Pure.
 
 `danube doctor` prints them, and the start of a broker logs those that are not in order, in the same words
 (`checks.py` looks the facts up for both). A problem is what keeps a broker from starting or from keeping its
@@ -34,7 +34,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line of the report: what was looked at, how it is, and the command that mends it."""
+    """One line of the report: the subject, its state, and the command that fixes it."""
 
     check: str
     level: Level
@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The additions of an extra: the modules, by their import names, that show that it is there, and what for."""
+    """An extra's additions: the import names of its modules, and what they are for."""
 
     modules: tuple[str, ...]
     purpose: str
@@ -82,7 +82,7 @@ NEEDED_PARTS: Final = ("broker", "schema", "mcp")
 
 
 def part_finding(extra: str, absent: Sequence[str], *, install: str) -> Finding:
-    """An extra of which modules are missing: a warning where `danube up` needs it, else only said."""
+    """Return the finding for an extra with missing modules: a warning if `danube up` needs it, else a note."""
     part = PARTS[extra]
     return Finding(
         check="extras",
@@ -93,7 +93,7 @@ def part_finding(extra: str, absent: Sequence[str], *, install: str) -> Finding:
 
 
 def disk_finding(place: Path, *, free_bytes: int, total_bytes: int, guard_bytes: int) -> Finding:
-    """Room for the journal, with the disk guard as it will hold on this disk."""
+    """Judge the room for the journal, with the disk guard as it will be on this disk."""
     text = f"{_size(free_bytes)} free of {_size(total_bytes)} at {place}"
     remedy = f"du -xh -d1 {place} | sort -h shows what to remove; or choose another --data-dir"
     if free_bytes < guard_bytes:
@@ -118,7 +118,7 @@ def unwritable_finding(place: Path) -> Finding:
 
 
 def sync_finding(place: Path, *, p50_ms: float, p99_ms: float) -> Finding:
-    """How long a sync of the journal takes here."""
+    """Judge how long a sync of the journal takes here."""
     text = f"p50 {p50_ms} ms, p99 {p99_ms} ms at {place}"
     if p50_ms > SLOW_SYNC_MS:
         text = f"{text}: slow, and a lone publish waits for one sync"
@@ -128,7 +128,7 @@ def sync_finding(place: Path, *, p50_ms: float, p99_ms: float) -> Finding:
 
 
 def files_finding(limit: int | None, *, connections: int) -> Finding:
-    """Descriptors that a broker may have.
+    """Judge how many descriptors a broker may have.
 
     Args:
         limit: the hard limit, which a broker takes; None: none.
@@ -155,7 +155,7 @@ def clock_findings(
     data_dir: Path | None,
     contained: bool = False,
 ) -> Iterator[Finding]:
-    """The clock, which append times come from; deadlines do not.
+    """Judge the clock, by which append times go; deadlines do not.
 
     Args:
         newest_file_s: when the data directory was last written to, by its files.
@@ -193,7 +193,7 @@ def clock_findings(
 
 
 def store_finding(error: ClusterError) -> Finding:
-    """Word what an object store refuses; without the key that was tried, so that everybody says the same."""
+    """Word what an object store refuses; without the key that was tried, so that the words are always the same."""
     details = error.details
     known = "store" in details and "cause" in details
     return Finding(
@@ -207,7 +207,7 @@ def store_finding(error: ClusterError) -> Finding:
 
 
 def store_clock_finding(url: str, *, ahead_s: float) -> Finding | None:
-    """The clock beside the object store's, which stamps what is put there; None while they agree."""
+    """Compare the clock with the object store's, which dates objects; None if they agree."""
     if abs(ahead_s) <= CLOCK_TOLERANCE_S:
         return None
     way = "ahead of" if ahead_s > 0 else "behind"

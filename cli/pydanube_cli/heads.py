@@ -1,4 +1,4 @@
-"""Where a topic ends now: the next offset of each partition, asked of the broker's client port.
+"""The present end of a topic: the next offset of each partition, asked at the broker's client port.
 
 `consume SUBSCRIPTION --exit` needs it, and a consumer's own messages do not tell. A plain reader that starts at
 `latest` is opened and left: its first answer has the head, and it leaves nothing behind.
@@ -27,7 +27,7 @@ class Heads:
 
 
 async def topic_heads(url: str, topic: str, *, timeout_s: float) -> Heads:
-    """The heads of all partitions of `topic`.
+    """Return the next offset of each partition of `topic`.
 
     Raises:
         TopicNotFound: there is none.

@@ -112,7 +112,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def version() -> str:
-    """The version of the installed distribution."""
+    """Return the version of the installed distribution."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 
@@ -171,7 +171,7 @@ def _group(word: str, words: list[str], leading: list[str]) -> int:
 
 
 def leaf_of(leaf: _Leaf) -> Command:
-    """The command behind a word of the tables."""
+    """Return the command for a word of the tables."""
     from importlib import import_module
 
     command: Command = getattr(import_module(f"pydanube_cli.{leaf[0]}"), leaf[1])
@@ -179,7 +179,7 @@ def leaf_of(leaf: _Leaf) -> Command:
 
 
 def _split_leading(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Common flags before the first word, and the rest."""
+    """Return common flags before the first word, and the rest."""
     at = 0
     while at < len(argv) and (name := argv[at].partition("=")[0]) in _LEADING:
         at += 2 if _LEADING[name] and "=" not in argv[at] else 1

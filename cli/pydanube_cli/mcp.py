@@ -1,4 +1,4 @@
-"""`danube mcp`: the cluster as tools of an AI assistant, and the text that tells the assistant's program so."""
+"""`danube mcp`: the cluster as tools of an AI assistant, and the configuration for the assistant's program."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def mcp(*, common: Common, options: McpOptions) -> None:
         run_stdio(connections, **served)
         return
     settings.check_startable()
+    from pydanube_broker.rpc.connection_limits import patient_http, places
     from pydanube_broker.rpc.listening import listen
-    from pydanube_broker.rpc.patience import patient_http, places
 
     listener = listen(options.host, options.http_port, flag="http-port")
     run_http(listener, connections, protocol=patient_http(places().other), **served)

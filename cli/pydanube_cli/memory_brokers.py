@@ -1,4 +1,4 @@
-"""Brokers in memory for somebody's tests: one process for all of them, made and ended by lines of JSON on stdin.
+"""Brokers in memory for tests: one process for all of them, controlled by lines of JSON on stdin.
 
     {"start": {"topics.auto_create": false}}   ->   {"broker": 1, "grpc": "http://…", "admin": "http://…"}
     {"stop": 1}                                     no answer
@@ -61,7 +61,7 @@ async def _serve() -> None:
 async def _live(
     settings: Mapping[str, Any], stop: anyio.Event, *, task_status: anyio.abc.TaskStatus[dict[str, str]]
 ) -> None:
-    """Run one broker until `stop` is set; tells its addresses once it is ready.
+    """Run one broker until `stop` is set; report its addresses once it is ready.
 
     Raises:
         MissingExtra, UnsupportedPlatform, InvalidArgument: it cannot be started here, or not so.

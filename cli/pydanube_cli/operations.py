@@ -107,7 +107,7 @@ FILES: Final[dict[str, str]] = {"objects.export": "to"}
 
 
 def groups() -> dict[str, list[str]]:
-    """Group → verbs that can be called now, in the spelling of the command line."""
+    """Return group → its verbs, in the spelling of the command line."""
     found: dict[str, list[str]] = {}
     for operation in OPERATIONS.values():
         group, verb = operation.words
@@ -116,7 +116,7 @@ def groups() -> dict[str, list[str]]:
 
 
 def run(group: str, words: Sequence[str], leading: Sequence[str]) -> int:
-    """Run the words behind a group: print its help, or carry out the operation that they name."""
+    """Run the words after a group: print its help, or carry out the operation that they name."""
     here = {op.words[1]: op for op in OPERATIONS.values() if op.words[0] == group}
     if not words or words[0] in ("--help", "-h", "help"):
         print_group(group, "", {verb: operation.summary for verb, operation in here.items()})
@@ -129,7 +129,7 @@ def run(group: str, words: Sequence[str], leading: Sequence[str]) -> int:
 
 
 def command_of(operation: Operation, *, positional: str | None = None, call: Caller | None = None) -> Command:
-    """The command of an operation.
+    """Return the command of an operation.
 
     Args:
         positional: an argument which the calling word takes by position although the operation makes it a flag.
@@ -224,7 +224,7 @@ def _text_option(name: str, flag: str, text: str) -> inspect.Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ways:
-    """How a call is made and shown: the flags beside an operation's own arguments."""
+    """How a call is made and shown: the flags beside an operation's arguments."""
 
     dry_run: bool = False
     yes: bool = False
@@ -339,7 +339,7 @@ def _watched(
     arguments: Mapping[str, Any],
     common: Common,
 ) -> dict[str, Any] | None:
-    """Do long work with its progress shown; interrupted, say how far a replay has come."""
+    """Run long work with its progress shown; when interrupted, say how far a replay got."""
     status = partial(call, common.admin_url, "brokers.status", face="cli", principal=common.principal)
     account = _replay_account(call, common, arguments["to"]) if operation.name == "topics.replay" else None
     try:
@@ -378,7 +378,7 @@ def _say_how_far(copied_until: Mapping[str, int], *, as_json: bool) -> None:
 
 
 def _long_text(name: str, given: str | None, file: str | None) -> str:
-    """A text as it was given, or out of a file."""
+    """Return a text as given, or from a file."""
     flag = f"--{name.replace('_', '-')}"
     if (given is None) == (file is None):
         raise InvalidArgument(
@@ -402,7 +402,7 @@ def _long_text(name: str, given: str | None, file: str | None) -> str:
 
 
 def _counts(texts: Sequence[str], *, flag: str) -> dict[str, int | None]:
-    """`name=count`, several apart by commas or in several flags, or a JSON object; `none` takes a value away."""
+    """Parse `name=count`, several separated by commas or in several flags, or a JSON object; `none` removes a value."""
     found: dict[str, Any] = {}
     for text in texts:
         if text.lstrip().startswith("{"):
@@ -433,7 +433,7 @@ def _asked(
     yes: bool,
     common: Common,
 ) -> dict[str, Any] | None:
-    """The result; of what destroys only after consent to the plan that was shown. None: there was none."""
+    """Return the result; of a destructive call only after consent to its plan. None: there was no consent."""
     try:
         return ask(arguments)
     except PlanRequired as error:
@@ -458,7 +458,7 @@ def _asked(
 
 
 def _on_a_terminal() -> bool:
-    """Whether somebody can be asked, and sees the question."""
+    """Return whether somebody can be asked, and sees the question."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

@@ -1,4 +1,4 @@
-"""Help of the root and of groups: lists of words with one line each, and near misses of words that are none."""
+"""Help of the root and of groups: words with one line each; and similar words for unknown ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def print_overview(
     summaries: Mapping[str, str],
     operations: Mapping[str, Sequence[str]],
 ) -> None:
-    """`danube --help`. `operations`: group → verbs."""
+    """Print the help of `danube`. `operations`: group → verbs."""
     print(_START)
     print("Commands:")
     for name, leaf in commands.items():
@@ -45,7 +45,7 @@ def print_overview(
 
 
 def print_group(word: str, summary: str, verbs: Mapping[str, str]) -> None:
-    """Print `danube GROUP --help`."""
+    """Print the help of a group of commands, as for `danube GROUP --help`: a summary, its verbs and an example."""
     print(f"Usage: danube {word} VERB [ARGUMENTS] [OPTIONS]\n")
     if summary:
         print(f"{summary[0].upper()}{summary[1:]}.\n")
@@ -67,7 +67,7 @@ def unknown_word(word: str, words: Sequence[str], *, group: str | None = None) -
 
 
 def with_help(error: InvalidArgument, command: str) -> InvalidArgument:
-    """Point a usage error at the help; there is no operation behind it."""
+    """Add a pointer to the help to a usage error, behind which there is no operation."""
     step: dict[str, object] = {
         "operation": None,
         "tool": None,

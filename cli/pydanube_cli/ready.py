@@ -1,4 +1,4 @@
-"""A broker's words when it is ready: a short text with what to type next, or one JSON line, and the ready file."""
+"""A broker's output when it is ready: a short text with what to type next, or one JSON line, and the ready file."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def ready_facts(broker: Broker) -> dict[str, Any]:
 
 
 def write_ready_file(path: Path, line: str) -> None:
-    """Write so that a reader sees nothing or all of it."""
+    """Write the ready file so that a reader sees nothing or all of it."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     beside.write_text(line + "\n")
     beside.replace(path)
 
 
 def program_name() -> str:
-    """How this very program is called from here: `./danube`, `danube` or its full path."""
+    """Return how this program is called from here: `./danube`, `danube` or its full path."""
     own = Path(sys.argv[0]).absolute()
     launcher = Path.cwd() / "danube"
     if launcher.is_file() and os.access(launcher, os.X_OK) and own.parent == Path.cwd() / ".venv" / "bin":
@@ -61,7 +61,7 @@ def program_name() -> str:
 
 
 def ready_text(info: Mapping[str, Any], *, program: str) -> str:
-    """For people: where it listens, how safe a message is, and lines to paste next."""
+    """Return a text for people: where it listens, its durability, and lines to paste next."""
     where = info.get("data_dir")
     place = f"data in {where}" if where else "data in memory only: it is gone when this ends"
     lines = [f"danube {info.get('version')} is ready; {place}"]
@@ -92,7 +92,7 @@ def ready_text(info: Mapping[str, Any], *, program: str) -> str:
 
 
 def _client_flags(info: Mapping[str, Any]) -> str:
-    """Flags that lead a client here, empty on the default ports."""
+    """Return the flags that lead a client here; empty on the default ports."""
     flags = ""
     for name, flag in (("grpc", "--broker"), ("admin", "--admin")):
         url = info.get(name)

@@ -1,4 +1,4 @@
-"""Results as people read them: tables for lists, aligned pairs for one thing, figures with units.
+"""Results for people: tables for lists, aligned pairs for single objects, figures with units.
 
 JSON is for scripts and is the result untouched; everything here is for eyes and free to change. Text that came from
 elsewhere loses its control characters before it reaches a terminal.
@@ -23,12 +23,12 @@ MAX_COLUMNS = 9
 
 
 def print_json(value: Any) -> None:
-    """One JSON text on stdout: a line when piped, indented on a terminal."""
+    """Print JSON on stdout: one line when piped, indented on a terminal."""
     print(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None, default=str))
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console which never cuts text that goes into a pipe, and which leaves markup in names alone."""
+    """Return a console that never cuts piped text, and does not interpret markup in names."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -37,13 +37,13 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def prose(text: str) -> None:
-    """Narration: on stderr, and only where somebody reads it."""
+    """Print narration on stderr, if it is a terminal."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)
 
 
 def print_table(items: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
-    """A table of `items`; without `columns`, the first scalar fields."""
+    """Print a table of `items`; without `columns`, of the first scalar fields."""
     from pydanube_cli.table import Column, laid_out
 
     if columns is None:
@@ -77,7 +77,7 @@ def print_table(items: Sequence[Mapping[str, Any]], columns: Sequence[str] | Non
 
 
 def print_pairs(result: Mapping[str, Any]) -> None:
-    """One thing, a field a line; nested objects are indented, lists of objects become tables."""
+    """Print an object, one field a line; nested objects are indented, lists of objects become tables."""
     _pairs(result, indent="")
 
 
@@ -96,7 +96,7 @@ def _pairs(result: Mapping[str, Any], indent: str) -> None:
 
 
 def cell(name: str, value: Any, item: Mapping[str, Any] | None = None) -> str:
-    """One value as text: bytes and seconds with units by the ending of the field's name, unknown with its reason."""
+    """Return one value as text: bytes and seconds by the ending of the field's name, unknown with its reason."""
     if value is None:
         reason = (item or {}).get(f"{name}_reason")
         return f"- ({printable(str(reason))})" if reason else "-"
@@ -128,7 +128,7 @@ def human_bytes(count: int) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """`850 ms`, `12.3 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    """Return seconds as a person reads them: `850 ms`, `12.3 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:

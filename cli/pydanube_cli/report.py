@@ -114,7 +114,7 @@ def _run(report: str, common: Common, options: ReportOptions) -> dict[str, Any]:
 
 
 def _store(common: Common) -> dict[str, str | None]:
-    """Find the store of the objects: by what the broker says, else by its settings here."""
+    """Return the object store: as the broker says, else by the settings here."""
     from pydanube_admin.remote import call_sync
 
     try:
@@ -157,7 +157,7 @@ def _settings() -> Any:
 
 
 def _connection() -> dict[str, str | None]:
-    """How the store is reached, by the settings in the environment."""
+    """Return how to reach the store, by the settings in the environment."""
     try:
         tier = _settings().tier
     except ClusterError:
@@ -177,7 +177,7 @@ def _switch(value: bool | None) -> str | None:
 
 
 def _rules() -> dict[str, str | None]:
-    """Return what the settings in the environment call stuck, and for how long it must last."""
+    """Return the thresholds for `STUCK` from the settings in the environment."""
     try:
         diagnosis = _settings().diagnosis
     except ClusterError:

@@ -1,4 +1,4 @@
-"""`danube runbook NAME --topic T …`: a runbook carried out step by step, with what it found and what it would change."""
+"""`danube runbook NAME --topic T …`: carry out a runbook step by step, with its findings and changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ATTENTION: Final = "!"
 
 
 class _Runbooks:
-    """The word `runbook`: a list, or the command of one."""
+    """The word `runbook`: a list, or the command of one runbook."""
 
     def main(self, words: str, args: Sequence[str]) -> int:
         at = next((index for index, word in enumerate(args) if not word.startswith("-")), None)
@@ -52,14 +52,14 @@ def _list() -> None:
 
 
 class _Names(dict[str, str]):
-    """Parameters in a summary that nobody has given: their names in capitals."""
+    """Parameters in a summary without a value: shown by name, in capitals."""
 
     def __missing__(self, name: str) -> str:
         return name.upper()
 
 
 def command_of_runbook(book: Runbook) -> Command:
-    """The command of one runbook."""
+    """Return the command of one runbook."""
     names = _Names()
     example = "".join(
         f" --{each.name.replace('_', '-')} {each.default or (each.choices or (each.name,))[0]}"

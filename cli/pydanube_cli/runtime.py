@@ -1,4 +1,4 @@
-"""Running asyncio code from a command: uvloop where it is installed, SIGTERM treated as an interrupt."""
+"""Run asyncio code from a command: with uvloop if it is installed, SIGTERM treated as an interrupt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`danube security init|off|recover`: turn the locks of a broker on and off, and let its owner in again.
+"""`danube security init|off|recover`: turn a broker's authorization on and off, and let its owner in again.
 
 They work on a data directory whose broker is stopped, and what they write counts from its next start: `security.toml` in the
 data directory, which stands below every other source of settings, and records in its metadata.
@@ -97,7 +97,7 @@ def off(
         )
     if not yes:
         raise PlanRequired(
-            f"{written} would be deleted: from the next start whoever reaches the ports may read and destroy everything, "
+            f"{written} would be deleted: from the next start anybody who reaches the ports may read and destroy everything, "
             "and nothing is encrypted. Say --yes"
         )
     _check_stopped(data_dir)
@@ -126,7 +126,7 @@ Mend what was lost, then take it back: danube bindings delete {principal.name}; 
 
 
 async def _let_in(data_dir: Path, principal: Principal, name: str, operation: str) -> str:
-    """Bind the role admin to a principal, in the metadata of a stopped broker; returns a token of its.
+    """Bind the role admin to a principal, in a stopped broker's metadata; return a token of the principal.
 
     The audit is in the journal, which a stopped broker does not write: a note is left for its next start.
 

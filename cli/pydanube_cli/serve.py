@@ -1,4 +1,4 @@
-"""`danube up` and `danube broker`: flags to settings, then the process that serves."""
+"""`danube up` and `danube broker`: from flags to settings to the process that serves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOADED_OBJECTS: Final = 1_000_000  # a start makes some 300 000
 def settings_from_flags(
     config: Path | None, flags: dict[str, Any], *, port_offset: int, env: dict[str, str]
 ) -> Settings:
-    """Settings of a broker to be started.
+    """Return the settings of a broker to be started.
 
     Raises:
         InvalidArgument: any mistake in file, environment or flags.

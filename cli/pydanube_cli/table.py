@@ -1,4 +1,4 @@
-"""A table that stays readable: on a terminal it takes the width there is, in a pipe the width it needs.
+"""Tables: on a terminal as wide as that, in a pipe as wide as needed.
 
 Where the width does not suffice, headers wrap first, then columns without any value go, then texts fold; figures are
 never cut. Only then are the last columns left out, and said so.
@@ -19,7 +19,7 @@ NAME = 40  # the first column says what the row is about: up to this width it st
 
 @dataclass(slots=True)
 class Column:
-    """One column; `width` is found by `laid_out`."""
+    """A column; `laid_out` sets `width`."""
 
     name: str
     cells: Sequence[str]
@@ -33,7 +33,7 @@ class Column:
 
 
 def laid_out(columns: Sequence[Column], width: int | None) -> tuple[list[str], list[str], list[str]]:
-    """(lines of the head, lines of the body, names of columns that found no room)."""
+    """Return (lines of the head, lines of the body, names of columns without room)."""
     for column in columns:
         column.head = [column.name]
         column.width = max(column.natural(), len(column.name))
@@ -64,7 +64,7 @@ def _total(columns: Sequence[Column]) -> int:
 
 
 def _wrapped(name: str, natural: int) -> list[str]:
-    """`dispatch_strategy` over values of 8: `dispatch_`, `strategy`."""
+    """Wrap a column's title: `dispatch_strategy` over values of 8 becomes `dispatch_`, `strategy`."""
     words = name.split("_")
     words = [f"{word}_" for word in words[:-1]] + words[-1:]
     room = max(natural, *(len(word) for word in words))
@@ -77,7 +77,7 @@ def _wrapped(name: str, natural: int) -> list[str]:
 
 
 def _fold(columns: Sequence[Column], width: int) -> None:
-    """Take from the widest text until all fit, or none can give."""
+    """Narrow the widest text until all fit, or none can be narrowed."""
     while (over := _total(columns) - width) > 0:
         texts = [
             column

@@ -136,7 +136,7 @@ def _state_file() -> Path:
 
 
 def _clusters(common: Common) -> list[Cluster]:
-    """The cluster that is meant first, then those of clusters.toml."""
+    """Return the chosen cluster first, then those of clusters.toml."""
     from pydanube_tui.cluster import Cluster
 
     named = [
@@ -158,11 +158,11 @@ def _clusters(common: Common) -> list[Cluster]:
 
 
 def _serve(common: Common, options: TuiOptions) -> None:
-    """A server whose sessions each run this command."""
+    """Serve the console in a browser: each session runs this command."""
     host, port = options.host, options.port
     if host not in ("127.0.0.1", "localhost", "::1") and not options.insecure_bind:
         raise InsecureBind(
-            f"--host {host}: whoever reads the link on its way could use the console; forward the port instead: "
+            f"--host {host}: anybody who reads the link in transit could use the console; forward the port instead: "
             f"ssh -L {port or 8766}:127.0.0.1:{port or 8766} THIS-HOST. Where something else keeps strangers away, as a "
             "port that a container publishes on 127.0.0.1, say --insecure-bind",
             field="host",

@@ -1,4 +1,4 @@
-"""Where a broker answers if nobody says otherwise, and where operations are called."""
+"""Default addresses of a broker, for clients and for operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEFAULT_ADMIN_URL: Final = "http://127.0.0.1:50051"
 
 
 def admin_address(admin: str | None, broker: str | None, environment: Mapping[str, str]) -> str:
-    """Return the address of an admin port if one is named, else of a clients' port, which takes operations too.
+    """Return the address for operations: an admin port if one is named, else the clients' port, which takes them, too.
 
     What was given goes before what the environment says, and that before this machine's admin port.
     """

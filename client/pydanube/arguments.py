@@ -1,4 +1,4 @@
-"""Arguments of callers, checked before anything is asked of the broker: what cannot be is refused by name and value."""
+"""Check arguments of callers before the broker is asked; an error names field and value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST: Final = (1 << 53) - 1  # what JSON and every language of the wire can coun
 
 
 def check_choice(field: str, value: object, choices: Any) -> None:
-    """One of the words of a `Literal`."""
+    """Check that a value is one of the words of a `Literal`."""
     words = get_args(choices)
     if not isinstance(value, str) or value not in words:
         listed = f"{', '.join(words[:-1])} or {words[-1]}"
@@ -21,7 +21,7 @@ def check_choice(field: str, value: object, choices: Any) -> None:
 
 
 def check_flag(field: str, value: object) -> None:
-    """True or False, and nothing that merely counts as such."""
+    """Check that a value is True or False, and not just equal to it."""
     if not isinstance(value, bool):
         raise InvalidArgument(
             f"{field} is True or False, got {shown(value)!r}", field=field, value=shown(value)
@@ -57,7 +57,7 @@ def check_text(field: str, value: object) -> None:
 
 
 def check_texts(field: str, value: object, most: int) -> None:
-    """A list of so many texts at most; one text alone is none."""
+    """Check a list of texts, at most so many; a single text is refused."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise InvalidArgument(
             f"{field} is a list of texts, got {shown(value)!r}", field=field, value=shown(value)
@@ -76,7 +76,7 @@ def with_timing(
     ttl_ms: int | None,
     dispatch_strategy: str | None = None,
 ) -> dict[str, str]:
-    """The attributes of a message with its delay and its time to live."""
+    """Return the attributes of a message, with its delay and its time to live."""
     timed = dict(attributes or {})
     for field, name, value in (("delay_ms", DELAY_MS, delay_ms), ("ttl_ms", TTL_MS, ttl_ms)):
         if value is not None:
@@ -97,7 +97,7 @@ def _out_of_bounds(field: str, value: object, kind: str, low: float, high: float
 
 
 def shown(value: object) -> object:
-    """The value as an error may carry it."""
+    """Return the value in a form that an error can carry."""
     if isinstance(value, bool | float) or (isinstance(value, int) and abs(value) <= MOST):
         return value
     if isinstance(value, int):

@@ -76,7 +76,7 @@ def connect(
     retry: Retry | None = None,
     tracing: bool = False,
 ) -> Client:
-    """A client of the cluster at `url`; use it as `async with connect() as client`.
+    """Return a client of the cluster at `url`; use it as `async with connect() as client`.
 
     Nothing is sent before the first producer, consumer or reader is opened.
 
@@ -175,7 +175,7 @@ class Client:
     def producer(
         self, topic: str, options: ProducerOptions | None = None, **changes: Unpack[ProducerArguments]
     ) -> Producer:
-        """A producer; `async with` opens it and creates the topic where the cluster allows that.
+        """Return a producer; `async with` opens it, and creates the topic if the cluster permits that.
 
         Args:
             topic: `/ns/topic`, `ns/topic` or `topic` (in `default`).
@@ -211,7 +211,7 @@ class Client:
         pattern: str | None = None,
         **changes: Unpack[ConsumerArguments],
     ) -> Consumer:
-        """A consumer of a subscription, over all partitions; `async with` opens it and makes the subscription.
+        """Return a consumer of a subscription, over all partitions; `async with` opens it and creates the subscription.
 
         Of several topics it has a subscription of that name on each. Each keeps its own order. Topics of a pattern that
         are made later join by themselves, from their first message; those that are deleted leave, and come back if
@@ -264,7 +264,7 @@ class Client:
     def reader(
         self, topic: str, options: ReaderOptions | None = None, **changes: Unpack[ReaderArguments]
     ) -> Reader:
-        """A plain reader over all partitions: no subscription, nothing left behind.
+        """Return a plain reader over all partitions: without a subscription, it leaves no trace.
 
         Args:
             topic: as for `producer`.
@@ -286,7 +286,7 @@ class Client:
     async def request(
         self, service: str, payload: bytes, *, key: str | None = None, timeout_s: float = 2.0
     ) -> Message:
-        """Send a request to a service's topic and wait for the reply of one of those who consume it.
+        """Send a request to a service's topic, and return the reply of one of its consumers.
 
         They answer by returning bytes from a handler (`run`), or by `message.reply`. Those of one subscription share the
         requests. What the handler raises is no reply: the request comes again there as any message does.
@@ -306,7 +306,7 @@ class Client:
         stop: asyncio.Event | None = None,
         **changes: Unpack[HandlerArguments],
     ) -> None:
-        """Handle the messages of a subscription by a function, until SIGTERM or SIGINT comes or `stop` is set.
+        """Handle the messages of a subscription with a function, until SIGTERM, SIGINT or `stop`.
 
         What the function returns from is acknowledged; what it raises comes again after a back-off, and is a dead letter
         after `retries`. What was taken when it is asked to stop is answered; a second signal ends the process as usual.
@@ -326,7 +326,7 @@ class Client:
     def handler(
         self, topics: str | Sequence[str] | None, subscription: str, **changes: Unpack[HandlerArguments]
     ) -> Callable[[HandlerT], HandlerT]:
-        """Keep the function that stands under it for `serve`; the arguments are those of `run`."""
+        """Register the decorated function for `serve`; the arguments are those of `run`."""
         options, _ = handler_options(changes)
 
         def keep(handler: HandlerT) -> HandlerT:
@@ -337,7 +337,7 @@ class Client:
         return keep
 
     async def serve(self, *, stop: asyncio.Event | None = None) -> None:
-        """`run` all functions under `@client.handler(…)`, side by side; one that fails ends the others too.
+        """Run all functions registered with `@client.handler(…)` side by side; if one fails, the others end, too.
 
         Raises:
             Misuse: there is none.
@@ -348,7 +348,7 @@ class Client:
         await run_all([self._loop(each) for each in self._handlers], stop)
 
     def health(self) -> Health:
-        """Whether it can do its work now: nothing waits for a broker, and no handler loop has failed or hangs."""
+        """Return whether the client works: nothing waits for a broker, and no handler loop has failed or hangs."""
         reasons = [
             *self._outage.waiting(),
             *(f"the handler of {loop.labels[1]} failed: {why}" for loop, why in self._loops.items() if why),
@@ -358,11 +358,11 @@ class Client:
 
     @property
     def admin(self) -> Admin:
-        """The operations of the cluster, as `pydanube.admin.connect_admin` gives them, over this client's connection."""
+        """The cluster's operations, as from `pydanube.admin.connect_admin`, over this client's connection."""
         return admin_of(self._url, self._connections, self._principal)
 
     def events(self) -> AsyncIterator[ClientEvent]:
-        """Yield events of the connections, from the call on; ends when the client closes."""
+        """Yield events of the connections from now on; ends when the client closes."""
         return self._events.listen()
 
     @property

@@ -25,13 +25,13 @@ Statistics = ProducerStatistics | ConsumerStatistics | HandlerStatistics
 
 
 class ClosedCounts:
-    """Counters of what is closed, added up."""
+    """The summed counters of closed producers and consumers."""
 
     def __init__(self) -> None:
         self._counts: dict[Labels, Counter[str]] = {}
 
     def add(self, labels: Labels, statistics: Statistics) -> None:
-        """A producer or consumer has closed with these."""
+        """Add the counters of a producer or consumer that has closed."""
         if labels not in self._counts and len(self._counts) >= MOST_SERIES:
             labels = (labels[0], "", "")
         self._counts.setdefault(labels, Counter()).update(_counters(statistics))
@@ -51,7 +51,7 @@ def _numbers(statistics: Statistics) -> dict[str, int]:
 def exposition(
     client: ClientStatistics, open_ones: Iterable[tuple[Labels, Statistics]], closed: ClosedCounts
 ) -> str:
-    """The text format of Prometheus, version 0.0.4."""
+    """Return counters in the text format of Prometheus, version 0.0.4."""
     sums: dict[Labels, Counter[str]] = {}
     for labels, statistics in open_ones:
         sums.setdefault(labels, Counter()).update(_numbers(statistics))

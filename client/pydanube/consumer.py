@@ -1,4 +1,4 @@
-"""Consumers, which acknowledge in the name of a subscription, and readers, which leave nothing behind."""
+"""Consumers, which acknowledge for a subscription, and readers, which leave no trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Consumer(Receiver):
-    """A consumer of a subscription. Leaving the block waits until the acks given are durable, 5 s at most.
+    """A consumer of a subscription. Leaving the block waits until acknowledgements are durable, 5 s at most.
 
     At least once: a message that was not acknowledged, or whose ack was lost with a connection, comes again, with a
     higher `delivery_count` where the broker knows of the first delivery.
@@ -58,7 +58,7 @@ class Consumer(Receiver):
         await self.hold_policy(topics)
 
     async def hold_policy(self, topics: Iterable[str]) -> None:
-        """Give the subscription on these topics the failure policy that was asked for, if one was."""
+        """Set the subscription's failure policy on these topics, if one was asked for."""
         if self._policy is not None:
             await self._policy.hold(topics)
 
@@ -73,7 +73,7 @@ class Consumer(Receiver):
         return any(lane.active for lane in self._lanes)
 
     def drain(self) -> None:
-        """Hand out nothing more: iterations end. What was handed out may still be answered; what was not comes again."""
+        """Stop handing out messages: iterations end. Messages handed out may still be answered; the others are delivered again."""
         self.pause()
         self._drained = True
         self._wake(everyone=True)
@@ -98,4 +98,4 @@ class Consumer(Receiver):
 
 
 class Reader(Receiver):
-    """A plain reader: no subscription, no acks, nothing left behind. Ends at its `stop`, if it has one."""
+    """A plain reader: no subscription, no acknowledgements, no trace. Ends at its `stop`, if it has one."""

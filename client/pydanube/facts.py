@@ -1,4 +1,4 @@
-"""Facts that the SDK tells its user: receipts, summaries, events, statistics."""
+"""Values that the SDK returns to its user: receipts, summaries, events, statistics."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def from_ms(time_ms: int) -> datetime:
-    """Milliseconds since 1970 as an aware UTC datetime, without a float in between."""
+    """Return milliseconds since 1970 as an aware UTC datetime, without rounding through a float."""
     return _EPOCH + timedelta(milliseconds=time_ms)
 
 
 class Receipt(NamedTuple):
-    """Where one message is, and how safe it is there.
+    """Where one message is stored, and how durably.
 
     A named tuple and not a dataclass, because one is made per awaited send: 0.3 µs instead of 1.2.
 
@@ -55,7 +55,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendSummary:
-    """The messages that `send_many` stored: how many, where, and how safe. `ranges` ascend per partition."""
+    """The messages that `send_many` stored: how many, where, and how durably. `ranges` ascend for each partition."""
 
     count: int
     ranges: tuple[OffsetRange, ...]
@@ -88,7 +88,7 @@ class ClientEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientStatistics:
-    """Statistics of a client: what it has open, and how often it had to connect again."""
+    """Counts of open connections, producers and consumers, and of reconnects."""
 
     url: str
     connections: int
@@ -99,7 +99,7 @@ class ClientStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerStatistics:
-    """Counters since the producer was opened; `waiting_*` is handed over and not yet answered.
+    """Counters since the producer was opened; `waiting_*`: handed over and not yet answered.
 
     `throttled_ms` is how long the broker has held this producer back for a quota, `throttled_by` the last such quota.
     """
@@ -145,7 +145,7 @@ class ConsumerStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerStatistics:
-    """Counters of a handler loop: what the function returned from, what it raised, and what was given up for good here.
+    """Counters of a handler loop: messages handled, failed, and given up for good.
 
     `running_workers` is 0 before the loop runs and after it has ended.
     """
@@ -158,7 +158,7 @@ class HandlerStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Whether a client can do its work: what waits for a broker, and which handler loops do not run."""
+    """Whether a client works: what waits for a broker, and which handler loops do not run."""
 
     ok: bool
     reasons: tuple[str, ...] = ()

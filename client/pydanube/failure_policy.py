@@ -1,4 +1,4 @@
-"""What becomes of failed messages: a policy of the subscription, which a consumer may ask for when it opens it."""
+"""The handling of failed messages: a policy of the subscription, which a consumer may set when it opens it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Poison = Literal["block", "drop", "dead_letter"]
 
 
 class FailurePolicy(TypedDict, total=False):
-    """As `client.admin.subscriptions.set_failure_policy` takes it; what is not given stays as it is."""
+    """A failure policy as `client.admin.subscriptions.set_failure_policy` takes it; a field not given stays as it is."""
 
     max_redelivery_count: int
     ack_timeout_ms: int
@@ -30,7 +30,7 @@ class FailurePolicy(TypedDict, total=False):
 
 
 def check_failure_policy(policy: Mapping[str, Any]) -> None:
-    """Raises `InvalidArgument`, before anything is asked of the broker."""
+    """Check a policy before the broker is asked. Raises `InvalidArgument`."""
     names = FailurePolicy.__annotations__
     for name, value in policy.items():
         field = f"failure_policy.{name}"
@@ -54,7 +54,7 @@ def check_failure_policy(policy: Mapping[str, Any]) -> None:
 
 
 class PolicyKeeper:
-    """Sees to it that a subscription has the policy that its consumer asks for, on every topic of the consumer."""
+    """Makes sure that a subscription has the policy that its consumer asks for, on every topic."""
 
     def __init__(self, admin: Callable[[], Admin], subscription: str, wanted: FailurePolicy) -> None:
         self._admin = admin
@@ -63,7 +63,7 @@ class PolicyKeeper:
         self._held: set[str] = set()
 
     async def hold(self, topics: Iterable[str]) -> None:
-        """Set the policy where it is another; nothing is asked for a topic where that was done.
+        """Set the policy if it differs; a topic is asked only once.
 
         Raises:
             ClusterError: of `subscriptions.set_failure_policy`.

@@ -1,4 +1,4 @@
-"""The handler loop: messages of a subscription go to a function, and what becomes of it becomes their answer.
+"""The handler loop: calls a function with each message of a subscription, and answers the message by its outcome.
 
 What the function returns from is acknowledged, and bytes that it returns are the reply to a request. What it raises is given back with the reason: the subscription's failure
 policy, set when the loop begins, lets it come again after a back-off, and makes a dead letter of what failed too often.
@@ -109,7 +109,7 @@ class HandlerOptions:
             check_flag("dead_letter", self.dead_letter)
 
     def check_handler(self, handler: object) -> None:
-        """Raises `InvalidArgument` for what cannot be called with a message, or with a value and the message of it."""
+        """Check that a function can be called with a message, or a value and its message. Raises `InvalidArgument`."""
         wanted = ("message",) if self.schema is None else ("value", "message")
         if callable(handler):
             try:
@@ -126,7 +126,7 @@ class HandlerOptions:
         )  # fmt: skip
 
     def policy(self) -> FailurePolicy:
-        """The subscription's failure policy."""
+        """Return the failure policy that these options ask of the subscription."""
         first, most = (round(seconds * 1000) for seconds in self.backoff_s)
         policy: FailurePolicy = {
             "max_redelivery_count": self.retries,
@@ -141,7 +141,7 @@ class HandlerOptions:
         return policy
 
     def consumer(self, *, create: bool) -> ConsumerOptions:
-        """How its consumer takes part, where nothing else is said; `create`: its topics are known by name."""
+        """Return the options of its consumer, unless given otherwise. `create`: its topics are known by name."""
         if self.ordered_by_key:
             return ConsumerOptions(type="key-shared", create=create, max_extend_s=_KEPT_S)
         return ConsumerOptions(type="shared", create=create)
@@ -182,7 +182,7 @@ class HandlerLoop:
 
     @property
     def labels(self) -> tuple[str, str, str]:
-        """By which its counters are known."""
+        """The labels of its counters."""
         return "handler", self._consumer.topic, self._consumer.subscription
 
     def statistics(self) -> HandlerStatistics:
@@ -195,7 +195,7 @@ class HandlerLoop:
         )
 
     def hung(self) -> str | None:
-        """Say so where every worker has been at its message for longer than it may keep it: nothing more is handled.
+        """Return why nothing is handled any more, if every worker has held its message for longer than it may; else None.
 
         Seen by looking twice: a clock for each message would cost a tenth of what a message costs.
         """
@@ -215,7 +215,7 @@ class HandlerLoop:
         )
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Handle messages until `stop` is set, and what was taken then is answered.
+        """Handle messages until `stop` is set and every message taken is answered.
 
         Raises:
             ClusterError: what ended the consumer for good, after what was taken has been answered where that was possible.
@@ -277,11 +277,11 @@ class HandlerLoop:
                 self._handled += 1
 
     def count_begun(self) -> None:
-        """One more is with a worker."""
+        """Count a message that a worker begins."""
         self._begun += 1
 
     def count_failed(self, message: Message, error: BaseException) -> None:
-        """One more has failed, which is told; in the `except` of its error, raised again where this worker is ended."""
+        """Count a failed message, and log it; to be called in the `except` of its error, which is raised again if it ends the worker."""
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise
@@ -316,7 +316,7 @@ class HandlerLoop:
         await message.terminate(reason_of(error))
 
     def count_handled(self) -> None:
-        """One more message has been handled."""
+        """Count a message that was handled."""
         self._handled += 1
 
     @property
@@ -324,7 +324,7 @@ class HandlerLoop:
         return self._options
 
     def _called(self, threads: HandlerThreads) -> Callable[[Message], Awaitable[Any]]:
-        """The function as a worker calls it: awaited, in a thread if it does not await, with the value if one is wanted."""
+        """Return the function as a worker calls it: awaited, or in a thread; with the decoded value if it takes one."""
         handler, into = self._handler, self._options.schema
         if not iscoroutinefunction(handler) and not iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
             handler = partial(_in_thread, threads, handler)
@@ -342,11 +342,11 @@ class HandlerLoop:
 
 
 class _Unfit(Exception):
-    """The payload is none of what the function takes: no retry makes it one."""
+    """The payload does not fit the function's type, so that no retry helps."""
 
 
 class _ByKey:
-    """Work where the messages of a key go one after another.
+    """Runs work so that messages of one key follow each other.
 
     A key with messages is in exactly one place: ready for a worker, with a worker, or waiting for the retry of its first
     message. At most `_HELD_A_WORKER` messages a worker are here; then nothing more is taken.
@@ -365,11 +365,11 @@ class _ByKey:
         self._taking = True
 
     def tasks(self) -> list[Any]:
-        """The work, to be run side by side."""
+        """Return the coroutines to run side by side."""
         return [self._take(), *(self._work() for _ in range(self._loop.options.workers))]
 
     def stop(self) -> None:
-        """Begin nothing more; what waits here comes again elsewhere."""
+        """Begin nothing more; messages that wait here are delivered again to others."""
         self._taking = False
         self._room.release()
         for _ in range(self._loop.options.workers):
@@ -402,7 +402,7 @@ class _ByKey:
                     del self._waiting[place]
 
     async def _try(self, place: object, message: Message) -> bool:
-        """Handle a message; False: it is tried again later."""
+        """Handle a message; return False if it is to be tried again later."""
         if not message._from.current:  # the broker sends it again
             return True
         self._loop.count_begun()
@@ -430,7 +430,7 @@ class _ByKey:
 
 
 def reason_of(error: BaseException) -> str:
-    """An exception in one line, as nacks and dead letters carry it."""
+    """Return an exception as one line, for nacks and dead letters."""
     return f"{type(error).__name__}: {error}"[:_REASON_CHARS].encode("utf-8", "replace").decode()
 
 
@@ -445,7 +445,7 @@ async def _set(stop: asyncio.Event) -> None:
 
 @contextmanager
 def stopped_by_signals(stop: asyncio.Event | None) -> Iterator[asyncio.Event]:
-    """The event that ends a loop: the one given, or one that SIGTERM and SIGINT set, the first time they come.
+    """Return the event that ends a loop: the given one, or one that the first SIGTERM or SIGINT sets.
 
     With an event of the caller's own, and outside the main thread, signals are left alone: they are somebody else's.
     """
@@ -459,7 +459,7 @@ def stopped_by_signals(stop: asyncio.Event | None) -> Iterator[asyncio.Event]:
 
 @contextmanager
 def first_signal(told: Callable[[], object]) -> Iterator[None]:
-    """Call it when SIGTERM or SIGINT comes; a second one does what it would have done. In the main thread only."""
+    """Call a function at the first SIGTERM or SIGINT; a second one has its usual effect. In the main thread only."""
     before: dict[int, Any] = {}
 
     def restore() -> None:
@@ -479,7 +479,7 @@ def first_signal(told: Callable[[], object]) -> Iterator[None]:
 
 
 async def run_all(loops: Sequence[HandlerLoop], stop: asyncio.Event | None) -> None:
-    """Run them side by side until they are asked to stop, or one fails: then the others are asked, and its error is raised."""
+    """Run loops side by side until they are asked to stop, or one fails: then the others are stopped, and its error is raised."""
     tasks = TaskOwner()
     with stopped_by_signals(stop) as heard:
         try:

@@ -1,4 +1,4 @@
-"""Threads for the functions of a handler loop that do not await.
+"""Threads for handler functions that are not coroutines.
 
 Daemons, unlike those of `concurrent.futures`, which a process waits for when it ends: a function that never returns must
 not keep a worker that was asked to stop from ending. As many as calls at a time; none before the first.
@@ -18,7 +18,7 @@ _Call = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Context, Callabl
 
 
 class HandlerThreads:
-    """Of one handler loop; used from its event loop."""
+    """The threads of one handler loop; used from its event loop."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -26,7 +26,7 @@ class HandlerThreads:
         self._count = self._busy = 0
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        """Call it in a thread, with the context variables of now; its result, or what it raises.
+        """Call a function in a thread, with the present context variables; return its result, or raise its error.
 
         Whoever is cancelled waits no longer, but the function runs on.
         """
@@ -40,7 +40,7 @@ class HandlerThreads:
         return await done
 
     def close(self) -> None:
-        """End the threads that have nothing to do, and the others when they have done it."""
+        """End idle threads at once, and the others when they are done."""
         for _ in range(self._count):
             self._calls.put(None)
 

@@ -1,4 +1,4 @@
-"""Messages as the application sees them: light windows onto a delivered batch.
+"""Messages for the application: light views of a delivered batch.
 
 A delivery is decoded once; a `Message` holds its payload, its offset and the delivery it came with, and reads
 everything else from there when it is asked.
@@ -35,7 +35,7 @@ INBOX: Final = "/default/inbox-"  # how the names of topics that take replies be
 
 
 class Lane(Protocol):
-    """The stream that delivered a message, as the message sees it: where answers go."""
+    """The stream that delivered a message, which takes its answers."""
 
     topic: str
     partition: int | None
@@ -47,22 +47,22 @@ class Lane(Protocol):
     reply: Callable[[str, str, bytes], Coroutine[Any, Any, None]]
 
     def taken(self, delivered: Delivered, messages: int, *, more: bool = False) -> None:
-        """The application took this many messages; `more` deliveries wait for it."""
+        """The application took so many messages; `more`: how many deliveries wait for it."""
 
     def returned(self, delivered: Delivered, messages: int) -> None:
-        """Some messages of a delivery went back to the broker."""
+        """Some messages of a delivery were given back to the broker."""
 
     def drop(self, delivered: Delivered) -> None:
-        """Drop the rest of a delivery, which belongs to a session that is over."""
+        """Drop the rest of a delivery, whose session is over."""
 
     async def nack(self, acks: AckGatherer, ranges: Sequence[int], delay_ms: int | None, reason: str) -> None:
         """Give messages back to the subscription."""
 
     async def extend(self, acks: AckGatherer, ranges: Sequence[int], ms: int) -> None:
-        """Move the deadline of messages."""
+        """Move the ack deadline of messages."""
 
     async def terminate(self, acks: AckGatherer, ranges: Sequence[int], reason: str) -> None:
-        """Give them up for good."""
+        """Give messages up for good."""
 
 
 class DecodedBatch:
@@ -81,7 +81,7 @@ class DecodedBatch:
         return self.view.payloads()
 
     def payloads(self, low: int, high: int) -> list[bytes]:
-        """Payloads of messages [low, high). A small part of a large plain batch is cut out without the rest."""
+        """Return the payloads of messages [low, high). A small part of a large plain batch is cut out without the rest."""
         part = self.view.part
         if high - low == part.count:
             return self._payloads if part.count > 1 else self.view.payloads()
@@ -142,7 +142,7 @@ class DecodedBatch:
 
 
 class Delivered:
-    """The messages [low, high) of a batch, as one delivery brought them."""
+    """The messages [low, high) of a batch, from one delivery."""
 
     __slots__ = (
         "acks", "batch", "delivery_count", "epoch", "generation", "high", "lane", "low", "offsets", "size_bytes", "taken",
@@ -172,12 +172,12 @@ class Delivered:
         self.taken = 0  # messages whose credit was given back
 
     def keep(self, start: int, end: int) -> None:
-        """Keep the messages [start, end) of it only: the others were given back to the broker."""
+        """Keep only the messages [start, end): the others were given back to the broker."""
         self.low, self.high = self.low + start, self.low + end
         self.offsets = self.offsets[start:end]
 
     def part(self, start: int, end: int) -> Delivered:
-        """The messages [start, end) as a delivery of their own, charged with no bytes."""
+        """Return the messages [start, end) as a delivery of their own, without a charge of credit."""
         piece = copy(self)
         piece.keep(start, end)
         piece.taken = piece.size_bytes = 0
@@ -185,19 +185,19 @@ class Delivered:
 
     @property
     def current(self) -> bool:
-        """Whether the session that delivered it still lasts."""
+        """Whether its session is still the present one."""
         return self.generation == self.lane.generation
 
     def __len__(self) -> int:
         return self.high - self.low
 
     def index(self, offset: int) -> int:
-        """Row in the batch of the message with that offset."""
+        """Return the row of the message with that offset in the batch."""
         offsets = self.batch.offsets
         return offset - offsets.start if isinstance(offsets, range) else bisect_left(offsets, offset)
 
     def ranges(self, low: int = 0) -> Iterator[tuple[int, int]]:
-        """Runs of consecutive offsets from the `low`-th message on, as [first, end)."""
+        """Return runs of consecutive offsets from the `low`-th message on, as [first, end)."""
         offsets = self.offsets[low:]
         if isinstance(offsets, range):
             yield offsets.start, offsets.stop
@@ -212,7 +212,7 @@ class Delivered:
 
 
 class _Received:
-    """What a message and a batch share: where they came from, and what may be asked for them."""
+    """The base of a message and a batch: where they came from, and how to answer them."""
 
     __slots__ = ()
 
@@ -225,7 +225,7 @@ class _Received:
 
     @property
     def topic(self) -> str:
-        """The full name; of the partitioned topic where there are partitions."""
+        """The topic's full name; for a partition that of the partitioned topic."""
         return self._from.lane.topic
 
     @property
@@ -235,7 +235,7 @@ class _Received:
 
     @property
     def append_time(self) -> datetime:
-        """When the broker took it, by its clock, UTC; never falls within a partition."""
+        """When the broker stored it, by its clock, UTC; never decreases within a partition."""
         return from_ms(self._from.batch.view.append_time_ms)
 
     @property
@@ -245,7 +245,7 @@ class _Received:
 
     @keywords_named
     async def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
-        """Ask for redelivery, after `delay_ms`, or after the subscription's back-off."""
+        """Ask for redelivery, after `delay_ms` or the subscription's back-off."""
         if delay_ms is not None:
             check_whole("delay_ms", delay_ms, 0)
         check_text("reason", reason)
@@ -253,13 +253,13 @@ class _Received:
         await delivered.lane.nack(delivered.acks, self._flat_ranges(), delay_ms, reason)
 
     async def extend(self, ms: int) -> None:
-        """Put the ack deadline off to `ms` from now."""
+        """Move the ack deadline to `ms` from now."""
         check_whole("ms", ms, 0)
         delivered = self._from
         await delivered.lane.extend(delivered.acks, self._flat_ranges(), ms)
 
     async def terminate(self, reason: str = "") -> None:
-        """Give it up: no redelivery, whatever the policy; to the dead-letter topic where there is one."""
+        """Give the message up: no redelivery, whatever the policy; it goes to the dead-letter topic if there is one."""
         check_text("reason", reason)
         delivered = self._from
         await delivered.lane.terminate(delivered.acks, self._flat_ranges(), reason)
@@ -292,7 +292,7 @@ class Message(_Received):
         delay_ms: int | None = None,
         ttl_ms: int | None = None,
     ) -> Self:
-        """A message to give to `send_many`; the payload is bytes, or a value for a producer with a schema."""
+        """Make a message for `send_many`; the payload is bytes, or a value for a producer with a schema."""
         if delay_ms is not None or ttl_ms is not None:
             attributes = with_timing(attributes, delay_ms, ttl_ms)
         return cls(Unsent(key, attributes) if attributes else unsent_with(key), -1, payload)
@@ -317,7 +317,7 @@ class Message(_Received):
 
     @property
     def key(self) -> str | None:
-        """The routing key; None where none was given, which is not the empty text."""
+        """The routing key; None without one, which is not the empty text."""
         delivered = self._delivered
         if isinstance(delivered, Unsent):
             return delivered.key
@@ -327,7 +327,7 @@ class Message(_Received):
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        """Headers of the producer, text by text; empty where none were given."""
+        """The producer's attributes, text to text; empty without any."""
         delivered = self._delivered
         if isinstance(delivered, Unsent):
             return delivered.attributes
@@ -342,13 +342,13 @@ class Message(_Received):
 
     @property
     def publish_time(self) -> datetime:
-        """The producer's claim, UTC; of messages batched together, when the first was handed over."""
+        """The producer's time, UTC; in a batch, when its first message was handed over."""
         delivered = self._from
         return from_ms(delivered.batch.publish_times_ms[delivered.index(self.offset)])
 
     @property
     def schema(self) -> SchemaRef | None:
-        """Schema id and version it was written by; None without a schema."""
+        """Id and version of the schema that it was written with; None without a schema."""
         delivered = self._from
         return delivered.batch.schema(delivered.index(self.offset))
 
@@ -359,7 +359,7 @@ class Message(_Received):
     async def value(self, into: Callable[..., T]) -> T: ...
 
     async def value(self, into: Callable[..., Any] | None = None) -> Any:
-        """The payload as its schema has it: text, JSON value, Avro datum; see `client.schemas.decode`.
+        """Return the payload decoded by its schema: text, JSON value, Avro datum; see `client.schemas.decode`.
 
         The version is that of the message; each is asked of the registry once a client.
 
@@ -372,7 +372,7 @@ class Message(_Received):
         return await self._from.lane.decode(self, into)
 
     async def ack(self) -> None:
-        """Mark as done. Gathered and sent within milliseconds; `consumer.flush_acks()` waits until that is durable.
+        """Acknowledge. Gathered and sent within milliseconds; `consumer.flush_acks()` waits until that is durable.
 
         An ack of a delivery from before a reconnect or a seek has no effect: the broker delivers the message again.
 
@@ -388,7 +388,7 @@ class Message(_Received):
 
     @property
     def wants_reply(self) -> bool:
-        """Whether it is a request, of `client.request`, that waits for a reply.
+        """Whether it is a request (`client.request`) that waits for a reply.
 
         One that names a topic which is no inbox is none: whoever answers may write where the one who asks may not.
         """
@@ -396,13 +396,13 @@ class Message(_Received):
 
     @property
     def _asked(self) -> tuple[str, str] | None:
-        """Where the reply to it goes, and which request it is; None where it is none."""
+        """Return the inbox for the reply and the request's id; None if it is no request."""
         attributes = self.attributes
         inbox, request = attributes.get(REPLY_TO, ""), attributes.get(REQUEST)
         return (inbox, request) if request is not None and inbox.startswith(INBOX) else None
 
     async def reply(self, payload: bytes) -> None:
-        """Answer a request. Handed over and not waited for; it is lost where whoever asked is gone.
+        """Reply to a request, in the background; the reply is lost if the requester is gone.
 
         Raises:
             Misuse: the message is no request.
@@ -442,12 +442,12 @@ class Batch(_Received):
 
     @property
     def offsets(self) -> Sequence[int]:
-        """Offsets, ascending; a `range` unless there are holes."""
+        """The offsets, ascending; a `range` unless some are missing."""
         return self._delivered.offsets[self._low :]
 
     @property
     def keys(self) -> list[str | None]:
-        """Routing key of each message, None where none was given."""
+        """The routing key of each message, None without one."""
         delivered = self._delivered
         keys = delivered.batch.keys
         if keys is None:
@@ -463,14 +463,14 @@ class Batch(_Received):
         return [{}] * len(self) if table is None else [*table[delivered.low + self._low : delivered.high]]
 
     def messages(self) -> list[Message]:
-        """Each as a `Message`, for what is asked of single ones."""
+        """Return each message as a `Message`, to answer them one by one."""
         return [*map(Message, repeat(self._delivered), self.offsets, self.payloads)]
 
     def _flat_ranges(self) -> tuple[int, ...]:
         return tuple(edge for run in self._delivered.ranges(self._low) for edge in run)
 
     async def ack(self) -> None:
-        """Mark all as done; see `Message.ack`."""
+        """Acknowledge all messages; see `Message.ack`."""
         acks = self._delivered.acks
         if not acks.note_mask(self.offsets):
             for first, end in self._delivered.ranges(self._low):

@@ -208,7 +208,7 @@ class ConsumerOptions:
             check_number("max_extend_s", self.max_extend_s, 0.1, MAX_EXTEND_S)
 
     def receiver(self, topic: str, subscription: str) -> ReceiverOptions:
-        """As it is asked of the broker."""
+        """Return the options in the form of the wire."""
         return ReceiverOptions(
             topic=topic,
             subscription=subscription,
@@ -254,7 +254,7 @@ class ReaderOptions:
         check_whole("credit_bytes", self.credit_bytes, 1)
 
     def receiver(self, topic: str) -> ReceiverOptions:
-        """As it is asked of the broker."""
+        """Return the options in the form of the wire."""
         stop = (
             "" if self.stop is None else "head" if self.stop == "head" else wire_position(self.stop, "stop")
         )
@@ -273,7 +273,7 @@ Options = TypeVar("Options", bound="DataclassInstance")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverOptions:
-    """A consumer's or a reader's options in the form of the wire: times are absolute, what is not given is empty.
+    """A consumer's or reader's options in the form of the wire: times are absolute, fields not given are empty.
 
     `subscription` is empty for a reader.
     """
@@ -329,7 +329,7 @@ def _usual_credit(type: SubscriptionType) -> int:
 
 
 def wire_position(position: str | datetime, field: str) -> str:
-    """A position in the form for the wire, where times are absolute.
+    """Return a position in the form of the wire, in which times are absolute.
 
     Raises:
         InvalidArgument: it is none, or a datetime without a time zone.
@@ -347,7 +347,7 @@ def wire_position(position: str | datetime, field: str) -> str:
 
 
 def changed(options: Options, changes: Mapping[str, Any], call: str, *named: str) -> Options:
-    """Return the options with other values for some fields; `named` are keywords that the call takes besides.
+    """Return the options with other values for some fields; `named` are further keywords that the call takes.
 
     Raises:
         TypeError: there is no such field; names the one that may be meant.

@@ -1,4 +1,4 @@
-"""Says by `logging` that the client waits for its broker: once an outage, however many topics wait and how often they try.
+"""Log that the client waits for its broker: once an outage, however many topics wait and how often they retry.
 
 What waits is told apart by whoever waits (a producer, a consumer); the outage is over when none of them is left.
 """
@@ -17,7 +17,7 @@ _log = logging.getLogger("pydanube")
 
 
 class Outage:
-    """Of one client.
+    """The outages of one client.
 
     Args:
         url: what it was asked to connect to.
@@ -33,22 +33,22 @@ class Outage:
         self._ids = 0
 
     def waiter(self, what: str) -> Waiter:
-        """Somebody who may have to wait; `what` names them: `a producer on /default/orders`."""
+        """Return a waiter; `what` names it in logs: `a producer on /default/orders`."""
         self._ids += 1
         return Waiter(self, self._ids, what)
 
     def waiting(self) -> list[str]:
-        """Return what waits now, for which broker and why."""
+        """Return what waits now, for which broker, and why."""
         return [f"{sentence}: {reason or 'no answer yet'}" for sentence, reason in self._waiting.values()]
 
     def begin(self, who: tuple[int, str], what: str, url: str, reason: str) -> None:
-        """`who` waits from now on, or has another reason."""
+        """Note that `who` waits from now on, or for another reason."""
         self._waiting[who] = (f"{what} waits for the broker at {url or self._url}", reason)
         if self._timer is None and not self._told:
             self._timer = asyncio.get_running_loop().call_later(NOTICE_S, self._tell)
 
     def end(self, who: tuple[int, str]) -> None:
-        """`who` waits no longer: it got its answer, or gave up."""
+        """Note that `who` waits no longer: it got its answer, or gave up."""
         if self._waiting.pop(who, None) is None or self._waiting:
             return
         if self._timer is not None:
@@ -59,7 +59,7 @@ class Outage:
             _log.info("the broker at %s is waited for no longer", self._url)
 
     def end_all(self, waiter: int) -> None:
-        """Nothing of this waiter waits any longer."""
+        """Note that nothing of this waiter waits any longer."""
         for who in [who for who in self._waiting if who[0] == waiter]:
             self.end(who)
 
@@ -77,7 +77,7 @@ class Outage:
 
 
 class Waiter:
-    """One producer, consumer or reader, over all its partitions."""
+    """One producer, consumer or reader that may have to wait, over all its partitions."""
 
     __slots__ = ("_id", "_outage", "_what")
 
@@ -87,20 +87,20 @@ class Waiter:
         self._what = what
 
     def begin(self, part: str, url: str, reason: str) -> None:
-        """The connection for `part` is away."""
+        """Note that the connection for `part` is lost."""
         self._outage.begin((self._id, part), self._what, url, reason)
 
     def end(self, part: str) -> None:
-        """It is there again, or given up."""
+        """Note that the connection for `part` is back, or given up."""
         self._outage.end((self._id, part))
 
     def end_all(self) -> None:
-        """Closed: nothing waits any longer."""
+        """Note that nothing waits any longer: the owner has closed."""
         self._outage.end_all(self._id)
 
     @contextmanager
     def asking(self, part: str) -> Iterator[Callable[[str], None]]:
-        """Inside the block an answer is awaited, however often it is asked for; call it with what came instead."""
+        """Context in which an answer is awaited, over all retries; call its value with each failure."""
         self.begin(part, "", "")
         try:
             yield lambda reason: self.begin(part, "", reason)

@@ -1,4 +1,4 @@
-"""A client's own administration, made when it is asked for: the classes of results take a while to load."""
+"""A client's own administration, made on first use: the classes of results take a while to load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who acts, where nobody says: a claim until there is authentication. Loads nothing that a key press would wait for."""
+"""The principal of calls without authentication, which is only a claim. Imports nothing slow, for completion."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Mapping
 
 
 def named_principal(principal: str | None, *, shows_identity: bool) -> str:
-    """Whom a call names: who was asked for, here or in DANUBE_PRINCIPAL; else nobody, where what is shown says it."""
+    """Return the principal that a call names; empty if it names none, and a credential tells who calls."""
     if principal or not shows_identity:
         return principal or default_principal()
     return os.environ.get("DANUBE_PRINCIPAL", "")
 
 
 def default_principal(environment: Mapping[str, str] = os.environ) -> str:
-    """Return `DANUBE_PRINCIPAL`, else `<user>@<host>`."""
+    """Return who calls where nobody authenticates: `DANUBE_PRINCIPAL`, else `<user>@<host>`."""
     claimed = environment.get("DANUBE_PRINCIPAL")
     if claimed:
         return claimed

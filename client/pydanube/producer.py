@@ -169,7 +169,7 @@ class Producer:
 
     @property
     def topic(self) -> str:
-        """The full name, `/namespace/topic`."""
+        """Return the topic's full name, `/namespace/topic`."""
         return self._topic
 
     @property
@@ -203,7 +203,7 @@ class Producer:
         delay_ms: int | None = None,
         ttl_ms: int | None = None,
     ) -> PendingSend:
-        """Hand a message over; returns at once with an awaitable of its `Receipt`.
+        """Hand a message over; return at once with an awaitable of its `Receipt`.
 
         It leaves by the end of this loop tick, or when a batch in flight is answered. Keywords are those of `send`.
 
@@ -309,7 +309,7 @@ class Producer:
     async def send_many(
         self, messages: Iterable[Payload | Message | Value], *, keys: Iterable[str | None] | None = None
     ) -> SendSummary:
-        """Publish payloads or messages, in order, as fast as the window lets them; returns when all are stored.
+        """Publish payloads or messages, in order, as fast as the window permits; return when all are stored.
 
         Args:
             messages: taken lazily, so that it may be larger than memory. A `Message` brings its key and attributes. A
@@ -348,7 +348,7 @@ class Producer:
         return ledger.summary(self._durability)
 
     async def flush(self) -> None:
-        """Send what has gathered without lingering and wait until everything handed over so far is answered.
+        """Send what has gathered without lingering, and wait until everything handed over so far is answered.
 
         Raises:
             ClusterError: the first failure that nobody has awaited yet.
@@ -384,7 +384,7 @@ class Producer:
         return session.durability if session else ""
 
     def _measure(self, payload: Payload, key: str | None, attributes: Mapping[str, str] | None) -> int:
-        """Bytes a message takes of the window; raises `MessageTooLarge` or `InvalidArgument`."""
+        """Return the bytes that a message takes of the window. Raises `MessageTooLarge`, `InvalidArgument`."""
         size = payload_bytes = payload.nbytes if isinstance(payload, memoryview) else len(payload)
         if key is not None:
             size += len(encode_key(key))
@@ -474,7 +474,7 @@ class Producer:
     async def _send_in_turn(
         self, payload: Payload, key: str | None, attributes: Mapping[str, str] | None, partition: int | None
     ) -> PendingSend:
-        """Hand a message over when there is room and those who waited before it had theirs."""
+        """Hand a message over when there is room, after those who waited before it."""
         if self._tracing is not None:
             attributes = self._tracing.created(self._topic, key, attributes)  # its context takes room too
         size = self._measure(payload, key, attributes)
@@ -587,7 +587,7 @@ class Producer:
             self._pass_on()  # who waits behind it may need less, or came when it was granted and had not run yet
 
     def _release(self, batch: OutBatch) -> None:
-        """Give back the room of a batch that was answered."""
+        """Return the room of an answered batch to the window."""
         self._taken_messages += batch.count  # set by now
         self._taken_bytes += batch.bytes
         if batch.error is not None:
@@ -603,7 +603,7 @@ class Producer:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """Wake those whose turn it is and who have room."""
+        """Wake those whose turn it is, as far as there is room."""
         while self._blocked and self._shut is None:
             waiter, count, size = self._blocked[0]
             if not waiter.done():
@@ -615,7 +615,7 @@ class Producer:
             self._blocked.popleft()
 
     def _shut_down(self, error: ClusterError) -> None:
-        """Take no more messages: the producer was closed, fenced, or met a fatal error."""
+        """Accept no more messages: the producer was closed, fenced, or met a fatal error."""
         if self._shut is None:
             self._shut = error
         self._free_messages = self._free_bytes = 0

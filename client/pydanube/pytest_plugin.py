@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def danube_cluster() -> Iterator[InMemoryCluster]:
-    """A cluster of its own for this test, `pydanube.testing.InMemoryCluster`."""
+    """Return a cluster for this test alone, a `pydanube.testing.InMemoryCluster`."""
     # Here: pytest loads this module also for tests that want no broker
     from pydanube.testing import InMemoryCluster
 

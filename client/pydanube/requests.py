@@ -1,4 +1,4 @@
-"""Request and reply: a request is a message on a service's topic, its reply one on the inbox of whoever asked.
+"""Request and reply: a request is a message on a service's topic, its reply a message in the requester's inbox.
 
 The inbox is a topic of this client alone, made with the first request: non-reliable, since a reply that nobody waits for
 is worth nothing, and with a time to live, so that the broker deletes it when the client is gone. Those who answer share
@@ -63,7 +63,7 @@ class Requests:
         self._tasks = TaskOwner()
 
     async def aclose(self) -> None:
-        """End what waits for a reply; producers and consumers are the client's to close."""
+        """Fail everything that waits for a reply; the client closes producers and consumers."""
         if self._timer is not None:
             self._timer.cancel()
         for reply, _ in self._waiting.values():
@@ -73,7 +73,7 @@ class Requests:
         await self._tasks.aclose()
 
     async def request(self, service: str, payload: bytes, key: str | None, timeout_s: float) -> Message:
-        """See `Client.request`."""
+        """Send a request and return its reply; arguments and errors are those of `Client.request`."""
         check_number("timeout_s", timeout_s, 0.001, LONGEST_S)
         number = next(self._numbers)
         loop = asyncio.get_running_loop()
@@ -107,7 +107,7 @@ class Requests:
             self._waiting.pop(number, None)
 
     def _end_by(self, until_s: float) -> None:
-        """Look then whose time is over: one timer for all, since one for each costs as much as encoding the request."""
+        """Schedule the check for expired requests: one timer for all, as one each would cost as much as encoding the request."""
         if self._timer is None or until_s < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()
@@ -126,7 +126,7 @@ class Requests:
             self._end_by(max(next_s, now_s + LATE_S))
 
     async def reply(self, inbox: str, request: str, payload: bytes) -> None:
-        """See `Message.reply`."""
+        """Send a reply to the requester's inbox, in the background: a failure is logged, since nobody waits for it."""
         try:
             producer = self._at_hand(inbox)
             if producer is None:
@@ -147,7 +147,7 @@ class Requests:
         log.warning("a reply to %s was lost: %s", inbox, error)
 
     def _at_hand(self, topic: str) -> Producer | None:
-        """The topic's producer, where one is open and not shut: now it is the last that makes room for others."""
+        """Return the topic's open producer, None without one, and mark it as recently used."""
         producer = self._producers.get(topic) if isinstance(topic, str) else None
         if producer is None:
             return None
@@ -158,7 +158,7 @@ class Requests:
         return producer
 
     def _drop(self, topic: str) -> None:
-        """Let the next message have another producer: the topic of this one is gone, or it failed otherwise."""
+        """Close the topic's producer, so that the next message gets another: its topic is gone, or it failed."""
         producer = self._producers.pop(topic, None)
         if producer is not None:
             self._close(producer)

@@ -1,4 +1,4 @@
-"""When to try again: exponential back-off with full jitter, bounded by time.
+"""When to retry: exponential back-off with full jitter, bounded by time.
 
 Pure: the caller brings the random number and the elapsed time. Full jitter (a uniform draw between 0 and the
 exponential bound) is the variant of the AWS architecture blog's comparison that spreads a herd best.
@@ -14,7 +14,7 @@ from pydanube.arguments import check_number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How long and how often a retryable failure is tried again.
+    """How long, and how often, a retryable failure is tried again.
 
     Args:
         max_elapsed_s: from the first failure of an outage until the error is raised to whoever waits. 0: at once.
@@ -31,7 +31,7 @@ class Retry:
             check_number(f"retry.{name}", getattr(self, name), 0, math.inf)
 
     def delay_s(self, attempt: int, *, draw: float, retry_after_ms: int | None = None) -> float:
-        """Seconds to wait before attempt number `attempt` (the first retry is 1).
+        """Return the seconds before attempt number `attempt` (the first retry is 1).
 
         Args:
             draw: a random number in [0, 1).

@@ -1,4 +1,4 @@
-"""Which partition a message goes to.
+"""Choose the partition of a message.
 
 Keys are hashed with FNV-1a, 64 bits, over their UTF-8 bytes, modulo the number of partitions: what the official
 clients do (docs/research/data-plane.md#72-sendmessage), so that a key meets its partition whoever sends it.
@@ -21,7 +21,7 @@ _MASK: Final = (1 << 64) - 1
 
 @lru_cache(maxsize=16_384)
 def fnv1a_64(key: bytes) -> int:
-    """FNV-1a over `key`. Cached: the loop costs ≈ 60 ns a byte, and keys come back."""
+    """Return FNV-1a of `key`. Cached: the loop costs ≈ 60 ns a byte, and keys repeat."""
     value = _BASIS
     for byte in key:
         value = (value ^ byte) * _PRIME & _MASK
@@ -62,7 +62,7 @@ def attributes_bytes(attributes: Mapping[str, str]) -> int:
 
 
 class Routing(StrEnum):
-    """`key`: by hash, messages without a key in turn. `round-robin`: in turn. `explicit`: the caller says which."""
+    """How partitions are chosen. `key`: by hash, without a key in turn; `round-robin`: in turn; `explicit`: by the caller."""
 
     KEY = "key"
     ROUND_ROBIN = "round-robin"
@@ -79,7 +79,7 @@ class Routing(StrEnum):
 
 
 class Router:
-    """Picks partitions; the turn starts at 0, as in the official clients."""
+    """Chooses partitions; the turn starts at 0, as in the official clients."""
 
     __slots__ = ("_next", "_partitions", "_routing")
 
@@ -114,7 +114,7 @@ class Router:
         return index
 
     def spread(self, keys: Sequence[bytes | None] | None, count: int) -> list[list[int]]:
-        """The partition of each of `count` messages: for each partition which of them it gets, ascending.
+        """Spread `count` messages; return for each partition the indices of its messages, ascending.
 
         Not where routing is explicit.
         """

@@ -63,7 +63,7 @@ class Schema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """`is_new_version` is False where the same schema was there already."""
+    """The result of a registration. `is_new_version` is False if an equal schema was registered already."""
 
     subject: str
     ref: SchemaRef
@@ -76,7 +76,7 @@ SchemaLike = str | tuple[str, int] | Schema | Registered
 
 
 def schema_of(given: SchemaLike | None) -> tuple[str, int]:
-    """Subject and version of a producer's `schema=`; no subject: "", the latest version: 0."""
+    """Return subject and version of a producer's `schema=`; no subject: "", the latest version: 0."""
     if given is None:
         return "", 0
     if isinstance(given, Schema | Registered):
@@ -95,7 +95,7 @@ def schema_of(given: SchemaLike | None) -> tuple[str, int]:
 
 
 class Schemas:
-    """The registry of the cluster; `client.schemas`."""
+    """The cluster's schema registry; `client.schemas`."""
 
     def __init__(self, call: Call, known: OrderedDict[SchemaRef, Schema]) -> None:
         self._call = call
@@ -111,7 +111,7 @@ class Schemas:
         created_by: str = "",
         tags: tuple[str, ...] = (),
     ) -> Registered:
-        """Register a schema; the same one again gives its version. JSON Schemas of a new subject are compared strictly.
+        """Register a schema and return its version; an equal one keeps its version. New subjects compare JSON Schemas strictly.
 
         Raises:
             SchemaInvalid: it does not parse; `details["path"]` is the place.
@@ -141,13 +141,13 @@ class Schemas:
         )
 
     async def latest(self, subject: str) -> Schema:
-        """The newest version, asked for each time. Raises `SchemaNotFound`."""
+        """Return the newest version, asked for at each call. Raises `SchemaNotFound`."""
         check_text("subject", subject)
         request = pb.GetLatestSchemaRequest(subject=subject)
         return self._remember(await self._ask("GetLatestSchema", request))
 
     async def get(self, ref: SchemaRef) -> Schema:
-        """The version that a message names (`message.schema`). Raises `SchemaNotFound`."""
+        """Return the version that a message names (`message.schema`). Raises `SchemaNotFound`."""
         known = self._known.get(ref)
         if known is not None:
             self._known.move_to_end(ref)
@@ -158,7 +158,7 @@ class Schemas:
         return self._remember(await self._ask("GetSchema", request))
 
     async def decode(self, message: Any, *, into: Callable[..., Any] | None = None) -> Any:
-        """The payload of a message as its schema has it: text, JSON value, Avro datum, Protobuf message, or bytes.
+        """Return a message's payload decoded by its schema: text, JSON value, Avro datum, Protobuf message, or bytes.
 
         A message without a schema, and formats bytes and number (which do not say what their bytes mean), give the
         payload. An Avro container file gives the list of its data.

@@ -77,7 +77,7 @@ def connect(
     retry: Retry | None = None,
     tracing: bool = False,
 ) -> Client:
-    """As `pydanube.connect`, to be used as `with connect() as client`."""
+    """Connect to a cluster as `pydanube.connect` does; use it as `with connect() as client`."""
 
     def make() -> _client.Client:
         return _client.connect(url, token=token, tls=tls, principal=principal, retry=retry, tracing=tracing)
@@ -94,14 +94,14 @@ def connect_admin(
     principal: str | None = None,
     timeout_s: float = 10.0,
 ) -> AbstractContextManager[SyncAdmin]:
-    """As `pydanube.admin.connect_admin`, to be used as `with connect_admin() as admin`."""
+    """Connect to a cluster's operations as `pydanube.admin.connect_admin` does; use it as `with connect_admin() as admin`."""
     from pydanube.admin.connecting import connect_admin_sync  # the classes of results take a while to make
 
     return connect_admin_sync(url, token=token, tls=tls, principal=principal, timeout_s=timeout_s)
 
 
 def _without_await(handler: Handler, loop: Loop) -> Handler:
-    """The function as one that gets messages without await; one with `async`, or what is none, as it is."""
+    """Return the function wrapped so that it gets blocking messages; a coroutine function stays as it is."""
     if iscoroutinefunction(handler) or not callable(handler):
         return handler
 
@@ -113,7 +113,7 @@ def _without_await(handler: Handler, loop: Loop) -> Handler:
 
 
 class Schemas(InLoop[_Schemas]):
-    """As `pydanube.Schemas`."""
+    """Register and read schemas: `pydanube.Schemas` without `await`."""
 
     register = Blocking(_Schemas.register)
     latest = Blocking(_Schemas.latest)
@@ -122,14 +122,14 @@ class Schemas(InLoop[_Schemas]):
 
 
 class PendingSend(InLoop[_PendingSend]):
-    """As `pydanube.PendingSend`; `result()` instead of await."""
+    """A message that was handed over: `pydanube.PendingSend` with `result()` in place of await."""
 
     def done(self) -> bool:
-        """Whether it was answered."""
+        """Whether the receipt, or an error, has arrived."""
         return self._inner.done()
 
     def result(self, timeout_s: float | None = None) -> Receipt:
-        """The receipt.
+        """Wait for the receipt and return it, or raise the error.
 
         Raises:
             TimeoutError: not there within `timeout_s`; the message is still on its way.
@@ -143,7 +143,7 @@ class PendingSend(InLoop[_PendingSend]):
 
 
 class Producer(InLoop[_Producer]):
-    """As `pydanube.Producer`."""
+    """Publish to one topic, from any thread: `pydanube.Producer` without `await`."""
 
     def __enter__(self) -> Self:
         self._loop.call(self._inner.__aenter__())
@@ -167,7 +167,7 @@ class Producer(InLoop[_Producer]):
         *,
         keys: Iterable[str | None] | None = None,
     ) -> SendSummary:
-        """The iterable is run in the client's thread."""
+        """Publish payloads or messages, and return when all are stored; the iterable is consumed in the client's thread."""
         given = messages if is_arrow(messages) else _unwrapped(messages)
         return self._loop.call(self._inner.send_many(given, keys=keys))
 
@@ -183,7 +183,7 @@ def _unwrapped(
 
 
 class _Receiving(InLoop[R]):
-    """The common part of consumers and readers."""
+    """The base of consumers and readers."""
 
     def __init__(self, loop: Loop, inner: R) -> None:
         super().__init__(loop, inner)
@@ -222,7 +222,7 @@ class _Receiving(InLoop[R]):
         return Message(self._fetched.popleft(), self._acks)
 
     async def _fetch(self) -> bool:
-        """Get as many messages as will be handled soon; False at the end."""
+        """Fetch as many messages as will be handled soon; return False at the end."""
         most = self._pace.next_messages(time.monotonic())
         async for message in self._inner:
             self._fetched.append(message)
@@ -235,7 +235,7 @@ class _Receiving(InLoop[R]):
     def receive(
         self, max_messages: int = 100, max_bytes: int | None = None, max_wait_s: float = 1.0
     ) -> list[Message]:
-        """As `pydanube.Consumer.receive`."""
+        """Return up to `max_messages` messages, as `pydanube.Consumer.receive` does; [] after `max_wait_s` without one."""
         self._acks.check()
         self._forget_void()
         if not self._fetched:
@@ -251,7 +251,7 @@ class _Receiving(InLoop[R]):
         return taken
 
     def batches(self) -> Iterator[Batch]:
-        """As `pydanube.Consumer.batches`."""
+        """Yield batches as they arrive; blocks while there is none. As `pydanube.Consumer.batches`."""
 
         async def following() -> _Batch | None:
             async for batch in self._inner.batches():
@@ -276,7 +276,7 @@ class _Receiving(InLoop[R]):
             yield Batch(batch, self._acks)
 
     def _forget_void(self) -> None:
-        """Drop what was fetched of a session that a seek or reconnect has ended: the broker sends it again."""
+        """Drop what was fetched in a session that a seek or reconnect has ended: the broker sends it again."""
         if self._fetched and not self._fetched[0]._from.current:
             self._fetched = deque(message for message in self._fetched if message._from.current)
 
@@ -290,7 +290,7 @@ class _Receiving(InLoop[R]):
     def seek(
         self, position: str | datetime, *, partition: int | None = None, topic: str | None = None
     ) -> None:
-        """As `pydanube.Consumer.seek`."""
+        """Move the cursor, after what was acknowledged is sent. Arguments and errors as of `pydanube.Consumer.seek`."""
 
         async def seek() -> None:
             await self._acks.drain()
@@ -306,13 +306,13 @@ class _Receiving(InLoop[R]):
 
 
 class Consumer(_Receiving[_Consumer]):
-    """As `pydanube.Consumer`."""
+    """Receive messages of a subscription, from any thread: `pydanube.Consumer` without `await`."""
 
     subscription: Final[str] = same("subscription")
     active: Final[bool] = same("active")
 
     def flush_acks(self) -> None:
-        """As `pydanube.Consumer.flush_acks`."""
+        """Send all acknowledgements, and wait until the broker has stored them."""
 
         async def flush() -> None:
             await self._acks.drain()
@@ -323,11 +323,11 @@ class Consumer(_Receiving[_Consumer]):
 
 
 class Reader(_Receiving[_Reader]):
-    """As `pydanube.Reader`."""
+    """Read a topic without a subscription: `pydanube.Reader` without `await`."""
 
 
 class Client:
-    """As `pydanube.Client`."""
+    """A connection to a cluster, for use from any thread: `pydanube.Client` without `await`."""
 
     def __init__(self, make: Callable[[], _client.Client]) -> None:
         self._make = make
@@ -372,7 +372,7 @@ class Client:
 
     @property
     def admin(self) -> SyncAdmin:
-        """As `pydanube.Client.admin`: the operations of the cluster, over this client's connection."""
+        """The cluster's operations over this client's connection, as `pydanube.Client.admin`, blocking."""
         from pydanube.admin.generated.sync_operations import SyncAdmin
 
         loop, inner = self._both()
@@ -397,7 +397,7 @@ class Client:
         stop: threading.Event | None = None,
         **changes: Unpack[HandlerArguments],
     ) -> None:
-        """As `pydanube.Client.run`; signals end it in the main thread. A function without `async` gets a `Message` of here."""
+        """Handle messages with a function, as `pydanube.Client.run`; signals end it in the main thread. A plain function gets a `Message` of this module."""
         (loop, inner), ending = self._both(), asyncio.Event()
 
         def end() -> None:
@@ -415,7 +415,7 @@ class Client:
             loop.call(inner.run(handler, topics, subscription, stop=ending, **changes))
 
     def events(self) -> Iterator[ClientEvent]:
-        """Blocks between events; ends when the client closes."""
+        """Yield events, and block between them; ends when the client closes."""
         loop, inner = self._both()
         events = inner.events()
 

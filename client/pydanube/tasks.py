@@ -1,4 +1,4 @@
-"""The tasks of one owner: started here, held here, ended here.
+"""The asyncio tasks of one owner, which starts and ends them.
 
 Not an anyio task group: that binds to the task which entered it and to strict nesting, while a client is opened and
 closed from fixtures, exit stacks and the sync facade's thread, producers and consumers in any order. What a task
@@ -52,7 +52,7 @@ class TaskOwner:
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do all of it, side by side; raises the first error when all have ended."""
+    """Run coroutines side by side; raise the first error when all have ended."""
     results = await asyncio.gather(*work, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

@@ -1,4 +1,4 @@
-"""Which topics a consumer takes in: one, those of a list or of a pattern, looked up again from time to time.
+"""The topics that a consumer receives from: one, a list or a pattern, looked up again from time to time.
 
 Topics and partitions that are made later join by themselves, from their first message; topics that are deleted leave. The looking is
 bounded: once each `refresh_s`, one call for all of them, and never more than `max_topics`.
@@ -60,7 +60,7 @@ class TopicChoice:
 
 
 class TopicWatch:
-    """Finds the topics of one consumer.
+    """Finds and follows the topics of one consumer.
 
     Args:
         choice: what was asked for.
@@ -94,7 +94,7 @@ class TopicWatch:
         self._told = False
 
     def may_leave(self, partition: int | None) -> tuple[type[ClusterError], ...]:
-        """The errors of one concrete topic that do not end the consumer: it goes on with the others.
+        """Return the errors of one topic that do not end the consumer, which continues with the others.
 
         Of a lone topic, partitions may be taken away again; the first goes with the topic.
         """
@@ -103,13 +103,13 @@ class TopicWatch:
         return (TopicNotFound,) if self.several or partition else ()
 
     async def first(self) -> dict[str, Partitions]:
-        """Return what there is when the consumer opens: of a list all of it, or `TopicNotFound`."""
+        """Return the topics at the opening; of a list all of them, or raise `TopicNotFound`."""
         if self.choice.names:
             return dict([await self._prepare(name, self._create) for name in self.choice.names])
         return await self._look({})
 
     async def following(self, known: Callable[[], Mapping[str, int]]) -> dict[str, Partitions]:
-        """Wait a while, and look: the topics that are not among the known ones, or have other partitions than those."""
+        """Wait a while, and look: return the topics that are new, or have other partitions than known."""
         await asyncio.sleep(self._refresh_s * random.uniform(0.8, 1.2))  # many consumers do not ask at once
         return await self._look(known())
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry: a span for what is sent and for what is processed, joined through the attributes of the messages.
+"""OpenTelemetry: spans for sending and processing, linked through attributes of the messages.
 
     async with connect(tracing=True) as client:
         async with client.producer("orders") as producer:
@@ -33,11 +33,11 @@ SYSTEM: Final = "danube"
 
 
 class Carried(dict[str, str]):
-    """Attributes with the context of a span in them already."""
+    """Attributes that already have the context of a span."""
 
 
 class Received(Protocol):
-    """A message, of the SDK with or without await."""
+    """A received message, of the SDK with or without await."""
 
     @property
     def topic(self) -> str: ...
@@ -56,7 +56,7 @@ class Received(Protocol):
 
 
 class Sending(Protocol):
-    """A producer, as tracing sees it."""
+    """A producer, as tracing uses it."""
 
     @property
     def topic(self) -> str: ...
@@ -87,7 +87,7 @@ class Tracing:
         partition: int | None,
         timeout_s: float | None,
     ) -> Receipt:
-        """`producer.send` within a span; what fails is noted in it."""
+        """Call `producer.send` within a span; a failure is recorded in it."""
         with self._span("send", producer.topic, key) as span:
             receipt = await producer.send(
                 payload,
@@ -102,7 +102,7 @@ class Tracing:
     def created(
         self, topic: str, key: str | None, attributes: Mapping[str, str] | None
     ) -> Mapping[str, str] | None:
-        """The attributes of a message that is handed over, with the context of its span."""
+        """Return the attributes of a message to be sent, with the context of its span."""
         if isinstance(attributes, Carried):
             return attributes
         with self._span("create", topic, key):
@@ -123,7 +123,7 @@ class Tracing:
 
 @contextmanager
 def process(message: Received, *, subscription: str = "") -> Iterator[Span]:
-    """A span around the handling of a message, child of the span it was sent in; an exception is noted in it.
+    """Context with a span around the handling of a message, child of the span that sent it; an exception is recorded in it.
 
     Args:
         message: of `pydanube` or `pydanube.sync`.

@@ -1,4 +1,4 @@
-"""The key that audit records carry a MAC of: only brokers have it, so a record that none of them wrote is found.
+"""The secret key of audit records' MACs: only brokers have it, so a forged record is found.
 
 Pure. HMAC-SHA-256 (RFC 2104) of a record's hash, which stands for its content and for all records before it.
 """
@@ -26,5 +26,5 @@ class AuditKey:
         object.__setattr__(self, "key_id", digest[:16])
 
     def mac(self, record_hash: str) -> str:
-        """The MAC of the record that has this hash, in hexadecimal digits."""
+        """Return the MAC, in hexadecimal digits, of the record with this hash."""
         return hmac.digest(self.secret, record_hash.encode(), "sha256").hex()

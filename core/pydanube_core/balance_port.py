@@ -1,4 +1,4 @@
-"""Part of the port between admin core and broker: which broker has which load, and topics that go from one to another."""
+"""The part of the port between admin core and broker about loads, and topics that move."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pydanube_core.facts import MoveFacts
 
 
 class BalancePort(Protocol):
-    """See the module. `loads` is what one broker says of itself; the others any broker answers, and all the same."""
+    """Loads and moves. `loads` is about the answering broker; everything else any broker answers alike."""
 
     async def takers(self) -> Sequence[str]:
-        """Brokers that take topics, those with the fewest first; none where a broker is alone."""
+        """Return the brokers that take topics, those with the fewest first; none for a lone broker."""
 
     async def destinations(self, topic: str, to_broker: str | None = None) -> Mapping[str, str]:
         """Where `move_topic` would send a topic, as things stand now: concrete topic → broker. Raises as it does."""
 
     async def move_topic(self, topic: str, to_broker: str | None = None) -> Mapping[str, str]:
-        """Begin to hand a topic over, each partition for itself: concrete topic → the broker it goes to.
+        """Begin to move a topic, each partition by itself; return concrete topic → the broker it goes to.
 
         `to_broker`: None for the one with the fewest topics, each moved one counted.
 
@@ -29,11 +29,15 @@ class BalancePort(Protocol):
         """
 
     async def moves(self) -> Sequence[MoveFacts]:
-        """Topics that are on their way, at whichever broker; in no order."""
+        """Return the topics that are moving, anywhere in the cluster, in no order."""
 
     async def loads(self) -> Sequence[LoadReport]:
-        """How loaded this broker is; of a broker alone only that it is there."""
+        """Return this broker's load; for a lone broker only that it exists."""
 
-    def tell_balance(self, found: Assessment | None, silent: Mapping[str, str]) -> None:
-        """What the load manager found, for diagnosis and alerts: how loads lie (None: another broker judges), and which
-        brokers did not answer it, with why."""
+    def note_balance(self, found: Assessment | None, silent: Mapping[str, str]) -> None:
+        """Give diagnosis and alerts the load manager's result.
+
+        Args:
+            found: how evenly brokers are loaded; None: another broker leads and judges that.
+            silent: broker id → why it did not report its load.
+        """

@@ -1,4 +1,4 @@
-"""The port through which the admin core asks the brokers, and through which it changes what they hold.
+"""The port between admin core and brokers: facts that operations read, and the changes that they make.
 
 Broker and admin core do not import each other. The broker implements `ClusterPort` structurally; the command that
 starts both hands it over. It is made of three parts, by who can answer:
@@ -51,7 +51,7 @@ from pydanube_core.security.locks_port import LocksPort
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagFacts:
-    """One subscription of one log: what is so now, what its window says, and the status that has settled."""
+    """One subscription of one log: its present state, the judgement of its window, and the settled status."""
 
     facts: SubscriptionFacts
     judgement: LagJudgement
@@ -61,7 +61,7 @@ class LagFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorHistory:
-    """One subscription of a topic; an element a moment of its `TopicHistory`, None where it was not seen."""
+    """One subscription of a topic; one element for each point of its `TopicHistory`, None if it was not observed then."""
 
     lag_messages: Sequence[int | None]
     acknowledged: Sequence[int | None]  # counted since the broker started
@@ -69,7 +69,7 @@ class CursorHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicHistory:
-    """A topic's history in the sampler, partitions summed: moments of its window, oldest first, the last is now."""
+    """A topic's history in the sampler, partitions summed: points of its window, oldest first, the last one is now."""
 
     times_ms: Sequence[int]
     published: Sequence[int | None]  # sum of next offsets
@@ -91,13 +91,13 @@ class MetadataPort(Protocol):
     """
 
     async def topic_index(self) -> Sequence[TopicKey]:
-        """Every topic, in no order; cheap, also for ten thousand."""
+        """Return every topic, in no order; cheap, also for ten thousand."""
 
     async def log_count(self) -> int:
-        """How many topics users have, each partition by itself."""
+        """Return the number of users' topics, each partition counted."""
 
     async def lag_index(self, topic: str | None, subscription: str | None) -> Sequence[LagKey]:
-        """Every subscription of each log, in the order of `LagKey.place`; cheap, also for ten thousand.
+        """Return every subscription of each log, in the order of `LagKey.place`; cheap, also for ten thousand.
 
         Nothing is found where nothing matches.
 
@@ -105,7 +105,7 @@ class MetadataPort(Protocol):
         """
 
     async def topics_alike(self, topic: str) -> Sequence[str]:
-        """Topics that a name which does not exist may have been meant as, best first; cheap among ten thousand too."""
+        """Return topics that an unknown name may have been meant as, best first; cheap among ten thousand, too."""
 
     async def create_topic(
         self,
@@ -118,13 +118,13 @@ class MetadataPort(Protocol):
     ) -> None: ...
 
     async def add_partitions(self, topic: str, partitions: int) -> None:
-        """Give a partitioned topic as many partitions; clients hear of the new ones when all are there.
+        """Add partitions up to a number; clients see the new ones when all exist.
 
         Raises `TopicNotFound`, `InvalidArgument` for too many, `Conflict` where it has as many by now.
         """
 
     async def restore_topic(self, call_id: str) -> str:
-        """Bring back what a change deleted, messages and cursors included; its name. Idempotent.
+        """Restore what a change deleted, with messages and cursors; return the topic's name. Idempotent.
 
         Raises `TopicNotFound` where nothing is kept any more, `NameReused`, `NamespaceNotFound`.
         """
@@ -136,34 +136,34 @@ class MetadataPort(Protocol):
     async def create_namespace(
         self, namespace: str, policies: Mapping[str, int | None], *, created_at_ms: int | None = None
     ) -> None:
-        """Raises `AlreadyExists`. `created_at_ms`: of one that comes back after its deletion was undone."""
+        """Create a namespace. Raises `AlreadyExists`. `created_at_ms`: that of a deleted one which is restored."""
 
     async def delete_namespace(self, namespace: str) -> None:
-        """Raises `NamespaceNotFound`, `NamespaceNotEmpty`, `InvalidArgument` for one that always exists."""
+        """Delete a namespace. Raises `NamespaceNotFound`, `NamespaceNotEmpty`, `InvalidArgument` for a built-in one."""
 
     async def namespace_policies(self, namespace: str) -> PolicyFacts:
-        """Raises `NamespaceNotFound`."""
+        """Return the namespace's own policies and those in effect. Raises `NamespaceNotFound`."""
 
     async def set_namespace_policies(self, namespace: str, changes: Mapping[str, int | None]) -> None: ...
 
     async def restore_subscription(self, call_id: str) -> None:
-        """Bring back what a change deleted, cursors included. Idempotent.
+        """Restore a subscription that a change deleted, with its cursors. Idempotent.
 
         Raises `SubscriptionNotFound` where nothing is kept any more, `NameReused`, `TopicNotFound`.
         """
 
     async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
-        """The seven fields, as they hold, or as they are kept for a subscription that is not there yet."""
+        """Return the seven fields in effect, or as kept for a subscription that does not exist yet."""
 
     async def read_state(self, key: str) -> StateItem | None: ...
 
     async def list_state(
         self, prefix: str, *, after: str | None = None, limit: int = 1000, descending: bool = False
     ) -> Sequence[StateItem]:
-        """Items whose key begins with `prefix`, behind `after` (descending: below it), in order."""
+        """Return items whose key begins with `prefix`, after `after` (descending: before it), in order."""
 
     async def is_over(self, life: str) -> bool:
-        """Whether that life of a broker is over: a later one has begun, or the broker was removed.
+        """Return whether that start of a broker is over: a later one has begun, or the broker was removed.
 
         A broker that is merely not heard of lives: it may be at work.
         """
@@ -171,7 +171,7 @@ class MetadataPort(Protocol):
     async def write_state(
         self, changes: Mapping[str, bytes | None], *, expected: Mapping[str, int | None] | None = None
     ) -> int:
-        """One transaction: put values, delete what is None; its revision.
+        """Put values, delete those that are None, in one transaction; return its revision.
 
         Args:
             expected: key → the revision it must have, None where it must not be there.
@@ -182,11 +182,11 @@ class MetadataPort(Protocol):
 
     @property
     def locks(self) -> LocksPort | None:
-        """The locks of the broker; None where they are off."""
+        """The broker's permission checks; None if authorization is off."""
 
     @property
     def quotas(self) -> QuotasPort:
-        """What tenants may take, as this broker holds it against them."""
+        """Return the quotas of namespaces and principals, as this broker applies them."""
 
     @property
     def schemas(self) -> SchemasPort: ...
@@ -197,10 +197,10 @@ class MetadataPort(Protocol):
 
     @property
     def peer_certificates(self) -> PeerCertificates:
-        """By what this broker knows the others over TLS, and shows itself to them."""
+        """The certificates by which this broker authenticates other brokers over TLS, and itself to them."""
 
     def sealed(self, broker_id: str, request: bytes) -> bytes:
-        """A call of another broker's `danube.relay.Administration`, for whoever calls. `Unavailable` while this one is joining."""
+        """Return a sealed call of another broker's `danube.relay.Administration`, for a caller. Raises `Unavailable` while joining."""
 
     async def statuses(self) -> Sequence[BrokerFacts]:
         """Return the status of every broker that is registered and answers."""
@@ -209,16 +209,16 @@ class MetadataPort(Protocol):
         """Return every broker that is registered now."""
 
     async def missed(self) -> Mapping[str, int]:
-        """How many topics wait for each owner that is not registered now."""
+        """Return the number of topics that wait for each owner that is not registered now."""
 
     async def owners(self, topic: str) -> Sequence[BrokerAddress | None]:
-        """Return who owns the topic, of a partitioned one each partition; None: nobody yet. Empty for an unknown one."""
+        """Return the owner of a topic, or of each partition; None: nobody yet. Empty for an unknown topic."""
 
     async def removal(self, broker_id: str) -> RemovalFacts:
-        """Return what goes with a broker. Raises `LastBroker`, `InvalidArgument` (it never was), `Conflict` (it is registered)."""
+        """Return what a removal would affect. Raises `LastBroker`, `InvalidArgument` (never existed), `Conflict` (is registered)."""
 
     async def remove_broker(self, broker_id: str) -> None:
-        """It may not register again, and its topics go to others by themselves. Idempotent. Raises as `removal`."""
+        """Remove a broker: it cannot register again, and others take over its topics. Idempotent. Raises as `removal`."""
 
     async def leader(self) -> BrokerAddress | None:
         """Return the broker that assigns topics; None while none is in office."""
@@ -228,46 +228,46 @@ class TopicPort(Protocol):
     """One topic: messages, subscriptions, cursors, objects. Its owner answers."""
 
     async def topic(self, topic: str) -> Sequence[TopicFacts]:
-        """The topic's own facts, and behind them its partitions'. Raises `TopicNotFound`."""
+        """Return the topic's own facts, then its partitions'. Raises `TopicNotFound`."""
 
     async def delete_topic(self, topic: str, *, grace: Grace | None = None) -> None:
-        """With a grace the topic can come back; without, its messages go at once."""
+        """Delete a topic. With a grace it can be restored; without, its messages are deleted at once."""
 
     async def drop_partition(self, topic: str) -> None:
-        """Take away the last partition of a topic, which is named itself. Idempotent.
+        """Delete the last partition of a topic, which is named itself. Idempotent.
 
         Raises `Conflict` where anything was ever written to it, a producer is on it, or another follows it.
         """
 
     async def truncate_topic(self, topic: str, offsets: Mapping[str, int]) -> None:
-        """Give up what lies below an offset of each concrete topic; durable when it returns."""
+        """Delete what is below an offset of each concrete topic; durable on return."""
 
     async def set_topic_policies(self, topic: str, changes: Mapping[str, int | None]) -> None:
-        """Set some, take away those that are None; live at once. Raises `InvalidArgument` for a partition."""
+        """Set some policies, None removes one; takes effect at once. Raises `InvalidArgument` for a partition."""
 
     async def create_subscription(self, topic: str, subscription: str, *, type: str, start: str) -> None:
-        """On every partition. Raises `AlreadyExists`, `LimitReached`."""
+        """Create a subscription on every partition. Raises `AlreadyExists`, `LimitReached`."""
 
     async def resolve_position(self, topic: str, position: str) -> Mapping[str, int]:
-        """Concrete topic → the offset of a position in it."""
+        """Return concrete topic → the offset of a position in it."""
 
     async def seek_subscription(self, topic: str, subscription: str, position: str) -> None:
-        """Move the cursor on every partition; durable when it returns."""
+        """Move the cursor on every partition; durable on return."""
 
     async def skip_messages(self, topic: str, subscription: str, count: int) -> int:
-        """Acknowledge the first `count` messages that are not; how many were. One concrete topic."""
+        """Acknowledge the first `count` open messages of a concrete topic; return how many were."""
 
     async def purge_subscription(self, topic: str, subscription: str) -> None:
         """Acknowledge everything published so far."""
 
     async def delete_subscription(self, topic: str, subscription: str, *, grace: Grace | None = None) -> None:
-        """With a grace it can come back."""
+        """Delete a subscription. With a grace it can be restored."""
 
     async def cursors(self, topic: str, subscription: str) -> Mapping[str, bytes]:
-        """Concrete topic → an image of the cursor, for `place_cursors`."""
+        """Return concrete topic → an image of the cursor, for `place_cursors`."""
 
     async def place_cursors(self, topic: str, subscription: str, images: Mapping[str, bytes]) -> None:
-        """Put the cursors where they stood; durable when it returns."""
+        """Put the cursors back where they stood; durable on return."""
 
     async def compare_cursors(
         self, topic: str, subscription: str, images: Mapping[str, bytes], starts: Mapping[str, int]
@@ -277,47 +277,47 @@ class TopicPort(Protocol):
     async def set_failure_policy(
         self, topic: str, subscription: str, changes: Mapping[str, Any], *, keep: bool = False
     ) -> None:
-        """Set some of the seven fields; live at once. An empty `dead_letter_topic` is the default one.
+        """Set some of the seven fields; takes effect at once. An empty `dead_letter_topic` is the default one.
 
         With `keep` they are kept for a subscription that is not there yet, instead of those kept before; none: forget
         them.
         """
 
     async def forecast_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> int:
-        """How many messages `set_failure_policy` would drop or dead-letter at once."""
+        """Return how many messages `set_failure_policy` would drop or dead-letter at once."""
 
     async def topic_history(self, topic: str, subscription: str | None, *, most: int) -> TopicHistory:
-        """Lag and throughput over the window, of one subscription or of the `most` that are furthest behind.
+        """Return lag and throughput over the window, of one subscription or of the `most` with the most lag.
 
         Raises `TopicNotFound`; of an unknown subscription there is no cursor.
         """
 
     async def diagnose_topic(self, topic: str) -> Diagnosis:
-        """Raises `TopicNotFound`."""
+        """Return the findings about a topic and its partitions. Raises `TopicNotFound`."""
 
     async def diagnose_subscription(self, topic: str, subscription: str) -> Diagnosis:
-        """Raises `TopicNotFound`, `SubscriptionNotFound`."""
+        """Return the findings about one subscription. Raises `TopicNotFound`, `SubscriptionNotFound`."""
 
     async def diagnose_producer(self, topic: str, producer: str | None) -> Diagnosis:
-        """Return what keeps messages from coming in. Raises `TopicNotFound`, `InvalidArgument` for an unknown producer."""
+        """Return findings about what keeps messages from coming in. Raises `TopicNotFound`, `InvalidArgument` (unknown producer)."""
 
     async def topic_ranges(
         self, topic: str, *, start: str | None, until: str | None
     ) -> Mapping[str, tuple[int, int]]:
-        """Concrete topic → [start, end) of two positions, also of a partitioned one; None: its begin, its end."""
+        """Return concrete topic → [start, end) between two positions, also for a partitioned topic; None: its begin, its end."""
 
     async def objects(self, topic: str, *, start: int, end: int | None) -> Sequence[Mapping[str, Any]]:
-        """Committed objects: `ObjectItem` with times in milliseconds since 1970."""
+        """Return the committed objects, as `ObjectItem`, with times in milliseconds since 1970."""
 
     async def verify_objects(self, topic: str, *, start: int, end: int | None) -> Mapping[str, Any]: ...
 
     async def flush_objects(self, topic: str) -> int:
-        """Tier everything that is committed now; returns how many offsets that were."""
+        """Tier everything that is committed now; return how many offsets that were."""
 
     async def compact_objects(self, topic: str) -> int: ...
 
     async def orphans(self, topic: str) -> Sequence[Mapping[str, Any]]:
-        """{path, bytes} of what `collect_objects` would delete."""
+        """Return {path, bytes} of what `collect_objects` would delete."""
 
     async def collect_objects(self, topic: str) -> Sequence[Mapping[str, Any]]: ...
 
@@ -329,12 +329,12 @@ class TopicPort(Protocol):
     async def replay_topic(
         self, topic: str, *, ranges: Mapping[str, tuple[int, int]], to: str
     ) -> Sequence[Mapping[str, Any]]:
-        """Copy ranges of a topic, be it partitioned, into another: {topic, messages, first_offset, last_offset} each."""
+        """Copy ranges of a topic, also a partitioned one, into another: {topic, messages, first_offset, last_offset} each."""
 
     async def read_messages(
         self, topic: str, *, start: int, end: int, max_messages: int, max_bytes: int
     ) -> Sequence[MessageFacts]:
-        """Messages of `[start, end)`, ascending; at least one where there is one, however large."""
+        """Return messages of `[start, end)`, ascending; at least one if there is one, however large."""
 
     async def publish_message(
         self, topic: str, *, payload: bytes, key: str | None, attributes: Mapping[str, str]
@@ -343,20 +343,20 @@ class TopicPort(Protocol):
 
 
 class EachBrokerPort(Protocol):
-    """One broker and the topics it owns: its lists hold those only."""
+    """The facts of one broker and the topics that it owns; its lists have only those."""
 
     async def topic_facts(self, topics: Sequence[str]) -> Sequence[Sequence[TopicFacts]]:
-        """`topic` of each name of a page, in its order; what went since the index is left out."""
+        """Return the facts of the named topics, in their order; those deleted meanwhile are left out."""
 
     async def forecast_retention(self, policies: Mapping[str, Mapping[str, int]]) -> RetentionFacts:
-        """Return what retention would take of these topics together, if these were the policies that hold for each."""
+        """Return what retention would delete of these topics together, if these policies were in effect."""
 
     async def subscriptions(
         self, topic: str | None, subscription: str | None
     ) -> Sequence[SubscriptionFacts]: ...
 
     async def list_changes(self, since: Mapping[str, int] | None) -> Sequence[ListChanges]:
-        """Return what has changed in this broker's lists since a mark of it, by its life; None: its mark now.
+        """Return the changes of this broker's lists since its mark, by its start; None: only the present mark.
 
         Cheap also with ten thousand topics: it costs what changed. What changed may be no more.
         """
@@ -364,15 +364,15 @@ class EachBrokerPort(Protocol):
     async def lag_of_status(
         self, status: LagStatus, topic: str | None, subscription: str | None
     ) -> LagKeysOfStatus:
-        """The subscriptions of each log whose settled status this is. Raises `TopicNotFound`."""
+        """Return the subscriptions of each log with this settled status. Raises `TopicNotFound`."""
 
     async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
-        """Those of a page, in its order; what went meanwhile is left out."""
+        """Return the lag of the keys, in their order; those gone meanwhile are left out."""
 
     async def diagnose_cluster(self) -> Diagnosis: ...
 
     async def alerts(self) -> tuple[Sequence[Alert], Sequence[Alert]]:
-        """(open, worst first; the last closed, newest first)."""
+        """Return (open alerts, worst first; the last closed ones, newest first)."""
 
     @property
     def life(self) -> str:
@@ -381,45 +381,45 @@ class EachBrokerPort(Protocol):
     async def status(self) -> BrokerFacts: ...
 
     async def unload(self) -> None:
-        """Hand every topic over that can be, and take no new ones, until `activate`.
+        """Hand over every topic that can leave, and take no new ones, until `activate`.
 
         Raises `LastBroker`: there is no other broker that takes topics.
         """
 
     async def activate(self) -> str:
-        """Take topics again; returns the state: `active`."""
+        """Take topics again; return the state: `active`."""
 
     async def settings(self) -> Sequence[SettingFacts]: ...
 
     async def log_lines(self, *, lines: int, level: str | None, since_ms: int | None) -> Sequence[LogLine]:
-        """The last lines of the broker's own log, the oldest first."""
+        """Return the last lines of the broker's own log, oldest first."""
 
     async def traffic(self, topic: str | None) -> TrafficFacts:
-        """Of one topic with its partitions, or of all. Raises `TopicNotFound`."""
+        """Return the traffic of one topic with its partitions, or of all. Raises `TopicNotFound`."""
 
     def watch_data_changes(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever clients have changed something by calls for data, where nothing waited to be taken."""
+        """Call `wake` whenever clients have changed something by data calls and no changes were waiting."""
 
     def take_data_changes(self) -> DataChangesTaken:
-        """Return the changes that wait to be recorded; then none do."""
+        """Return the changes waiting to be recorded, and empty the queue."""
 
     async def producers(self) -> Sequence[SessionFacts]: ...
 
     async def consumers(self) -> Sequence[SessionFacts]: ...
 
     async def disconnect(self, session_id: str) -> bool:
-        """End a producer's or a consumer's connection; whether there was one. It may connect again."""
+        """Close a producer's or consumer's connection; return whether there was one. The client may reconnect."""
 
     async def journal(self) -> Mapping[str, Any]: ...
 
     async def audit_key(self) -> AuditKey:
-        """The key of this broker's records; made where there is none."""
+        """Return the key of this broker's audit records, made if there is none."""
 
     async def open_audit(self) -> tuple[int, bytes | None]:
-        """Make the topic if it does not exist; its next offset, and the payload of its last message, both stored."""
+        """Create the audit topic if needed; return its next offset, and the payload of its last message, both stored."""
 
     async def append_audit(self, payloads: Sequence[bytes], *, at: int) -> None:
-        """Append messages in one batch; on stable storage when it returns, also on a full disk.
+        """Append messages in one batch; on stable storage on return, also on a full disk.
 
         Args:
             at: the offset that the first one gets.
@@ -429,12 +429,12 @@ class EachBrokerPort(Protocol):
         """
 
     async def read_audit(self, *, start: int, max_messages: int) -> tuple[int, Sequence[tuple[int, bytes]]]:
-        """The topic's first offset, and (offset, payload) from `start` on, ascending."""
+        """Return the audit topic's first offset, and (offset, payload) from `start` on, ascending."""
 
     async def export_audit(
         self, *, start: int | None, most: int, file: str | None, any_folder: bool, into: str | None
     ) -> Mapping[str, Any]:
-        """Copy at most so many records to a file of the broker's machine, or into a topic: {path, records, next_seq, end_seq}.
+        """Copy at most so many records to a file of the broker's machine, or a topic: {path, records, next_seq, end_seq}.
 
         `start`: the first one's number; None: what the file has not yet, or the oldest. `any_folder`: `file` may be a
         path; else it is a bare name, below `exports/` in the data directory.
@@ -446,4 +446,4 @@ class ClusterPort(MetadataPort, TopicPort, EachBrokerPort, BalancePort, Protocol
 
     @property
     def this(self) -> ClusterPort:
-        """The broker that answers, alone."""
+        """Return the port of the answering broker alone."""

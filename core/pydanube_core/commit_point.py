@@ -1,4 +1,4 @@
-"""The commit point: which part of a topic's log is safe, and may be acknowledged, read and moved on from.
+"""The commit point: up to which position a topic's log is safe, and may be acknowledged and read.
 
 One pure rule (docs/design.md#4-the-journal), for records of every kind: batches, cursors, sessions, trims. Alone, a
 broker goes by what its own disk holds. With replicas, a record is safe when every member of the in-sync set *recorded

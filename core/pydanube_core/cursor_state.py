@@ -1,4 +1,4 @@
-"""One subscription of one log at one moment: what broker, diagnosis, telemetry, reports and faces all speak of.
+"""One subscription of one log at one moment, as broker, diagnosis, telemetry, reports and faces all use it.
 
 A cursor is read before its head, so that lag is never negative and at most a few messages too high. Where a state was
 put together from two sources and that does not hold, it is still never below 0.
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class CursorState(NamedTuple):
-    """Whole numbers only, so that a ring of them is one array: there may be ten thousand in a round.
+    """A cursor's numbers. Integers only, so that a ring of them is one array: a round may have ten thousand.
 
     Offsets are of the log. Counters count since the broker started; the incarnation of the broker says when that was.
     """
@@ -33,19 +33,19 @@ class CursorState(NamedTuple):
 
     @property
     def lag_messages(self) -> int:
-        """Messages that can still be read and are not acknowledged."""
+        """The messages that can still be read and are not acknowledged."""
         lag: int = lag_messages(self.start_offset, self.next_offset, self.next_unacked, self.acked_above)
         return lag
 
     @property
     def lost_messages(self) -> int:
-        """Messages that were trimmed before they were read."""
+        """The messages that were trimmed before they were read."""
         lost: int = lost_messages(self.start_offset, self.next_unacked)
         return lost
 
     @property
     def unread_offsets(self) -> int:
-        """How far the cursor is from the head: what telemetry writes, since it changes less than the cursor."""
+        """The distance of the cursor from the head, which telemetry writes since it changes less than the cursor."""
         return self.next_offset - self.next_unacked
 
     @property
@@ -57,10 +57,10 @@ class CursorState(NamedTuple):
 def lag_messages(
     start: Any, head: Any, next_unacked: Any, acked_above: Any, larger: Callable[[Any, Any], Any] = max
 ) -> Any:
-    """The formula of lag, for numbers, or for whole columns with `larger=numpy.maximum`."""
+    """Compute lag, for numbers, or for whole columns with `larger=numpy.maximum`."""
     return larger(0, head - larger(next_unacked, start) - acked_above)
 
 
 def lost_messages(start: Any, next_unacked: Any, larger: Callable[[Any, Any], Any] = max) -> Any:
-    """The formula of what was lost, as that of lag."""
+    """Compute the lost messages, for numbers or columns as `lag_messages`."""
     return larger(0, start - next_unacked)

@@ -141,7 +141,7 @@ class ClusterError(Exception):
         return self
 
     def followed_by(self, *steps: Mapping[str, Any]) -> Self:
-        """Add next calls that are made already and return the error."""
+        """Add next calls that are already complete, and return the error."""
         self.next += [dict(step) for step in steps]
         return self
 
@@ -207,7 +207,7 @@ def error_for(
     retry_after_ms: int | None = None,
     retryable: bool = True,
 ) -> ClusterError:
-    """The error of the class that belongs to `code`; an unknown code becomes `Internal`."""
+    """Return an error of the class that belongs to `code`; an unknown code becomes `Internal`."""
     own = ("next", "retry_after_ms", "retryable")
     facts = {str(k): v for k, v in (details or {}).items() if k not in own}
     cls = _CLASSES.get(code)
@@ -245,7 +245,7 @@ class PlanNotFound(Fatal, grpc=GrpcStatus.NOT_FOUND, exit=1):
 
 
 class AlreadyExists(Fatal, grpc=GrpcStatus.ALREADY_EXISTS, exit=1):
-    """The name of what is to be made is taken."""
+    """The name of the thing to be created is taken."""
 
 
 class NamespaceNotEmpty(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):

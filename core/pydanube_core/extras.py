@@ -1,4 +1,4 @@
-"""How an optional part is installed here, for the errors that miss one."""
+"""How to install an optional part, for errors that name a missing one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DISTRIBUTION = "pydanube"
 
 
 def install_command(extra: str, *, origin: str | None = None) -> str:
-    """The command that adds an extra (or several: `spark,s3`) to this installation.
+    """Return the command that adds an extra (or several: `spark,s3`) to this installation.
 
     What was installed from a folder (a clone, `pip install .`) is added to from that folder: the index may have no
     such package, or another version of it.
@@ -28,7 +28,7 @@ def install_command(extra: str, *, origin: str | None = None) -> str:
 
 
 def _pip() -> str:
-    """The pip of this very interpreter: that of the path may belong to another environment."""
+    """Return the pip of this interpreter: the one on the path may belong to another environment."""
     return "pip" if sys.prefix == sys.base_prefix else f"{sys.executable} -m pip"
 
 
@@ -42,7 +42,7 @@ def _origin() -> str:
 
 
 def _folder(origin: str) -> tuple[Path | None, bool]:
-    """The folder of the project that was installed from, and whether its sources are used in place."""
+    """Return the project's folder that was installed from, and whether its sources are used in place."""
     import json
 
     try:

@@ -24,7 +24,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
-    """A piece of metadata that could not be read or carried out, and what mends it."""
+    """Metadata that could not be read or applied, and what mends it."""
 
     key: str
     why: str
@@ -35,7 +35,7 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grace:
-    """By which change something is deleted, and until when it can come back."""
+    """The change that deletes something, and until when it can be restored."""
 
     call_id: str
     until_ms: int
@@ -43,7 +43,7 @@ class Grace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFacts:
-    """One stored message, whole. `producer` is what the producer calls itself, or its id."""
+    """One stored message, whole. `producer`: the name that the producer gave itself, or its id."""
 
     topic: str
     offset: int
@@ -59,7 +59,7 @@ class MessageFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFacts:
-    """A producer or a consumer that is connected."""
+    """A connected producer or consumer."""
 
     session_id: str  # decimal
     topic: str
@@ -73,7 +73,7 @@ class SessionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedCursor:
-    """What the undo of a moved cursor needs: the subscription on one log, and where it stood."""
+    """A cursor's position before it was moved, which undo restores."""
 
     log: str
     subscription_id: str
@@ -83,7 +83,7 @@ class MovedCursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataChange:
-    """Something that a client changed by a call for data, as an operation would have."""
+    """A change that a client made by a data call, described like the operation that does the same."""
 
     operation: str  # that does the same: subscriptions.seek …
     at_ms: int
@@ -101,7 +101,7 @@ class DataChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataChangesTaken:
-    """The changes gathered since they were last asked for."""
+    """The changes gathered since the last request for them."""
 
     changes: tuple[DataChange, ...]
     left_out: int  # more than were kept
@@ -109,7 +109,7 @@ class DataChangesTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficFacts:
-    """Sums over one topic's logs, or over all: counters since the broker started, and what is there now."""
+    """Sums over one topic's logs, or over all: counters since the broker started, and present numbers."""
 
     messages_in: int
     bytes_in: int
@@ -138,7 +138,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingFacts:
-    """One setting as it holds. A secret's value is not told."""
+    """One setting and its value in effect. The value of a secret is not shown."""
 
     name: str
     value: str
@@ -236,7 +236,7 @@ class PolicyFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionFacts:
-    """The stored messages that retention would take, if certain policies held."""
+    """The stored messages that retention would delete under certain policies."""
 
     messages: int = 0  # that go at once
     bytes: int = 0
@@ -259,7 +259,7 @@ class RetentionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorDifference:
-    """The difference, in messages, that putting cursors back where they once stood makes."""
+    """The difference, in messages, that putting cursors back would make."""
 
     passed_over: int  # unread now, and not any more then
     missing: int  # unread then, and not stored any more
@@ -268,7 +268,7 @@ class CursorDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveFacts:
-    """A topic on its way from one broker to another. `stage`: moving, sealed or assigned."""
+    """A topic that is moving from one broker to another. `stage`: moving, sealed or assigned."""
 
     topic: str
     source: str
@@ -279,7 +279,7 @@ class MoveFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLeft:
-    """A topic of a broker that is gone. Offsets: up to `stored_to` it is in the store, `known_to` is the last that is known."""
+    """A topic of a broker that is gone. `stored_to`: the store has it up to here; `known_to`: the last known offset."""
 
     topic: str
     is_deleted: bool  # and may come back
@@ -290,7 +290,10 @@ class TopicLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalFacts:
-    """What goes with a broker that is removed. `said_at_ms`: when it told of its topics last; None: it never did."""
+    """The topics that others take over when a broker is removed.
+
+    `said_at_ms` is the time of the broker's last report about them; None: it never reported.
+    """
 
     broker_id: str
     is_removed: bool
@@ -300,7 +303,7 @@ class RemovalFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
-    """A broker and where it is reached. URLs as clients and brokers are to use them."""
+    """A broker's addresses. URLs as clients and other brokers use them."""
 
     broker_id: str
     broker_url: str
@@ -311,7 +314,7 @@ class BrokerAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerCertificates:
-    """Paths of PEM files: the authority of the other brokers' certificates (None: the system's), and a broker's own."""
+    """Paths of PEM files: the authority of other brokers' certificates (None: the system's), and a broker's own."""
 
     ca: str | None
     cert: str | None

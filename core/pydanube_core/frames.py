@@ -1,4 +1,4 @@
-"""The hot stream messages, read and written by hand.
+"""The hot stream messages, encoded and decoded by hand.
 
 A protobuf message whose `oneof` holds one `bytes` field is a tag, a length and the bytes; going through a message
 class would copy a batch twice. Field numbers are those of `danube_stream.proto` (a test holds the two together).
@@ -54,12 +54,12 @@ def _varint(value: int) -> bytes:
 
 
 def write_bytes_field(field: int, parts: Sequence[Buffer]) -> bytes:
-    """A message with one bytes field made of `parts`; one copy."""
+    """Encode a message with one bytes field made of `parts`; one copy."""
     return b"".join((_varint(field << 3 | 2), _varint(sum(map(len, parts))), *parts))
 
 
 def read_bytes_field(field: int, message: bytes) -> memoryview | None:
-    """The bytes of a message that holds just this field; None if it is any other message.
+    """Return the bytes of a message that has only this field; None if it is any other message.
 
     Raises `InvalidArgument`: the tag is right and the length is not.
     """
@@ -80,7 +80,7 @@ def read_bytes_field(field: int, message: bytes) -> memoryview | None:
 
 
 def encode_delivery(session: int, parts: Sequence[tuple[int, int, int, Sequence[Buffer]]]) -> bytes:
-    """A whole `ConsumeResponse` with a delivery frame.
+    """Encode a whole `ConsumeResponse` with a delivery frame.
 
     Args:
         parts: (first offset, end offset, delivery count, buffers of the stored batch); no buffers: the same batch as
@@ -95,7 +95,7 @@ def encode_delivery(session: int, parts: Sequence[tuple[int, int, int, Sequence[
 
 
 def decode_delivery(frame: Buffer) -> tuple[int, list[DeliveryPart]]:
-    """Session and parts of a delivery frame (the bytes of the field, without tag and length).
+    """Decode session and parts of a delivery frame (the bytes of the field, without tag and length).
 
     Raises `InvalidArgument`: lengths do not add up.
     """

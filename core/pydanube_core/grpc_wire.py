@@ -40,7 +40,7 @@ _LONGEST_S: Final = 10 * 365 * 86400.0
 
 
 class WireError(Exception):
-    """Bytes that are no gRPC; the call ends with this status."""
+    """The bytes are not valid gRPC; the call ends with this status."""
 
     def __init__(self, status: GrpcStatus, why: str) -> None:
         super().__init__(why)
@@ -52,7 +52,7 @@ class WireError(Exception):
 
 
 def frame(message: bytes) -> bytes:
-    """A message as it travels."""
+    """Return a message with its gRPC prefix."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
@@ -64,7 +64,7 @@ def frame_gzip(message: bytes) -> bytes:
 
 
 def unpack(packed: bytes, limit: int) -> bytes:
-    """A message packed by gzip; no more is unpacked than `limit` allows, nor beyond 16 MiB than 20 times its size.
+    """Decompress a gzip message; refuses more than `limit` bytes, and beyond 16 MiB more than 20 times its size.
 
     Raises `WireError`: it is larger, or not gzip.
     """
@@ -82,7 +82,7 @@ def unpack(packed: bytes, limit: int) -> bytes:
 
 
 class Unpacker:
-    """Unpacks the messages of one connection; those that unpack to more than anything real does have a budget.
+    """Decompresses the messages of one connection, with a budget for implausibly compressed ones.
 
     Args:
         limit: of a message.
@@ -98,9 +98,7 @@ class Unpacker:
         self._since = clock()
 
     def __call__(self, packed: bytes) -> bytes:
-        """
-        Raises `WireError`: as `unpack`, or the budget is used up.
-        """
+        """Decompress a message. Raises `WireError`: as `unpack`, or the budget is used up."""
         now = self._clock()
         self._left = min(_BURST_BYTES, self._left + (now - self._since) * _REFILL_BYTES_A_S)
         self._since = now
@@ -141,12 +139,12 @@ class MessageReader:
         self._need = PREFIX_BYTES  # of them, before it is worth looking again
 
     def drop(self) -> None:
-        """Nothing more is read: let go of what is held."""
+        """Drop what is buffered: nothing more is read."""
         self._pieces.clear()
         self.held = 0
 
     def feed(self, data: bytes, start: int, end: int) -> Sequence[bytes]:
-        """The messages that are whole now.
+        """Add received bytes; return the messages that are now complete.
 
         Raises `WireError`: a message is too large, or packed in a way nobody announced. Nothing more can be read.
         """
@@ -190,7 +188,7 @@ class MessageReader:
 
 
 def percent_encode(text: str) -> bytes:
-    """A status message: printable ASCII as it is, everything else as %XX of its UTF-8."""
+    """Encode a status message: printable ASCII as it is, everything else as %XX of its UTF-8."""
     return quote(text, safe=_SAFE, errors="replace").encode()
 
 
@@ -199,7 +197,7 @@ def percent_decode(value: bytes) -> str:
 
 
 def trailers(status: int, message: str = "", metadata: Sequence[tuple[str, str | bytes]] = ()) -> Headers:
-    """The trailers that say how a call ended."""
+    """Return the trailers for how a call ended."""
     found = [(b"grpc-status", b"%d" % status)]
     if message:
         found.append((b"grpc-message", percent_encode(message)))
@@ -207,7 +205,7 @@ def trailers(status: int, message: str = "", metadata: Sequence[tuple[str, str |
 
 
 def encode_metadata(metadata: Sequence[tuple[str, str | bytes]]) -> Headers:
-    """Metadata as header fields; names that end in `-bin` hold bytes."""
+    """Encode metadata as header fields; names that end in `-bin` have bytes."""
     found = []
     for name, value in metadata:
         if name.endswith("-bin"):
@@ -219,7 +217,7 @@ def encode_metadata(metadata: Sequence[tuple[str, str | bytes]]) -> Headers:
 
 
 def decode_metadata(fields: Headers) -> tuple[tuple[str, str | bytes], ...]:
-    """Return the caller's metadata: every field but HTTP's and gRPC's own; what is no base64 or no text is left out."""
+    """Return the caller's metadata: all fields except HTTP's and gRPC's own; invalid base64 or text is left out."""
     found: list[tuple[str, str | bytes]] = []
     for name, value in fields:
         if name.startswith(b"grpc-") or name in (b"content-type", b"te"):
@@ -239,7 +237,7 @@ def decode_metadata(fields: Headers) -> tuple[tuple[str, str | bytes], ...]:
 
 @lru_cache(maxsize=2048)
 def timeout_s(value: bytes) -> float:
-    """`grpc-timeout` in seconds; remembered, as those of one client are near to each other.
+    """Parse `grpc-timeout` into seconds; cached, as one client's values repeat.
 
     Raises `WireError`: it is none.
     """

@@ -1,4 +1,4 @@
-"""Names by which a port is called: whether the address in a Host or Origin header is this machine.
+"""Host names by which a port is called: whether a Host or Origin header names this machine.
 
 A web page in somebody's browser may reach a port of their machine by a name of its own that leads there, and read what
 the port answers. The name it called is in the headers, and no page can change it.
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 @lru_cache(256)
 def host_name(url: str) -> str | None:
-    """The host of `scheme://host:port` or `//host:port`; None if it has none, or more than that."""
+    """Return the host of `scheme://host:port` or `//host:port`; None if it has none, or more parts."""
     try:
         parts = urlsplit(url)
         _ = parts.port  # raises for a port that is none
@@ -26,7 +26,7 @@ def host_name(url: str) -> str | None:
 
 @lru_cache(256)
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address; an unknown name counts as public."""
+    """Return whether only this machine can reach the address; an unknown name counts as public."""
     if host.lower() == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""By what pages of topics and of lag are chosen, and which of it has changed."""
+"""Keys by which pages of topics and of lag are chosen, and changes of lists."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 
 class TopicKey(NamedTuple):
-    """A topic: what a page of topics is chosen by."""
+    """The key of a topic in a list."""
 
     topic: str  # as people name it: of a partitioned one not its partitions
     owners: Sequence[str | None]  # of what holds its messages
 
 
 class LagKey(NamedTuple):
-    """A subscription of one log: what a page of lag is chosen by."""
+    """The key of a subscription of one log in a list of lag."""
 
     topic: str  # as people name it
     log: str  # of a partition its own name
@@ -24,7 +24,7 @@ class LagKey(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str, int]:
-        """By what it stands in a list: by topic, then by subscription, its partitions in their order."""
+        """The sort key: by topic, then by subscription, then partitions in order."""
         return self.topic, self.subscription, -1 if self.partition is None else self.partition
 
 
@@ -37,7 +37,7 @@ class LagKeysOfStatus(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListChanges:
-    """Which topics and subscriptions of one broker's lists have changed after a mark."""
+    """The topics and subscriptions of one broker's lists that changed after a mark."""
 
     life: str  # the broker's, of whose start the marks are
     mark: int  # to ask with later

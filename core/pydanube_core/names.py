@@ -61,13 +61,13 @@ class TopicName:
 
     @property
     def is_audit(self) -> bool:
-        """Whether a broker's audit is written there."""
+        """Whether it is a broker's audit topic."""
         text = str(self)
         return text == AUDIT_TOPIC or text.removeprefix(f"{AUDIT_TOPIC}-").isdecimal()
 
     @property
     def is_system(self) -> bool:
-        """Whether such a topic is the broker's own: others do not make it, and do not write it."""
+        """Whether the topic is the broker's own, which others neither create nor write to."""
         return self.namespace == SYSTEM_NAMESPACE
 
     @property
@@ -78,7 +78,7 @@ class TopicName:
 
     @property
     def base(self) -> TopicName:
-        """The partitioned topic this name is a part of; the name itself if it is none."""
+        """The partitioned topic that this name is a part of; itself if it is no partition."""
         match = _PARTITION.match(self.name)
         return TopicName(self.namespace, match["base"]) if match else self
 
@@ -100,7 +100,7 @@ class TopicName:
 
 
 def check_namespace(text: str, *, field: str = "namespace") -> str:
-    """Return the namespace, without a leading slash; raise `InvalidName` if it is none."""
+    """Return the namespace without a leading slash; raises `InvalidName` if it is not valid."""
     bare = text[1:] if text.startswith("/") else text
     if not _PART.match(bare):
         raise InvalidName(

@@ -1,4 +1,4 @@
-"""A broker's observation of itself every few seconds: one `Round` of samples, for diagnosis and telemetry alike.
+"""A broker's observation of itself, every few seconds: one `Round` of samples, for diagnosis and telemetry.
 
 A round holds what changed since the round before, and what did not change for `heartbeat` rounds: whoever carries a
 subject's last sample forward that long knows the same as the broker does. `gone` names what is no more. Counters

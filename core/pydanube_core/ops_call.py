@@ -22,7 +22,7 @@ LONG_RUNNING_S: Final = 3600.0
 
 
 def call_target(admin_url: str, *, field: str = "admin") -> tuple[str, bool]:
-    """`host:port` of `http://host:port` or `https://host:port`, and whether it means TLS.
+    """Return `host:port` of an `http://` or `https://` URL, and whether it means TLS.
 
     Raises `InvalidArgument`: not such a URL; `field` names the argument.
     """
@@ -57,7 +57,7 @@ def call_request(
     plan_token: str = "",
     read_only: bool = False,
 ) -> CallRequest:
-    """The request of one call. Raises `InvalidArgument` where the arguments are no JSON."""
+    """Encode the request of one call. Raises `InvalidArgument` if the arguments cannot be JSON."""
     try:
         body = json.dumps(dict(arguments or {}), allow_nan=False, default=dict)
     except (TypeError, ValueError, RecursionError) as error:
@@ -76,12 +76,12 @@ def call_request(
 
 
 def _text(value: str) -> str:
-    """A lone surrogate cannot travel as a protobuf string; a name that has one is unknown anyway."""
+    """Replace lone surrogates, which a protobuf string cannot have; a name with one is unknown anyway."""
     return value.encode("utf-8", "replace").decode()
 
 
 def call_result(response: CallResponse) -> bytes:
-    """The result's JSON. Raises any `ClusterError`: what the operation answered."""
+    """Return the result's JSON. Raises the `ClusterError` that the operation answered."""
     match response.WhichOneof("outcome"):
         case "result":
             return bytes(response.result)
@@ -92,7 +92,7 @@ def call_result(response: CallResponse) -> bytes:
 
 
 def call_failed(error: ClusterError, *, url: str, operation: str, timeout_s: float) -> ClusterError:
-    """Return what failed on the way to the admin port, in words for whoever called the operation."""
+    """Return the error for a call that did not reach the admin port, in words for its caller."""
     match error:
         case DeadlineExceeded():
             return no_answer(url=url, operation=operation, timeout_s=timeout_s)
@@ -125,7 +125,7 @@ def call_failed(error: ClusterError, *, url: str, operation: str, timeout_s: flo
 
 
 def no_answer(*, url: str, operation: str, timeout_s: float) -> DeadlineExceeded:
-    """Return the error of a call whose time is over."""
+    """Return the error for a call whose time is over."""
     return DeadlineExceeded(
         f"{operation} at {url}: no answer within {timeout_s:g} s; a change may have been made "
         "or not. Look before you repeat it, or allow more time with --timeout",

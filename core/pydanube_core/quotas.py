@@ -1,4 +1,4 @@
-"""Quotas: how much of a broker a namespace, or a principal, may take. Pure.
+"""Quotas: how much of a broker a namespace or a principal may use. Pure.
 
 A quota has limits, which hold, and warnings, which are only told. What is a number at one moment (`topics`) is refused
 beyond its limit; what is a rate (`…_per_s`) is slowed down to it. 0 is no limit.
@@ -33,7 +33,7 @@ MOST: Final = (1 << 53) - 1  # what JSON carries without loss
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What one namespace, or one principal, may take.
+    """The limits of one namespace or one principal.
 
     Attributes:
         name: the namespace; the principal with its type, `user:ann`. Empty: whoever has no quota of his own.
@@ -51,7 +51,7 @@ class Quota:
 
     @property
     def label(self) -> str:
-        """How errors and findings call it."""
+        """The quota holder as errors and findings name it."""
         return f"{self.kind} {self.name}" if self.name else f"every {self.kind}"
 
     def to_bytes(self) -> bytes:
@@ -66,13 +66,13 @@ class Quota:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Quota:
-        """Raises `ValueError`, `KeyError`, `TypeError`, `InvalidArgument` for what is none."""
+        """Parse a stored quota. Raises `ValueError`, `KeyError`, `TypeError`, `InvalidArgument` if it is invalid."""
         return cls(**json.loads(data))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaUse:
-    """What one account takes at a broker, and how often its quota was felt: quota → (times, waited ms)."""
+    """The use of one quota holder at a broker; `slowed`, `refused`, `warned`: quota → (times, waited ms)."""
 
     kind: Kind
     name: str
@@ -83,19 +83,19 @@ class QuotaUse:
 
 
 class QuotasPort(Protocol):
-    """Quotas as the admin core asks for them."""
+    """The quotas, for the admin core."""
 
     def request(self, identity: Identity | None) -> None:
         """Count a call of an operation. Raises `QuotaExceeded`."""
 
     async def look(self) -> None:
-        """Read them again, where they were changed."""
+        """Read the quotas again if they were changed."""
 
     def of(self, kind: Kind, name: str) -> Quota:
-        """What holds: its own, else that of everybody, else that of the settings."""
+        """Return the quota in effect: the holder's own, else the one for everybody, else that of the settings."""
 
     def uses(self) -> Sequence[QuotaUse]:
-        """What every account takes that has sessions at this broker, or had them of late."""
+        """Return the use of every namespace and principal that has sessions at this broker, or had some recently."""
 
 
 def quota_key(kind: str, name: str) -> str:
@@ -103,7 +103,7 @@ def quota_key(kind: str, name: str) -> str:
 
 
 def check_quota(kind: str, given: Mapping[str, Any], *, field: str) -> None:
-    """Raise `InvalidArgument` for what is no quota of that kind, or no count."""
+    """Check a quota. Raises `InvalidArgument` for an unknown name, or a value that is no count."""
     known = QUOTA_KEYS[kind]
     for key, value in given.items():
         if key not in known:
@@ -119,7 +119,7 @@ def check_quota(kind: str, given: Mapping[str, Any], *, field: str) -> None:
 
 
 def parse_quota(kind: Kind, text: str) -> dict[str, int]:
-    """The limits of a setting: `topics=100, bytes_in_per_s=10MiB`. Raises `InvalidArgument`: names what is wrong."""
+    """Parse the limits in a setting: `topics=100, bytes_in_per_s=10MiB`. Raises `InvalidArgument`: names what is wrong."""
     found: dict[str, int] = {}
     for part in text.split(","):
         if not part.strip():

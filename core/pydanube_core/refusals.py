@@ -1,4 +1,4 @@
-"""Refusals that more than one side decides, each with one text.
+"""Refusals that several places make, each with one text.
 
 The broker decides what it can carry out; the admin core must know the same before it plans a change. Each of them
 raises what is written here, so that a caller reads the same sentence whoever refused.
@@ -17,7 +17,7 @@ def audit_is_kept(topic: str) -> PermissionDenied:
 
 
 def system_is_closed(topic: str, *, field: str = "topic") -> PermissionDenied:
-    """Somebody else than the broker would make or write a topic of the namespace `system`."""
+    """Return the error for a client that would create or write a topic of the namespace `system`."""
     return PermissionDenied(
         f"{field}: {topic} is in the namespace system, whose topics only the broker makes and writes: name a topic of "
         "another namespace",
@@ -27,7 +27,7 @@ def system_is_closed(topic: str, *, field: str = "topic") -> PermissionDenied:
 
 
 def reused(what: str, name: str) -> NameReused:
-    """An undo finds another thing under the name of the one it is about."""
+    """Return the error for an undo whose name another thing has now."""
     return NameReused(
         f"{name} is the name of another {what} now: give the name free first, then undo again",
         field=what,
@@ -36,7 +36,7 @@ def reused(what: str, name: str) -> NameReused:
 
 
 def changed_since(what: str) -> Conflict:
-    """An undo finds that somebody else has changed the same since."""
+    """Return the error for an undo after somebody else changed the same thing."""
     return Conflict(
         f"{what} was changed again since: undoing the older change would take back the newer one too. Undo that one "
         "first, or set what you want",
@@ -68,7 +68,7 @@ def subscription_taken(topic: str, subscription: str) -> AlreadyExists:
 
 
 def single_partition(topic: str) -> InvalidArgument:
-    """The first words are the original's; its own tests look for them."""
+    """Return the error for an operation on a single partition. Its first words are the original's, which its tests expect."""
     return InvalidArgument(
         f"Cannot delete individual partition {topic}: the partitions of a topic go together; delete "
         f"{TopicName.parse(topic).base}",

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaFacts:
-    """One version. `definition` is what was registered, byte for byte."""
+    """One version of a subject. `definition` is what was registered, byte for byte."""
 
     subject: str
     schema_id: int
@@ -25,7 +25,7 @@ class SchemaFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectFacts:
-    """`latest` is None where every version was deleted; `topics` are bound to the subject."""
+    """A subject. `latest` is None if every version was deleted; `topics` are bound to the subject."""
 
     subject: str
     schema_id: int
@@ -59,7 +59,7 @@ class CompatibilityFacts:
 
 
 class SchemasPort(Protocol):
-    """Unknown words raise `InvalidArgument`, unknown subjects, ids and versions `SchemaNotFound`."""
+    """The schema registry. Unknown words raise `InvalidArgument`; unknown subjects, ids and versions `SchemaNotFound`."""
 
     async def subjects(self) -> Sequence[SubjectFacts]: ...
 
@@ -68,7 +68,7 @@ class SchemasPort(Protocol):
     async def subject_name(self, schema_id: int) -> str: ...
 
     async def schema(self, subject: str, version: int | None) -> SchemaFacts:
-        """One version, None for the latest."""
+        """Return one version, None for the latest."""
 
     async def versions(self, subject: str) -> Sequence[SchemaFacts]: ...
 
@@ -83,7 +83,7 @@ class SchemasPort(Protocol):
         tags: Sequence[str],
         json_profile: str,
     ) -> RegistrationFacts:
-        """`json_profile`: of a subject that is new. Raises `SchemaInvalid`, `SchemaIncompatible`."""
+        """Register a schema. `json_profile`: for a new subject. Raises `SchemaInvalid`, `SchemaIncompatible`."""
 
     async def check(
         self,
@@ -103,16 +103,16 @@ class SchemasPort(Protocol):
     async def delete_version(self, subject: str, version: int) -> None: ...
 
     async def version_image(self, subject: str, version: int) -> Mapping[str, Any]:
-        """Everything of a version, as JSON values, for `restore_version`."""
+        """Return everything about a version, as JSON values, for `restore_version`."""
 
     async def restore_version(self, image: Mapping[str, Any]) -> None:
-        """Bring a deleted version back as it was. Idempotent."""
+        """Restore a deleted version. Idempotent."""
 
     async def restore_topic(self, topic: str, settings: Mapping[str, Any] | None) -> None:
-        """Give a topic the schema that `topic_schema` said once, or none."""
+        """Set a topic's schema to what `topic_schema` returned once, or none."""
 
     async def topic_schema(self, topic: str) -> Mapping[str, Any] | None:
-        """{subject, schema_id (text), validation_policy, enable_payload_validation}. Raises `TopicNotFound`."""
+        """Return {subject, schema_id (text), validation_policy, enable_payload_validation}. Raises `TopicNotFound`."""
 
     async def configure_topic(
         self, topic: str, *, subject: str, validation_policy: str, enable_payload_validation: bool
@@ -121,4 +121,4 @@ class SchemasPort(Protocol):
     async def set_topic_policy(
         self, topic: str, *, validation_policy: str, enable_payload_validation: bool
     ) -> None:
-        """Raises `SchemaMismatch` for a topic without a subject."""
+        """Change how a topic's schema is enforced. Raises `SchemaMismatch` for a topic without a subject."""

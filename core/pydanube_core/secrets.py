@@ -1,4 +1,4 @@
-"""Secrets in texts: what looks like one, and what is known to be one, taken out before a text is kept or shown.
+"""Remove secrets from texts before they are kept or shown: known ones, and what looks like one.
 
 Pure. A secret is known by the name of what holds it (`is_secret_name`), by its form (a password in a URL, an access key,
 a bearer token, a name like those and a value behind it), or because it is a value of this process's own environment
@@ -37,13 +37,13 @@ _NAMED: Final = re.compile(
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what has this name holds a secret."""
+    """Return whether a value of this name is a secret."""
     lowered = name.lower().replace("-", "_")
     return lowered != "token_id" and any(word in lowered for word in _WORDS)
 
 
 def known_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The values of an environment that are secrets by their names, the longest first."""
+    """Return the values of an environment whose names mark them as secrets, longest first."""
     found = {
         value for name, value in environment.items() if is_secret_name(name) and len(value) >= MIN_KNOWN_CHARS
     }
@@ -51,12 +51,12 @@ def known_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def without_passwords(text: str) -> str:
-    """The text, which may be JSON, with what stands before the @ of a URL replaced."""
+    """Return the text, which may be JSON, with what is before the @ of a URL replaced."""
     return _IN_A_URL.sub(f"{REDACTED}@", text) if "://" in text else text
 
 
 def without_secrets(text: str, known: Iterable[str] = ()) -> str:
-    """The text with what is known to be a secret, or looks like one, replaced."""
+    """Return the text with known and apparent secrets replaced."""
     for secret in known:
         text = text.replace(secret, REDACTED)
     text = _FORMS.sub(REDACTED, without_passwords(text))

@@ -1,4 +1,4 @@
-"""Names and values from outside in errors: guesses at what a name that does not exist was meant as, refused values cut short."""
+"""Unknown names and refused values in errors: suggest similar names, shorten values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BESIDE: Final = 16
 
 
 def close_names(given: str, known: Iterable[str], *, at_most: int = 3, cutoff: float = 0.6) -> list[str]:
-    """Names that `given` may have been meant as, best first. At most `MOST_COMPARED` are compared letter by letter."""
+    """Return names similar to `given`, best first. At most `MOST_COMPARED` are compared letter by letter."""
     if len(given) > MOST_LETTERS:
         return []
     names = list(known)
@@ -70,7 +70,7 @@ def _beside(order: Sequence[str], key: str) -> Sequence[str]:
 
 
 def _likeliest(given: str, names: Sequence[str], most: int) -> list[str]:
-    """The names that have most of their begin or their end in common with what was given. O(names)."""
+    """Return the names that share the longest begin or end with the given one. O(names)."""
     longest = max(3, len(given) // 4)
     names = [name for name in names if abs(len(name) - len(given)) <= longest]
     found: dict[str, None] = {}
@@ -86,7 +86,7 @@ MAX_SHOWN_CHARS: Final = 200  # of a refused value: enough to recognise it, too 
 
 
 def shown(value: Any) -> Any:
-    """A refused value as it may stand in an error: short, and text that can be encoded."""
+    """Return a refused value for an error: short, and encodable."""
     if value is None or isinstance(value, (bool, float)):
         return value
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""Patterns over the names of topics: `orders*` is every topic of a namespace that begins so."""
+"""Patterns of topic names: `orders*` matches every topic of a namespace that begins so."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RULE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """Names in one namespace that fit a glob; `str()` gives the full form `/namespace/glob`."""
+    """A glob over the names of one namespace; `str()` gives the full form `/namespace/glob`."""
 
     namespace: str
     glob: str
@@ -27,7 +27,7 @@ class TopicPattern:
 
     @classmethod
     def parse(cls, text: str, *, field: str = "pattern") -> TopicPattern:
-        """Parse `/ns/orders*`, `ns/orders*` or `orders*`. Names have no dots, so `.*` can only mean `*`, and does.
+        """Parse `/ns/orders*`, `ns/orders*` or `orders*`. Names have no dots, so `.*` means `*`.
 
         Raises `InvalidName`: it is no pattern; `details` has `field`, `value` and the rule.
         """
@@ -49,9 +49,9 @@ class TopicPattern:
 
     @property
     def is_glob(self) -> bool:
-        """False for the name of one topic."""
+        """Whether it is a pattern; False for the name of one topic."""
         return any(sign in self.glob for sign in "*?[")
 
     def matches(self, name: TopicName) -> bool:
-        """Whether the topic is one of those; case counts."""
+        """Return whether the topic matches; case matters."""
         return name.namespace == self.namespace and self._compiled.match(name.name) is not None

@@ -1,4 +1,4 @@
-"""The standard library's zstd, wherever this Python has it from."""
+"""The standard library's zstd, or its backport."""
 
 from __future__ import annotations
 

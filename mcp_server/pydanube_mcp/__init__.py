@@ -17,7 +17,7 @@ from pydanube_core.extras import install_command
 if TYPE_CHECKING:
     from pydanube_mcp.client_config import McpClient, find_program, print_config
     from pydanube_mcp.clusters import parse_connections
-    from pydanube_mcp.late import late_http_face
+    from pydanube_mcp.lazy_app import lazy_http_face
     from pydanube_mcp.profiles import Profile
     from pydanube_mcp.run import http_face, mcp_app, run_http, run_stdio
     from pydanube_mcp.server import DanubeServer, build_server
@@ -29,7 +29,7 @@ __all__ = [
     "build_server",
     "find_program",
     "http_face",
-    "late_http_face",
+    "lazy_http_face",
     "mcp_app",
     "parse_connections",
     "print_config",
@@ -40,7 +40,7 @@ __all__ = [
 _HOMES: Final = {
     **dict.fromkeys(("McpClient", "find_program", "print_config"), "client_config"),
     "parse_connections": "clusters",
-    "late_http_face": "late",
+    "lazy_http_face": "lazy_app",
     **dict.fromkeys(("http_face", "mcp_app", "run_http", "run_stdio"), "run"),
     **dict.fromkeys(("DanubeServer", "build_server"), "server"),
     "Profile": "tools",
@@ -65,7 +65,7 @@ def __getattr__(name: str) -> Any:
 
 @contextmanager
 def _nothing_looked_through() -> Iterator[None]:
-    """While inside, no collection: what the SDK loads stays, and looking through it again and again costs 0.15 s."""
+    """Context without garbage collection: the SDK's modules stay, and scanning them again and again costs 0.15 s."""
     was_on = gc.isenabled()
     gc.disable()
     try:

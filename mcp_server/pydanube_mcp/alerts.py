@@ -39,7 +39,7 @@ MAX_SUBSCRIBERS: Final = 256  # sessions of the 2025 protocol, as many as HTTP k
 
 
 class _Bus(InMemorySubscriptionBus):
-    """A bus that knows how many listen."""
+    """A bus that knows the number of its listeners."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,12 +75,12 @@ class AlertWatch:
     async def listen(
         self, context: ServerRequestContext[Any, Any], params: SubscriptionsListenRequestParams
     ) -> SubscriptionsListenResult:
-        """`subscriptions/listen` of the 2026 protocol."""
+        """Handle `subscriptions/listen` of the 2026 protocol."""
         await self._check(map(str, params.notifications.resource_subscriptions or ()))
         return await self._listening(context, params)
 
     async def _check(self, uris: Iterable[str]) -> None:
-        """Raise where the caller may not read what he wants to be told of."""
+        """Raise if the caller may not read what it wants to be notified of."""
         if ALERTS_URI not in uris:
             return
         for name in self._clusters.names:
@@ -96,7 +96,7 @@ class AlertWatch:
     async def subscribe(
         self, context: ServerRequestContext[Any, Any], params: SubscribeRequestParams
     ) -> EmptyResult:
-        """`resources/subscribe` of the 2025 protocol."""
+        """Handle `resources/subscribe` of the 2025 protocol."""
         uri = str(params.uri)
         if uri not in self.subscribable:
             raise MCPError(
@@ -115,7 +115,7 @@ class AlertWatch:
     async def unsubscribe(
         self, context: ServerRequestContext[Any, Any], params: UnsubscribeRequestParams
     ) -> EmptyResult:
-        """`resources/unsubscribe`: of what is not subscribed, too."""
+        """Handle `resources/unsubscribe`, also for something not subscribed."""
         connection: Connection = context.session._connection
         uris = self.sessions.get(connection, set())
         uris.discard(str(params.uri))
@@ -137,7 +137,7 @@ class AlertWatch:
             await anyio.sleep(PAUSE_S)
 
     async def open_stream(self) -> frozenset[tuple[str, str]] | None:
-        """The open alerts; None where a cluster does not answer, which is no news of its alerts."""
+        """Return the open alerts; None if a cluster does not answer, which is not a change of its alerts."""
         found = set()
         try:
             for name in self._clusters.names:
@@ -155,7 +155,7 @@ class AlertWatch:
                     group.start_soon(self._tell_one, connection)
 
     async def _tell_one(self, connection: Connection) -> None:
-        """Send a cue to one session. One that does not take it in time is dropped, and keeps nobody else waiting."""
+        """Notify one session. One that does not take it in time is dropped, and delays no other."""
         taken = False
         with anyio.move_on_after(TELL_S):
             try:

@@ -1,4 +1,4 @@
-"""One tool call: a read goes through; a change that destroys goes through once somebody has agreed.
+"""One tool call: a read goes through; a destructive change goes through with consent.
 
 A long operation goes through as a task: see `pydanube_mcp.cluster_tasks` for clients that take none.
 """
@@ -41,7 +41,7 @@ Outcome = dict[str, Any] | InputRequiredResult | TaskView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Makes calls on one cluster for one caller, and asks a person where that is needed."""
+    """Makes calls on one cluster for one caller, and asks a person if that is needed."""
 
     client: OpsClient
     cluster: str | None
@@ -81,7 +81,7 @@ class Caller:
             return await self._ask(operation, arguments, plan, token)
 
     async def refused(self, operation: Operation, arguments: Mapping[str, Any]) -> Outcome:
-        """Have a call refused that is no read, by the admin core of a server that only reads, which records it.
+        """Have the admin core refuse a change at a read-only server, so that the refusal is recorded.
 
         Raises:
             ReadOnly: always, also where nobody is there to record it.
@@ -99,7 +99,7 @@ class Caller:
             ) from error
 
     async def _plan_to_ask_about(self, token: str) -> dict[str, Any] | None:
-        """The plan of a token that must not be applied unasked; None where the admin core decides alone.
+        """Return the plan of a token that must not be applied unasked; None if the admin core decides alone.
 
         It does so for every token that is not good for a change that destroys: it refuses the bad ones.
         """
@@ -142,7 +142,7 @@ class Caller:
         return await self._do(operation, own | {"plan_token": token})
 
     async def _do(self, operation: Operation, arguments: Mapping[str, Any]) -> Outcome:
-        """Carry it out; what is long as a task, which is handed to a client that takes tasks and waited for with others."""
+        """Carry the call out; a long one as a task, which clients with tasks get, and others wait for."""
         if not operation.detachable or "detach" in arguments:
             return await self._send(operation.name, arguments)
         result = await self._send(operation.name, {**arguments, "detach": True})
@@ -161,7 +161,7 @@ class Caller:
             return False
 
     async def _read(self, operation: Operation, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """A read. A page that is too long for a result is asked for again with fewer items: then it has a next one."""
+        """Read. A page that is too long for a result is read again with fewer items, so that it has a next page."""
         result = await self._send(operation.name, arguments)
         page, listed = result, arguments
         if operation.name == _READ_ANY:  # the page is within the result, its arguments within the arguments
@@ -185,7 +185,7 @@ class Caller:
         return await self.client.call(operation, arguments, principal=self.principal)
 
     def _for_a_person(self, plan: Mapping[str, Any]) -> PermissionDenied:
-        """With --confirm human and a client that cannot ask: the command for a person to run."""
+        """With --confirm human and a client that cannot ask: return the command for a person to run."""
         return PermissionDenied(
             f"{plan['operation']} destroys, and this server was started with --confirm human: your client cannot ask a "
             "person, so nothing was changed. Show the plan in details to your user, who can run the command in next on a "
@@ -203,7 +203,7 @@ def _takes_long(operation: Operation, arguments: Mapping[str, Any]) -> bool:
 
 
 def by_a_person(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """The step that is none for a model: the command that plans the same, shows the plan and asks at the terminal.
+    """Return the next step for a person: the command that makes the same plan, shows it and asks at the terminal.
 
     It holds no token: whoever runs it does so with rights of his own.
     """

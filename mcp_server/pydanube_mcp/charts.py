@@ -1,4 +1,4 @@
-"""Charts over MCP: what `topics.chart` answers, with a picture for models and a page for hosts that show pages.
+"""Charts over MCP: the answer of `topics.chart`, with a picture for models and a page for hosts that show pages.
 
 The picture is an image beside the figures, drawn in a thread. The page is a `ui://` resource of the Apps extension
 (`io.modelcontextprotocol/ui`): the tool names it in `_meta.ui`, the host shows it in a frame and hands it the result.
@@ -36,7 +36,7 @@ _READ_ANY: Final = "operations.read"
 
 
 def chart_apps() -> Apps:
-    """The extension, with the page. It loads nothing from anywhere."""
+    """Return the extension, with the page, which loads nothing from elsewhere."""
     apps = Apps()
     apps.add_html_resource(
         CHART_URI,
@@ -58,7 +58,7 @@ async def with_picture(
     *,
     limiter: anyio.CapacityLimiter,
 ) -> CallToolResult:
-    """The answer, with the picture behind its figures if it is a chart's.
+    """Return the answer; a chart's with the picture after its figures.
 
     Args:
         result: as the admin core gave it, whole and not fenced.

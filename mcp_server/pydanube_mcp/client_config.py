@@ -1,4 +1,4 @@
-"""Paste-ready configuration of the usual MCP clients.
+"""Configuration to paste into the usual MCP clients.
 
 Formats as the clients' documentation has them in November 2026: Claude Desktop, Cursor and Windsurf read an object
 `mcpServers`, Visual Studio Code one named `servers` whose entries have a `type`; Claude Code is told by a command.
@@ -33,7 +33,7 @@ class McpClient(StrEnum):
 
 
 def find_program(argv0: str | None = None) -> Path:
-    """The absolute path of the `danube` program: the one that runs, the one beside this Python, or one on the path.
+    """Return the absolute path of `danube`: the running program, the one beside this Python, or one on the path.
 
     Args:
         argv0: how this process was started; `sys.argv[0]` if None.
@@ -69,7 +69,7 @@ def print_config(
     url: str | None = None,
     token: bool = False,
 ) -> str:
-    """The text to paste, without a newline at its end.
+    """Return the text to paste, without a final newline.
 
     Args:
         client: whose configuration.

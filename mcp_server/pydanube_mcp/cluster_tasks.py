@@ -1,4 +1,4 @@
-"""The tasks that this server answers for: those of the admin core, and plans that wait for a person's consent.
+"""The tasks that this server answers for: the admin core's, and plans that wait for consent.
 
 The id of a task under way is the admin core's (`t…`). The id of one that waits is the token of its plan (`p….…`), with
 `.apply` behind it where it was called as `apply_plan`: once the plan is applied, it stands for the task that this
@@ -40,7 +40,7 @@ POLL_S: Final = 0.05
 
 
 def is_task(result: Mapping[str, Any]) -> bool:
-    """Whether the answer to a detached call is its task."""
+    """Return whether the answer to a detached call is its task."""
     return "task_id" in result and "of_call" in result
 
 
@@ -49,7 +49,7 @@ def _full_id(cluster: str | None, own: str) -> str:
 
 
 def came_to(task: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The result of a task that is done, as the call would have given it that began it; None where it was not kept."""
+    """Return a finished task's result in the form of the call's; None if it was not kept."""
     result = task["result"]
     if result is None:
         return None
@@ -63,7 +63,7 @@ def came_to(task: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def running_view(task: Mapping[str, Any], cluster: str | None) -> TaskView:
-    """A task of the admin core that has just begun."""
+    """Return the view of an admin core's task that has just begun."""
     return TaskView(
         task_id=_full_id(cluster, task["task_id"]),
         status="working",
@@ -75,7 +75,7 @@ def running_view(task: Mapping[str, Any], cluster: str | None) -> TaskView:
 
 
 def waiting_view(question: Question, token: str, *, applied: bool) -> TaskView:
-    """A plan that waits for consent."""
+    """Return the view of a plan that waits for consent."""
     plan = question.plan
     request = ElicitRequest(
         params=ElicitRequestFormParams(message=question.text, requested_schema=question.schema)
@@ -92,14 +92,14 @@ def waiting_view(question: Question, token: str, *, applied: bool) -> TaskView:
 
 
 class ClusterTasks:
-    """`Keeper` of `pydanube_mcp.tasks`. Holds no state."""
+    """The `Keeper` (`pydanube_mcp.tasks`) of the admin core's tasks. Holds no state."""
 
     def __init__(self, clusters: Clusters, *, profile: Profile) -> None:
         self._clusters = clusters
         self._profile = profile
 
     def _where(self, task_id: str) -> tuple[OpsClient, str | None, str] | None:
-        """The cluster of a task, its name if there are several, and the task's own id."""
+        """Return the cluster of a task, its name if there are several, and the task's own id."""
         cluster: str | None = None
         own = task_id
         if self._clusters.several:
@@ -199,7 +199,7 @@ class ClusterTasks:
         return replace(over, status="failed", message=why, error=error)
 
     async def answer(self, task_id: str, responses: Mapping[str, Any], request: Request) -> None:
-        """Take a person's answer; one that the task does not wait for is passed over.
+        """Take a person's answer; one that the task does not wait for is ignored.
 
         Raises:
             MCPError: a person agreed, and the change was refused all the same.
@@ -232,14 +232,14 @@ class ClusterTasks:
             raise _as_protocol_error(error) from error
 
     async def _discard(self, client: OpsClient, plan_id: str, principal: str) -> None:
-        """A plan that was agreed to and cannot be applied is asked about no more."""
+        """Discard a plan that was agreed to and cannot be applied, so that it is not asked about again."""
         try:
             await client.call("plans.discard", {"plan_id": plan_id}, principal=principal)
         except ClusterError:
             return  # it is used or gone by now
 
     async def cancel(self, task_id: str, request: Request) -> None:
-        """Stop it, and see that it has stopped; one that has ended stays as it is."""
+        """Cancel a task and wait until it has stopped; one that has ended stays as it is."""
         where = self._where(task_id)
         view = await self.get(task_id, request)
         if where is None or view is None or view.status not in ("working", "input_required"):
@@ -302,7 +302,7 @@ CANCEL_S: Final = 2.0  # for telling the cluster that nobody waits any more
 async def waited(
     client: OpsClient, task: Mapping[str, Any], *, principal: str | None, context: Context[Any, Any] | None
 ) -> dict[str, Any]:
-    """The result of a call that became a task, or, after most of the deadline, the task and how to ask for it.
+    """Wait for a call that became a task; return its result or, after most of the deadline, the task and how to ask for it.
 
     Cancelled, it stops the task: who made the call has left.
 

@@ -1,4 +1,4 @@
-"""The clusters a server speaks for: one, or several under names that every tool call must then give."""
+"""The clusters of a server: one, or several with names that every tool call must give."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
 def parse_connections(connect: Sequence[str], *, admin_url: str) -> dict[str, str]:
-    """`NAME=URL` texts as name → admin URL, in their order; without any, the one at `admin_url`.
+    """Parse `NAME=URL` texts into name → admin URL, in order; without any, the one at `admin_url`.
 
     Raises:
         InvalidArgument: a text of another form, or a name given twice.
@@ -73,11 +73,11 @@ class Clusters:
         return len(self._clients) > 1
 
     def named(self, name: str) -> OpsClient:
-        """The client of a cluster that exists."""
+        """Return the client of an existing cluster."""
         return self._clients[name]
 
     def pick(self, arguments: Mapping[str, Any]) -> tuple[OpsClient, dict[str, Any], str | None]:
-        """The client that a tool call is for, the operation's own arguments, and the cluster's name if it was given.
+        """Return the client for a tool call, the operation's own arguments, and the cluster's name if given.
 
         With several clusters the name is required: a default would now and then change the wrong one.
 
@@ -94,7 +94,7 @@ class Clusters:
         return client, own, name
 
     def in_arguments(self, arguments: Mapping[str, Any]) -> str | None:
-        """The cluster that a call names, if there are several and one has that name."""
+        """Return the cluster that a call names, if there are several and it exists."""
         name = arguments.get(CLUSTER)
         return name if self.several and isinstance(name, str) and name in self._clients else None
 

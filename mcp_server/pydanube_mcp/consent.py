@@ -1,4 +1,4 @@
-"""Consent to what destroys: asked of the person at the client where the client can ask, else bound to a plan.
+"""Consent to destructive changes: asked of the person at the client if it can ask, else given by the plan's token.
 
 Nothing that destroys is done without one of the two, and every refusal says how to go on:
 
@@ -68,7 +68,7 @@ class Question:
 
     @property
     def name(self) -> str:
-        """Return the name that has to be typed: of what the plan takes away."""
+        """Return the name that has to be typed: that of what the plan deletes."""
         arguments = self.plan["arguments"]
         for key in ("subscription", "topic", "subject", "namespace", "broker_id"):
             if arguments.get(key):
@@ -97,7 +97,7 @@ class Question:
 
 
 def can_ask(context: Context[Any, Any] | None) -> bool:
-    """Whether the client said that it shows forms. Without a mode named, forms are what it means."""
+    """Return whether the client shows forms. Elicitation without a named mode means forms."""
     if context is None:
         return False
     try:
@@ -109,12 +109,12 @@ def can_ask(context: Context[Any, Any] | None) -> bool:
 
 
 def waits(context: Context[Any, Any]) -> bool:
-    """Whether the client is asked while its call waits (2025), or by the call's answer (2026)."""
+    """Return whether the client is asked while its call waits (2025), or by the call's answer (2026)."""
     return (context.protocol_version or "") < _MODERN
 
 
 def question_result(question: Question, token: str) -> InputRequiredResult:
-    """The answer that asks; the call comes again with what was said, and with the state."""
+    """Return the answer that asks; the call is made again with the person's answer and the state."""
     params = ElicitRequestFormParams(message=question.text, requested_schema=question.schema)
     state = {"token": token, "plan": dict(question.plan) | {"diff": []}, "cluster": question.cluster}
     return InputRequiredResult(
@@ -123,7 +123,7 @@ def question_result(question: Question, token: str) -> InputRequiredResult:
 
 
 def said(context: Context[Any, Any]) -> tuple[Question, str, Answer] | None:
-    """Return what a call that comes again brings: the question, the plan's token, the answer. None: it is a first call.
+    """Return what a repeated call brings: the question, the plan's token, the answer. None: it is a first call.
 
     The state was sealed by this server for this call and these arguments; anything else does not get here.
     """
@@ -138,7 +138,7 @@ def said(context: Context[Any, Any]) -> tuple[Question, str, Answer] | None:
 
 
 async def ask_now(question: Question, context: Context[Any, Any]) -> Answer:
-    """Ask while the call waits. Whatever goes wrong on the way is no consent."""
+    """Ask while the call waits. Any failure on the way counts as no consent."""
     try:
         with anyio.fail_after(ASK_TIMEOUT_S):
             result = await context.request_context.session.elicit_form(
@@ -152,7 +152,7 @@ async def ask_now(question: Question, context: Context[Any, Any]) -> Answer:
 
 
 def refusal(question: Question, answer: Answer, by_a_person: Mapping[str, Any]) -> PermissionDenied:
-    """Nobody agreed. Where nobody was reached, a person can still run the command."""
+    """Return the refusal without consent. If nobody could be asked, a person can still run the command."""
     why = (
         "the person asked did not agree"
         if answer is Answer.NO
@@ -172,7 +172,7 @@ _KEY: Final = secrets.token_bytes(32)
 
 
 def turned(text: str) -> str:
-    """The text with every plan token in it sealed, or opened if it is sealed."""
+    """Return the text with every plan token sealed, or opened if it is sealed."""
     return _TOKEN.sub(lambda match: f"{match[1]}.{_turned(match[1], match[2])}", text)
 
 
@@ -184,7 +184,7 @@ def _turned(plan_id: str, secret: str) -> str:
 
 
 class SealedClient(OpsClient):
-    """A client that shows no token of a plan, and takes those that it has shown."""
+    """A client that shows only sealed plan tokens, and takes back those."""
 
     async def call(
         self, operation: str, arguments: Mapping[str, Any] | None = None, **options: Any

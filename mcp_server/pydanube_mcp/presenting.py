@@ -1,4 +1,4 @@
-"""The answer to a call, as a model gets it: fenced, its proposed calls within reach, and within the size of a result."""
+"""Present an answer to a model: fenced, with next calls that the profile has, and within the size of a result."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Asked:
 
 
 def take_part(operation: Operation, arguments: dict[str, Any]) -> int:
-    """Take `part` out of a read's arguments: which part of an answer that was too long.
+    """Remove `part` from a read's arguments: which part of a long answer is wanted.
 
     Raises:
         InvalidArgument: it is no number of a part.
@@ -62,7 +62,7 @@ def ok_result(result: Mapping[str, Any], asked: Asked) -> CallToolResult:
 
 
 def body_of(result: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
-    """A result, ready to be read by a model."""
+    """Return a result for a model to read."""
     body = dict(result) if asked.is_of_ours else fenced(result)
     body = reachable(_for_cluster(body, asked.cluster), asked.profile)
     part = in_parts(body, asked.part)
@@ -90,7 +90,7 @@ def _rest(asked: Asked, number: int, of: int) -> dict[str, Any]:
 
 
 def error_result(error: ClusterError, asked: Asked) -> CallToolResult:
-    """An error as a result that the model sees."""
+    """Return an error as a result that the model sees."""
     body = fenced(error.to_dict(), given=asked.arguments)
     body = reachable(_for_cluster(body, asked.cluster), asked.profile)
     whole = in_parts({"error": body}, 1).body
@@ -98,7 +98,7 @@ def error_result(error: ClusterError, asked: Asked) -> CallToolResult:
 
 
 def _for_cluster(value: Any, cluster: str | None) -> Any:
-    """Calls that are proposed name the cluster they are for."""
+    """Add the cluster's name to proposed calls."""
     if cluster is None:
         return value
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Profiles of tools: those that a model has to read, their schemas cut to what a caller needs.
+"""Profiles of tools: those that a model has to read, with schemas cut to what a caller needs.
 
 Every byte here is read with every turn of a conversation. So the input schemas say names, types, choices and what
 the names leave open; lengths and unknown arguments are checked by the admin core, whose errors say what is wanted.
@@ -115,14 +115,14 @@ def parse_toolsets(text: str | None) -> frozenset[str]:
 def is_listed(
     operation: Operation, profile: Profile, *, read_only: bool, groups: frozenset[str] = frozenset()
 ) -> bool:
-    """Whether a server lists an operation's tool; `groups`: these all, beside those of the profile."""
+    """Return whether a server lists an operation's tool. `groups`: listed completely, beside the profile."""
     if read_only and operation.effect is not Effect.READ:
         return False
     return profile is Profile.FULL or operation.default_profile or operation.group in groups
 
 
 def small_input(operation: Operation) -> dict[str, Any]:
-    """The arguments, as short as they can be said."""
+    """Return the arguments' schema, as short as possible."""
     schema = operation.input_schema
     properties = {
         name: _small(each, described=name not in _SAID_ONCE)
@@ -135,12 +135,12 @@ def small_input(operation: Operation) -> dict[str, Any]:
 
 
 def _not_needed(operation: Operation, name: str) -> bool:
-    """A token that a call takes, and no call needs: `apply_plan` takes it as well."""
+    """Return whether an argument can be left out: a token that `apply_plan` takes as well."""
     return name == _PLAN_TOKEN and name not in operation.request_names and not operation.can_destroy
 
 
 def _say_names_once(properties: dict[str, Any]) -> None:
-    """Leave out the names of keys that an earlier argument, or another tool of the same set, says already."""
+    """Leave out names of keys that an earlier argument, or another tool of the set, lists already."""
     known: list[Any] = []
     for each in properties.values():
         names = each.get("propertyNames")
@@ -179,7 +179,7 @@ def _small(schema: Mapping[str, Any], *, described: bool) -> dict[str, Any]:
 
 
 def small_output(operation: Operation) -> dict[str, Any]:
-    """The fields of a result and nothing within them; told without its schema, which takes time to make."""
+    """Return the names of the result's fields only, without computing its schema, which takes time."""
     fields = operation.result.model_fields.items()
     names = [field.serialization_alias or name for name, field in fields if name not in FOR_PROGRAMS]
     reasons = {f"{name}_reason" for name in names}  # in the instructions
@@ -187,7 +187,7 @@ def small_output(operation: Operation) -> dict[str, Any]:
 
 
 def explain(name: str, profile: Profile, *, read_only: bool) -> str:
-    """Why a tool is in a server's list or not, and what to do."""
+    """Return why a tool is in a server's list or not, and what to do."""
     by_tool = TOOLS.get(name) or next((each for each in TOOLS.values() if each.name == name), None)
     if by_tool is None:
         close = close_names(name.replace(".", "_"), TOOLS)
@@ -207,7 +207,7 @@ def explain(name: str, profile: Profile, *, read_only: bool) -> str:
 
 
 def reachable(value: Any, profile: Profile) -> Any:
-    """A result or an error whose `next` names calls by tools that the profile lists.
+    """Return a result or error whose `next` calls use only tools that the profile lists.
 
     Hosts refuse a tool that is not in the list, so a step that names one would be a dead end.
     """

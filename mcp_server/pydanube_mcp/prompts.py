@@ -1,4 +1,4 @@
-"""Prompts: the runbooks, as what a model is asked to do, with completion of their arguments."""
+"""Prompts: the runbooks as instructions for a model, with completion of their arguments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from mcp import MCPError
 from mcp.types import INVALID_PARAMS, GetPromptResult, Prompt, PromptArgument, PromptMessage, TextContent
 from pydanube_admin.runbooks.runbook import all_runbooks
-from pydanube_admin.runbooks.telling import text
+from pydanube_admin.runbooks.texts import text
 from pydanube_core.spelling import close_names, shown
 
 from pydanube_mcp.fencing import is_plain
@@ -31,7 +31,7 @@ def prompt_list() -> list[Prompt]:
 
 
 def get_prompt(name: str, arguments: Mapping[str, str] | None) -> GetPromptResult:
-    """The runbook with the values put in; the values are data that somebody typed.
+    """Return the runbook with the values filled in; the values are data that somebody typed.
 
     Raises:
         MCPError: -32602 for a name or an argument that does not exist, and for a required one that is missing.

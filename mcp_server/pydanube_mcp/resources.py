@@ -108,7 +108,7 @@ _FIXED: Final = (
 
 
 def resource_list(clusters: Clusters) -> list[Resource]:
-    """The resources without parts; with several clusters each of them once a cluster."""
+    """Return the resources without parts; with several clusters once for each."""
     return [
         Resource(
             uri=each.uri + query,
@@ -139,7 +139,7 @@ def template_list(clusters: Clusters) -> list[ResourceTemplate]:
 
 
 async def read_resource(clusters: Clusters, uri: str, *, principal: str | None) -> str:
-    """The resource as JSON text.
+    """Return the resource as JSON text.
 
     Raises:
         MCPError: -32602 if there is no such resource, -32603 if it cannot be read now; `data` has the URI and our
@@ -168,7 +168,7 @@ async def read_resource(clusters: Clusters, uri: str, *, principal: str | None) 
 
 
 def _parse(uri: str) -> tuple[_Template, dict[str, str], dict[str, str]]:
-    """The template of a URI, its parts by name, and what stands in the query."""
+    """Return the template of a URI, its parts by name, and its query."""
     try:
         split = urlsplit(uri)
     except ValueError:
@@ -186,7 +186,7 @@ def _parse(uri: str) -> tuple[_Template, dict[str, str], dict[str, str]]:
 
 
 async def complete(clusters: Clusters, name: str, prefix: str, given: Mapping[str, str]) -> Completion:
-    """Names that the part `name` of a template may have, once the parts in `given` are known."""
+    """Return values that the part `name` of a template may have, given the values of other parts."""
     try:
         hits = sorted(
             # What a client offers ends up in a prompt: a name that may be a sentence is not offered.
@@ -202,7 +202,7 @@ async def complete(clusters: Clusters, name: str, prefix: str, given: Mapping[st
 
 
 async def complete_topic(clusters: Clusters, prefix: str) -> Completion:
-    """Topics by their full names, for the arguments of prompts; of the first cluster."""
+    """Return topics by their full names, for arguments of prompts; of the first cluster."""
     try:
         answer = await clusters.named(clusters.names[0]).call("topics.list", {"limit": 1000})
     except ClusterError:

@@ -23,8 +23,8 @@ from pydanube_admin.jsonrpc import JsonRpc
 from pydanube_admin.remote import OpsClient
 from starlette.applications import Starlette
 
-from pydanube_mcp.room import RoomForSessions
 from pydanube_mcp.server import DanubeServer, ServerArguments, build_server
+from pydanube_mcp.session_limit import SessionLimit
 
 _FOREIGN: Final = "alidation error"
 _PLAIN: Final = (
@@ -37,7 +37,7 @@ Message = MutableMapping[str, Any]
 
 
 class PlainRefusals:
-    """The application in front of which it stands, but for the text of those refusals."""
+    """An ASGI application in front of another that rewords some of its refusals."""
 
     def __init__(self, app: AsgiApp) -> None:
         self._app = app
@@ -94,20 +94,20 @@ SESSION_IDLE_S: Final = 600.0
 
 
 def mcp_app(server: DanubeServer) -> AsgiApp:
-    """The ASGI application of streamable HTTP, for `HttpFace(mcp=…)`, whose guard must stand in front of it."""
+    """Return the ASGI application of streamable HTTP, for `HttpFace(mcp=…)`, whose guard must be in front of it."""
     return _in_front_of(_starlette(server))
 
 
 @asynccontextmanager
 async def serving(server: DanubeServer) -> AsyncIterator[AsgiApp]:
-    """The same, with `server` and its sessions open until the end of the block: nobody has to run its lifespan."""
+    """Yield the same application, with `server` and its sessions open until the end of the block."""
     app = _starlette(server)
     async with server, app.router.lifespan_context(app):
         yield _in_front_of(app)
 
 
 def _in_front_of(app: AsgiApp) -> AsgiApp:
-    return RoomForSessions(PlainRefusals(app))
+    return SessionLimit(PlainRefusals(app))
 
 
 def _starlette(server: DanubeServer) -> Starlette:
@@ -132,7 +132,7 @@ async def http_face(
     allowed_hosts: Collection[str] = (),
     **arguments: Unpack[ServerArguments],
 ) -> AsyncIterator[HttpFace]:
-    """The application of port 8765, `/rpc` and `/mcp`, with the connections it needs, closed at the end.
+    """Yield the application of port 8765, `/rpc` and `/mcp`, with its connections, closed at the end.
 
         async with http_face(admin_url) as app, http_server(sock, app):
             ...
@@ -149,7 +149,7 @@ async def http_face(
 
 
 def _settle() -> None:
-    """Keep what is loaded by now out of the garbage collector, which may be off until here: it lives as long as the process."""
+    """Exclude what is loaded by now from garbage collection, since it lives as long as the process; turn collection on."""
     gc.freeze()
     gc.enable()
 

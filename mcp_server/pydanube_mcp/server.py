@@ -86,7 +86,7 @@ FIXTURES: Final = "tests.conformance.mcp.fixtures"
 
 
 def fixtures() -> Any:
-    """Their module, with `Jobs` and `mount_all`.
+    """Return the module of fixtures, with `Jobs` and `mount_all`.
 
     Raises:
         NotImplementedYet: this is no clone.
@@ -104,7 +104,7 @@ _WAITING: Final = 16  # lines that were read and not yet taken
 
 
 class StdinLines:
-    """An asynchronous iterator over the lines of a descriptor; it ends with the input, or with a line too long."""
+    """An asynchronous iterator over the lines of a descriptor; ends with the input, or with a line that is too long."""
 
     def __init__(self, fd: int, portal: BlockingPortal) -> None:
         self._fd = fd
@@ -223,7 +223,7 @@ class DanubeServer(MCPServer[Any]):
         await self.clusters.aclose()
 
     async def run_stdio_async(self) -> None:
-        """Serve on stdin and stdout until stdin ends; cancelled, it does not wait for the next line."""
+        """Serve on stdin and stdout until stdin ends; when cancelled, without waiting for the next line."""
         async with BlockingPortal() as portal:
             lines = StdinLines(sys.stdin.fileno(), portal)
             lines.start()
@@ -242,7 +242,7 @@ class DanubeServer(MCPServer[Any]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """Carry out an operation; what goes wrong is a result that says so, never a protocol error."""
+        """Carry out an operation; an error is a result that says so, never a protocol error."""
         if any(tool.name == name for tool in await super().list_tools()):  # registered with the SDK
             return await super().call_tool(name, arguments, context)
         named = self.clusters.in_arguments(arguments)
@@ -332,7 +332,7 @@ def _principal(context: Context[Any, Any] | None) -> str | None:
 
 @contextmanager
 def _logging_left_alone() -> Iterator[None]:
-    """While inside, the SDK does not set up the process's logging, for which it would load a library for colours.
+    """Context in which the SDK does not configure logging, for which it would load a library for colours.
 
     It has no argument for that: its function is put aside, and should it have another name one day, the handler here
     still makes its `basicConfig` do nothing.
@@ -350,7 +350,7 @@ def _logging_left_alone() -> Iterator[None]:
 
 
 class ServerArguments(TypedDict, total=False):
-    """Arguments that whoever runs a server passes on to `build_server`, which says what each is."""
+    """Arguments of `build_server`, which explains them, for code that passes them on."""
 
     profile: Profile | str
     read_only: bool

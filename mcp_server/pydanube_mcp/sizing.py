@@ -1,4 +1,4 @@
-"""A result within the size that a model can take, and the call that gives what is left of it.
+"""Cut a result to the size that a model can take, with the call that returns the rest.
 
 What a list of operations answers is asked for again with fewer items, so that its own `next_page` goes on. Anything else
 that is too long is cut into parts: each has the next items of its lists and maps and the next pieces of its long texts,
@@ -29,7 +29,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of an answer that is too long, or all of one that is not."""
+    """One part of an answer that is too long, or all of a short one."""
 
     body: dict[str, Any]
     number: int
@@ -42,7 +42,7 @@ def size_of(value: Any) -> int:
 
 
 def fewer(items: Sequence[Any], whole: int, limit: int) -> int | None:
-    """How many items of a page to ask for instead, so that the answer fits; None if one alone does not.
+    """Return how many items of a page fit into an answer; None if a single one does not.
 
     Args:
         items: of the page that was too long.
@@ -60,7 +60,7 @@ def fewer(items: Sequence[Any], whole: int, limit: int) -> int | None:
 
 
 def in_parts(body: Mapping[str, Any], number: int) -> Part:
-    """Part `number` (from 1) of a body; behind the last one, the last. One that fits has a single part, itself."""
+    """Return part `number` (from 1) of a body; after the last one, the last. A short body has one part."""
     if size_of(body) <= MAX_RESULT_BYTES:
         return Part(body=dict(body), number=1, of=1)
     parts: list[_Building] = [_Building(body)]
@@ -73,7 +73,7 @@ def in_parts(body: Mapping[str, Any], number: int) -> Part:
 
 
 def _units(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """Return what a part takes whole or not at all, in order."""
+    """Return the pieces that a part takes whole or not at all, in order."""
     if path and size_of(value) <= _WHOLE_BYTES:
         yield path, value
     elif isinstance(value, dict):
@@ -92,7 +92,7 @@ def _units(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _sticky(value: Mapping[str, Any]) -> dict[str, Any]:
-    """An object that is cut, as it begins in each part: its small fields, the others empty."""
+    """Return the beginning of a cut object in each part: its small fields, the others empty."""
     kept = {key: one if size_of(one) <= _STICKY_BYTES else _empty(one) for key, one in value.items()}
     return kept if size_of(kept) <= _STICKY_SUM else {}
 
@@ -102,7 +102,7 @@ def _same(left: Any, right: Any) -> bool:
 
 
 class _Building:
-    """A part that is being filled."""
+    """A part of an answer while it is being filled."""
 
     def __init__(self, whole: Mapping[str, Any]) -> None:
         self._whole = whole
@@ -111,7 +111,7 @@ class _Building:
         self._places: dict[Path, int] = {}  # of the items of lists, which count from 0 in each part
 
     def take(self, path: Path, value: Any, *, anyway: bool = False) -> bool:
-        """Put a unit in, if there is room for it and for what it stands in."""
+        """Add a piece, if there is room for it and the objects around it."""
         new = [path[:depth] for depth in range(1, len(path)) if path[:depth] not in self._places]
         cost = size_of(value) + len(str(path[-1])) + 4
         cost += sum(size_of(self._begun(prefix)) + len(str(prefix[-1])) + 4 for prefix in new)

@@ -1,4 +1,4 @@
-"""Skills (SEP-2640): the runbooks as files that a client loads when it needs them, listed with their digests.
+"""Skills (SEP-2640): the runbooks as files that a client loads on demand, listed with their digests.
 
 Each is `skill://NAME/SKILL.md`, a text that a model follows, and `skill://NAME/references/runbook.toml`, the runbook
 itself as `danube runbook` carries it out. Both are plain resources as well, for clients that know nothing of skills.
@@ -19,7 +19,7 @@ from mcp.server.extension import Extension, MethodBinding, ResourceBinding
 from mcp.server.mcpserver.resources import TextResource
 from mcp.types import INVALID_PARAMS, PaginatedRequestParams, RequestParams
 from pydanube_admin.runbooks.runbook import Runbook, all_runbooks
-from pydanube_admin.runbooks.telling import text
+from pydanube_admin.runbooks.texts import text
 from pydanube_core.spelling import close_names
 
 SKILLS: Final = "io.modelcontextprotocol/skills"
@@ -51,7 +51,7 @@ class Skill:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """The entry of `skills/list`: address, front matter, and files with their digests."""
+        """Return the entry of `skills/list`: address, front matter, and files with their digests."""
         return {
             "uri": f"{self.uri}/{MANIFEST}",
             "frontmatter": {"name": self.name, "description": self.description},
@@ -68,7 +68,7 @@ class Skill:
 
 @cache
 def all_skills() -> tuple[Skill, ...]:
-    """Every runbook as a skill, by name."""
+    """Return every runbook as a skill, by name."""
     return tuple(_skill(runbook) for _, runbook in sorted(all_runbooks().items()))
 
 

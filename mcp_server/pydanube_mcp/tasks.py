@@ -1,4 +1,4 @@
-"""Tasks (SEP-2663): a long operation is answered with a task, which the client asks after, answers and cancels.
+"""Tasks (SEP-2663): a long operation is answered with a task, which the client polls, answers and cancels.
 
 Nothing of a task is kept here. One under way is a task of the admin core, kept in the cluster; one that waits for a
 person's consent is the plan that the consent is for. So any process of this server, also one that was started after
@@ -31,7 +31,7 @@ _begun: ContextVar[list[TaskView] | None] = ContextVar("task_of_this_call", defa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskView:
-    """A task as the protocol shows it."""
+    """A task in the protocol's form."""
 
     task_id: str
     status: str  # working | input_required | completed | failed | cancelled
@@ -45,7 +45,7 @@ class TaskView:
     input_requests: Mapping[str, Any] | None = None
 
     def short(self) -> dict[str, Any]:
-        """Without what it came to."""
+        """Return the view without the result."""
         body: dict[str, Any] = {
             "taskId": self.task_id,
             "status": self.status,
@@ -73,7 +73,7 @@ Request = ServerRequestContext[Any, Any]
 
 
 class Keeper(Protocol):
-    """Answers for tasks. Those of another principal do not exist for a caller."""
+    """Answers for tasks. To a caller, those of other principals do not exist."""
 
     async def get(self, task_id: str, request: Request) -> TaskView | None: ...
 
@@ -83,7 +83,7 @@ class Keeper(Protocol):
 
 
 class OtherTools(Keeper, Protocol):
-    """Tools beside ours that make tasks in their own way: those of the conformance suite."""
+    """Tools that make tasks in their own way: those of the conformance suite."""
 
     def has(self, tool: str) -> bool: ...
 
@@ -93,14 +93,14 @@ class OtherTools(Keeper, Protocol):
 
 
 def takes_tasks(request: Request) -> bool:
-    """Whether the client declared the extension with this request."""
+    """Return whether the client declared the extension with this request."""
     capabilities = request.session.client_capabilities
     extensions = capabilities.extensions if capabilities else None
     return request.protocol_version in MODERN and TASKS in (extensions or {})
 
 
 def hand_over(view: TaskView) -> bool:
-    """Answer the tool call under way with a task; whether that can be done."""
+    """Answer the tool call under way with a task; return whether that is possible."""
     slot = _begun.get()
     if slot is None:
         return False

@@ -1,4 +1,4 @@
-"""Operations as MCP tools: what a client lists.
+"""The operations as MCP tools.
 
 Everything comes from the registry. All four annotations are always set, because the protocol's defaults are the
 pessimistic ones and clients act on them. Results and errors are structured; their text is the same JSON, for clients
@@ -36,7 +36,7 @@ _MOST_CHARS: Final = 300  # of a call that is proposed
 def tool_list(
     profile: Profile, *, read_only: bool, clusters: Clusters, groups: frozenset[str] = frozenset()
 ) -> list[Tool]:
-    """The tools to list, by name: the same bytes each time, which is what prompt caches want."""
+    """Return the tools to list, by name: always the same bytes, so that prompt caches work."""
     return [
         _tool(operation, profile, clusters)
         for operation in TOOLS.values()
@@ -95,7 +95,7 @@ def _output_schema(operation: Operation, profile: Profile) -> dict[str, Any]:
 
 
 def find_tool(name: str, *, profile: Profile, read_only: bool) -> Operation:
-    """The operation behind a tool. One that the profile does not list can be called all the same.
+    """Return the operation behind a tool. One that the profile does not list can be called, too.
 
     Raises:
         InvalidArgument: no such tool; says which are close.
@@ -123,7 +123,7 @@ def find_tool(name: str, *, profile: Profile, read_only: bool) -> Operation:
 def on_a_cluster(
     operation: Operation, arguments: Mapping[str, Any], names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The same call for each of some clusters, where it named none that there is."""
+    """Return a call once for each of some clusters, if it did not name an existing one."""
     own = {
         name: value
         for name, value in arguments.items()
@@ -139,7 +139,7 @@ PATIENCE_S: Final = 2.0  # for all clusters together: the list comes also while 
 
 
 async def offered_tools(tools: Sequence[Tool], clusters: Clusters) -> list[Tool]:
-    """Those with which the caller can do something at one of the clusters; all, while nobody says what he may."""
+    """Return the tools that the caller can use at one of the clusters; all, if its permissions are unknown."""
     held = await _permissions(clusters)
     return [tool for tool in tools if may_use(TOOLS[tool.name], held)]
 

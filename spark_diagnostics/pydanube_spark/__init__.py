@@ -28,7 +28,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, loaded when they are used: without the extra, that is where it says what to install."""
+    """Load a public name on first use; without the extra, the error says what to install."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

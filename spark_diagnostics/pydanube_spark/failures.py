@@ -1,4 +1,4 @@
-"""Spark's exceptions as errors of ours: a task's own error by its code, anything else by the line that says something.
+"""Turn Spark's exceptions into our errors: a task's own error by its code, any other by its telling line.
 
 Between a task that fails and whoever asked lie a worker's traceback, the JVM's and the driver's: all of it text.
 """
@@ -22,7 +22,7 @@ _LONGEST: Final = 500
 
 
 def failure_of(error: Exception) -> ClusterError:
-    """The error to tell, for whatever a query raised."""
+    """Return the error for an exception of a query."""
     if isinstance(error, ClusterError):
         return error
     text = _text(error)
@@ -35,7 +35,7 @@ def failure_of(error: Exception) -> ClusterError:
 
 
 def reason_of(error: Exception) -> str:
-    """The first line that says something, without Java's class names."""
+    """Return the first line with a message, without Java's class names."""
     for line in _text(error).splitlines():
         plain = _JAVA_CLASS.sub("", line.strip(": \t"))
         if plain and not _NOISE.match(plain):
@@ -78,7 +78,7 @@ def check_master(master: str) -> None:
 
 
 def start_failure(error: Exception, master: str | None) -> ClusterError:
-    """Why there is no session."""
+    """Return why there is no session."""
     if isinstance(error, ClusterError):
         return error
     reason = reason_of(error).rstrip(".")
@@ -90,7 +90,7 @@ def start_failure(error: Exception, master: str | None) -> ClusterError:
 
 
 def _text(error: Exception) -> str:
-    """Everything it says; of an exception of Java's, what Java says first."""
+    """Return the whole text of an exception; of Java's, Java's own text first."""
     java: Any = getattr(error, "java_exception", None)
     said = []
     if java is not None:

@@ -25,20 +25,20 @@ _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """One that was run and is new enough."""
+    """A Java that was run and is new enough."""
 
     home: Path
     version: int
 
 
 def version_in(text: str) -> int | None:
-    """The major version in what `java -version` prints; 8 for `1.8.0_392`."""
+    """Return the major version from `java -version`; 8 for `1.8.0_392`."""
     found = _VERSION.search(text)
     return int(found[1]) if found else None
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """The first Java that is new enough.
+    """Return the first Java that is new enough.
 
     Raises `MissingExtra`: there is none; the message says what was found and what helps.
     """

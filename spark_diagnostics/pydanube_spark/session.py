@@ -1,4 +1,4 @@
-"""A Spark session with our data sources in it."""
+"""A Spark session with our data sources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REMOTE: Final = ("spark.driver.host", "spark.driver.bindAddress")  # a cluster 
 def open_session(
     master: str | None = None, *, name: str = "danube", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session, our data sources registered; the one of this process if there is one.
+    """Return a session with our data sources; this process' session if there is one.
 
     Args:
         master: `local[*]` where nothing is said, neither here nor by spark-submit.

@@ -9,12 +9,12 @@ from pathlib import Path
 
 
 def sync_file(path: Path) -> None:
-    """Make what was written to a file durable."""
+    """Make a file's content durable."""
     _sync(path, os.O_RDWR)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make what was made or renamed in a folder durable."""
+    """Make durable what was created or renamed in a folder."""
     if os.name != "nt":  # Windows cannot open directories, and does not need it
         _sync(folder, os.O_RDONLY)
 

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from pydanube import connect
-from pydanube_admin import wide_port
+from pydanube_admin import cluster_wide_port
 from pydanube_admin.compat.methods import compat_methods
 from pydanube_admin.core import AdminCore
 from pydanube_admin.remote import OpsClient
@@ -238,7 +238,7 @@ async def test_a_topic_between_two_owners_is_in_every_sum(cluster: SeveralBroker
 async def test_what_does_not_arrive_is_named_and_not_said_to_be_gone(
     cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wide_port, "ON_ITS_WAY_S", 0.0)
+    monkeypatch.setattr(cluster_wide_port, "ON_ITS_WAY_S", 0.0)
     owner = cluster.owner("t0")
     owner_id = str(owner.data_dir.broker_id)
     asked = next(broker for broker in cluster.brokers.values() if broker is not owner)
@@ -280,7 +280,7 @@ async def test_what_does_not_arrive_is_named_and_not_said_to_be_gone(
 async def test_a_topic_that_its_owners_still_open_is_waited_for(
     cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wide_port, "ON_ITS_WAY_S", 0.0)  # a list says at once that it is on its way
+    monkeypatch.setattr(cluster_wide_port, "ON_ITS_WAY_S", 0.0)  # a list says at once that it is on its way
     port = cluster.brokers[2].port
     whole, asked = port.topic_facts, 0
 
@@ -291,14 +291,14 @@ async def test_a_topic_that_its_owners_still_open_is_waited_for(
 
     monkeypatch.setattr(port, "topic_facts", opening)
     pauses: list[float] = []
-    all_pauses = wide_port.growing_pauses
+    all_pauses = cluster_wide_port.growing_pauses
 
     def noted() -> Iterator[float]:
         for pause_s in all_pauses():
             pauses.append(pause_s)
             yield pause_s
 
-    monkeypatch.setattr(wide_port, "growing_pauses", noted)
+    monkeypatch.setattr(cluster_wide_port, "growing_pauses", noted)
     made = await ask(cluster.brokers[1], "topics.create", topic="wide", partitions=60)
     assert asked > 2
     assert sum(pauses[:2]) < 0.02, "an owner opens a topic within milliseconds"

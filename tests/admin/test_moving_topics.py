@@ -12,9 +12,9 @@ import anyio
 import grpc
 import pytest
 from pydanube import connect
-from pydanube_admin import wide_port
+from pydanube_admin import cluster_wide_port
+from pydanube_admin.cluster_wide_port import ASKED, ClusterWidePort
 from pydanube_admin.peers import Peers
-from pydanube_admin.wide_port import ASKED, WidePort
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.move_leader import MoveLeader
 from pydanube_broker.serving import moves
@@ -190,7 +190,7 @@ async def test_while_a_partition_is_between_two_owners_nothing_is_said_or_done_o
         await assign(*arguments)
 
     monkeypatch.setattr(MoveLeader, "take_step", at_the_gate)
-    monkeypatch.setattr(wide_port, "DEADLINE_S", 0.1)
+    monkeypatch.setattr(cluster_wide_port, "DEADLINE_S", 0.1)
     target = cluster.brokers[2]
     await ask(first, "topics.move", topic=str(parts[0]), to_broker=id_of(target))
     topic_id = first.registry.catalog.index.topic(parts[0]).topic_id
@@ -220,7 +220,7 @@ async def test_while_a_partition_is_between_two_owners_nothing_is_said_or_done_o
     # Between the look at a topic and the change of it, too: each of its owners does all of its part or none.
     for broker in cluster.brokers.values():
         with pytest.raises(NoOwner) as refused:
-            await WidePort(broker.port, Peers(broker.port, ASKED)).create_subscription(
+            await ClusterWidePort(broker.port, Peers(broker.port, ASKED)).create_subscription(
                 "/default/parted", f"by-{id_of(broker)}", type="exclusive", start="latest"
             )
         assert refused.value.details["not_done_at"] == [id_of(first)]

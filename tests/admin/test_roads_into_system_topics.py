@@ -20,7 +20,7 @@ import pytest
 from pydanube import connect
 from pydanube_admin.engine.models import Effect
 from pydanube_admin.registry import OPERATIONS
-from pydanube_broker.relay.letters import Letters
+from pydanube_broker.relay.dead_letters import RelayedDeadLetters
 from pydanube_broker.relay.membership import RELAYED, Membership
 from pydanube_broker.relay.relay import Relay
 from pydanube_broker.rpc.caller import Caller, Peer, current_caller
@@ -138,7 +138,7 @@ async def dead_letters_of_a_policy_of_before(cluster: Administered, target: str)
 async def dead_letters_of_another_broker(cluster: Administered, target: str) -> None:
     """By a broker that proves that it is of the cluster: what its subscription says is no leave either."""
     membership = Membership(b"secret of the cluster", "1")
-    letters = Letters(cluster.broker.registry, cast(Relay, SimpleNamespace(membership=membership)))
+    letters = RelayedDeadLetters(cluster.broker.registry, cast(Relay, SimpleNamespace(membership=membership)))
     proof = (RELAYED.decode(), membership.proof("1").decode())
     originals = {"subscription_id": 7, "generation": 0, "ranges": [[0, 1]]}
     head = json.dumps({"topic": target, **originals}).encode()

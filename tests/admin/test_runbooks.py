@@ -11,7 +11,7 @@ import pytest
 from pydanube_admin import OPERATIONS, runbooks
 from pydanube_admin.runbooks.runbook import parse_runbook
 from pydanube_admin.runbooks.running import Outcome, run
-from pydanube_admin.runbooks.telling import fill_arguments, spread
+from pydanube_admin.runbooks.texts import fill_arguments, spread
 from pydanube_core.errors import InvalidArgument
 
 from tests.admin.real_broker import Administered, administered

@@ -101,7 +101,7 @@ def test_a_line_is_split_as_a_shell_does(line: str, words: list[str]) -> None:
     assert split_line(line) == words
 
 
-def test_bash_gets_what_stands_behind_its_break_character() -> None:
+def test_bash_gets_the_part_after_its_break_character() -> None:
     assert in_bash("danube topics create x --durability=f") == ["words", "fsynced"]
     assert in_bash("danube subscriptions seek t s --to off") == ["words", "offset:"]
     assert in_bash("danube subscriptions seek t s --to offset:") == ["words", ""]

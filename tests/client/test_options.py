@@ -176,7 +176,7 @@ HUGE = 10**400
         (Retry, "initial_s", None),
     ],
 )
-def test_numbers_and_texts_that_nobody_meant_are_refused_by_name(kind: Any, field: str, value: Any) -> None:
+def test_absurd_numbers_and_texts_are_refused_by_name(kind: Any, field: str, value: Any) -> None:
     with pytest.raises(InvalidArgument) as refused:
         kind(**{field: value})
     assert refused.value.details["field"].endswith(field)

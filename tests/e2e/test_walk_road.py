@@ -548,7 +548,7 @@ def test_consume_of_a_missing_topic_is_1_and_says_what_next(broker: BrokerProces
     assert b"topics create" in plain.stderr
 
 
-def test_nobody_there_is_3_unavailable_soon() -> None:
+def test_an_unreachable_broker_is_exit_3_unavailable_within_the_timeout() -> None:
     done = danube(
         "topics", "list", "--broker", "http://127.0.0.1:1", "--admin", "http://127.0.0.1:1", "--timeout", "1s",
         "--json",

@@ -6,7 +6,7 @@ import pytest
 from pydanube_admin.engine.models import Effect
 from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import ReadOnly
-from pydanube_tui import doing
+from pydanube_tui import operating
 from pydanube_tui.actions import ACTIONS
 from pydanube_tui.console import Console
 from pydanube_tui.dialogs import Form, Reading
@@ -146,7 +146,7 @@ async def test_marked_rows_are_one_plan_and_the_number_is_typed(cluster: Adminis
 async def test_of_more_marks_than_one_plan_takes_it_says_so_and_the_others_stay(
     cluster: Administered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doing, "MOST_TOGETHER", 2)
+    monkeypatch.setattr(operating, "MOST_TOGETHER", 2)
     for number in range(3):
         await add_topic(cluster, f"/default/gone{number}")
     async with opened(cluster, "topics", allow_writes=True) as (app, press):

@@ -1,4 +1,4 @@
-"""The one table of what can be done: keys, help, palette and the documentation's page of keys are made of it.
+"""The table of all actions: keys, help, palette and the documentation's page of keys are made from it.
 
 An action is done by the console itself (go, sort, copy), by the handler that `console` has for its id; or it calls an
 operation of the cluster, with arguments from the row under the cursor (`filled`) and from the person (`asked`).
@@ -21,7 +21,7 @@ from pydanube_tui.views import VIEWS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """One thing that can be done.
+    """One action of the console.
 
     Attributes:
         id: as in key maps: `go.topics`, `subscriptions.seek`.
@@ -47,11 +47,11 @@ class Action:
 
     @property
     def changes(self) -> bool:
-        """Whether it needs `--allow-writes`."""
+        """Whether the action changes something, and so needs `--allow-writes`."""
         return self.operation is not None and OPERATIONS[self.operation].effect is not Effect.READ
 
     def within(self, view: str) -> bool:
-        """Whether the action is offered in that view."""
+        """Return whether the action is available in that view."""
         return not self.views or view in self.views
 
 
@@ -154,7 +154,7 @@ _GATHERS: Final = {"dead_letters.replay": ("offsets", "offset")}
 
 
 def _actions() -> Iterator[Action]:
-    """The actions of the table; after `go.later` one for each view, the first ten with a digit as their key."""
+    """Return the actions; after `go.later` one for each view, the first ten with a digit as their key."""
     group = ""
     for text in _TABLE.strip().splitlines():
         if " | " not in text:
@@ -187,7 +187,7 @@ ACTIONS: Final[dict[str, Action]] = {action.id: action for action in _actions()}
 
 
 def keyed(changes: Mapping[str, Sequence[str]]) -> dict[str, Action]:
-    """The table with other keys.
+    """Return the table with other keys.
 
     Raises:
         InvalidArgument: an action that is not there, or two that would have the same key in one view.
@@ -216,7 +216,7 @@ def _check(view: View, table: Mapping[str, Action]) -> None:
 
 
 def read_keys(path: str) -> dict[str, Action]:
-    """The table with the keys of a TOML file: `[keys]`, then `"table.sort" = "s"` or a list.
+    """Read the keys of a TOML file: `[keys]`, then `"table.sort" = "s"` or a list; return the table with them.
 
     Raises:
         InvalidArgument: the file cannot be read, or as `keyed`.
@@ -241,5 +241,5 @@ def read_keys(path: str) -> dict[str, Action]:
 
 
 def by_key(table: Mapping[str, Action], view: str) -> dict[str, Action]:
-    """Key -> action in a view."""
+    """Return key → action in a view."""
     return {key: action for action in table.values() if action.within(view) for key in action.keys}

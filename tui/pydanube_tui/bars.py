@@ -1,4 +1,4 @@
-"""The line at the top (where am I, how fresh is this), the one at the bottom (what can I do), and the text that `?` opens."""
+"""The line at the top (place, age of the data), the one at the bottom (keys), and the help text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from pydanube_tui.actions import Action
-from pydanube_tui.cluster import Standing, State
+from pydanube_tui.cluster import Connection, State
 from pydanube_tui.page import Line, Span, Tone, dim, line
 from pydanube_tui.text import clean, ending, fit, span, width
 from pydanube_tui.view import View
@@ -14,7 +14,7 @@ from pydanube_tui.views.wording import STATUS
 
 
 def header(cluster: str, crumbs: Sequence[str], right: Line, cells: int) -> tuple[str, Line]:
-    """The cluster's name, and the line after it: where one is, and the right end. Texts come as they are drawn."""
+    """Return the cluster's name, and the line after it: the place, and the right end. Texts are cleaned already."""
     name = f" {fit(cluster, min(width(cluster), max(8, cells // 3)))} "
     room = cells - width(name) - sum(width(text) for text, _ in right) - 1
     whole = " › ".join(crumbs)
@@ -22,8 +22,8 @@ def header(cluster: str, crumbs: Sequence[str], right: Line, cells: int) -> tupl
     return name, ((f" {shown}", Tone.STRONG), (" " * max(1, room - width(shown)), Tone.PLAIN), *right)
 
 
-def freshness(standing: Standing, now_ms: int, refresh_s: float, *, paused: bool) -> list[Span]:
-    """How it stands with the cluster, how old its data is, and how often it is asked."""
+def freshness(standing: Connection, now_ms: int, refresh_s: float, *, paused: bool) -> list[Span]:
+    """Return the state of the connection, the age of the data, and the refresh interval."""
     age_s = standing.age_s(now_ms)
     match standing.state:
         case State.CONNECTING:
@@ -41,7 +41,7 @@ def freshness(standing: Standing, now_ms: int, refresh_s: float, *, paused: bool
 
 
 def footer(actions: Iterable[Action], counts: str, cells: int) -> Line:
-    """Keys of what is most wanted here, as many as there is room for, and the counts at the right."""
+    """Return the most wanted keys, as many as there is room for, and the counts at the right."""
     spans: list[tuple[str, Tone]] = []
     room = cells - width(counts) - 2
     for action in actions:
@@ -59,7 +59,7 @@ _FILTERS: Final = "orders   !orders   /^ord.*9/   ~odrs   lag:>1k   status:stuck
 def help_lines(
     view: View, actions: Mapping[str, Action], offers: Callable[[Action], bool] = lambda _: True
 ) -> list[Line]:
-    """The text that `?` opens; what is not offered to this caller is dimmed."""
+    """Return the help text; what this caller may not do is dimmed."""
     lines = [line(view.summary), line(dim("the same without a screen: "), (view.twin, Tone.ACCENT)), line()]
     sorts = ", ".join(f"{column.key} {column.name}" for column in view.columns if column.key)
     if sorts:

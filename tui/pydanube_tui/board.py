@@ -1,4 +1,4 @@
-"""The screen and where one is on it: header, grid, prompt and footer; the history of places; the view's own worker.
+"""The screen: header, grid, prompt and footer; the history of places; the worker of the present view.
 
 Nothing here waits in a key's handler: what asks the cluster runs in a worker of the view, which ends when the view is
 left. What the keys do is in `console`.
@@ -29,7 +29,7 @@ from textual.widgets import Static
 from pydanube_tui import files
 from pydanube_tui.actions import Action, by_key
 from pydanube_tui.bars import footer, freshness, header
-from pydanube_tui.cluster import Cluster, Options, Standing, State, bearable
+from pydanube_tui.cluster import Cluster, Connection, Options, State, bearable
 from pydanube_tui.dialogs import Choice, Choosing, Entry, Reading
 from pydanube_tui.files import Memory
 from pydanube_tui.filters import Filter, FilterError, RowsInSight
@@ -47,7 +47,7 @@ from pydanube_tui.views.messages import FORMS
 
 @contextmanager
 def within(seconds: float, error: Exception) -> Iterator[None]:
-    """Raise the error in a block that has taken so many seconds of the processor.
+    """Raise the error in a block that has used so many seconds of processor time.
 
     By a signal: no task runs while a pattern is matched. Python runs handlers of signals in the main thread only; in
     another thread the block has no limit.
@@ -83,7 +83,7 @@ FOLDED: Final = 200  # rows that are made ready for filters in one go
 
 
 class Board(App[None]):
-    """The screen, the history of places, and the worker that asks for what is shown. `caller`: used in place of a client of the cluster, by tests."""
+    """The screen, the history of places, and the worker that asks for what is shown. `caller`: for tests, in place of a client."""
 
     CSS = """
     Screen { layers: base; background: $background; }
@@ -113,7 +113,7 @@ class Board(App[None]):
         self.memory = Memory(self.options.state_file)
         self.places: list[Target] = [start or Target(view="overview")]
         self.at = 0
-        self.standing = Standing()
+        self.standing = Connection()
         self.refresh_s = bearable(self.options.refresh_s)
         self.paused = False
         self.page = Page(empty="loading …")
@@ -168,12 +168,12 @@ class Board(App[None]):
 
     @property
     def target(self) -> Target:
-        """The place that is shown: a view and its arguments."""
+        """The present place: a view and its arguments."""
         return self.places[self.at]
 
     @property
     def view(self) -> View:
-        """The view we are in."""
+        """The view that is on the screen."""
         view = VIEWS[self.target.view]
         return view.instead(self.target.arguments) or view
 
@@ -184,7 +184,7 @@ class Board(App[None]):
 
     @property
     def caller(self) -> Caller:
-        """The client that calls operations of the cluster we are at."""
+        """The client that calls operations of the present cluster."""
         if self._given_caller is not None:
             return self._given_caller
         if self._client is None:
@@ -200,7 +200,7 @@ class Board(App[None]):
     # -- going places ------------------------------------------------------------------------------------------
 
     def go(self, target: Target) -> None:
-        """Go to a place; it becomes the newest of the history."""
+        """Go to a place, which becomes the newest of the history."""
         if target == self.target:
             return
         del self.places[self.at + 1 :]
@@ -210,30 +210,30 @@ class Board(App[None]):
         self.open_view(fresh=True)
 
     def step(self, steps: int) -> None:
-        """Go so many places on in the history; back where negative."""
+        """Go forward in the history; back if negative."""
         if 0 <= self.at + steps < len(self.places):
             self.at += steps
             self.open_view(fresh=True)
 
     def open_view(self, *, fresh: bool) -> None:
-        """Show the view we are at, from its first answer on."""
+        """Show the present view, as soon as its first answer arrives."""
         self._choose_actions()
         self.filter, self.page, self.situation = None, Page(empty="loading …"), self._situation()
         self.marked.clear()
         self.workers.cancel_group(self, "tail")
         self.feed = self._feed()
-        self.standing = Standing(state=State.CONNECTING)
+        self.standing = Connection(state=State.CONNECTING)
         self.draw(fresh=fresh)
         self.run_worker(self._follow(self.feed), group="view", exclusive=True)
 
     def _choose_actions(self) -> None:
-        """Set the actions of this view: by their keys, and for the footer the most wanted first."""
+        """Choose the actions of this view: by their keys, and the most wanted ones for the footer."""
         self.keys_here = by_key(self.options.actions, self.target.view)
         here = (each for each in self.options.actions.values() if each.keys and each.within(self.target.view))
         self._wanted = sorted(filter(self.may, here), key=self._weight)
 
     def _feed(self) -> Feed | Tail:
-        """The feed of the view: its operations, or a reader of messages."""
+        """Return the feed of the view: its operations, or a reader of messages."""
         arguments = self.target.arguments
         if not (self.view.live and arguments.get("topic")):
             return Feed(self.caller, self.view, arguments)
@@ -242,7 +242,7 @@ class Board(App[None]):
         return tail
 
     async def _follow(self, feed: Feed | Tail) -> None:
-        """Ask for the view again and again, until it is left."""
+        """Refresh the view until it is left."""
         first = True
         pace_s = self.refresh_s
         while True:
@@ -264,7 +264,7 @@ class Board(App[None]):
                     await self.wake.wait()
 
     async def _know_rights(self) -> None:
-        """Ask every `RIGHTS_S` what the caller may do. Until the first answer everything is offered, and the broker refuses."""
+        """Ask every `RIGHTS_S` for the caller's permissions. Before the first answer everything is offered, and the broker refuses."""
         while True:
             with suppress(ClusterError, *MISREAD):
                 held = frozenset((await self.caller.call("security.whoami"))["permissions"])
@@ -275,7 +275,7 @@ class Board(App[None]):
             await asyncio.sleep(RIGHTS_S)
 
     def may(self, action: Action) -> bool:
-        """Whether the caller may do this somewhere: an operation, or to go to a view that asks some."""
+        """Return whether the caller may do this anywhere: call an operation, or open a view that calls some."""
         view = VIEWS.get(action.id.removeprefix("go.")) if action.operation is None else None
         asked = [] if action.operation is None else [action.operation]
         if view is not None:
@@ -283,7 +283,7 @@ class Board(App[None]):
         return all(may_use(OPERATIONS[each], self.held) for each in asked)
 
     def offers(self, action: Action) -> bool:
-        """Whether it is there in this view, for this caller, in this console."""
+        """Return whether an action is available: in this view, to this caller, in this console."""
         return (
             action.within(self.target.view)
             and (self.options.allow_writes or not action.changes)
@@ -291,7 +291,7 @@ class Board(App[None]):
         )
 
     async def _renew(self, feed: Feed | Tail) -> None:
-        """Ask, and make the page of the answers.
+        """Refresh the answers, and make their page.
 
         Raises:
             ClusterError: as `Feed.refresh`; `Internal` where an answer cannot be read.
@@ -308,17 +308,17 @@ class Board(App[None]):
     # -- drawing -----------------------------------------------------------------------------------------------
 
     def dressed(self, theme: str) -> Look:
-        """The look of a theme, without glyphs where `--ascii` was given."""
+        """Return the look of a theme, without glyphs if `--ascii` was given."""
         return replace(LOOKS[theme], ascii_only=self.options.ascii_only)
 
     def _situation(self) -> Situation:
-        """That of the view we are at, before its first answer."""
+        """Return the situation of the present view, before its first answer."""
         return Situation(
             view=self.view, arguments=dict(self.target.arguments), answers={}, now_ms=self.now_ms
         )
 
     def _make(self, feed: Feed | Tail) -> None:
-        """The page of the answers."""
+        """Make the page of the answers."""
         situation = self.situation
         situation.answers, situation.series, situation.times = feed.answers, feed.series, feed.times
         situation.now_ms = self.now_ms
@@ -327,7 +327,7 @@ class Board(App[None]):
             self.page = self.view.page(situation)
 
     async def _fold(self) -> None:
-        """Prepare the texts that a filter searches, `FOLDED` rows in one go, so that no key waits for all of them."""
+        """Prepare the texts that a filter searches, `FOLDED` rows at a time, so that no key waits for all of them."""
         rows = self.page.rows
         if len(rows) <= MANY or rows is self._folded:
             return
@@ -338,16 +338,16 @@ class Board(App[None]):
             row.folded  # noqa: B018 - kept by the row
 
     def columns_of(self, page: Page) -> Sequence[Column]:
-        """The columns that are wanted of a page, in their order."""
+        """Return the chosen columns of a page, in order."""
         return self.memory.columns(self.target.view, page.columns)
 
     def sorted_by(self, page: Page) -> tuple[str, bool] | None:
-        """How a page is sorted."""
+        """Return how a page is sorted."""
         return self.memory.sort(self.target.view) or page.sort
 
     @property
     def _gone(self) -> bool:
-        """The screen is being taken down."""
+        """Whether the screen is being closed."""
         return not self.screen_stack or not self.screen_stack[0].query(Grid)
 
     def draw(self, *, fresh: bool = False) -> None:
@@ -374,7 +374,7 @@ class Board(App[None]):
         self.bars()
 
     def tick(self) -> None:
-        """Once a second: how old the data is; and the end of a session that nobody uses."""
+        """Once a second: update the age of the data, and end a session that nobody uses."""
         now = self.options.now()
         if self.options.idle_s is not None and now - self.last_used > self.options.idle_s:
             self.exit(message="ended: nobody used it")
@@ -416,7 +416,7 @@ class Board(App[None]):
         return drawn
 
     def _weight(self, action: Action) -> int:
-        """The place of an action in the footer: help first, then those of this view alone."""
+        """Return the place of an action in the footer: help first, then those of this view alone."""
         first = ("screen.help", "row.enter", "table.filter", "go.command")
         if action.id in first:
             return first.index(action.id)
@@ -437,7 +437,7 @@ class Board(App[None]):
     # -- telling things --------------------------------------------------------------------------------------
 
     def say(self, text: str, *, bad: bool = False) -> None:
-        """Tell something in a corner for a while."""
+        """Show a notification in a corner."""
         text = self.look.letters(clean(text))
         self.notify(text, severity="error" if bad else "information", markup=False, timeout=8 if bad else 4)
 
@@ -450,7 +450,7 @@ class Board(App[None]):
         self.read(title, [((each, Tone.PLAIN),) for each in json_text(value, indent=2).split("\n")])
 
     def copied(self, text: str, what: str) -> None:
-        """Copy by the terminal (OSC 52), and into a file for those that do not take it."""
+        """Copy by the terminal (OSC 52), and to a file for terminals that cannot."""
         text = text.encode(errors="backslashreplace").decode()
         self.copy_to_clipboard(text)
         try:
@@ -463,7 +463,7 @@ class Board(App[None]):
         return Choosing(self.look, title, choices)
 
     def switch(self, name: str) -> None:
-        """Leave this cluster for another: nothing of its data stays on the screen."""
+        """Switch to another cluster: no data of the former one stays on the screen."""
         if name not in self.clusters:
             raise unknown("cluster", name, self.clusters)
         client, self._client = self._client, None
@@ -476,7 +476,7 @@ class Board(App[None]):
 
 
 def misread(error: Exception) -> Internal:
-    """The error that an answer of an unknown shape is told as."""
+    """Return the error for an answer of unexpected shape."""
     return Internal(
         f"the answer is not as this console knows it ({type(error).__name__}: {error}); is the broker of another version?"
     )

@@ -1,4 +1,4 @@
-"""Which cluster the console speaks to, how it stands with it, and what it was started with."""
+"""The console's cluster, the state of its connection, and the options of the start."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ RETRY_S: Final = 5.0  # at most, between two tries
 
 
 def bearable(refresh_s: float) -> float:
-    """The refresh interval that is nearest to the wish, and that a broker bears."""
+    """Return the permitted refresh interval nearest to the wish."""
     return max(FASTEST_S, min(SLOWEST_S, refresh_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """One cluster that can be chosen."""
+    """A cluster to choose from."""
 
     name: str
     admin_url: str
@@ -35,7 +35,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The flags and files that the console was started with."""
+    """The flags and files with which the console was started."""
 
     refresh_s: float = 2.0
     allow_writes: bool = False
@@ -52,7 +52,7 @@ class Options:
 
 
 class State(StrEnum):
-    """How it stands with the cluster."""
+    """The state of the connection."""
 
     CONNECTING = "connecting"
     LIVE = "live"
@@ -61,8 +61,8 @@ class State(StrEnum):
 
 
 @dataclass(slots=True, kw_only=True)
-class Standing:
-    """The state, since when the data is, and how often it was tried in vain."""
+class Connection:
+    """The state, the time of the data, and the number of failed attempts."""
 
     state: State = State.CONNECTING
     as_of_ms: int | None = None
@@ -70,26 +70,26 @@ class Standing:
     error: ClusterError | None = None
 
     def answered(self, as_of_ms: int) -> None:
-        """Note that every answer of a refresh came, with the time of its data."""
+        """Note a successful refresh, with the time of its data."""
         self.state, self.as_of_ms, self.tries, self.error = State.LIVE, as_of_ms, 0, None
 
     def failed(self, error: ClusterError) -> None:
-        """Note that a refresh failed: lost where a retry may help, else refused."""
+        """Note a failed refresh: lost if a retry may help, else refused."""
         self.error = error
         self.tries += 1
         self.state = State.LOST if error.retryable else State.REFUSED
 
     def wait_s(self, refresh_s: float) -> float:
-        """How long until the next try."""
+        """Return the seconds until the next attempt."""
         if self.state is State.LOST:
             return min(RETRY_S, 0.5 * float(2 ** min(self.tries - 1, 5)))
         return refresh_s
 
     def age_s(self, now_ms: int) -> float | None:
-        """How old the data is."""
+        """Return the age of the data."""
         return None if self.as_of_ms is None else max(0, now_ms - self.as_of_ms) / 1000
 
     def stale(self, now_ms: int, refresh_s: float) -> bool:
-        """Whether it is older than it should be."""
+        """Return whether the data is older than it should be."""
         age_s = self.age_s(now_ms)
         return self.state is State.LOST or (age_s is not None and age_s > max(10.0, 3 * refresh_s))

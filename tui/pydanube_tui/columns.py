@@ -1,4 +1,4 @@
-"""Short ways to write a column: its name, its layout, and what it shows of an item.
+"""Shorthands for columns: name, layout, and what is shown of an item.
 
 The layout is written in words: the capital letter that sorts by it, its least and most cells, `grows`, `right`, `marks`,
 `drop=N`, a unit; `exact` numbers are written with all their digits. `N 20-60 grows`: sorted by N, from 20 to 60 cells wide, and it shares the room that is left.
@@ -21,7 +21,7 @@ _WRITTEN: Final = {**_UNITS, "exact": shown}
 
 
 def column(name: str, layout: str, *, title: str | None = None, **more: Any) -> Column:
-    """A column whose rows bring their cells, or with what `more` says."""
+    """Return a column whose rows have their own cells, or show what `more` gives."""
     for word in layout.split():
         if word in _WRITTEN:
             more["unit"] = word if word in _UNITS else "count"
@@ -38,21 +38,21 @@ def column(name: str, layout: str, *, title: str | None = None, **more: Any) -> 
 
 
 def custom(name: str, layout: str, cell: Callable[[Item], Cell], *, title: str | None = None) -> Column:
-    """A cell with a tone of its own."""
+    """Return a column of cells with tones of their own."""
     return column(name, layout, title=title, cell=lambda item, _: cell(item))
 
 
 def moving(
     name: str, layout: str, cell: Callable[[Item, Situation], Cell], *, title: str | None = None
 ) -> Column:
-    """A cell that changes while its item does not."""
+    """Return a column of cells that change while their items do not."""
     return column(name, layout, title=title, cell=cell, moves=True)
 
 
 def words(
     name: str, layout: str, get: str | Get = "", *, title: str | None = None, tone: Tone = Tone.PLAIN
 ) -> Column:
-    """Make a column of texts, by a field's name or a function of the item."""
+    """Return a column of texts, from a field or a function of the item."""
     take = _getter(get or name)
 
     def text(item: Item) -> str:
@@ -68,7 +68,7 @@ def words(
 def number(
     name: str, layout: str, get: str | Get = "", *, title: str | None = None, tone: Tone | None = None
 ) -> Column:
-    """A number, written by its unit; without a tone of its own, 0 and what is not known are dimmed."""
+    """Return a column of numbers with units; without a tone of their own, 0 and unknown are dimmed."""
     take = _getter(get or name)
     write = next((_WRITTEN[word] for word in layout.split() if word in _WRITTEN), count)
 
@@ -80,7 +80,7 @@ def number(
 
 
 def since(name: str, layout: str, field: str) -> Column:
-    """How long ago a time was; sorted so that rising is the newest first."""
+    """Return a column of ages; ascending is the newest first."""
 
     def cell(item: Item, situation: Situation) -> Cell:
         then = milliseconds(item.get(field))

@@ -1,4 +1,4 @@
-"""The application: what every key, click and typed word does. The table of keys is in `actions`."""
+"""The application: the effect of every key, click and typed word. `actions` has the table of keys."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pydanube_tui.bars import help_lines
 from pydanube_tui.board import SUGGESTER, misread
 from pydanube_tui.cluster import bearable
 from pydanube_tui.dialogs import Choice, Field, Form
-from pydanube_tui.doing import Doing
 from pydanube_tui.files import picture
 from pydanube_tui.filters import FilterError, parse
 from pydanube_tui.grid import Grid
+from pydanube_tui.operating import OperatingBoard
 from pydanube_tui.page import MISREAD, Call, Target
 from pydanube_tui.payloads import json_text
 from pydanube_tui.tail import Tail
@@ -37,13 +37,13 @@ _PLACEHOLDERS: Final = {
 _MOVES: Final = ("up", "down", "pageup", "pagedown", "home", "end", "j", "k", "g", "G")
 
 
-class Console(Doing):
+class Console(OperatingBoard):
     """The console: the board with everything that its keys do."""
 
     # -- keys --------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: events.Event) -> None:
-        """Note that somebody is there: a key, a click, a turn of the wheel, in dialogs too; and take our keys.
+        """Note activity (a key, a click, the wheel), also in dialogs; and handle our keys.
 
         They are taken here, before the widget that has the focus: those that come together, as over ssh, would reach
         it before the first of them has opened a line for the others.
@@ -57,7 +57,7 @@ class Console(Doing):
         await super().on_event(event)
 
     def _pressed(self, event: events.Key) -> bool:
-        """Do what the key is for, by the table of actions; False: it is for nothing here."""
+        """Perform the action of a key; return False if it has none here."""
         printable = event.character is not None and event.is_printable and event.character != " "
         name = event.character if printable else event.key
         assert name is not None
@@ -73,7 +73,7 @@ class Console(Doing):
         return True
 
     def _typed(self, event: events.Key) -> bool:
-        """A key for the line of `:` or `/`; False: its own widget knows what to do."""
+        """Handle a key in the line of `:` or `/`; return False if it is for the line's widget."""
         prompt = self.query_one("#prompt", Input)
         if event.key == "escape":
             self._close_prompt(cleared=True)
@@ -101,7 +101,7 @@ class Console(Doing):
             grid.move(-step if key in ("up", "k", "pageup") else step)
 
     def perform(self, action: Action) -> None:
-        """Do an action: the console's own, or an operation of the cluster."""
+        """Perform an action: the console's own, or an operation of the cluster."""
         handler = self.own_actions.get(action.id)
         if handler is not None:
             try:
@@ -117,7 +117,7 @@ class Console(Doing):
             self.go(Target(view=action.id.removeprefix("go.")))
 
     def _begin(self, work: Awaitable[None]) -> None:
-        """Do something that takes a while, in place of what was begun before."""
+        """Start something that takes a while, in place of what was started before."""
         self.run_worker(self._finish(work), group="action", exclusive=True)
 
     async def _finish(self, work: Awaitable[None]) -> None:
@@ -127,13 +127,13 @@ class Console(Doing):
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """Tell what an action met: it is over, and the console goes on."""
+        """Report the error of an action; the console continues."""
         told = error if isinstance(error, ClusterError) else misread(error)
         self.say(told.message, bad=True)
 
     @cached_property
     def own_actions(self) -> Mapping[str, Callable[[], Awaitable[None] | None]]:
-        """The handlers of actions that are the console's own, by id."""
+        """Return the handlers of the console's own actions, by id."""
         return {
             "go.command": lambda: self._ask(":"),
             "go.back": self._back,
@@ -184,7 +184,7 @@ class Console(Doing):
         prompt.focus()
 
     def _recall(self, step: int) -> None:
-        """Put what was typed before into the line, from the newest back."""
+        """Put an earlier input into the line, from the newest back."""
         self.recalled = max(0, min(len(self.said), self.recalled + step))
         prompt = self.query_one("#prompt", Input)
         prompt.value = self.said[-self.recalled] if self.recalled else ""
@@ -200,17 +200,17 @@ class Console(Doing):
         self.grid.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Narrow the rows by what is in the line, however it came there."""
+        """Filter the rows by the line's text, however it got there."""
         if event.input.id == "prompt":
             self._narrow_typed(event.value)
 
     def _narrow_typed(self, words: str) -> None:
-        """Narrow by a line that is being typed: what cannot be read yet leaves the rows as they are."""
+        """Filter by a line that is being typed: while it cannot be parsed, the rows stay."""
         with suppress(FilterError):
             self._narrow(words.strip())
 
     def _narrow(self, words: str) -> None:
-        """Keep the rows that the words in the line of `/` leave.
+        """Show the rows that match the filter in the line of `/`.
 
         Raises:
             FilterError: they are no filter; the rows stay.
@@ -282,15 +282,15 @@ class Console(Doing):
             self.read_json(row.key, row.item)
 
     async def _carry_out(self, call: Call) -> None:
-        """An operation that a finding names."""
+        """Call an operation that a finding names."""
         self.read_json(call.operation, await self.caller.call(call.operation, call.arguments))
 
     def on_grid_entered(self) -> None:
-        """A click on the selected row."""
+        """Handle a click on the selected row."""
         self._enter()
 
     def on_grid_titled(self, event: Grid.Titled) -> None:
-        """A click on a title."""
+        """Handle a click on a title."""
         self._sort(event.column.name)
 
     def _json(self) -> None:
@@ -336,7 +336,7 @@ class Console(Doing):
             self.draw()
 
     async def _choose_columns(self) -> None:
-        """One at a time: chosen ones leave, others come to the end; what is left is remembered."""
+        """Choose columns one at a time: chosen ones leave, others come to the end; the choice is remembered."""
         while self.page.columns:
             shown = [column.name for column in self.columns_of(self.page)]
             others = [column.name for column in self.page.columns if column.name not in shown]

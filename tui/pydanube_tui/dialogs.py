@@ -1,4 +1,4 @@
-"""Dialogs that open over the screen: texts to read, choices, forms. Nothing in them is read as markup."""
+"""Dialogs over the screen: texts to read, choices, forms. None of them interprets markup."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 class Entry(Input):
-    """A line to type in. What others wrote may stand in it, as a payload to be published again: it is drawn without control characters."""
+    """A line to type in. It may hold text of others, such as a payload to republish, which is drawn without control characters."""
 
     @property
     def _value(self) -> Text:  # the text that Textual draws
@@ -41,7 +41,7 @@ class Entry(Input):
 
 
 class Dialog(ModalScreen[Result]):
-    """The frame of all of them: Esc leaves, with None."""
+    """The frame of all dialogs: Esc closes it, with None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "back")]
     DEFAULT_CSS = """
@@ -76,7 +76,7 @@ class Dialog(ModalScreen[Result]):
             self.look.dress(each)
 
     def close(self, result: Result | None) -> None:
-        """Close, once: a second key that was on its way finds nothing to close."""
+        """Close, once: a second key finds nothing to close."""
         if self.is_current:
             self.dismiss(result)
 
@@ -120,7 +120,7 @@ class Reading(Dialog[None]):
             yield Static(Text("esc back   arrows scroll   c copy"), classes="hint")
 
     def show(self, lines: Sequence[Line]) -> None:
-        """Another text in place of this one."""
+        """Show another text in this dialog."""
         self._lines = list(lines)
         if self.is_mounted:
             self.query_one("#text", Static).update(self.text(self._lines))
@@ -141,7 +141,7 @@ class Reading(Dialog[None]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One entry of a list to choose from."""
+    """One entry of a list."""
 
     id: str
     title: str
@@ -150,7 +150,7 @@ class Choice:
 
 
 class Choosing(Dialog[str]):
-    """A list that narrows as one types: the palette, clusters, runbooks."""
+    """A list that is filtered while typing: the palette, clusters, runbooks."""
 
     def __init__(self, look: Look, title: str, choices: Sequence[Choice]) -> None:
         super().__init__(look, title)
@@ -218,7 +218,7 @@ class Field:
 
 
 class Form(Dialog[dict[str, str]]):
-    """Asks for texts. Empty ones that need not be given are left out of the answer."""
+    """A form of texts. Optional ones left empty are not part of the answer."""
 
     def __init__(self, look: Look, title: str, fields: Sequence[Field]) -> None:
         super().__init__(look, title)
@@ -244,7 +244,7 @@ class Form(Dialog[dict[str, str]]):
         self.query_one(f"#field{first}", Input).focus()
 
     def on_input_submitted(self) -> None:
-        """Enter goes to the next line, and at the last goes on."""
+        """Go to the next line; at the last one, submit."""
         inputs = list(self.query(Input))
         at = next((n for n, each in enumerate(inputs) if each.has_focus), len(inputs) - 1)
         if at + 1 < len(inputs):

@@ -1,4 +1,4 @@
-"""Files of the console: copies, exports and pictures, which are never written over, and the memory of columns and order."""
+"""Files of the console: copies, exports and pictures, which never overwrite a file, and remembered columns and order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 
 def as_csv(shown: Sequence[Column], columns: Sequence[Column], rows: Sequence[Row]) -> str:
-    """The rows by the columns that are shown; numbers whole, not as the screen rounds them."""
+    """Return the rows as CSV, by the shown columns; numbers unrounded."""
     at = [next(n for n, each in enumerate(columns) if each.name == column.name) for column in shown]
     out = io.StringIO()
     writer = csv.writer(out)
@@ -53,7 +53,7 @@ def as_csv(shown: Sequence[Column], columns: Sequence[Column], rows: Sequence[Ro
 
 
 def _harmless(value: object) -> object:
-    """The value, with a quote before a text that a spreadsheet would take for a formula."""
+    """Return the value, with a quote before a text that a spreadsheet would take for a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
@@ -67,7 +67,7 @@ _FONTS: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 def picture(app: App[Any], form: str) -> str:
-    """The screen as it stands."""
+    """Return the present screen: SVG or text."""
     if form == "svg":
         # The fonts that rich names lie on a foreign host: a picture asks nobody for anything.
         return _FONTS.sub("", app.export_screenshot(title="danube tui"))
@@ -81,7 +81,7 @@ def picture(app: App[Any], form: str) -> str:
 
 
 class Memory:
-    """Columns and order by view. A file that cannot be read or written is done without: it is a convenience."""
+    """Columns and order by view. If the file cannot be read or written, nothing is remembered."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -92,7 +92,7 @@ class Memory:
                 self._views = {name: each for name, each in found.items() if isinstance(each, dict)}
 
     def columns(self, view: str, columns: Sequence[Column]) -> Sequence[Column]:
-        """The columns that were chosen, in their order; all where none were."""
+        """Return the chosen columns, in order; all if none were chosen."""
         chosen = self._views.get(view, {}).get("columns")
         if not isinstance(chosen, list):
             return columns
@@ -100,14 +100,14 @@ class Memory:
         return [known[name] for name in chosen if name in known] or columns
 
     def sort(self, view: str) -> tuple[str, bool] | None:
-        """How the view was sorted last."""
+        """Return how the view was sorted last."""
         match self._views.get(view, {}).get("sort"):
             case [str(name), bool(falling)]:
                 return name, falling
         return None
 
     def keep(self, view: str, what: Literal["columns", "sort"], value: Sequence[object]) -> None:
-        """Remember the columns that were chosen for a view, or how it was sorted."""
+        """Remember the chosen columns of a view, or its order."""
         self._views.setdefault(view, {})[what] = list(value)
         if self._path is not None:
             with suppress(OSError):

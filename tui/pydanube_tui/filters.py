@@ -1,4 +1,4 @@
-"""The language after `/`: what rows stay.
+"""The filter language of `/`.
 
     orders          text anywhere in the row        !orders         the rows without it
     /^ord.*[0-9]/   a regular expression            ~odrs           letters in this order (fuzzy)
@@ -47,25 +47,25 @@ MAX_CHARS: Final = 200  # of a pattern that is held against every row
 
 
 class FilterError(ValueError):
-    """A filter that cannot be read; its text says what is wrong and how it is written."""
+    """A filter that cannot be parsed; its text says what is wrong and what is right."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter that was read."""
+    """A parsed filter: terms that must all match."""
 
     text: str
     tests: tuple[Test, ...]
 
     def of(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows that hold to all terms, in their order."""
+        """Return the rows that match all terms, in order."""
         found = [row for row in rows if not row.heading]
         for test in self.tests:
             found = [row for row in found if test(row)]
         return found
 
     def narrows(self, other: Filter) -> bool:
-        """Whether what stays is among what stayed of the other: its last term, a text or a fuzzy one, was typed on."""
+        """Return whether its matches are among those of the other: its last term, a text or a fuzzy one, was typed further."""
         *before, last = _words(other.text) or ["!"]
         *now, grown = _words(self.text) or ["!"]
         same_kind = (":" in last) == (":" in grown) and _GROWS.fullmatch(last) and _GROWS.fullmatch(grown)
@@ -73,7 +73,7 @@ class Filter:
 
 
 class RowsInSight:
-    """The rows of a page in the filter, in their order. A key of the filter looks at no more rows than it must."""
+    """The rows of a page that match the filter, in order. A further key tests no more rows than it must."""
 
     def __init__(self) -> None:
         self._page = Page()
@@ -82,7 +82,7 @@ class RowsInSight:
         self._narrowed: tuple[Filter, Sequence[Row]] | None = None
 
     def of(self, page: Page, sort: tuple[str, bool] | None, filter: Filter | None) -> Sequence[Row]:
-        """The rows. Headings stand only where nothing is sorted or left out."""
+        """Return the rows. Headings are shown only if nothing is sorted or filtered."""
         if page is not self._page or sort != self._sort:
             self._ordered = page.rows if sort is None else ordered(page.rows, page.columns, *sort)
             self._page, self._sort, self._narrowed = page, sort, None
@@ -97,7 +97,7 @@ class RowsInSight:
 
 
 def parse(text: str, columns: Sequence[Column]) -> Filter:
-    """Read a filter for rows of these columns.
+    """Parse a filter for rows of these columns.
 
     Raises:
         FilterError: a column that is not there, a number that is none, a broken pattern.
@@ -108,7 +108,7 @@ def parse(text: str, columns: Sequence[Column]) -> Filter:
 
 
 def _words(text: str) -> list[str]:
-    """Terms; a regular expression between slashes may hold blanks."""
+    """Split into terms; a regular expression between slashes may contain blanks."""
     return [word for word in re.findall(r"!?/(?:[^/\\]|\\.)+/|\S+", text) if word != "!"]
 
 
@@ -138,7 +138,7 @@ def _pattern(text: str) -> Test:
 
 
 def _fuzzy(letters: str) -> Test:
-    """Each letter is sought from where the one before was found, within one cell."""
+    """Return whether the letters occur in order within one cell."""
     pattern = re.compile("".join(f"[^\n{re.escape(each)}]*{re.escape(each)}" for each in letters))
     return lambda row: pattern.search(row.folded) is not None
 
@@ -201,7 +201,7 @@ def _of_path(path: str, relation: str, wanted: str) -> Test:
 
 
 def _at(row: Row, steps: Sequence[str | int]) -> Any:
-    """The value at a path of a message's value, else of the row's item; None where there is none."""
+    """Return the value at a path of a message's value, else of the row's item; None if there is none."""
     value: Any = value_of(row.item) if "untrusted" in row.item else row.item
     for step in steps:
         fits = isinstance(value, Mapping) if isinstance(step, str) else isinstance(value, list)
@@ -212,7 +212,7 @@ def _at(row: Row, steps: Sequence[str | int]) -> Any:
 
 
 def _values(rows: Sequence[Row], column: Column, at: int) -> list[Sortable]:
-    """The values of rows in a column; of ten thousand items at once, without the way by their rows, where that goes."""
+    """Return the values of rows in a column; for many items directly, without making their rows."""
     if column.value is not None:
         with suppress(*MISREAD):
             return [column.value(row.item) for row in rows]
@@ -220,7 +220,7 @@ def _values(rows: Sequence[Row], column: Column, at: int) -> list[Sortable]:
 
 
 def ordered(rows: Sequence[Row], columns: Sequence[Column], by: str, falling: bool) -> list[Row]:
-    """The rows by a column, what is not known last; rows of the same value keep their order."""
+    """Return the rows sorted by a column, unknown values last; equal ones keep their order."""
     at = next((index for index, column in enumerate(columns) if column.name == by), None)
     rows = [row for row in rows if not row.heading]
     if at is None:

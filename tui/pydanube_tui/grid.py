@@ -1,4 +1,4 @@
-"""The table: lines of a page's head, column titles, rows. Draws what is in sight and nothing else.
+"""The table: head lines of a page, column titles, rows. Draws only what is visible.
 
 Rows are plain data, so ten thousand cost as much to draw as forty. Whatever is drawn passes `fit`, the one gate to the
 terminal. Through a new page the row under the cursor stays there, by its key; and at its line of the screen, once somebody went to it.
@@ -29,10 +29,10 @@ READABLE: Final = 28  # cells of a name, for which columns that can be done with
 
 
 class Grid(ScrollView, can_focus=True):
-    """Draws a page. `rows` are those in the filter, in their order."""
+    """Draws a page. `rows` are those that match the filter, in order."""
 
     class Entered(Message):
-        """The row under the cursor was clicked while it was selected."""
+        """The selected row was clicked."""
 
     class Titled(Message):
         """A column's title was clicked."""
@@ -70,7 +70,7 @@ class Grid(ScrollView, can_focus=True):
         return round(self.scroll_offset.y)
 
     def show(self, page: Page, rows: Sequence[Row], columns: Sequence[Column], *, fresh: bool) -> None:
-        """Draw another page in place of this one.
+        """Show another page.
 
         Args:
             rows: of the page, those in the filter, in their order.
@@ -104,7 +104,7 @@ class Grid(ScrollView, can_focus=True):
         self.refresh()
 
     def _nearest(self, at: int, step: int) -> int:
-        """The next row that can be selected, from there on."""
+        """Return the next row that can be selected."""
         at = max(0, min(at, len(self.rows) - 1))
         for direction in (step, -step):
             place = at
@@ -115,7 +115,7 @@ class Grid(ScrollView, can_focus=True):
         return 0
 
     def _arrange(self, columns: Sequence[Column]) -> None:
-        """Choose which columns there is room for, and how wide they are."""
+        """Choose the columns for which there is room, and their widths."""
         places = {column.name: at for at, column in enumerate(self.page.columns)}
         shown = [column for column in columns if column.name in places]
         room = self.size.width - SIDE - 1
@@ -162,7 +162,7 @@ class Grid(ScrollView, can_focus=True):
     # -- moving ----------------------------------------------------------------------------------------------
 
     def move(self, rows: int) -> None:
-        """Move the cursor by so many rows; where nothing can be selected, scroll."""
+        """Move the cursor by so many rows; scroll if no row can be selected."""
         if not any(not row.heading for row in self.rows[:200]):
             self.scroll_to(y=self._offset + rows, animate=False)
             return
@@ -184,7 +184,6 @@ class Grid(ScrollView, can_focus=True):
             self.scroll_to(y=line - height + 1, animate=False, immediate=True)
 
     def _repaint(self, at: int) -> None:
-        """One row's line of the screen."""
         y = len(self.page.head) + 1 + at - self._offset
         self.refresh(Region(0, y, self.size.width, 1))
 
@@ -194,7 +193,7 @@ class Grid(ScrollView, can_focus=True):
         return max(1, self.size.height - 2)
 
     def on_click(self, event: events.Click) -> None:
-        """Select the row; open it when it is selected already; sort by a title."""
+        """Select a row, or open it if it is selected; sort by a title."""
         event.stop()
         lines = event.y + self._offset
         titles = max(0, len(self.page.head) - self._offset)
@@ -299,7 +298,7 @@ class Grid(ScrollView, can_focus=True):
 
 
 def _change(column: Column, row: Row, before: Row | None, place: int) -> str:
-    """The mark of a number that is another than at the refresh before."""
+    """Return the mark of a number that changed since the last refresh."""
     if not column.marks or before is None or before is row:
         return ""
     old, new = before.value(place), row.value(place)

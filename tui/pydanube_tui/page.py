@@ -1,4 +1,4 @@
-"""A view's content as plain data: lines at the top, a table below. Made by pure functions, drawn by `grid`."""
+"""A view's content as plain data: head lines and a table. Made by pure functions, drawn by `grid`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MISREAD: Final = (
 
 
 class Tone(StrEnum):
-    """The meaning of a text; a theme says how it looks. No tone is the only carrier of a meaning: a glyph says it too."""
+    """The meaning of a text; a theme gives it a style. A glyph always shows the meaning, too."""
 
     PLAIN = "plain"
     DIM = "dim"
@@ -39,20 +39,20 @@ Line = tuple[Span, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A place to go to: a view, and what of."""
+    """A place to go to: a view and its arguments."""
 
     view: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def words(self) -> str:
-        """The words by which the place is typed after `:`."""
+        """The words that lead to the place after `:`."""
         return " ".join([self.view, *(str(value) for value in self.arguments.values())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """An operation to call when the row is entered."""
+    """An operation that Enter on the row calls."""
 
     operation: str
     arguments: Mapping[str, Any]
@@ -60,7 +60,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One field of a row. `value` is what it is sorted and compared by; None stands after all others."""
+    """One field of a row. `value`: what it is sorted by; None comes last."""
 
     text: str
     tone: Tone = Tone.PLAIN
@@ -69,7 +69,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column. `columns` has short ways to write one.
+    """A column; made by the functions of `columns`.
 
     Attributes:
         name: of the field, as in filters (`lag:>1k`) and the remembered order.
@@ -99,7 +99,7 @@ class Column:
 
 
 class Row:
-    """A row. `key` names it through refreshes; `item` is what `y` shows and actions take their arguments from.
+    """A row. `key` identifies it across refreshes; `item` is what `y` shows and actions take arguments from.
 
     The cells of a long list are made of its item when they are drawn: ten thousand rows cost what is in sight.
     """
@@ -137,7 +137,7 @@ class Row:
 
     @property
     def folded(self) -> str:
-        """The texts of its cells, a line each, in small letters: for filters. Ages and rates are not among them."""
+        """The texts of its cells, one a line, in lower case, for filters; without ages and rates."""
         if self._folded is None:
             cells = self._cells if self._maker is None else self._maker.still(self.item)
             self._folded = "\n".join([cell.text.replace("\n", " ") for cell in cells]).casefold()
@@ -145,7 +145,7 @@ class Row:
 
 
 class Maker(Protocol):
-    """Makes the cells of a list's rows of their items."""
+    """Makes the cells of rows from their items."""
 
     def cell(self, item: Item, at: int) -> Cell: ...
     def value(self, item: Item, at: int) -> Sortable: ...
@@ -171,15 +171,15 @@ def line(*spans: Span | str) -> Line:
 
 
 def dim(text: str) -> Span:
-    """A text that says less than those beside it."""
+    """Return a text of lesser importance."""
     return text, Tone.DIM
 
 
 def fact(title: str, *spans: Span | str, cells: int = 10) -> Line:
-    """A line of a page's head: the title in so many cells, then what it is."""
+    """Return a head line: a title of so many cells, then its value."""
     return line(dim(f" {title:<{cells}} "), *spans)
 
 
 def headings(title: str) -> Row:
-    """A row that begins a group."""
+    """Return a row that begins a group."""
     return Row(key=f"# {title}", cells=(Cell(title, Tone.STRONG),), heading=True)

@@ -1,4 +1,4 @@
-"""The payload of a message's item: its bytes, and their value where they can be decoded; any value as JSON."""
+"""The payload of a message item: its bytes, its decoded value, and any value as JSON."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ TOO_DEEP: Final = '"… nested too deep to be shown"'
 
 
 def payload_of(item: Mapping[str, Any]) -> bytes:
-    """The bytes of a message, as far as they were kept."""
+    """Return the bytes of a message, as far as they were kept."""
     untrusted = item["untrusted"]
     return base64.b64decode(untrusted["base64"]) if "base64" in untrusted else str(untrusted["text"]).encode()
 
 
 def value_of(item: Mapping[str, Any]) -> Any:
-    """The payload's value: decoded by its schema, else parsed as JSON; None where it is neither."""
+    """Return the payload's value: decoded by its schema, else parsed as JSON; None if it is neither."""
     untrusted = item["untrusted"]
     if "value" in untrusted:
         return untrusted["value"]
@@ -31,7 +31,7 @@ def value_of(item: Mapping[str, Any]) -> Any:
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:
-    """A value as JSON that any file and terminal takes: what JSON has no word for as its text, lone surrogates escaped."""
+    """Return a value as JSON for any file and terminal: other types as their text, lone surrogates escaped."""
     try:
         text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     except RecursionError:

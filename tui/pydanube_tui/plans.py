@@ -1,4 +1,4 @@
-"""The dialog before a change: what it deletes and touches. Cancel has the focus; for a dangerous one the name is typed."""
+"""The dialog before a change: what it deletes and touches. Cancel has the focus; a dangerous one needs a typed name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NAMES: Final = ("subscription", "namespace", "subject", "topic", "broker_id", "
 
 
 def arguments_of(operation: Operation, action: Action, known: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of an operation that are known from a row and the place it stands in."""
+    """Return the arguments of an operation that a row and its place give."""
     found: dict[str, Any] = {}
     for argument in operation.arguments:
         value: Any = known
@@ -48,7 +48,7 @@ def arguments_of(operation: Operation, action: Action, known: Mapping[str, Any])
 
 
 def fields_of(operation: Operation, action: Action, found: Mapping[str, Any]) -> list[Field]:
-    """The arguments to ask a person for: required ones that are not known, and those the action always asks."""
+    """Return the arguments to ask for: required ones without a value, and those that the action always asks."""
     return [
         Field(
             name=argument.name,
@@ -70,7 +70,7 @@ def _help(argument: Argument) -> str:
 
 
 def typed(operation: Operation, values: Mapping[str, str]) -> dict[str, Any]:
-    """The texts of a form as the operation's types.
+    """Convert the texts of a form to the operation's types.
 
     Raises:
         InvalidArgument: one is none of its type.
@@ -104,7 +104,7 @@ def _count(text: str, argument: Argument) -> Any:
 
 
 def as_one(operation: Operation, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The arguments of `plans.create` for one plan of several calls; None where they differ in more than their topic."""
+    """Return the arguments of `plans.create` for one plan of several calls; None if more than their topics differ."""
     rest, *others = ({name: value for name, value in each.items() if name != "topic"} for each in calls)
     topics = [str(each.get("topic", "")) for each in calls]
     names = ",".join(topics)
@@ -115,7 +115,7 @@ def as_one(operation: Operation, calls: Sequence[Mapping[str, Any]]) -> dict[str
 
 
 def name_to_type(plans: Sequence[Mapping[str, Any]]) -> str:
-    """The word to type before something dangerous: the name, or how many; where nothing is named, the operation's verb."""
+    """Return the word to type before a dangerous change: the name, or the number of things; else the operation's verb."""
     if len(plans) > 1:
         return str(len(plans))
     arguments = plans[0]["arguments"]
@@ -126,7 +126,7 @@ def name_to_type(plans: Sequence[Mapping[str, Any]]) -> str:
 
 
 class Consent(Dialog[bool]):
-    """Shows plans and asks. True only when somebody said so."""
+    """Shows plans and asks; True only with explicit consent."""
 
     def __init__(self, look: Look, plans: Sequence[Mapping[str, Any]]) -> None:
         count = len(plans) if len(plans) > 1 else len(plans[0]["arguments"].get("topics", (1,)))
@@ -137,7 +137,7 @@ class Consent(Dialog[bool]):
         self._typed = name_to_type(plans) if dangerous else ""
 
     def compose(self) -> ComposeResult:
-        """The plans, the name where it is wanted, Cancel and Apply."""
+        """Put the plans, the name to type if one is needed, Cancel and Apply on the screen."""
         with Vertical():
             yield self.heading
             with VerticalScroll():
@@ -183,7 +183,7 @@ class Consent(Dialog[bool]):
             field.insert_text_at_cursor(str(event.character))
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Apply opens when the name is there."""
+        """Enable Apply when the name is typed."""
         self.query_one("#apply", Button).disabled = event.value != self._typed
 
     def on_input_submitted(self) -> None:

@@ -1,4 +1,4 @@
-"""The console in a browser: textual-serve, behind a door of its own.
+"""The console in a browser: textual-serve, behind our own access check.
 
 What textual-serve does not do by itself: whoever opens the page needs a token that works once, which becomes a cookie
 that scripts do not see and other sites cannot send; page, files and websocket want that cookie, our own host and, where
@@ -39,7 +39,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Door:
-    """Decides which requests are served. Pure, but for the random token and cookies."""
+    """Decides which requests are served. Pure, except for the random token and cookies."""
 
     def __init__(self, hosts: frozenset[str]) -> None:
         self.hosts = hosts
@@ -47,7 +47,7 @@ class Door:
         self._cookies: list[str] = []
 
     def exchange(self, token: str) -> str | None:
-        """A cookie for the token, which then is another; None for a wrong or a used one."""
+        """Return a cookie for the token, which is then replaced; None for a wrong or used token."""
         if not secrets.compare_digest(token.encode(), self.token.encode()):
             return None
         self.token = secrets.token_urlsafe(24)
@@ -55,7 +55,7 @@ class Door:
         return self._cookies[-1]
 
     def refusal(self, *, host: str, origin: str | None, cookie: str | None, socket: bool) -> str | None:
-        """Why a request is not served; None: it is."""
+        """Return why a request is not served; None: it is."""
         if host not in self.hosts:
             return "this console answers to its own address only"
         if origin is None and socket:
@@ -86,7 +86,7 @@ class ConsoleServer(Server):
 
     @property
     def link(self) -> str:
-        """The link for the next browser; it works once."""
+        """Return the link for the next browser; it works once."""
         return f"{self.public_url}/?token={self.door.token}"
 
     async def _make_app(self) -> web.Application:
@@ -140,7 +140,7 @@ class ConsoleServer(Server):
         return web.Response(text=_KEYS.read_text(encoding="utf-8"), content_type="text/javascript")
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
-        """One console, as long as its browser is there."""
+        """Run one console for as long as its browser is connected."""
         self._sessions += 1
         try:
             return await super().handle_websocket(request)

@@ -1,4 +1,4 @@
-"""One screen drawn without a terminal."""
+"""Draw one screen without a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SETTLED_S: Final = 1.0  # between the two looks that rates need
 
 
 async def draw(app: Console, form: Form | Literal["json"], size: tuple[int, int], *, timeout_s: float) -> str:
-    """Start the application on a screen of that size, wait for its answers, and draw it.
+    """Start the application on a screen of that size, wait for its answers, and return the drawing.
 
     Raises:
         ClusterError: what the view's operations answered.
@@ -43,7 +43,7 @@ async def _answered(app: Console, timeout_s: float) -> None:
 
 
 def page_json(app: Console) -> dict[str, object]:
-    """The screen as data: the head's lines and the rows that are in the filter."""
+    """Return the screen as data: the head lines, and the rows that match the filter."""
     grid = app.grid
     return {
         "view": app.target.view,

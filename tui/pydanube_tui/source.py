@@ -1,4 +1,4 @@
-"""Asking the cluster for a view: all operations of a refresh side by side, long lists by their pages.
+"""Ask the cluster for a view: all operations of a refresh in parallel, long lists by pages.
 
 A list is loaded whole once. After that a refresh asks for what changed in it and what went, so that ten thousand rows
 that stand still cost nothing. Records of the audit come by what is new since the answer before.
@@ -29,7 +29,7 @@ class Caller(Protocol):
     async def call(
         self, operation: str, arguments: Mapping[str, Any] | None = None, *, plan_token: str = ""
     ) -> dict[str, Any]:
-        """The result of an operation.
+        """Return the result of an operation.
 
         Raises:
             ClusterError: what the operation answered, or that nobody did.
@@ -40,16 +40,16 @@ Items = Sequence[Item]
 
 
 class _Asker(Protocol):
-    """Asks for one answer again and again. `moved`: the newest answer was not that of before."""
+    """Refreshes one answer. `moved`: the newest answer differs from the one before."""
 
     moved: bool
 
     async def refresh(self, caller: Caller) -> tuple[Mapping[str, Any], Items]:
-        """The answer, and the items that came with this refresh."""
+        """Return the answer, and the items new in this refresh."""
 
 
 class _List:
-    """A list of any length: whole at first, afterwards what changed in it and what went."""
+    """A list of any length: read completely at first, then by its changes."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -59,7 +59,7 @@ class _List:
         self.moved = True
 
     async def refresh(self, caller: Caller) -> tuple[Mapping[str, Any], Items]:
-        """The whole list, and the items that came with this refresh."""
+        """Return the whole list, and the items new in this refresh."""
         asked = {**self._ask.arguments, "limit": PAGE_ITEMS}
         if self._mark is not None:
             asked["changed_since"] = self._mark
@@ -86,7 +86,7 @@ class _List:
 
 
 class _News:
-    """The newest records; after the first answer only what came since is asked for."""
+    """The newest records; after the first answer only newer ones are asked for."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -95,7 +95,7 @@ class _News:
         self.moved = True
 
     async def refresh(self, caller: Caller) -> tuple[Mapping[str, Any], Items]:
-        """All that is known, the newest first."""
+        """Return all known records, newest first."""
         arguments = {**self._ask.arguments, "limit": MAX_NEWS}
         if self._since is not None:
             arguments["since"] = f"time:{self._since}"
@@ -109,7 +109,7 @@ class _News:
 
 
 class _Whole:
-    """An answer as it is."""
+    """An answer that is read completely each time."""
 
     moved = True
 
@@ -117,7 +117,7 @@ class _Whole:
         self._ask = ask
 
     async def refresh(self, caller: Caller) -> tuple[Mapping[str, Any], Items]:
-        """The answer, and its items where it is a list."""
+        """Return the answer, and its items if it is a list."""
         answer = await caller.call(self._ask.operation, self._ask.arguments)
         return answer, answer.get("items", ())
 
@@ -130,7 +130,7 @@ _KINDS: Final[Mapping[Extent, Callable[[Ask], _Asker]]] = {
 
 
 class Feed:
-    """The answers of one view, kept from refresh to refresh, and the series it measures."""
+    """The answers of one view, kept from refresh to refresh, and the series measured from them."""
 
     def __init__(self, caller: Caller, view: View, arguments: Mapping[str, Any]) -> None:
         self.view = view
@@ -144,11 +144,11 @@ class Feed:
         self.still = 0  # refreshes since something came
 
     def begin(self) -> None:
-        """Ask for whole lists at the next refresh: nothing of what came until now is built on."""
+        """Read whole lists at the next refresh, regardless of what is known."""
         self._askers = {name: _KINDS[ask.extent](ask) for name, ask in self._asks.items()}
 
     async def refresh(self, now_ms: int) -> None:
-        """Ask everything once; afterwards `answers`, `series` and `times` are those of now.
+        """Ask everything once; afterwards `answers`, `series` and `times` are up to date.
 
         Raises:
             ClusterError: the first that an ask which is not optional met; the answers stay as they were.

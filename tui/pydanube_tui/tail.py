@@ -1,4 +1,4 @@
-"""The newest messages of a topic, read by a reader that touches no subscription, and kept in a ring.
+"""The newest messages of a topic, read without a subscription, and kept in a ring.
 
 The ring is bounded in messages and in bytes. What leaves it before it was on the screen is counted: a topic that is
 faster than the screen loses messages in the view, never silently. Of a batch no more is unpacked than the ring holds.
@@ -32,14 +32,14 @@ CREDIT_BYTES: Final = 4 << 20
 
 
 def start_of(described: Mapping[str, Any]) -> str:
-    """The position from which a tail shows the last messages, of `topics.describe`."""
+    """Return the position for the last messages, from `topics.describe`."""
     parts = described.get("parts") or [described]
     starts = [max(part["start_offset"] or 0, (part["next_offset"] or 0) - BEFORE) for part in parts]
     return "time:-1m" if max(starts) - min(starts) > FAR else f"offset:{min(starts)}"
 
 
 class Tail:
-    """Reads a topic and keeps the last of it; has the face of a `Feed`.
+    """Reads a topic and keeps its last messages; has the interface of a `Feed`.
 
     Args:
         position: where to begin; None: with the last messages there are.
@@ -66,22 +66,22 @@ class Tail:
 
     @property
     def following(self) -> bool:
-        """Whether it goes on reading, rather than stands."""
+        """Whether it goes on reading."""
         return self._goes.is_set()
 
     def follow(self, on: bool) -> None:
-        """Read on, or stop reading: meanwhile the broker sends no more than the reader's credit, and nothing is lost."""
+        """Continue or stop reading: when stopped, the broker sends only up to the reader's credit, and nothing is lost."""
         if on:
             self._goes.set()
         else:
             self._goes.clear()
 
     def failed(self, error: ClusterError | None) -> None:
-        """Keep a refusal for `refresh` to tell."""
+        """Keep an error for `refresh`."""
         self._failure = error
 
     async def refresh(self, _: int) -> None:
-        """Make what is in the ring now the answer.
+        """Return the present content of the ring as the answer.
 
         Raises:
             ClusterError: the reader was refused.
@@ -94,7 +94,7 @@ class Tail:
         self.answers = {"messages": {"items": items, **facts}}
 
     async def read(self) -> None:
-        """Read until cancelled. What refuses or is gone is told by `refresh`, and tried again."""
+        """Read until cancelled. Errors are reported by `refresh`, and reading is tried again."""
         while True:
             try:
                 await self._read()
@@ -135,7 +135,7 @@ class Tail:
             self.put(item_of(message, value if isinstance(value, dict | list | str | int | float) else None))
 
     def put(self, item: dict[str, Any]) -> None:
-        """Put a message at the end; what leaves at the beginning without having been drawn is counted."""
+        """Append a message; one that leaves at the beginning without having been shown is counted."""
         self.ring.append(item)
         self._bytes += min(item["payload_bytes"], KEPT_BYTES)
         self._fresh += 1
@@ -148,7 +148,7 @@ class Tail:
 
 
 def item_of(message: Any, value: Any) -> dict[str, Any]:
-    """A message as its row's item: what others wrote under `untrusted`."""
+    """Return a message as an item of a row, with text of others under `untrusted`."""
     payload = bytes(message.payload)
     kept = payload[:KEPT_BYTES]
     untrusted: dict[str, Any] = {

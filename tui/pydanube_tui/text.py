@@ -1,4 +1,4 @@
-"""Text on its way to the terminal: made harmless, measured in cells, cut to a width; numbers and times for people.
+"""Text for the terminal: made harmless, measured in cells, cut to a width; numbers and times for people.
 
 Whatever others wrote passes `clean` before it is drawn: nothing of a name or a payload reaches the terminal as a
 control character, and nothing is read as markup.
@@ -32,7 +32,7 @@ _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 @lru_cache(maxsize=8192)
 def clean(text: str) -> str:
-    """The text with everything that is no visible character written as its escape."""
+    """Return the text with invisible characters escaped."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_visible(character) for character in text)
@@ -50,30 +50,30 @@ def _visible(character: str) -> str:
 
 
 def masked(text: str) -> str:
-    """The text clean, character by character, so that places in it stay: an escape of several letters is one `\N{REPLACEMENT CHARACTER}`."""
+    """Return the text cleaned character by character, so that positions stay: an escape of several letters is one `�`."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(each if len(each) == 1 else "\ufffd" for each in map(_visible, text))
 
 
 def to_ascii(text: str) -> str:
-    """The text for `--ascii`: our glyphs as letters, the rest escaped."""
+    """Return the text for `--ascii`: our glyphs as letters, the rest escaped."""
     return text.translate(_ASCII).encode("ascii", "backslashreplace").decode()
 
 
 def width(text: str) -> int:
-    """Cells the text takes, once it is clean."""
+    """Return the cells that a cleaned text takes."""
     return len(text) if text.isascii() else cell_len(text)
 
 
 def needs(text: str) -> int:
-    """Cells the text takes as it comes, before it is clean."""
+    """Return the cells that a text takes once it is cleaned."""
     return len(text) if text.isascii() and text.isprintable() else width(clean(text))
 
 
 @lru_cache(maxsize=32768)
 def fit(text: str, cells: int, *, right: bool = False, ascii_only: bool = False) -> str:
-    """The text clean and in exactly so many cells: cut with an ellipsis, or filled with blanks."""
+    """Return the text cleaned and in exactly so many cells: cut with an ellipsis, or padded."""
     shown = clean(text)
     if ascii_only:
         shown = to_ascii(shown)
@@ -88,7 +88,7 @@ def fit(text: str, cells: int, *, right: bool = False, ascii_only: bool = False)
 
 
 def ending(text: str, cells: int) -> str:
-    """The text in at most so many cells: of a longer one its end, where what tells names apart stands."""
+    """Return the text in at most so many cells; of a longer one the end, which tells names apart."""
     if width(text) <= cells:
         return text
     text = text[-max(1, cells) :]
@@ -98,12 +98,12 @@ def ending(text: str, cells: int) -> str:
 
 
 def count(value: float | None) -> str:
-    """A number in at most five cells: `842`, `12.3k`, `1.2M`; `–` where it is not known."""
+    """Return a number in at most five cells: `842`, `12.3k`, `1.2M`; `–` if unknown."""
     return _scaled(value, 1000.0, ("", "k", "M", "G", "T", "P"))
 
 
 def size(value: float | None) -> str:
-    """Bytes in a few cells: `512`, `3.4Ki`, `12Gi`."""
+    """Return bytes in a few cells: `512`, `3.4Ki`, `12Gi`."""
     return _scaled(value, 1024.0, ("", "Ki", "Mi", "Gi", "Ti", "Pi"))
 
 
@@ -120,12 +120,12 @@ def _scaled(value: float | None, step: float, units: Sequence[str]) -> str:
 
 
 def rate(value: float | None) -> str:
-    """A rate: `12.3k/s`; `–` where it is not known."""
+    """Return a rate: `12.3k/s`; `–` if unknown."""
     return "–" if value is None else f"{count(value)}/s"
 
 
 def span(seconds: float | None) -> str:
-    """How long: `450ms`, `12s`, `4m10s`, `3h05m`, `12d`."""
+    """Return a length of time: `450ms`, `12s`, `4m10s`, `3h05m`, `12d`."""
     if seconds is None:
         return "–"
     if seconds < 1:
@@ -141,7 +141,7 @@ def span(seconds: float | None) -> str:
 
 
 def milliseconds(time: str | None) -> int | None:
-    """An RFC 3339 time as milliseconds since 1970; None where there is none."""
+    """Parse an RFC 3339 time to milliseconds since 1970; None if it is none."""
     if not time:
         return None
     try:
@@ -151,18 +151,18 @@ def milliseconds(time: str | None) -> int | None:
 
 
 def ago(time: str | None, now_ms: int) -> str:
-    """How long ago a time was."""
+    """Return how long ago a time was."""
     then = milliseconds(time)
     return "–" if then is None else span(max(0, now_ms - then) / 1000)
 
 
 def clock(time: str | None) -> str:
-    """The time of day, and the date before it where it is not short: `2026-01-31 12:00:00`."""
+    """Return the time of day, after the date unless `short`: `2026-01-31 12:00:00`."""
     return "–" if not time else time[:19].replace("T", " ")
 
 
 def sparkline(values: Sequence[float | None], cells: int = 30) -> str:
-    """The last values as blocks, from the lowest of them to the highest; what is not known is a blank."""
+    """Return the last values as blocks, scaled from the lowest to the highest; unknown is a blank."""
     shown = list(values)[-cells:]
     known = [value for value in shown if value is not None]
     if not known:
@@ -177,7 +177,7 @@ def sparkline(values: Sequence[float | None], cells: int = 30) -> str:
 
 
 def gauge(part: float | None, cells: int = 10) -> str:
-    """A share from 0 to 1 as a bar."""
+    """Return a share from 0 to 1 as a bar."""
     if part is None:
         return "─" * cells
     filled = round(max(0.0, min(1.0, part)) * cells)
@@ -185,7 +185,7 @@ def gauge(part: float | None, cells: int = 10) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value of an answer in a few words."""
+    """Return a value of an answer in a few words."""
     if isinstance(value, str):
         return value
     if value is None:

@@ -1,4 +1,4 @@
-"""How tones look: dark, light, high contrast, colour-blind safe, and the terminal's own sixteen colours."""
+"""Styles of tones: dark, light, high contrast, colour-blind safe, and the terminal's own sixteen colours."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydanube_tui.text import to_ascii
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """One theme: Textual's, and the styles of what we draw ourselves."""
+    """One theme: Textual's, and the styles of what we draw."""
 
     theme: Theme
     tones: Mapping[Tone, Style]
@@ -28,7 +28,7 @@ class Look:
     ascii_only: bool = False
 
     def dress(self, scrolling: Widget) -> None:
-        """Give a widget a scroll bar without glyphs, where only ASCII may be drawn."""
+        """Give a widget a scroll bar without glyphs, for `--ascii`."""
         if self.ascii_only:
             scrolling.vertical_scrollbar.renderer = AsciiBars  # type: ignore[misc]  # as Textual documents it
 
@@ -38,7 +38,7 @@ class Look:
         return self.bar + Style(color=style.color, bold=style.bold, dim=style.dim)
 
     def letters(self, text: str) -> str:
-        """The text as it may be drawn: with `--ascii`, our glyphs as letters and the rest escaped."""
+        """Return the text for drawing: with `--ascii`, our glyphs as letters and the rest escaped."""
         return to_ascii(text) if self.ascii_only else text
 
 
@@ -53,7 +53,7 @@ colour-blind #12151a #e4e4e4 #8b93a1 #56b4e9 #e69f00 #ef7a2a #cc79a7 #1f2530 #30
 
 
 class AsciiBars(ScrollBarRender):
-    """A scroll bar without glyphs of its own: colour says where it stands, for `--ascii`."""
+    """A scroll bar without glyphs, drawn by colour alone, for `--ascii`."""
 
     VERTICAL_BARS: ClassVar[list[str]] = [" "] * len(ScrollBarRender.VERTICAL_BARS)
 
@@ -79,7 +79,7 @@ def _look(name: str, *colours: str) -> Look:
 
 
 def _ansi() -> Look:
-    """The theme of the terminal's own sixteen colours, with a reversed cursor. It is also used for NO_COLOR."""
+    """Return the theme of the terminal's sixteen colours, with a reversed cursor; also used for NO_COLOR."""
     theme = replace(BUILTIN_THEMES["ansi-dark"], name="ansi")
     return Look(
         theme=theme,

@@ -1,4 +1,4 @@
-"""A view: the operations it asks, and the pure functions that make a page of their answers."""
+"""A view: the operations that it calls, and the pure functions that make a page of their answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Extent(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """One operation that a view asks at each refresh. Where it is `optional` the view does without its answer."""
+    """One operation that a view calls at each refresh. Without the answer of an `optional` one the view still works."""
 
     operation: str
     arguments: Arguments = field(default_factory=dict)
@@ -38,14 +38,14 @@ class Ask:
 
 
 def given(arguments: Arguments, *names: str) -> dict[str, Any]:
-    """The named arguments, without those that were left out."""
+    """Return the named arguments that were given."""
     return {name: arguments[name] for name in names if arguments.get(name)}
 
 
 def listed(
     operation: str, *takes: str, extent: Extent = Extent.ALL, **fixed: Any
 ) -> Callable[[Arguments], dict[str, Ask]]:
-    """Return the function that asks for one list; the arguments `takes` are the view's."""
+    """Return the function that asks for one list; `takes`: the view's arguments for it."""
     return lambda arguments: {
         "list": Ask(operation=operation, arguments={**fixed, **given(arguments, *takes)}, extent=extent)
     }
@@ -53,7 +53,7 @@ def listed(
 
 @dataclass(slots=True, kw_only=True)
 class Situation:
-    """The facts that the pages of one opened view are made of; the application brings them up to date at each refresh."""
+    """The facts from which the pages of an open view are made; updated at each refresh."""
 
     view: View
     arguments: Arguments
@@ -67,16 +67,16 @@ class Situation:
     form: str = ""  # in which payloads are shown
 
     def of(self, name: str) -> Mapping[str, Any]:
-        """An answer; empty where there is none."""
+        """Return an answer; empty if there is none."""
         found = self.answers.get(name)
         return found if isinstance(found, Mapping) else {}
 
     def items(self, name: str = "list") -> Sequence[Item]:
-        """The items of a list."""
+        """Return the items of a list."""
         return self.of(name).get("items", ())  # type: ignore[no-any-return]
 
     def error(self, name: str) -> ClusterError | None:
-        """Why an optional answer is missing."""
+        """Return why an optional answer is missing."""
         found = self.answers.get(name)
         return found if isinstance(found, ClusterError) else None
 
@@ -89,7 +89,7 @@ class Situation:
         return list(dict.fromkeys(f"broker {each['broker_id']}: {each['why']}" for each in known))
 
     def moments(self, name: str, most: int = SAMPLES) -> Moments:
-        """A series as it stood at each of the last refreshes."""
+        """Return a series with its times, for the last refreshes."""
         came, found = self.series.get(name, ()), []
         at = len(came) - 1
         for time in islice(reversed(self.times), most):
@@ -101,11 +101,11 @@ class Situation:
         return found[::-1]
 
     def values(self, name: str) -> list[float]:
-        """A series without its times."""
+        """Return a series without its times."""
         return [value for _, value in self.moments(name)]
 
     def rates(self, name: str, most: int = SAMPLES) -> list[float | None]:
-        """How much a counter grew in a second, between each two moments; None where it began anew."""
+        """Return a counter's growth per second between refreshes; None where it restarted."""
         found: list[float | None] = []
         for (before_ms, before), (after_ms, after) in pairwise(self.moments(name, most)):
             usable = after >= before and after_ms > before_ms
@@ -113,7 +113,7 @@ class Situation:
         return found
 
     def rate(self, name: str) -> float | None:
-        """The newest of `rates`; None where it is not known."""
+        """Return the newest of `rates`; None if unknown."""
         found = self.rates(name, 2)
         return found[-1] if found else None
 
@@ -139,7 +139,7 @@ class Situation:
             return None
 
     def still(self, item: Item) -> Iterable[Cell]:
-        """The cells that change with their item alone."""
+        """Return the cells that change only with their item."""
         return [self.cell(item, at) for at, column in enumerate(self.view.columns) if not column.moves]
 
     def enter(self, item: Item) -> Target | Call | None:
@@ -193,7 +193,7 @@ class View:
         return next((time for time in times if time is not None), None)
 
     def page(self, situation: Situation) -> Page:
-        """The page of the answers."""
+        """Return the page of the answers."""
         unseen = [line((f" ▼ not seen  {told}", Tone.WARN)) for told in situation.unseen()]
         rows = self._made(situation) if self.rows is None else list(self.rows(situation))
         before, situation.rows = situation.rows, {row.key: row for row in rows}
@@ -207,7 +207,7 @@ class View:
         )
 
     def _made(self, situation: Situation) -> list[Row]:
-        """A row for each item; that of the page before where the item is the same."""
+        """Return a row for each item; the former row if the item is the same."""
         before, rows = situation.rows, []
         for item in self.items(situation):
             key = self.key(item)

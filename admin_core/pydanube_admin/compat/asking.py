@@ -1,4 +1,4 @@
-"""How the methods of `danube_admin` reach the admin core: one operation at a time, like every face, for whom the call names.
+"""Call operations for the methods of `danube_admin`: one at a time, like every face, for the call's principal.
 
 Without locks the name is a claim. The original's tool sends a token (`authorization: Bearer <jwt>`), whose claims name the
 principal; it is read here and not checked, and records say `authenticated: false`. `danube-principal` is the header that our
@@ -27,7 +27,7 @@ MAX_NAME_CHARS: Final = 256
 
 
 def principal_of(metadata: Iterable[tuple[str, str | bytes]], proven: Identity | None = None) -> str:
-    """The name that the metadata claims, else `anonymous`; of a proven caller whom he acts for, else nobody."""
+    """Return the principal in the metadata, else `anonymous`; for an authenticated caller the one that it acts for, else none."""
     texts = {key: value for key, value in metadata if isinstance(value, str)}
     if proven is not None and proven.method != "none":
         # How brokers of the original know each other: here it is a claim like others
@@ -60,14 +60,14 @@ MAX_PAGES: Final = 100
 
 
 class Asking:
-    """Asks the core in the tool's name. It cannot be shown a plan, so what destroys is planned and done at once."""
+    """Calls the core for the tool, which cannot show a plan: a destructive call is planned and applied at once."""
 
     def __init__(self, core: AdminCore, metadata: Metadata = tuple) -> None:
         self._core = core
         self._metadata = metadata
 
     async def __call__(self, operation: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The result's object. Raises `ClusterError`: any that the operation answers."""
+        """Return the result's object. Raises the `ClusterError` that the operation answers."""
         outcome = await self._core.call(
             operation,
             arguments or {},
@@ -80,7 +80,7 @@ class Asking:
         return outcome.model_dump(mode="json", by_alias=True)
 
     async def every(self, operation: str, arguments: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """All items of a list. Raises `Overloaded`: there are more than an answer without pages can hold."""
+        """Return all items of a list. Raises `Overloaded`: more than an answer without pages can have."""
         items: list[dict[str, Any]] = []
         page: dict[str, Any] = {}
         for _ in range(MAX_PAGES):

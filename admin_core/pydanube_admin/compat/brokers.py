@@ -1,4 +1,4 @@
-"""BrokerAdmin and ClusterAdmin."""
+"""The original's gRPC services `BrokerAdmin` and `ClusterAdmin`, answered by our operations."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Brokers:
         return pb.ActivateBrokerResponse(success=True)
 
     async def get_cluster_balance(self, _: pb.ClusterBalanceRequest) -> pb.ClusterBalanceResponse:
-        """Loads are those of the bottleneck; where nothing is used enough to matter, the numbers of topics."""
+        """Return the balance: loads of the bottleneck; if no resource is used enough, the numbers of topics."""
         found = await self._ask("cluster.balance")
         topics = {each["broker_id"]: each["topics"] for each in await self._ask.every("brokers.list")}
         key = found["bottleneck"]
@@ -110,7 +110,7 @@ class Brokers:
         )
 
     async def cluster_status(self, _: pb.Empty) -> pb.ClusterStatusResponse:
-        """What the tool's `cluster status` reads; the consensus behind it is the metadata store's, not the brokers'."""
+        """Return the answer for the tool's `cluster status`; the consensus is the metadata store's, not the brokers'."""
         status = await self._ask("brokers.status")
         brokers = await self._ask.every("brokers.list")
         return pb.ClusterStatusResponse(

@@ -1,4 +1,4 @@
-"""The methods of `danube_admin`, and those of SchemaRegistry that change something: path → what serves it.
+"""The methods of `danube_admin`, and the changing ones of SchemaRegistry: path → handler.
 
 Each takes the bytes of its request and gives the bytes of its answer, or raises the error that becomes the status.
 The composition root hands them to the broker's admin server.
@@ -34,7 +34,7 @@ Serve = Callable[[bytes], Awaitable[bytes]]
 
 
 def compat_methods(core: AdminCore, metadata: Metadata = tuple) -> Mapping[str, Serve]:
-    """Every method of the five services; a method that none of ours answers to fails here and not in a call.
+    """Return every method of the five services; fails here, and not in a call, if one has no handler.
 
     Args:
         metadata: gives that of the call under way, which names the principal.

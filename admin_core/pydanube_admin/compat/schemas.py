@@ -1,4 +1,4 @@
-"""Changes of the SchemaRegistry service on the admin port: made through the core, so that they are planned and audited.
+"""Changes by the SchemaRegistry service on the admin port: made through the core, so that they are planned and audited.
 
 Reading the registry is the same on both ports, and the broker serves it.
 """
@@ -14,7 +14,7 @@ from pydanube_admin.compat.asking import Asking
 
 
 class SchemaChanges:
-    """The methods that change something. The tool writes modes and policies in any case."""
+    """The methods that change something. Modes and policies are accepted in any case."""
 
     def __init__(self, ask: Asking) -> None:
         self._ask = ask

@@ -1,4 +1,4 @@
-"""SecurityAdmin: roles and bindings by the original's tool. They are ours, and what they do is planned and audited."""
+"""SecurityAdmin, roles and bindings for the original's tool: ours, planned and audited like all changes."""
 
 from __future__ import annotations
 

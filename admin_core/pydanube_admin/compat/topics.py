@@ -1,4 +1,4 @@
-"""NamespaceAdmin and TopicAdmin."""
+"""The original's gRPC services `NamespaceAdmin` and `TopicAdmin`, answered by our operations."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Topics:
         return pb.TopicResponse(success=True)
 
     async def describe_topic(self, request: pb.DescribeTopicRequest) -> pb.DescribeTopicResponse:
-        """Of an unknown topic TOPIC_NOT_FOUND, where the original describes a topic that is not there."""
+        """Describe a topic. An unknown one is TOPIC_NOT_FOUND, where the original describes one that does not exist."""
         found = await self._ask("topics.describe", {"topic": request.name})
         answer = pb.DescribeTopicResponse(
             name=found["topic"],
@@ -132,7 +132,7 @@ class Topics:
 
 
 def dispatch_strategy(number: int) -> str:
-    """Our word for the original's number."""
+    """Return our word for the original's number."""
     try:
         return STRATEGIES[number]  # type: ignore[index]  # any number may come over the wire
     except KeyError:
@@ -144,7 +144,7 @@ def dispatch_strategy(number: int) -> str:
 
 
 async def _topics(ask: Asking, arguments: dict[str, Any]) -> list[pb.TopicInfo]:
-    """Topics as the original has them: each partition is one. What nobody knows has none."""
+    """Return topics in the original's form: each partition is one. An unknown topic has none."""
     try:
         items = await ask.every("topics.list", arguments)
     except NamespaceNotFound:
@@ -184,12 +184,12 @@ class Subscriptions:
         return await self._ask.every("subscriptions.list", {"topic": topic})
 
     async def list_subscriptions(self, request: pb.TopicRequest) -> pb.SubscriptionListResponse:
-        """Each once; the original names a subscription once for each of its stored keys."""
+        """List subscriptions, each once; the original names one once for each of its stored keys."""
         found = await self._of(request.name)
         return pb.SubscriptionListResponse(subscriptions=[item["subscription"] for item in found])
 
     async def unsubscribe(self, request: pb.SubscriptionRequest) -> pb.SubscriptionResponse:
-        """Refused while somebody reads by it, as in the original: the tool cannot show whom it would cut off."""
+        """Delete a subscription. Refused while consumers are attached, as in the original: the tool cannot show them."""
         for item in await self._of(request.topic):
             if item["subscription"] == request.subscription and item["consumers"]:
                 raise ConsumerBusy(
@@ -206,7 +206,7 @@ class Subscriptions:
     async def set_subscription_failure_policy(
         self, request: pb.SetSubscriptionFailurePolicyRequest
     ) -> pb.SubscriptionResponse:
-        """The policy replaces the one before as a whole, so a field that was left out is 0 and not a default."""
+        """Replace the whole policy, so that a field left out is 0 and not a default."""
         if not request.HasField("failure_policy"):
             raise InvalidArgument("failure_policy: must be given", field="failure_policy", value=None)
         policy = request.failure_policy
@@ -264,7 +264,7 @@ class Subscriptions:
     async def set_subscription_dispatch_config(
         self, request: pb.SetSubscriptionDispatchConfigRequest
     ) -> pb.SubscriptionResponse:
-        """Refused: here the consumer says by its credit how much it takes. The original stores it and ignores it."""
+        """Refuse: here a consumer's credit says how much it takes. The original stores the setting and ignores it."""
         count = request.dispatch_config.max_unacked_messages
         if not 1 <= count <= MAX_UNACKED:
             raise InvalidArgument(
@@ -278,7 +278,7 @@ class Subscriptions:
     async def get_subscription_dispatch_config(
         self, request: pb.GetSubscriptionDispatchConfigRequest
     ) -> pb.GetSubscriptionDispatchConfigResponse:
-        """Never an override, of a subscription that is there."""
+        """Return that an existing subscription has no override."""
         arguments = {"topic": request.topic, "subscription": request.subscription}
         await self._ask("subscriptions.get_failure_policy", arguments)
         return pb.GetSubscriptionDispatchConfigResponse()

@@ -1,4 +1,4 @@
-"""The load manager: asks every broker how loaded it is, has `assess` judge, and says what to move.
+"""The load manager: asks every broker for its load, has `assess` judge it, and proposes or makes moves.
 
 Each broker can; the leader does by itself, each interval (`run`): in the mode `suggest` it keeps the plan, for
 `cluster.balance` and for the alert, in `act` it carries it out as `cluster.rebalance`. What keeps moves from chasing each
@@ -54,7 +54,7 @@ class BalanceOptions:
 
 
 class Rhythm:
-    """When to move again: not a topic that moved a moment ago, and nothing before rates tell of the moves that were made.
+    """When to move again: not a topic that moved recently, and nothing before the rates show the effect of the last moves.
 
     Pure. Times are milliseconds of one clock. Bounded by the moves of one cool-down.
     """
@@ -70,7 +70,7 @@ class Rhythm:
         self._settled_ms = now_ms + int(SETTLING * self._options.interval_s * 1000)
 
     def cooling(self, topic: str, now_ms: int) -> bool:
-        """Whether a topic moved a moment ago."""
+        """Return whether a topic moved recently."""
         at_ms = self._moved.get(topic)
         if at_ms is None or now_ms - at_ms < self._options.cooldown_s * 1000:
             return at_ms is not None
@@ -78,13 +78,13 @@ class Rhythm:
         return False
 
     def waits(self, now_ms: int) -> float | None:
-        """Seconds until rates tell of the last moves; None: they do."""
+        """Return the seconds until the rates show the effect of the last moves; None: they do."""
         return (self._settled_ms - now_ms) / 1000 if now_ms < self._settled_ms else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """One assessment, and what it was made of."""
+    """One assessment, and the snapshot that it judges."""
 
     at_ms: int
     snapshot: Snapshot
@@ -103,7 +103,7 @@ def snapshot_of(
     interval_s: float,
     now_ms: int,
 ) -> Snapshot:
-    """Pure. `silent`: brokers that are registered and did not answer: nothing goes to them, nor away from them."""
+    """Make a snapshot. `silent`: registered brokers that did not answer; nothing moves to or from them. Pure."""
     late_s = 2 * interval_s
     fresh = [report for report in reports if report.broker.age_s <= late_s]
     moving = {move.topic for move in under_way}
@@ -167,7 +167,7 @@ class Balancer:
         )
 
     async def suggestion(self) -> Judged:
-        """The plan that is suggested now: for a few intervals the same one, as long as it can be carried out."""
+        """Return the suggested plan: the same one for a few intervals, as long as it can be carried out."""
         kept = self._kept
         if kept is not None and kept.assessment.moves and await self._stands(kept):
             return kept
@@ -186,12 +186,12 @@ class Balancer:
         return True
 
     def moved(self, topics: Iterable[str]) -> None:
-        """The suggestion is carried out."""
+        """Note that the suggestion was carried out."""
         self._kept = None
         self._rhythm.moved(topics, self._now_ms())
 
     async def run(self, rebalance: Callable[[], Awaitable[None]]) -> None:
-        """Look each interval where this broker leads, until it is cancelled. `rebalance` carries the suggestion out."""
+        """Judge at each interval while this broker leads, until cancelled. `rebalance` carries a suggestion out."""
         if self.options.mode == OFF:
             return
         own = self._port.life.partition("/")[0]
@@ -200,10 +200,10 @@ class Balancer:
             try:
                 leader = await self._port.leader()
                 if leader is None or leader.broker_id != own:
-                    self._port.tell_balance(None, {})
+                    self._port.note_balance(None, {})
                     continue
                 found = await self.suggestion()
-                self._port.tell_balance(found.assessment, found.silent)
+                self._port.note_balance(found.assessment, found.silent)
                 if self.options.mode == ACT and found.assessment.moves:
                     await rebalance()
             except ClusterError as error:

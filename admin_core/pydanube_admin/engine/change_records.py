@@ -1,4 +1,4 @@
-"""Changes as they are kept in the metadata store until they cannot be undone any more.
+"""Records of changes in the metadata store, kept until the changes can no longer be undone.
 
 A record is written before the effect (`applying`) and again after it (`applied`). One that is still `applying` when
 the admin core starts was cut off: what it did is not known, and its undo must work either way. Between its named steps
@@ -76,7 +76,7 @@ MAX_CHANGES: Final = 10_000  # of those that destroy, and of the others
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRecord(KeptRecord):
-    """One change that can be undone until `undo_until_ms`. `image`: what its undo needs of the state before."""
+    """A change that can be undone until `undo_until_ms`. `image`: the former state that undo needs."""
 
     call_id: str
     plan_id: str
@@ -99,14 +99,14 @@ class ChangeRecord(KeptRecord):
         return KeptRecord.to_bytes(replace(self, image={}) if self.image_bytes else self)
 
     def image_parts(self) -> list[str]:
-        """Keys of the values that the image is kept in."""
+        """Return the keys of the values that have the image."""
         return [
             f"{IMAGES}{self.call_id}/{number:03d}" for number in range(-(-self.image_bytes // PART_BYTES))
         ]
 
 
 class Changes:
-    """The changes of the cluster, over the broker's port."""
+    """The changes of the cluster, stored through the broker's port."""
 
     def __init__(self, port: ClusterPort) -> None:
         self._port = port
@@ -116,7 +116,7 @@ class Changes:
         self._images_bytes = 0
 
     async def get(self, call_id: str) -> tuple[ChangeRecord, int] | None:
-        """A change with its image, and its revision."""
+        """Return a change with its image, and its revision."""
         item = await self._port.read_state(PREFIX + call_id) if is_id(call_id) else None
         if item is None:
             return None
@@ -129,7 +129,7 @@ class Changes:
         return record, item.revision
 
     def no_room(self, image: Mapping[str, Any], *, destroys: bool) -> str | None:
-        """Why a change with that image could not be undone; None where it could."""
+        """Return why a change with that image could not be undone; None if it can."""
         size = len(_encoded(image))
         if size > MAX_IMAGE_BYTES:
             return f"its undo would need {size} bytes of the state before, and {MAX_IMAGE_BYTES} can be kept"
@@ -142,7 +142,7 @@ class Changes:
         return None
 
     async def keep_image(self, record: ChangeRecord) -> ChangeRecord:
-        """Write a large image down, before its record; the record as it is to be written then."""
+        """Store a large image before its record; return the record to write."""
         image = _encoded(record.image)
         if len(image) <= INLINE_BYTES:
             return record
@@ -152,12 +152,12 @@ class Changes:
         return record
 
     def added(self, record: ChangeRecord) -> None:
-        """A change is kept from now on."""
+        """Note that a change is kept from now on."""
         self._kept[record.destroys] += 1
         self._images_bytes += record.image_bytes
 
     async def was_made(self, call_id: str, operation: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether a change, or an undo, is known to have been made to its end."""
+        """Return whether a change, or an undo, is known to be complete."""
         if operation == UNDO:
             undone = await self.get(str(arguments.get("call_id")))
             return undone is not None and undone[0].undone_by == call_id
@@ -165,7 +165,7 @@ class Changes:
         return kept is not None and kept[0].state in (APPLIED, UNDOING, UNDONE)
 
     async def since(self, call_id: str) -> AsyncIterator[ChangeRecord]:
-        """Changes that were begun after one, and were not taken back."""
+        """Return the changes begun after one, and not undone."""
         after: str | None = PREFIX + call_id
         while items := await self._port.list_state(PREFIX, after=after, limit=100):
             for item in items:
@@ -174,14 +174,14 @@ class Changes:
             after = items[-1].key
 
     async def put(self, record: ChangeRecord, *others: tuple[str, bytes]) -> None:
-        """Keep a change; `others` go in the same transaction."""
+        """Store a change; `others` are written in the same transaction."""
         await self._port.write_state({PREFIX + record.call_id: record.to_bytes(), **dict(others)})
 
     async def forget(self, call_id: str) -> None:
         await self._port.write_state({PREFIX + call_id: None})
 
     async def cut_off(self) -> list[ChangeRecord]:
-        """Changes that were begun and never ended."""
+        """Return changes that were begun and never ended."""
         found = []
         after: str | None = None
         while items := await self._port.list_state(PREFIX, after=after):
@@ -191,7 +191,7 @@ class Changes:
         return found
 
     async def sweep(self, now_ms: int) -> None:
-        """Let go of changes whose grace is over; at most once a minute. The first time, of images without a change too."""
+        """Delete changes whose grace is over, at most once a minute; the first time also images without a change."""
         if 0 <= now_ms - self._swept_ms < SWEEP_MS:  # below 0: it was a clock that ran ahead
             return
         first, self._swept_ms = not self._swept_ms, now_ms
@@ -235,7 +235,7 @@ NEAR_GUARD_TIMES: Final = 2  # times what the disk guard keeps free
 
 
 async def as_promised(port: ClusterPort, changes: Changes, found: Forecast, *, destroys: bool) -> Forecast:
-    """The forecast of a change that has an undo; not reversible where that could not be kept for its grace."""
+    """Return the forecast of an undoable change; not reversible if its image cannot be kept for the grace period."""
     image = found.image or {}
     if changes.no_room(image, destroys=destroys) is not None:
         return replace(found, reversible=False)
@@ -255,7 +255,7 @@ _log = logging.getLogger("pydanube.admin")
 
 
 class MovesByClients:
-    """Keeps what the undo of such a move needs, beside the audit's records of it. Single user: the loop."""
+    """Keeps what undo needs of cursors moved by clients, beside their audit records. Single user: the loop."""
 
     def __init__(self, port: ClusterPort, changes: Changes, undo_grace_ms: int) -> None:
         self._port = port
@@ -264,7 +264,7 @@ class MovesByClients:
         self._under_way: set[asyncio.Task[None]] = set()  # as many as are gathered for the audit at once
 
     def keep_later(self, call_id: str, change: DataChange) -> None:
-        """Keep a move soon: before the next change is planned, made or taken back."""
+        """Store a move soon: before the next change is planned, made or undone."""
         record = moved_by_a_client(call_id, change, self._undo_grace_ms, self._port.life)
         if record is None or self._changes.no_room(record.image, destroys=True) is not None:
             return
@@ -273,7 +273,7 @@ class MovesByClients:
         task.add_done_callback(self._under_way.discard)
 
     async def settled(self) -> None:
-        """Wait until nothing is being kept."""
+        """Wait until no move waits to be stored."""
         while self._under_way:
             await asyncio.wait(self._under_way)
 
@@ -287,7 +287,7 @@ class MovesByClients:
 
 
 def moved_by_a_client(call_id: str, change: DataChange, undo_grace_ms: int, life: str) -> ChangeRecord | None:
-    """The record of the move, as of one by `subscriptions.seek`; None where it cannot be undone."""
+    """Return the record of such a move, like one by `subscriptions.seek`; None if it cannot be undone."""
     cursor = change.cursor
     if cursor is None or not undo_grace_ms or change.before is None or change.after is None:
         return None

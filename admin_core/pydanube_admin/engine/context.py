@@ -1,4 +1,4 @@
-"""The context of an operation: the broker's port, the time, and what is known of its call."""
+"""The context of an operation: the broker's port, the time, and facts about its call."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ def system_now_ms() -> int:
 
 
 class TaskBook(Protocol):
-    """The part of the long operations' book (`pydanube_admin.engine.tasks`) that operations may ask."""
+    """The tasks (`pydanube_admin.engine.tasks`), as operations use them."""
 
     async def get(self, task_id: str) -> TaskRecord | None:
-        """Return a task that is kept; None where there is none of that id."""
+        """Return the task with that id; None if there is none."""
 
     async def kept(self) -> list[TaskRecord]:
-        """Every one that is kept, the newest first."""
+        """Return all kept tasks, newest first."""
 
     async def work_of(self, record: TaskRecord) -> list[dict[str, Any]]:
-        """How far a running one is."""
+        """Return the progress of a running task."""
 
     def goes_on_later(self, call_id: str) -> bool:
-        """Whether the next life of the broker takes this call up again."""
+        """Return whether the next start of the broker takes this call up again."""
 
     def cancel(self, task_id: str) -> bool:
-        """Ask a running one of this process to stop; whether it runs here."""
+        """Ask a running task of this process to stop; return whether it runs here."""
 
     def tell(self, call_id: str, work: Mapping[str, Any]) -> None:
-        """Say how far a call is whose work the broker does not count."""
+        """Report the progress of a call whose work the broker does not count."""
 
 
 class PlanDesk(Protocol):
-    """The part of the desk (`pydanube_admin.engine.desk`) that operations may ask; the desk itself calls operations."""
+    """The desk (`pydanube_admin.engine.desk`), as operations use it; the desk itself calls operations."""
 
     plans: Plans
     changes: Changes
@@ -68,27 +68,27 @@ class PlanDesk(Protocol):
 
     @property
     def tasks(self) -> TaskBook:
-        """The book of long operations."""
+        """The long operations, running and kept."""
 
     def parse(self, operation: str, arguments: Mapping[str, Any], /) -> Call:
         """Check a call by its name and arguments."""
 
     async def plan(self, context: Context, call: Call) -> Plan:
-        """Work out what a call would do, and keep it as a plan."""
+        """Forecast a call, and keep that as a plan."""
 
     async def apply(self, context: Context, token: str, plan_id: str | None) -> AppliedPlan:
-        """Make the change of a plan."""
+        """Apply a plan by its token."""
 
     async def discard(self, context: Context, plan_id: str) -> PlanRecord:
-        """Take a plan out of use."""
+        """Discard a plan, so that it cannot be applied any more."""
 
     async def run(self, context: Context, call: Call) -> Result:
-        """Carry out a call that needs no plan; a long one as a task."""
+        """Run a call that needs no plan; a long one as a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """One call. `grace` is there while a change that can be undone is made: what it deletes stays that long."""
+    """One call. `grace`: how long what an undoable change deletes is kept; None outside of one."""
 
     port: ClusterPort
     now_ms: NowMs
@@ -105,5 +105,5 @@ class Context:
 
     @property
     def owner(self) -> dict[str, Any]:
-        """Whose plans, tasks and changes this call makes: fields of their records."""
+        """Return the fields that name this call's principal as the owner of plans, tasks and changes."""
         return {"principal": self.principal, "principal_type": self.principal_type}

@@ -1,4 +1,4 @@
-"""Where changes are planned and made: of one thing one at a time, recorded before and after.
+"""The desk plans changes and makes them: one at a time for each thing, recorded before and after.
 
 The order of a change is: work out what it would do; refuse, or ask for a plan; write the audit's `call`, durable;
 keep what its undo needs and end the plan, in one transaction; do it; keep the result; write the audit's `outcome`.
@@ -100,7 +100,7 @@ class Desk:
     # -- plans -----------------------------------------------------------------------------------------------
 
     async def plan(self, context: Context, call: Call) -> Plan:
-        """Work out what a call would do, and keep it as a plan that its maker can apply once."""
+        """Forecast a call, and keep that as a plan that its maker can apply once."""
         forecast = await self._forecast(context, call)
         return await self._keep(context, call, forecast)
 
@@ -134,7 +134,7 @@ class Desk:
         return Plan(**shown_plan(record, now).model_dump(), plan_token=await self.plans.add(record))
 
     async def discard(self, context: Context, plan_id: str) -> PlanRecord:
-        """Take a plan out of use. Raises `PlanNotFound`, `PlanUsed`, `PlanMismatch` for somebody else's."""
+        """Discard a plan. Raises `PlanNotFound`, `PlanUsed`, `PlanMismatch` for somebody else's."""
         record, revision = await self.plans.get(plan_id)
         self._check_owner(context, record)
         if record.state == USED:
@@ -144,7 +144,7 @@ class Desk:
     # -- making changes --------------------------------------------------------------------------------------
 
     async def change(self, context: Context, call: Call, *, one_step: bool = False) -> Result:
-        """Make a change, or answer with what must come before it.
+        """Make a change, or raise what must come before it.
 
         Args:
             one_step: for a face that cannot show a plan: what destroys is planned, recorded and done at once.
@@ -161,7 +161,7 @@ class Desk:
         return await (work if call.operation.long_running else self._to_the_end(work))
 
     async def apply(self, context: Context, token: str, plan_id: str | None) -> AppliedPlan:
-        """Make the change of a plan; raises as `change` does."""
+        """Apply a plan; raises as `change`."""
         entry = Entry.of(context, "plans.apply", {"plan_id": plan_id})
         record, _ = await self._refusable(entry, self.plans.of_token(token))
         if plan_id is not None and plan_id != record.plan_id:
@@ -189,7 +189,7 @@ class Desk:
         return plan
 
     async def _refusable(self, entry: Entry, work: Coroutine[Any, Any, T]) -> T:
-        """Carry out work that may refuse before anything is changed; a refusal is recorded."""
+        """Run work that may refuse before anything is changed; a refusal is recorded."""
         try:
             return await work
         except ClusterError as error:
@@ -201,7 +201,7 @@ class Desk:
             raise
 
     async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Whoever stops waiting does not stop a change half-way."""
+        """Run a change to its end, even if the caller stops waiting."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -227,7 +227,7 @@ class Desk:
         return thing_of(call.operation.group, arguments)
 
     async def _prepare(self, context: Context, call: Call, entry: Entry, one_step: bool) -> _Prepared:
-        """Everything before the effect. When it returns, the change is recorded and must be carried out."""
+        """Do everything before the effect. On return the change is recorded, and must be carried out."""
         held: tuple[PlanRecord, int] | None = None
         if call.plan_token:
             held = await self._check_token(context, call)
@@ -267,7 +267,7 @@ class Desk:
     def _record_of(
         self, context: Context, call: Call, forecast: Forecast, plan_id: str, now: int
     ) -> ChangeRecord | None:
-        """Return the record kept for the undo; None where there is none."""
+        """Return the record kept for the undo; None if there is none."""
         if not call.operation.can_undo(forecast):
             return None
         return ChangeRecord(
@@ -366,14 +366,14 @@ class Desk:
             await self.tasks.end(task, failed, result, self._now_ms())
 
     async def _after(self, record: ChangeRecord) -> None:
-        """Keep what became of a change. A failure here does not make it undone: the record of before still stands."""
+        """Store the result of a change. A failure here does not undo it: the record from before still stands."""
         try:
             await self.changes.put(record, *((HEAD_KEY, value) for value in head_value(self._audit.head)))
         except ClusterError as error:
             _log.warning("admin.change_not_noted", extra={"error": str(error)})
 
     async def _outcome(self, record: Mapping[str, Any]) -> None:
-        """The change is made: an audit that fails now is tried again, it cannot refuse any more."""
+        """Record the outcome. The change is made, so a failing audit is retried and no longer refuses."""
         try:
             await self._audit.write(record)
         except AuditUnavailable:
@@ -442,7 +442,7 @@ class Desk:
         plan = await self._keep(context, call, forecast)
         return PlanRequired(
             f"{call.operation.name} destroys: {loss_text(forecast.blast_radius, forecast.later)}; nothing was changed. "
-            "Look at the plan in details and show it to whoever decides; then make the call in next",
+            "Look at the plan in details and show it to the person who decides; then make the call in next",
             plan=plan.model_dump(mode="json"),
         ).followed_by(
             call.operation.apply_call(call.arguments, plan.plan_token, "does what the plan says, once")
@@ -459,7 +459,7 @@ class Desk:
     # -- after a crash ---------------------------------------------------------------------------------------
 
     async def again(self, context: Context, call: Call, plan_id: str) -> Result:
-        """Carry out a change that was recorded and begun in an earlier life, once more."""
+        """Carry out once more a change that an earlier start recorded and began."""
         entry = Entry.of(context, call.operation.name, call.arguments)
         entry.plan_id = plan_id
         entry.mark_recorded()
@@ -468,7 +468,7 @@ class Desk:
         )
 
     async def tidy_up(self) -> None:
-        """Say of changes and tasks that were cut off that they were, once."""
+        """Record interrupted changes and tasks as such, once."""
         await Resumption(
             self, self.tasks, self.again, audit=self._audit, port=self._port, now_ms=self._now_ms
         ).run()

@@ -1,4 +1,4 @@
-"""The forecast of a change, worked out without making it: the substance of a plan."""
+"""The forecast of a change, computed without making it: the substance of a plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydanube_admin.engine.models import Effect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The differences that a change would make, and what a plan for it stands on.
+    """The effects of a change, and the state that a plan for it depends on.
 
     `effect` and `reversible` are set where this very call is not what the operation usually is: a policy that
     shortens retention destroys. `image` is what an undo needs of the state before, JSON values only. `basis` is what
@@ -40,12 +40,12 @@ class Forecast:
 
     @property
     def revision(self) -> str:
-        """A digest of the ground and, where nobody is at work, one of the counts. See `is_stale`."""
+        """Return a digest of the ground and, if no clients are at work, one of the counts. See `is_stale`."""
         return _digest(self.ground) + ("" if self.counts is None else f".{_digest(self.counts)}")
 
 
 def is_stale(planned: str, now: str) -> bool:
-    """Whether a plan of one revision no longer says what a forecast of another one does."""
+    """Return whether a plan of one revision no longer matches a forecast of another."""
     (ground, _, counts), (ground_now, _, counts_now) = planned.partition("."), now.partition(".")
     return ground != ground_now or bool(counts and counts_now and counts != counts_now)
 
@@ -57,7 +57,7 @@ def _digest(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """The traces of a change that was made: the image of its forecast, and its result as JSON (None: unknown)."""
+    """The traces of a change: the image of its forecast, and its result as JSON (None: unknown)."""
 
     image: Mapping[str, Any]
     result: Mapping[str, Any] | None
@@ -65,7 +65,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
-    """How a change is taken back as things stand now.
+    """How a change is undone in the present state.
 
     `act` does it. `forecast` says what that would do, where it is more than to turn the change's differences round:
     an undo is an operation like others, and one that destroys wants a plan.
@@ -76,7 +76,7 @@ class Undo:
 
 
 async def nothing_left() -> None:
-    """The `act` of an undo that finds nothing to take back."""
+    """Do nothing: the `act` of an undo that finds nothing to undo."""
 
 
 _TAKEN: Final = ("messages", "bytes")
@@ -85,7 +85,7 @@ _TAKEN: Final = ("messages", "bytes")
 def blast_radius(
     *, topics: int = 0, subscriptions: int = 0, consumers: int = 0, messages: int = 0, bytes: int | None = 0
 ) -> dict[str, int | None]:
-    """Return what a change touches, or, for one that destroys, what it takes away. `bytes` None: unknown."""
+    """Return what a change touches; for a destructive one what it deletes. `bytes` None: unknown."""
     return {
         "topics": topics,
         "subscriptions": subscriptions,
@@ -96,7 +96,7 @@ def blast_radius(
 
 
 def loss_text(radius: Mapping[str, int | None], later: str | None) -> str:
-    """Say what a plan takes away. Where there is a `later`, topics and subscriptions stay: they are what it touches."""
+    """Return what a plan deletes, in words. With a `later`, topics and subscriptions stay: they are only touched."""
     if later is None:
         return radius_text(radius)
     gone = radius_text({name: radius[name] for name in _TAKEN})
@@ -105,7 +105,7 @@ def loss_text(radius: Mapping[str, int | None], later: str | None) -> str:
 
 
 def radius_text(radius: Mapping[str, int | None]) -> str:
-    """`1 topic, 2 subscriptions, 1200 messages`."""
+    """Return a radius in words: `1 topic, 2 subscriptions, 1200 messages`."""
     parts = [f"{count} {name[:-1] if count == 1 else name}" for name, count in radius.items() if count]
     return ", ".join(parts) or "nothing that holds data"
 
@@ -116,7 +116,7 @@ def entry(path: str, before: Any, after: Any) -> dict[str, Any]:
 
 
 def changes(path: str, before: Mapping[str, Any], given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One entry for each value that would be another; None is not set."""
+    """Return one entry for each value that changes; None is not set."""
     return [
         entry(f"{path}/{name}", before.get(name), value)
         for name, value in sorted(given.items())

@@ -1,4 +1,4 @@
-"""Roles, bindings, tokens and revocations as the operations on them see them, and what holds for every change of theirs.
+"""Roles, bindings, tokens and revocations for their operations, and rules that hold for every change of them.
 
 Nobody gives what he does not hold, and the last admin stays. They can be prepared while the locks are off.
 """
@@ -77,7 +77,7 @@ async def grant_book(context: Context) -> GrantBook:
 
 
 async def state_values(context: Context, prefix: str) -> list[bytes]:
-    """Every value below a key of the metadata store."""
+    """Return every value below a key of the metadata store."""
     found: list[bytes] = []
     after: str | None = None
     while True:
@@ -89,7 +89,7 @@ async def state_values(context: Context, prefix: str) -> list[bytes]:
 
 
 async def undone_by(context: Context, operation: str, arguments: Mapping[str, Any]) -> Undo:
-    """Take a change back by another operation, checked as a call of its own: also whether its caller may make it."""
+    """Undo a change by another operation, which is checked as a call of its own, with its caller's permission."""
     call = context.desk.parse(operation, arguments)
     assert call.operation.forecast is not None, "a change says what it would do"
     return Undo(
@@ -99,7 +99,7 @@ async def undone_by(context: Context, operation: str, arguments: Mapping[str, An
 
 
 def grant_forecast(path: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> Forecast:
-    """Forecast what a role or a binding at `path` becomes; None: there is none."""
+    """Forecast the new value of a role or a binding at `path`; None: none."""
     return Forecast(diff=[entry(path, before, after)], image={"before": before})
 
 
@@ -112,7 +112,7 @@ async def undo_grant(
     made: Mapping[str, Any] | None,
     done: Done,
 ) -> Undo:
-    """Take back what made a role or a binding, or deleted it: what was there before is given anew.
+    """Undo the creation or deletion of a role or a binding by restoring its former value.
 
     It is a grant, or its end, like any other: whoever takes it back needs the right to do that himself.
     """
@@ -128,7 +128,7 @@ async def undo_grant(
 
 
 async def write_grant(context: Context, key: str, value: bytes | None, **others: bytes | None) -> None:
-    """Write a record, or delete it (None); `others` in the same transaction. It is in force here when this returns."""
+    """Write a record, or delete it (None), `others` in the same transaction. In effect at this broker on return."""
     # Of each write its own: who has read this version believes that he has read all of it.
     await context.port.write_state({**others, key: value, VERSION: secrets.token_hex(8).encode()})
     if context.port.locks is not None:
@@ -140,7 +140,7 @@ def calling_identity() -> Identity:
 
 
 def check_holds(context: Context, grants: Grants, role: str, scope: Scope, resource: str) -> None:
-    """Nobody gives what he does not hold. Whoever prepares the locks before they are on holds everything."""
+    """Check that the caller has what it grants. While authorization is off everybody has everything."""
     caller, locks = calling_identity(), context.port.locks
     if locks is None or not locks.required or caller.everything:
         return
@@ -154,7 +154,7 @@ def check_holds(context: Context, grants: Grants, role: str, scope: Scope, resou
 
 
 def check_owner(context: Context, book: GrantBook, principal: Principal) -> None:
-    """A token is as good as its principal: only who holds all that may make one."""
+    """Check that the caller has every permission of a token's principal."""
     for binding in book.bindings.values():
         if binding.principal == principal:
             for role in binding.roles:
@@ -169,7 +169,7 @@ def check_admin_left(before: GrantBook, after: GrantBook) -> None:
 
 
 def check_unchanged(now: object, made: object, before: object, what: str) -> None:
-    """For an undo: what a change made is still there, or is taken back already. Raises `Conflict`."""
+    """For an undo: check that the change is still in place, or undone already. Raises `Conflict`."""
     if now not in (made, before):
         raise changed_since(what)
 

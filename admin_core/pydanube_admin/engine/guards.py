@@ -1,4 +1,4 @@
-"""Changes under way, kept in the metadata store: one change of a thing at a time, whichever broker makes it.
+"""Guards of changes under way, in the metadata store: one change of a thing at a time, whichever broker makes it.
 
 A guard is a key that is there while a call is under way. It is taken by one write that needs it to be absent, and names
 the call and the life of the broker that took it. A guard of a life that is over is nobody's: whoever wants it takes it
@@ -31,7 +31,7 @@ _NAMED: Final = ("topic", "namespace", "subject", "broker_id")
 
 
 def thing_of(group: str, arguments: Mapping[str, Any]) -> str:
-    """Return what a change is a change of: the first of topic, namespace, subject and broker, else the group's all."""
+    """Return the thing that a call changes: the first of topic, namespace, subject and broker, else the whole group."""
     for name in _NAMED:
         given = arguments.get(name)
         if not isinstance(given, str):
@@ -106,7 +106,7 @@ class Guards:
             del self._left[key]
 
     async def calls(self) -> set[str]:
-        """Return the calls that are under way at brokers that live; guards of lives that are over are taken away."""
+        """Return the calls under way at live brokers; guards of ended starts are deleted."""
         found: set[str] = set()
         items = await self._port.list_state(PREFIX)
         for item, body in readable(items, lambda item: json.loads(item.value)):

@@ -1,4 +1,4 @@
-"""Plans, changes and tasks as they are kept: their ids, their form as JSON, and reading them back.
+"""Ids of plans, changes and tasks, and their stored form as JSON.
 
 An id is a letter, the time and chance; the order of ids is that of time. A record that cannot be read is passed over, and
 stops nobody from reading the others.
@@ -21,17 +21,17 @@ MAX_CHARS: Final = 64
 
 
 def new_id(kind: str, now_ms: int) -> str:
-    """Such as `c019a2b3c4d5e8f0a1b2c3d4e`; unique without asking anybody."""
+    """Return an id such as `c019a2b3c4d5e8f0a1b2c3d4e`; unique without coordination."""
     return f"{kind}{now_ms:012x}{secrets.token_hex(6)}"
 
 
 def time_of(made: str) -> int:
-    """Milliseconds since 1970 at which an id was made."""
+    """Return the time of an id in milliseconds since 1970."""
     return int(made[1:13], 16)
 
 
 def is_id(text: str) -> bool:
-    """Whether something may be kept under that id; what comes from outside may be anything."""
+    """Return whether a text from outside is a well-formed id."""
     return len(text) <= MAX_CHARS and text.isascii() and text.isalnum()
 
 
@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 
 class KeptRecord:
-    """Mix-in of a frozen, slotted dataclass that is kept as JSON with a version."""
+    """Mix-in of a frozen, slotted dataclass that is stored as JSON with a version."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ class KeptRecord:
 
 
 def readable(items: Iterable[StateItem], parse: Callable[[StateItem], R]) -> Iterator[tuple[StateItem, R]]:
-    """Items with what they say; one that is damaged, or of another version, stays as it is and is passed over."""
+    """Parse items; a damaged one, or one of another version, is left alone and skipped."""
     for item in items:
         try:
             record = parse(item)

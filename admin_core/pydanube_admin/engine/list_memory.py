@@ -1,4 +1,4 @@
-"""Lists as they were when they were asked for last, so that the next answer can be what changed since then.
+"""Remember lists as last returned, so that the next answer can have only the changes.
 
 For lists that nobody follows change by change (topics and subscriptions are followed by their brokers): all rows are made,
 and a digest of each is held against the one that is kept. Bounded in rows; the list that was asked for longest ago is
@@ -26,7 +26,7 @@ Identity = tuple[Any, ...]
 
 @dataclass(slots=True)
 class _Kept:
-    """One list: of each row a digest and the number of its newest change."""
+    """One list: for each row a digest and the number of its last change."""
 
     since: int  # marks below it are too old
     rows: dict[Identity, tuple[bytes, int]] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The difference from what a mark stands for."""
+    """The changes since a mark."""
 
     rows: frozenset[Identity]
     gone: Sequence[Identity]
@@ -52,12 +52,12 @@ class ListMemory:
         self._marks: OrderedDict[tuple[bytes, str], Key] = OrderedDict()
 
     def mark(self, scope: bytes) -> int:
-        """The mark of a list as it was seen last; 0, which is good for nothing, if it is not kept."""
+        """Return the mark of a list as last seen; 0, which is never valid, if it is not kept."""
         kept = self._lists.get(scope)
         return 0 if kept is None else max(self._last, kept.since)
 
     def see(self, scope: bytes, rows: Mapping[Identity, Result]) -> int:
-        """Take note of a whole list; its mark now."""
+        """Take in a whole list; return its mark."""
         if len(rows) > self._most_rows:
             self._lists.pop(scope, None)
             return 0
@@ -84,7 +84,7 @@ class ListMemory:
         return self.mark(scope)
 
     def changed(self, scope: bytes, mark: int) -> Changed | None:
-        """Return what changed after a mark up to the last `see`; None: that is not known."""
+        """Return the changes between a mark and the last `see`; None if they are not known."""
         kept = self._lists.get(scope)
         if kept is None or not kept.since <= mark <= self._last:
             return None
@@ -96,11 +96,11 @@ class ListMemory:
     # -- times as marks --------------------------------------------------------------------------------------
 
     def note_time(self, scope: bytes, as_of: str, mark: Key) -> None:
-        """An answer of that time carries the mark. Of several in a millisecond the first counts: it tells no less."""
+        """Note that an answer of this time has the mark. Of several in a millisecond the first counts, which never misses changes."""
         self._marks.setdefault((scope, as_of), mark)
         while len(self._marks) > MOST_TIMES:
             self._marks.popitem(last=False)
 
     def of_time(self, scope: bytes, as_of: str) -> Key | None:
-        """The mark of an answer of this process with that `as_of`; None: there is none, or it is long ago."""
+        """Return the mark of this process' answer with that `as_of`; None if there is none, or it is too old."""
         return self._marks.get((scope, as_of))

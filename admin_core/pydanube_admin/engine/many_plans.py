@@ -1,4 +1,4 @@
-"""One plan for the same change of many topics: one difference to read, one token, which works once.
+"""One plan for the same change of many topics: one diff to read, and one token, valid once.
 
 Behind it stands a plan for each topic, made and applied as any plan is, with records and an undo of its own: what has
 changed since makes that one stale, and not the others. Their tokens follow from the one that is shown, so nothing that
@@ -28,7 +28,7 @@ MOST: Final = 100  # of one plan: each is kept until its time is over, and a pri
 
 
 async def topics_named(context: Context, globs: str) -> list[str]:
-    """Return the topics that any of some globs, with commas between, names; in order.
+    """Return the topics that match any of some globs, separated by commas; in order.
 
     Raises `LimitReached`: there are too many.
     """
@@ -50,7 +50,7 @@ async def topics_named(context: Context, globs: str) -> list[str]:
 
 
 async def plan_many(context: Context, calls: Sequence[Call]) -> Plan:
-    """Plan each call, and all of them as one.
+    """Plan each call, and join the plans.
 
     Raises `ClusterError`: what keeps one of them from being planned; none is kept then.
     """
@@ -91,7 +91,7 @@ async def plan_many(context: Context, calls: Sequence[Call]) -> Plan:
 
 
 async def apply_many(context: Context, record: PlanRecord, revision: int, token: str) -> AppliedPlan:
-    """Make the changes one after another; what one is refused for is said, and keeps none of the others.
+    """Make the changes one after another; a refused one is reported and does not stop the others.
 
     Raises `PlanUsed`, `PlanExpired`, `PlanNotFound`: by what became of the plan.
     """
@@ -135,7 +135,7 @@ def _check_open(context: Context, record: PlanRecord) -> None:
 
 
 def _secret(token: str, plan_id: str) -> str:
-    """The secret of a member's token, which follows from the token of the whole."""
+    """Return the secret of a member's token, derived from the token of the whole."""
     return urlsafe_b64encode(hmac.digest(token.encode(), plan_id.encode(), "sha256")[:18]).decode()
 
 
@@ -144,7 +144,7 @@ def _shared(plan: Plan) -> dict[str, Any]:
 
 
 def _sums(plans: Sequence[Plan]) -> dict[str, int | None]:
-    """Add up what the plans touch; a count is unknown where that of one plan is."""
+    """Sum what the plans touch; a count is unknown if one plan's is."""
     sums: dict[str, int | None] = {}
     for name in plans[0].blast_radius:
         counts = [plan.blast_radius[name] for plan in plans]

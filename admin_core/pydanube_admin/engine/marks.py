@@ -1,4 +1,4 @@
-"""Marks: what an answer of a list carries, so that the next answer can be what changed since then.
+"""Marks in answers of lists, from which the next answer can have only the changes.
 
 A mark says how far each source of changes was when the list was looked at: each broker that follows its topics and
 subscriptions, or the memory of this admin core (`list_memory`). A mark of other arguments is refused; one that its source
@@ -32,17 +32,17 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+(Z|[+-]\d\d:\d\d)\Z")
 
 
 def scope_of_marks(operation: str, request: SortedListRequest) -> bytes:
-    """Return what must be the same from answer to answer; their order and size need not."""
+    """Return the arguments that must be the same from answer to answer; order and size need not."""
     return b"mark " + scope_of(operation, request, but=_ANY_ORDER)
 
 
 def scope_of_memory(context: Context, scope: bytes) -> bytes:
-    """Under what a list is remembered: also under who asks, who may see less than others."""
+    """Return the key of a remembered list: with the caller, who may see less than others."""
     return b"\0".join((scope, context.principal.encode(), repr(current_identity.get()).encode()))
 
 
 def asked_mark(context: Context, request: SortedListRequest, scope: bytes) -> Key | None:
-    """The mark that a request names; None: it names none. Empty for a time of which nothing is remembered.
+    """Return the mark that a request names; None: none. Empty for a time of which nothing is remembered.
 
     Raises `InvalidArgument`: it is no mark of this list with these arguments, or an order is asked for as well.
     """
@@ -70,19 +70,19 @@ def asked_mark(context: Context, request: SortedListRequest, scope: bytes) -> Ke
 
 
 def told_mark(told: Sequence[ListChanges]) -> Key:
-    """The mark of what brokers told."""
+    """Return the mark of changes that brokers reported."""
     return (_TOLD, *(part for one in told for part in (one.life, one.mark)))
 
 
 def lives_in(mark: Key | None) -> Mapping[str, int]:
-    """Of each broker how far it was; of another mark nothing."""
+    """Return each broker's number in a mark; empty for another kind of mark."""
     if not mark or mark[0] != _TOLD:
         return {}
     return {str(life): int(number) for life, number in zip(mark[1::2], mark[2::2], strict=False)}
 
 
 def whole_because(before: Mapping[str, int], told: Sequence[ListChanges]) -> str | None:
-    """Why what brokers told is no difference from a mark; None: it is one."""
+    """Return why the brokers' reports are not the difference from a mark; None if they are."""
     lives = {one.life for one in told}
     if not lives & before.keys():
         return OTHER_START
@@ -92,12 +92,12 @@ def whole_because(before: Mapping[str, int], told: Sequence[ListChanges]) -> str
 
 
 def seen_mark(life: str, number: int) -> Key:
-    """The mark of what is remembered here."""
+    """Return the mark of a list remembered here."""
     return (_SEEN, life, number)
 
 
 def number_in(mark: Key, life: str) -> int | None:
-    """The number in a mark of what is remembered here; None: it is of another start."""
+    """Return the number in a mark of a list remembered here; None: it is of another start."""
     if len(mark) != 3 or mark[:2] != (_SEEN, life):
         return None
     return int(mark[2])

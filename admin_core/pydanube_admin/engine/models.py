@@ -1,4 +1,4 @@
-"""What a declaration of an operation is made of: effects, base classes of requests and results, arguments that areas share.
+"""The pieces of an operation's declaration: effects, base classes of requests and results, arguments that areas share.
 
 Requests are strict: a JSON type must be the one the schema names, and unknown fields are refused. Results leave
 out a `<field>_reason` while its field is known; a null that has a reason beside it is unknown, one without is
@@ -69,7 +69,7 @@ def _is_none(value: object) -> bool:
 
 
 class Change(Result):
-    """Base of what changes answer: under which call it was done and planned, and until when it can be undone."""
+    """Base of results of changes: the ids of call and plan, and until when the change can be undone."""
 
     call_id: str = ""
     plan_id: str = ""
@@ -90,13 +90,14 @@ class ListRequest(Request):
 
 
 class SortedListRequest(ListRequest):
-    """Lists that are held in memory can be put in another order."""
+    """Arguments of lists that are held in memory, and so can be sorted."""
 
     sort: Annotated[
         str | None, Field(max_length=64, description="A field of the items, falling with - before it: -bytes")
     ] = None
     top: Annotated[
-        int | None, Field(ge=1, le=MAX_LIMIT, description="Only the first so many, without pages")
+        int | None,
+        Field(ge=1, le=MAX_LIMIT, description="Only the first items, up to this number, without pages"),
     ] = None
     changed_since: Annotated[
         str | None, Field(max_length=4096, description="mark of an answer before: only what changed or went")
@@ -112,7 +113,7 @@ class NotSeen(Result):
 
 
 def not_seen(unseen: Mapping[str, str]) -> list[NotSeen] | None:
-    """Brokers that did not answer, by id with why, as results name them; None: all did."""
+    """Return the brokers that did not answer, as results name them: id and reason; None: all did."""
     return [NotSeen(broker_id=broker_id, why=why) for broker_id, why in sorted(unseen.items())] or None
 
 

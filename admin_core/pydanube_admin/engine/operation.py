@@ -62,7 +62,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A call worth showing, and what it is for."""
+    """An example call, and its purpose."""
 
     arguments: Mapping[str, Any]
     note: str
@@ -139,7 +139,7 @@ class Operation:
 
     @property
     def can_destroy(self) -> bool:
-        """Whether some call of it takes something away."""
+        """Whether some call of it deletes something."""
         return self.effect is Effect.DESTROY or self.may_destroy
 
     @property
@@ -148,13 +148,13 @@ class Operation:
         return None if self.effect is Effect.READ else self.undo is not None
 
     def destroys(self, forecast: Forecast) -> bool:
-        """Whether the call of a forecast takes something away."""
+        """Return whether the call of a forecast deletes something."""
         destroys = (forecast.effect or self.effect) is Effect.DESTROY
         assert self.can_destroy or not destroys, f"{self.name} is declared without may_destroy"
         return destroys
 
     def can_undo(self, forecast: Forecast) -> bool:
-        """Whether the call of a forecast can be undone."""
+        """Return whether the call of a forecast can be undone."""
         return self.undo is not None and forecast.reversible is not False
 
     @property
@@ -164,12 +164,12 @@ class Operation:
 
     @property
     def detachable(self) -> bool:
-        """Whether it takes `detach`: to answer with its task, and go on when the caller is gone."""
+        """Whether it takes `detach`: to answer with its task, and continue when the caller is gone."""
         return self.long_running or self.name in _FOR_OTHERS
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        """The arguments; of a change also `plan_only` and `plan_token`, of what takes long also `detach`."""
+        """The schema of the arguments; of a change with `plan_only` and `plan_token`, of a long operation with `detach`."""
         schema = input_schema(self.request)
         more = (_PLAN_ARGUMENTS if self.planned else {}) | (_LONG_ARGUMENTS if self.long_running else {})
         return {**schema, "properties": {**schema["properties"], **more}} if more else schema
@@ -182,7 +182,7 @@ class Operation:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The fields by which the items of a list are told apart; none where the result is no list."""
+        """The fields that identify the items of a list; none if the result is no list."""
         items = self.result.model_fields.get("items")
         found: tuple[str, ...] = (
             () if items is None else getattr(get_args(items.annotation)[0], "identity", ())
@@ -195,7 +195,7 @@ class Operation:
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        """The arguments in their order: the operation's own first, then `limit`, `page`, `filter` of a list."""
+        """The arguments in order: the operation's own first, then `limit`, `page`, `filter` of a list."""
         schema = self.input_schema
         required = set(schema.get("required", ()))
         return tuple(
@@ -210,7 +210,7 @@ class Operation:
         )
 
     def command_line(self, arguments: Mapping[str, Any]) -> str:
-        """The command a person would paste for this call."""
+        """Return the command to paste for this call."""
         words = ["danube", *self.words]
         flags: list[str] = []
         for argument in self.arguments:
@@ -231,12 +231,12 @@ class Operation:
         return " ".join([*words, *flags])
 
     def apply_call(self, arguments: Mapping[str, Any], plan_token: str, why: str) -> dict[str, Any]:
-        """The entry of an error's `next` that applies a plan."""
+        """Return the entry of an error's `next` that applies a plan."""
         step = self.next_call({**arguments, "plan_token": plan_token}, why)
         return step | {"command": f"{self.command_line(arguments)} --plan-token {plan_token}"}
 
     def next_call(self, arguments: Mapping[str, Any], why: str) -> dict[str, Any]:
-        """An entry of an error's `next`."""
+        """Return an entry of an error's `next`."""
         return {
             "operation": self.name,
             "tool": self.tool,
@@ -312,7 +312,7 @@ def _argument(name: str, schema: Mapping[str, Any], *, required: bool, positiona
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """`arguments` are as they were given, without what is about plans and tasks; `request` is what they mean."""
+    """A checked call. `arguments`: as given, without those about plans and tasks; `request`: the typed ones."""
 
     operation: Operation
     request: Request
@@ -328,12 +328,12 @@ def is_known(operation: str) -> bool:
 
 
 def next_call(operation: str, arguments: Mapping[str, Any], why: str) -> dict[str, Any]:
-    """An entry of an error's `next`, for an operation that exists."""
+    """Return an entry of an error's `next`, for an operation that exists."""
     return DECLARED[operation].next_call(arguments, why)
 
 
 def known(operation: str) -> Operation:
-    """The operation of that name, which exists."""
+    """Return the operation of that name, which exists."""
     return DECLARED[operation]
 
 

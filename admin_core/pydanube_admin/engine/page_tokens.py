@@ -1,4 +1,4 @@
-"""The token of a list's next page, and a mark of what a list was like: keys in a form that only this list takes back.
+"""Tokens of next pages, and marks: keys in a form that only the same list accepts back.
 
 A token holds a key and a digest over it, the operation and the other arguments: one that this list did not give out is
 refused. The digest is a check, no secret; the key in a token gives its holder nothing that a filter would not. Hence it
@@ -23,7 +23,7 @@ _DIGEST_BYTES: Final = 8
 
 
 def begin_of(operation: str, request: ListRequest, *, numbers: int) -> tuple[int, ...] | None:
-    """The key behind which the asked page begins, None for the first; for lists that are not held in memory.
+    """Return the key after which the asked page begins, None for the first; for lists not held in memory.
 
     Args:
         numbers: how many the key has, none below 0.
@@ -41,24 +41,24 @@ def begin_of(operation: str, request: ListRequest, *, numbers: int) -> tuple[int
 
 
 def next_token(key: Key, operation: str, request: ListRequest) -> str:
-    """`next_page` of a page whose last item has that key."""
+    """Return the `next_page` of a page whose last item has that key."""
     return seal(key, scope_of(operation, request))
 
 
 def scope_of(operation: str, request: ListRequest, *, but: frozenset[str] = frozenset()) -> bytes:
-    """Return what must be the same from page to page; the size of the pages need not. `but`: what else need not."""
+    """Return the arguments that must be the same from page to page, without the page size. `but`: others that need not."""
     fixed = request.model_dump(mode="json", exclude={"limit", "page", "top", *but})
     return json.dumps([operation, fixed], sort_keys=True).encode()
 
 
 def seal(key: Key, scope: bytes) -> str:
-    """The text of a key, for `opened` with the same scope."""
+    """Encode a key, for `opened` with the same scope."""
     body = json.dumps(key).encode()
     return base64.urlsafe_b64encode(digest_of(body, scope) + body).decode().rstrip("=")
 
 
 def opened(token: str, scope: bytes) -> Key:
-    """The key of a text that `seal` made. Raises `PageInvalid` for any other."""
+    """Decode a text that `seal` made. Raises `PageInvalid` for any other."""
     try:
         raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
@@ -76,7 +76,7 @@ def opened(token: str, scope: bytes) -> Key:
 
 
 def invalid_page(token: str) -> PageInvalid:
-    """The error for a token that is none of this list's."""
+    """Return the error for a token that this list did not give out."""
     return PageInvalid(
         "page: this list did not give out that token, or not for these arguments; pass next_page as it was "
         "given with the other arguments unchanged, or leave page out to begin again",

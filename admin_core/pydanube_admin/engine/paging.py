@@ -1,4 +1,4 @@
-"""Lists: filter, order, cut to a page, and the token of the next one.
+"""Lists: filter, sort, cut to a page, and make the token of the next one.
 
 A list has an order of its own, and `sort` puts another before it. What is sorted by may be costly to know and is known of the
 items only: then all of them are made, some hundreds a turn.
@@ -55,7 +55,7 @@ class Slice(Generic[T]):
 
 
 def glob(pattern: str | None) -> Callable[[str], bool]:
-    """A predicate over names. A pattern with a slash is held against `/namespace/topic`, else against the name alone.
+    """Return a predicate over names. A pattern with a slash matches `/namespace/topic`, else the name alone.
 
     `*` also passes over slashes. Case counts.
     """
@@ -71,7 +71,7 @@ def glob(pattern: str | None) -> Callable[[str], bool]:
 
 
 async def chosen(items: Iterable[T], matches: Callable[[T], bool]) -> list[T]:
-    """Those that match; others have a turn now and then, for a pattern may be dear and there may be many items."""
+    """Return the items that match, yielding to the loop now and then: a pattern may be slow, and there may be many items."""
     found, begun = [], time.perf_counter()
     for index, item in enumerate(items):
         if index % LOOK_AFTER == 0 and time.perf_counter() - begun > TURN_S:
@@ -91,7 +91,7 @@ def cut(
     falling: bool = False,
     ordered: bool = False,
 ) -> Slice[T]:
-    """The page of `items` that `request` asks for, ascending by `key`. Keys are unique and alike in shape.
+    """Return the page of `items` that `request` asks for, ascending by `key`. Keys are unique and of one shape.
 
     `falling`: the second part of a key goes from large to small. `ordered`: the items are ascending, so that only those of
     the page are looked at.
@@ -127,7 +127,7 @@ def cut(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed(Generic[T]):
-    """A list whose changes the brokers tell.
+    """A list whose changes the brokers report.
 
     Attributes:
         found: everything that is in it.
@@ -152,7 +152,7 @@ async def page_of(
     key: Callable[[T], Key],
     request: SortedListRequest,
 ) -> Page[R]:
-    """The page that `request` asks for, of the items that `make` makes of what was found: see `Listing`."""
+    """Return the page that `request` asks for, of the items that `make` makes of what was found: see `Listing`."""
 
     async def one_by_one(some: Sequence[T]) -> list[R]:
         return [make(one) for one in some]
@@ -216,7 +216,7 @@ class Listing(Generic[T, R]):
         return self._marked(page, scope, mark, gone=gone, because=because)
 
     async def followed(self, followed: Followed[T]) -> Page[R]:
-        """As `page`; what changed costs what changed, however much there is."""
+        """As `page`, at a cost that depends on the changes, not on the size of the list."""
         if not followed.sight:
             return await self.page(await followed.found())
         scope = marks.scope_of_marks(self.context.operation, self.request)
@@ -297,7 +297,7 @@ class Listing(Generic[T, R]):
         )
 
     async def _made(self, found: Sequence[T]) -> list[tuple[Key, R]]:
-        """Every item with its key, a hundred a turn; without what has gone."""
+        """Make every item with its key, a hundred before each yield to the loop; items gone meanwhile are left out."""
         made: list[tuple[Key, R]] = []
         for start in range(0, len(found), MADE_A_TURN):
             some = found[start : start + MADE_A_TURN]
@@ -315,7 +315,7 @@ def _identity(row: Result) -> Identity:
 
 
 def none_because(request: ListRequest) -> str | None:
-    """Name what an empty list was narrowed by; None where it was not."""
+    """Return what an empty list was narrowed by; None if it was not."""
     given = request.model_dump(
         exclude_defaults=True, exclude=set(SortedListRequest.model_fields) - {"filter"}
     )
@@ -349,13 +349,13 @@ def _is_sorted_by(name: str, kind: Any) -> bool:
 
 
 def _place(value: Any, key: Key) -> Key:
-    """Where an item stands in a sorted list: what is unknown stands last, equals in the list's own order."""
+    """Return the sort key of an item: unknown values last, equal ones in the list's own order."""
     return (1, 0, *key) if value is None else (0, value, *key)
 
 
 @dataclass(frozen=True, slots=True)
 class _Falling:
-    """A value that stands before smaller ones."""
+    """A value that sorts before smaller ones."""
 
     value: Any
 

@@ -1,4 +1,4 @@
-"""The permissions that a call needs, on every thing that it touches; looked at the moment the call is known.
+"""The permissions that a call needs, on everything that it touches; checked as soon as the call is known.
 
 Whatever carries out a call checks its arguments first, and so comes by here: the call itself, the one inside a plan, the
 read inside `operations.read`, the change that an undo takes back.
@@ -37,7 +37,7 @@ _SERVICE: Final = "service_account"
 
 @contextmanager
 def acting_for(port: ClusterPort | None, claimed: str) -> Iterator[None]:
-    """Within it the call is looked at as the one whom it names; `check_acting` still says whether it may be.
+    """Context in which the call counts as that of the principal it names; `check_acting` still decides whether it may.
 
     Args:
         claimed: whom the call names (`--as`, `Danube-Principal`; `service_account:NAME`); empty: nobody.
@@ -54,13 +54,13 @@ def acting_for(port: ClusterPort | None, claimed: str) -> Iterator[None]:
 
 
 def calling() -> Identity | None:
-    """Return the identity that makes the call under way, be it for itself or for another."""
+    """Return the identity of the caller of the call under way, for whomever it acts."""
     identity = current_identity.get()
     return identity if identity is None or identity.actor is None else identity.actor
 
 
 def check_acting(port: ClusterPort) -> None:
-    """Raises `PermissionDenied` where the caller names another, and may not act for others."""
+    """Raise `PermissionDenied` if the caller names another principal and may not act for others."""
     identity = current_identity.get()
     if port.locks is not None and identity is not None and identity.actor is not None:
         port.locks.check(identity.actor, ACT_FOR, CLUSTER)
@@ -101,7 +101,7 @@ call_under_way: ContextVar[Call | None] = ContextVar("call_under_way", default=N
 
 
 def may_use(operation: Operation, held: Collection[str]) -> bool:
-    """Whether somebody who holds these permissions, on anything at all, can do something with an operation.
+    """Return whether these permissions, on anything, suffice to use an operation at all.
 
     Nobody is refused what is free or his own; what is inside a call is looked at, and who may do nothing has nothing to plan.
     """
@@ -111,7 +111,7 @@ def may_use(operation: Operation, held: Collection[str]) -> bool:
 
 
 def check_permission(port: ClusterPort, call: Call) -> Call:
-    """The call, if its caller may make it. Nothing is asked where the locks are off.
+    """Return the call if its caller may make it. Nothing is checked while authorization is off.
 
     Raises `Unauthenticated`, `PermissionDenied`: he may not; whether what he names exists is not told.
     """
@@ -135,7 +135,7 @@ def check_permission(port: ClusterPort, call: Call) -> Call:
 
 
 class Owned(Protocol):
-    """A plan, a task, a change."""
+    """Something that has an owner: a plan, a task, a change."""
 
     @property
     def principal(self) -> str: ...
@@ -145,7 +145,7 @@ class Owned(Protocol):
 
 
 class Sight:
-    """The view that a caller has of others' things, in a list or in an error that proposes names.
+    """The view that a caller has of others' things, in a list or in an error that suggests names.
 
     Args:
         permission: that he needs on what he sees.
@@ -158,7 +158,7 @@ class Sight:
         self.everything = self._locks is None or self._locks.allows(self._identity, permission, CLUSTER)
 
     def topic(self, name: str) -> bool:
-        """Whether he sees a topic, by its whole name; of a partitioned one not its partitions."""
+        """Return whether the caller sees a topic, by its full name; for a partitioned one without its partitions."""
         _, namespace, topic = name.split("/", 2)
         return self._sees(Resource(namespace, topic))
 
@@ -166,7 +166,7 @@ class Sight:
         return self._sees(Resource(name))
 
     def made_by(self, record: Owned) -> bool:
-        """Whether he sees a plan or a task: his own, or all of them. A namesake of another type is somebody else."""
+        """Return whether the caller sees a plan or a task: its own, or all. Equal names of different types are different principals."""
         if self.everything:
             return True
         return self._identity is not None and self._identity.principal == Principal(
@@ -180,7 +180,7 @@ class Sight:
 
 
 def needs(call: Call) -> Iterator[tuple[str, Resource]]:
-    """Each permission with what it is needed on. A name that is none is refused by the operation itself."""
+    """Yield each permission with what it is needed on. An invalid name is refused by the operation itself."""
     operation, arguments = call.operation, call.arguments
     if operation.name in ON_CLUSTER:
         yield operation.permission, CLUSTER

@@ -1,4 +1,4 @@
-"""Plans as they are kept in the metadata store, the tokens that apply them, and plans as they are shown.
+"""Plans in the metadata store, the tokens that apply them, and plans as shown.
 
 A token is the plan's id and a secret of which only the hash is kept: reading the store, or a list of plans, does not
 let anybody apply one.
@@ -33,7 +33,7 @@ KEPT_MS: Final = 3_600_000  # after its time a plan is kept this long, to say wh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRecord(KeptRecord):
-    """One plan. `arguments` are whole; `secret` is a hash."""
+    """A stored plan. `arguments` are complete; `secret` is a hash."""
 
     plan_id: str
     operation: str
@@ -75,7 +75,7 @@ def no_plan(plan_id: str) -> PlanNotFound:
 
 
 class Plans:
-    """The plans of the cluster, over the broker's port."""
+    """The plans of the cluster, stored through the broker's port."""
 
     def __init__(self, port: ClusterPort) -> None:
         self._port = port
@@ -111,14 +111,14 @@ class Plans:
         return f"{kept.plan_id}.{secret}"
 
     async def lock(self, plan_id: str, secret: str) -> None:
-        """Let another secret apply a plan, and that alone. Raises `PlanNotFound`, `Conflict`."""
+        """Let another secret, and no other, apply a plan. Raises `PlanNotFound`, `Conflict`."""
         record, revision = await self.get(plan_id)
         key = PREFIX + plan_id
         locked = replace(record, secret=digest_of(secret))
         await self._port.write_state({key: locked.to_bytes()}, expected={key: revision})
 
     async def get(self, plan_id: str) -> tuple[PlanRecord, int]:
-        """A plan and its revision. Raises `PlanNotFound`."""
+        """Return a plan and its revision. Raises `PlanNotFound`."""
         sound = is_id(plan_id)
         item = await self._port.read_state(PREFIX + plan_id) if sound else None
         if item is None:
@@ -126,7 +126,7 @@ class Plans:
         return PlanRecord.from_item(item), item.revision
 
     async def of_token(self, token: str) -> tuple[PlanRecord, int]:
-        """The plan that a token applies, and its revision. Raises `PlanNotFound`, `PlanMismatch`."""
+        """Return the plan that a token applies, and its revision. Raises `PlanNotFound`, `PlanMismatch`."""
         plan_id, _, secret = token.partition(".")
         try:
             record, revision = await self.get(plan_id)
@@ -142,7 +142,7 @@ class Plans:
         return record, revision
 
     async def many(self, token: str) -> tuple[PlanRecord, int] | None:
-        """The plan of a token if it stands for several, and its revision."""
+        """Return the plan of a token, and its revision, if it stands for several."""
         try:
             record, revision = await self.of_token(token)
         except (PlanNotFound, PlanMismatch):  # whoever applies it says so, and it is recorded
@@ -150,19 +150,19 @@ class Plans:
         return (record, revision) if record.members else None
 
     async def list(self) -> list[PlanRecord]:
-        """Every plan that is kept, by age."""
+        """Return every stored plan, by age."""
         items = await self._port.list_state(PREFIX)
         return [record for _, record in readable(items, PlanRecord.from_item)]
 
     async def end(self, record: PlanRecord, revision: int, state: str) -> PlanRecord:
-        """Say what became of an open plan. Raises `Conflict` where somebody else has."""
+        """Record the end of an open plan. Raises `Conflict` if somebody else has."""
         ended = replace(record, state=state)
         key = PREFIX + record.plan_id
         await self._port.write_state({key: ended.to_bytes()}, expected={key: revision})
         return ended
 
     async def _make_room(self, new: PlanRecord) -> None:
-        """Let go of plans whose time is long over; of the oldest, where there are too many.
+        """Delete plans that expired long ago, and the oldest if there are too many.
 
         All are looked at once a minute, and where by the count since then there may be no room.
 
@@ -231,7 +231,7 @@ class ShownPlan(Result):
 
 
 class Plan(ShownPlan):
-    """A plan as only its maker gets it: with the token that applies it, once."""
+    """A plan for its maker, once: with the token that applies it."""
 
     plan_token: str
 
@@ -245,7 +245,7 @@ class AppliedPlan(Result):
 
 
 def shown_plan(record: PlanRecord, now_ms: int) -> ShownPlan:
-    """A plan as everybody may see it."""
+    """Return a plan as everybody may see it."""
     return ShownPlan.of(
         record,
         state=record.state_at(now_ms),

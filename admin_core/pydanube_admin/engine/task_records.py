@@ -1,4 +1,4 @@
-"""Long operations as they are kept in the metadata store, while they run and for a day after, and as they are shown."""
+"""Long operations in the metadata store, while they run and for a day after, and as shown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUNNING, DONE, FAILED, CANCELLED, INTERRUPTED = "running", "done", "failed", "ca
 
 
 def task_id_of(call_id: str) -> str:
-    """The task that a call is; its id is the call's with another letter."""
+    """Return the id of a call's task: the call's id with another letter."""
     return "t" + call_id[1:]
 
 
@@ -52,7 +52,7 @@ class TaskRecord(KeptRecord):
 
 
 def cut_off(record: TaskRecord) -> Internal:
-    """The error of a task that the end of a broker's life cut off; says what it is known to have done."""
+    """Return the error of a task that the end of the broker's process interrupted, with its known progress."""
     known = "; ".join(_done(each) for each in record.work)
     return Internal(
         f"the broker ended while {record.operation} was under way, and it was not begun again: "
@@ -70,7 +70,7 @@ def _done(work: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detachment:
-    """`begun` gets the record once it is kept; `before` is the record of a task that is taken up again."""
+    """How a call becomes a task. `begun` gets the stored record; `before`: the record of a task that is taken up again."""
 
     via: str
     begun: asyncio.Future[TaskRecord]
@@ -97,7 +97,7 @@ class TaskItem(Result):
 
 
 class Task(TaskItem):
-    """A task with what it came to."""
+    """A task with its result."""
 
     via: str  # the operation that was called: itself, or one that carries out others
     plan_id: str | None
@@ -108,12 +108,12 @@ class Task(TaskItem):
 
 
 def task_item(record: TaskRecord, work: Sequence[Mapping[str, Any]]) -> TaskItem:
-    """One of a list: without its result."""
+    """Return a task for a list: without its result."""
     return TaskItem.of(record, **_told(record, work))
 
 
 def whole_task(record: TaskRecord, work: Sequence[Mapping[str, Any]]) -> Task:
-    """One with its result, or with why there is none."""
+    """Return a task with its result, or with the reason why there is none."""
     return Task.of(
         record,
         **_told(record, work),
@@ -124,7 +124,7 @@ def whole_task(record: TaskRecord, work: Sequence[Mapping[str, Any]]) -> Task:
 
 
 def _told(record: TaskRecord, work: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The fields of a task that its record has otherwise."""
+    """Return the fields of a task that its record stores in another form."""
     return {
         "of_call": record.call_id,
         "started_at": format_time(record.started_ms),
@@ -139,5 +139,5 @@ def _why_no_result(record: TaskRecord) -> str:
             f"the result has {record.result_bytes} bytes, of which {MAX_RESULT_BYTES} are kept: ask for less"
         )
     if record.state == DONE:
-        return "whoever made the call had it as the answer"
+        return "its caller had it as the answer"
     return f"the task is {record.state}"

@@ -1,4 +1,4 @@
-"""Long operations under way: kept, watched, cancelled; with or without somebody who waits for them.
+"""Long operations under way: stored, watched, cancelled; whether or not somebody waits for them.
 
 A detached call is answered with its task as soon as that is kept. Its result, or its error, is kept in the task for a
 day. Stopped with the broker, one that can be begun again stays `running`, so that the next life takes it up
@@ -77,7 +77,7 @@ class Tasks:
         *,
         before: TaskRecord | None = None,
     ) -> BaseModel:
-        """Begin a call that goes on when its caller is gone.
+        """Start a call that continues when its caller is gone.
 
         Returns:
             The task; of a call that turns out not to take long, its own result.
@@ -112,7 +112,7 @@ class Tasks:
             task.exception()  # is in the task's record, or with who began it
 
     async def _note_work(self, task: asyncio.Task[Any], begun: asyncio.Future[TaskRecord]) -> None:
-        """Keep how far it is, so that a later life of the broker can say so."""
+        """Store its progress, for a later start of the broker."""
         await asyncio.wait([begun])  # to await it would cancel it with the watcher
         record = begun.result()
         while not task.done():
@@ -128,7 +128,7 @@ class Tasks:
                     await self._put(current)
 
     async def aclose(self) -> None:
-        """Stop what nobody waits for; what can be begun again is left for the next life."""
+        """Stop tasks that nobody waits for; those that can be begun again are left for the next start."""
         self._stopping = True
         waiting = list(self._detached)
         for task in waiting:
@@ -137,7 +137,7 @@ class Tasks:
             await asyncio.wait(waiting, timeout=STOP_S)
 
     def goes_on_later(self, call_id: str) -> bool:
-        """Whether the broker stops and the next life takes this call up again, so that nothing is said of it now."""
+        """Return whether the broker stops and the next start takes this call up, so that nothing is recorded now."""
         record = self._records.get(task_id_of(call_id)) or self._left_open.get(call_id)
         return record is not None and self._is_left_open(record)
 
@@ -147,7 +147,7 @@ class Tasks:
     # -- one call --------------------------------------------------------------------------------------------
 
     async def begin(self, context: Context, call: Call, *, plan_id: str | None, now_ms: int) -> TaskRecord:
-        """The current task carries it out; `end` must follow."""
+        """Note that the current asyncio task carries it out; `end` must follow."""
         detachment = context.detached
         if detachment is not None and detachment.before is not None:
             again = detachment.before.begun_again + 1
@@ -178,13 +178,13 @@ class Tasks:
         return record
 
     def is_cancelled(self, record: TaskRecord) -> bool:
-        """Whether its task ends because `tasks.cancel` asked for it."""
+        """Return whether its asyncio task ends because of `tasks.cancel`."""
         return record.task_id in self._cancelled
 
     async def end(
         self, record: TaskRecord, error: BaseException | None, result: Result | None, now_ms: int
     ) -> None:
-        """Keep what became of it."""
+        """Store the outcome of the task's call."""
         self._running.pop(record.task_id, None)
         record = self._records.pop(record.task_id, record)
         cancelled = record.task_id in self._cancelled
@@ -206,7 +206,7 @@ class Tasks:
         await self._put(ended)
 
     def cancel(self, task_id: str) -> bool:
-        """Ask a running one of this process to stop; whether it runs here."""
+        """Ask a running task of this process to stop; return whether it runs here."""
         task = self._running.get(task_id)
         if task is None:
             return False
@@ -215,12 +215,12 @@ class Tasks:
         return True
 
     def tell(self, call_id: str, work: Mapping[str, Any]) -> None:
-        """Say how far a call is whose work the broker does not count."""
+        """Report the progress of a call whose work the broker does not count."""
         if task_id_of(call_id) in self._records:
             self._told[task_id_of(call_id)] = work
 
     async def work_of(self, record: TaskRecord) -> list[dict[str, Any]]:
-        """How far a running one is."""
+        """Return the progress of a running task."""
         told = self._told.get(record.task_id)
         if told is not None:
             return [dict(told)]
@@ -233,7 +233,7 @@ class Tasks:
         await self._port.write_state({PREFIX + record.task_id: record.to_bytes()})
 
     async def interrupted(self, record: TaskRecord, error: ClusterError) -> None:
-        """Say that an earlier life left it undone and that it is not taken up."""
+        """Record that an earlier start left it unfinished, and that it is not taken up."""
         ended = replace(
             record, state=INTERRUPTED, ended_ms=self._now_ms(), code=error.code, error=error.to_dict()
         )
@@ -244,12 +244,12 @@ class Tasks:
         return None if item is None else TaskRecord.from_item(item)
 
     async def kept(self) -> list[TaskRecord]:
-        """Every one that is kept, the newest first."""
+        """Return all kept tasks, newest first."""
         items = await self._port.list_state(PREFIX, descending=True)
         return [record for _, record in readable(items, TaskRecord.from_item)]
 
     async def left_running(self) -> list[TaskRecord]:
-        """Those that a life which is over left running."""
+        """Return the tasks that an ended start left running."""
         running = [record for record in await self.kept() if record.state == RUNNING]
         return [record for record in running if await self._port.is_over(record.life)]
 
@@ -293,7 +293,7 @@ Again = Callable[[Context, Call, str], Coroutine[Any, Any, Result]]
 
 
 class Resumption:
-    """Looks once, when the broker has begun, at what an earlier life left running."""
+    """Takes up once, when the broker has started, what an earlier start left running."""
 
     def __init__(
         self, desk: PlanDesk, tasks: Tasks, again: Again, *, audit: AuditLog, port: ClusterPort, now_ms: NowMs
@@ -320,13 +320,13 @@ class Resumption:
                 _log.info("admin.task_begun_again", extra=what)
 
     async def _say(self, record: TaskRecord) -> None:
-        """That it was cut off, in the audit and in its record."""
+        """Record the interruption, in the audit and in the task's record."""
         cut = cut_off(record)
         await self._audit.write(self._entry(record).outcome(decision="interrupted", error=cut))
         await self._tasks.interrupted(record, cut)
 
     def _call(self, record: TaskRecord) -> Call | None:
-        """The call to make once more; None where that would not come to the same end."""
+        """Return the call to make once more; None if its result could differ."""
         if not record.detached or record.given is None or record.begun_again >= MAX_BEGUN_AGAIN:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Asking the audit, and checking its chain."""
+"""Query the audit, and check its chain."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ async def query_audit(context: Context, request: QueryAuditRequest) -> Page[Audi
 
 
 def _record(payload: bytes) -> dict[str, Any] | None:
-    """A record; None for one that is damaged, which `audit.verify` is about."""
+    """Parse a record; None for a damaged one, which `audit.verify` reports."""
     try:
         body = json.loads(payload)
     except NO_RECORD:
@@ -183,7 +183,7 @@ def _record(payload: bytes) -> dict[str, Any] | None:
 
 
 def _operation_named(name: str) -> str:
-    """The operation of that name, or of that tool's name.
+    """Return the operation with that name, or that tool's name.
 
     Raises `InvalidArgument`: there is none; says which are close.
     """
@@ -231,7 +231,7 @@ class _Filter:
             self._since = format_time(parse_moment_ms(request.since, now_ms=context.now_ms(), field="since"))
 
     def may_hold(self, payload: bytes) -> bool:
-        """Whether a record as it is stored has the words that are asked for: most are passed over without being read."""
+        """Return whether a stored record has the words searched for: most are skipped without being parsed."""
         return all(word in payload for word in self._words)
 
     def is_too_old(self, record: Mapping[str, Any]) -> bool:
@@ -305,7 +305,7 @@ def _check_one(request: ExportAuditRequest) -> None:
     examples=(Example({}, "the whole chain"),),
 )
 async def verify_audit(context: Context, request: Request) -> VerifiedAudit:
-    """Every record from the oldest, and that none is missing at the end."""
+    """Check every record from the oldest on, and that none is missing at the end."""
     await context.audit.settled()
     port = context.port
     end, _ = await port.open_audit()

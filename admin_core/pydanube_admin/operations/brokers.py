@@ -1,4 +1,4 @@
-"""Operations on brokers."""
+"""Operations on brokers: list, describe, status, settings, logs, unload, activate, remove."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ async def broker_status(context: Context, request: Request) -> BrokerStatus:
 
 
 async def _this(context: Context, broker_id: str | None) -> BrokerFacts:
-    """The broker that is asked for, which is this one: a call about another was carried out there."""
+    """Return the broker that is asked for, which is this one: a call about another was relayed there."""
     facts = await context.port.status()
     if broker_id not in (None, facts.broker_id):
         raise InvalidArgument(
@@ -286,7 +286,7 @@ async def leader(context: Context, request: Request) -> Leader:
 
 
 async def metrics_of(context: Context, port: ClusterPort, topic: str | None) -> dict[str, Any]:
-    """Counters of one topic, or of all but the brokers' own."""
+    """Return the counters of one topic, or of all except the brokers' own."""
     traffic = asdict(await port.traffic(topic))
     logs = traffic.pop("logs")
     return {
@@ -354,7 +354,7 @@ async def _state_now(context: Context, facts: BrokerFacts) -> str:
     examples=(Example({"broker_id": "10203040506070809"}, "before maintenance"),),
 )
 async def unload_broker(context: Context, request: BrokerChangeRequest) -> ChangedBroker:
-    """Its topics begin to be handed over, and it is given no new ones until it is activated."""
+    """Begin to hand over a broker's topics; it gets no new ones until it is activated."""
     facts = await _this(context, request.broker_id)
     await context.port.unload()
     return ChangedBroker(broker_id=facts.broker_id, state="draining")
@@ -376,7 +376,7 @@ async def forecast_activate(context: Context, request: BrokerChangeRequest) -> F
     examples=(Example({"broker_id": "10203040506070809"}, "after maintenance"),),
 )
 async def activate_broker(context: Context, request: BrokerChangeRequest) -> ChangedBroker:
-    """A lone broker takes topics as long as it runs: there is nothing to change."""
+    """Let a broker take topics again. A lone broker always does: nothing is changed."""
     facts = await _this(context, request.broker_id)
     return ChangedBroker(broker_id=facts.broker_id, state=await context.port.activate())
 
@@ -388,7 +388,7 @@ class RemovedBroker(Change):
 
 
 def _lost(facts: RemovalFacts) -> int | None:
-    """How many messages are in no store, as far as the broker has said."""
+    """Return how many messages no store has, by the broker's last report."""
     known = [each.known_to - each.stored_to for each in facts.topics if each.known_to is not None]
     return sum(known) if known or not facts.topics else None
 
@@ -440,7 +440,7 @@ async def forecast_remove(context: Context, request: BrokerChangeRequest) -> For
     examples=(Example({"broker_id": "10203040506070809"}, "shows what would be lost, then asks"),),
 )
 async def remove_broker(context: Context, request: BrokerChangeRequest) -> RemovedBroker:
-    """It may not register again; the leader gives its topics to others by itself."""
+    """Remove a broker: it cannot register again, and the leader gives its topics to others."""
     facts = await context.port.removal(request.broker_id)
     await context.port.remove_broker(request.broker_id)
     return RemovedBroker(

@@ -1,4 +1,4 @@
-"""How evenly the brokers are loaded, and the moves that even it."""
+"""How evenly the brokers are loaded, and moves that improve it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from pydanube_admin.operations.topic_moves import undo_move
 
 class RebalanceRequest(Request):
     max_moves: Annotated[
-        int | None, Field(ge=1, le=1000, description="At most so many; without it, [balance] max_moves")
+        int | None,
+        Field(ge=1, le=1000, description="At most this number of moves; if not given, [balance] max_moves"),
     ] = None
 
 
@@ -141,7 +142,7 @@ def _result(balancer: Balancer, found: Judged, takers: Sequence[str]) -> Cluster
     examples=(Example({}, "by the load of the last minutes"),),
 )
 async def cluster_balance(context: Context, request: Request) -> ClusterBalance:
-    """Nothing is moved by it. The moves are those that `cluster.rebalance` would begin."""
+    """Assess the balance; nothing is moved. The moves are those that `cluster.rebalance` would begin."""
     balancer = context.desk.balancer
     return _result(balancer, await balancer.suggestion(), await context.port.takers())
 
@@ -204,7 +205,7 @@ async def forecast_rebalance(context: Context, request: RebalanceRequest) -> For
     examples=(Example({"max_moves": 5}, "five topics at the most"),),
 )
 async def rebalance_cluster(context: Context, request: RebalanceRequest) -> Rebalanced:
-    """Returns when the moves are begun; of one that could not be begun it says why, and the others go on."""
+    """Begin the moves, and return; a move that could not begin is reported, and the others continue."""
     _, moves = await _chosen(context, request)
     begun: dict[str, str] = {}
     refused: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Moving the cursor of a subscription: to a position, past some messages, past all."""
+"""Move a subscription's cursor: to a position, over some messages, over all."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def _moving(
     diff: list[dict[str, Any]],
     messages: int,
 ) -> Forecast:
-    """Forecast a moved cursor. Where producers or consumers are at work it moves by itself: that is no news."""
+    """Forecast a moved cursor. A cursor that clients move meanwhile does not make the plan stale."""
     cursors = await context.port.cursors(topic.own.topic, subscription)
     identity = [str(facts.subscription_id) for facts in found]
     at_work = topic.producers or consumers_of(found)
@@ -114,7 +114,7 @@ async def _moving(
 
 
 async def undo_move(context: Context, request: SubscriptionRequest, done: Done) -> Undo:
-    """Put the cursors back where they stood. What was acknowledged since comes again: at least once, never lost.
+    """Put the cursors back. Messages acknowledged since are delivered again: at least once, never lost.
 
     Where that passes over what is unread now, it wants a plan.
 
@@ -162,7 +162,7 @@ async def _moved_since(
     found: Sequence[SubscriptionFacts],
     result: Mapping[str, Any] | None,
 ) -> bool:
-    """Whether a later change moved the same cursor, or somebody who is not in the records moved it back."""
+    """Return whether the same cursor was moved since, by a recorded change or otherwise."""
     places = {place["topic"]: place["next_unacked"] for place in result["cursors"]} if result else {}
     if any(facts.state.next_unacked < places.get(facts.topic, 0) for facts in found):
         return True
@@ -183,7 +183,7 @@ async def _subscription_to_move(
 
 
 async def forecast_seek(context: Context, request: SeekSubscriptionRequest) -> Forecast:
-    """`messages` of the blast radius: unacknowledged ones that would be passed over."""
+    """Forecast a seek. `messages` of the blast radius: unacknowledged ones that would be passed over."""
     topic, found = await _subscription_to_move(context, request)
     targets = await context.port.resolve_position(topic.own.topic, request.to)
     diff = [

@@ -226,7 +226,7 @@ async def _result(asked: Awaitable[Diagnosis], fail_on: str | None) -> Diagnosis
 
 
 def _passed(found: Diagnosis, fail_on: str | None) -> bool | None:
-    """Return whether the check passed. What could not be looked at has not: a check that cannot see must not be green."""
+    """Return whether the check passed. Something that could not be observed has not: a check must not pass blindly."""
     if fail_on is None:
         return None
     least = Severity[fail_on.upper()]
@@ -244,7 +244,7 @@ def _finding(found: Finding) -> FindingItem:
 
 
 def _next(calls: Iterable[NextCall]) -> Iterable[NextItem]:
-    """The calls there are; one whose operation this version lacks is left out rather than offered in vain."""
+    """Return the next calls; one whose operation this version lacks is left out."""
     for call in calls:
         if is_known(call.operation):
             yield NextItem(**next_call(call.operation, call.arguments, call.why))

@@ -1,4 +1,4 @@
-"""Finding operations by words, and calling one that only reads: so a few tools reach them all."""
+"""Find operations by words, and call one that only reads, so that a few tools reach them all."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def ranking() -> Ranking:
 
 
 def _names(operation: Operation) -> set[str]:
-    """Names that mean an operation: its own, its arguments', the policies it sets, the rules it looks at."""
+    """Return the names that stand for an operation: its own, its arguments', its policies' and its rules'."""
     own = {operation.tool, operation.name.replace(".", "_")}
     own |= {argument.name for argument in operation.arguments if "_" in argument.name}
     if operation.name in _POLICIES_OF:

@@ -1,4 +1,4 @@
-"""Publishing one message, and what became dead letters: listing them, putting them back."""
+"""Publish one message; list dead letters and replay them."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def publish_message(context: Context, request: PublishRequest) -> Publishe
 async def _dead_letters(
     context: Context, topic: str, subscription: str
 ) -> tuple[str, AsyncIterator[MessageFacts]]:
-    """The dead-letter topic of a subscription, and what lies there of it, up to a bound."""
+    """Return the dead-letter topic of a subscription, and its letters there, up to a bound."""
     found = await find_topic(context, topic)
     await subscription_facts(context, found.own.topic, subscription)
     policy = await context.port.failure_policy(found.own.topic, subscription)
@@ -275,7 +275,7 @@ async def forecast_replay_dead_letters(context: Context, request: ReplayDeadLett
     examples=(Example({"topic": "orders", "subscription": "billing", "offsets": "0,2"}, "two of them"),),
 )
 async def replay_dead_letters(context: Context, request: ReplayDeadLettersRequest) -> ReplayedDeadLetters:
-    """Copies go to the original topic, where every subscription gets them; the dead letters stay where they are."""
+    """Copy dead letters to the original topic, where every subscription gets them; the letters stay."""
     target, chosen = await _chosen(context, request)
     done: list[int] = []
     for letter in chosen:

@@ -1,4 +1,4 @@
-"""Looking at stored messages: a few of them, or those that match."""
+"""Read stored messages: a few from a position on, or those that match."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _item(message: MessageFacts, room: int) -> tuple[MessageItem, int]:
     ),
 )
 async def peek_messages(context: Context, request: PeekRequest) -> PeekedMessages:
-    """The first messages from a position on, of every partition in turn."""
+    """Return the first messages from a position on, of every partition in turn."""
     Position.parse(request.start, now_ms=context.now_ms(), field="from")
     topic = await find_topic(context, request.topic)
     starts = await context.port.resolve_position(topic.own.topic, request.start)
@@ -172,7 +172,7 @@ async def peek_messages(context: Context, request: PeekRequest) -> PeekedMessage
     examples=(Example({"topic": "orders", "contains": "refund", "from": "time:-1h"}, "by text"),),
 )
 async def search_messages(context: Context, request: SearchRequest) -> SearchPage:
-    """Messages that match, by partition and offset. A page may hold none and still have a next one."""
+    """Return messages that match, by partition and offset. A page may be empty and still have a next one."""
     Position.parse(request.start, now_ms=context.now_ms(), field="from")
     topic = await find_topic(context, request.topic)
     starts = await context.port.resolve_position(topic.own.topic, request.start)

@@ -1,4 +1,4 @@
-"""Namespaces, and policies: their names, the argument that sets them, and which of its changes destroy."""
+"""Namespaces, and policies: their names, the argument that sets them, and which changes are destructive."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def check_some(policies: Policies) -> None:
 def with_changes(
     effective: Mapping[str, int], given: Mapping[str, int | None], above: Mapping[str, int]
 ) -> dict[str, int]:
-    """The policies that hold after a change: None takes one away, and what is `above` holds in its place."""
+    """Return the policies after a change: None removes one, and then the one `above` is in effect."""
     return {
         **effective,
         **{name: above.get(name, 0) if value is None else value for name, value in given.items()},
@@ -86,7 +86,7 @@ def with_changes(
 
 
 def shortens_retention(before: Mapping[str, int], after: Mapping[str, int]) -> bool:
-    """Whether messages that are kept by the policies before need not be kept by those after."""
+    """Return whether the policies after keep fewer messages than those before."""
     shorter = any(
         after.get(name, 0) and (not before.get(name, 0) or after[name] < before[name]) for name in _KEPT
     )
@@ -97,7 +97,7 @@ def shortens_retention(before: Mapping[str, int], after: Mapping[str, int]) -> b
 
 
 def later_text(loss: RetentionFacts) -> str:
-    """Say what retention may take after what it takes at once."""
+    """Return in words what retention may delete after what it deletes at once."""
     when = "" if loss.later_from_ms is None else f", the first not before {format_time(loss.later_from_ms)}"
     reading = " once every subscription has acknowledged them" if loss.waits_for_cursors else ", read or not"
     stored = (
@@ -112,14 +112,14 @@ def later_text(loss: RetentionFacts) -> str:
 def restored(
     now: Mapping[str, Any], given: Mapping[str, Any], before: Mapping[str, Any], of: str
 ) -> dict[str, Any]:
-    """The changes that take `given` back. Raises `Conflict` where something has set those policies since."""
+    """Return the changes that undo `given`. Raises `Conflict` if those policies were set since."""
     if restoring(now, given) not in (given, restoring(before, given)):
         raise changed_since(f"a policy of {of}")
     return restoring(before, given)
 
 
 def restoring(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes that put back what `given` has changed."""
+    """Return the changes that restore the former values of `given`."""
     return {name: before.get(name) for name in given}
 
 
@@ -307,7 +307,7 @@ async def _namespace_policies(context: Context, name: str) -> NamespacePoliciesR
 
 
 async def no_namespace(context: Context, name: str) -> NamespaceNotFound:
-    """The error for a namespace that is not there, with those spelled alike."""
+    """Return the error for an unknown namespace, with similar names."""
     sight = Sight(context.port, "namespaces:read")
     there = [facts.namespace for facts in await context.port.namespaces() if sight.namespace(facts.namespace)]
     close = close_names(name, there)

@@ -1,4 +1,4 @@
-"""Plans: making, showing, applying and discarding them; taking changes back; long operations and stopping one."""
+"""Make, show, apply and discard plans; undo changes; list and cancel long operations."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def create_plan(context: Context, request: CreatePlanRequest) -> Plan:
 
 
 async def _for_each(context: Context, request: CreatePlanRequest, globs: str) -> list[Call]:
-    """The change of each topic that is named."""
+    """Return the change for each named topic."""
     arguments = request.arguments or {}
     if "topic" in arguments or "topic" not in known(request.operation).request_names:
         raise InvalidArgument(
@@ -163,7 +163,7 @@ async def list_plans(context: Context, request: SortedListRequest) -> Page[PlanI
 
 
 async def _seen(context: Context, request: PlanRequest, permission: str) -> PlanRecord:
-    """The plan; of others only with the permission, and what is hidden is said not to be there."""
+    """Return the plan; somebody else's only with the permission, else it is reported as unknown."""
     record, _ = await context.desk.plans.get(request.plan_id)
     if not Sight(context.port, permission).made_by(record):
         raise no_plan(request.plan_id)
@@ -237,7 +237,7 @@ async def _undoable(context: Context, call_id: str) -> ChangeRecord:
     context.desk.parse(record.operation, record.arguments)  # whoever may not make it may not take it back
     if not Sight(context.port, TAKE_BACK).made_by(record):
         raise PermissionDenied(
-            f"the change {call_id} was made by another principal: who made it takes it back, or whoever has {TAKE_BACK} "
+            f"the change {call_id} was made by another principal: only that principal may undo it, or one with {TAKE_BACK} "
             "on the cluster",
             permission=TAKE_BACK,
         )
@@ -267,7 +267,7 @@ async def _undo_of(context: Context, record: ChangeRecord) -> Undo:
 
 
 async def forecast_undo(context: Context, request: UndoChangeRequest) -> Forecast:
-    """Forecast the undo in the present state: what came after the change may make it destroy, or impossible."""
+    """Forecast the undo in the present state: later changes may make it destructive, or impossible."""
     record = await _undoable(context, request.call_id)
     forecast = (await _undo_of(context, record)).forecast or Forecast(
         diff=[entry(each["path"], each["after"], each["before"]) for each in record.diff]
@@ -338,7 +338,7 @@ async def list_tasks(context: Context, request: SortedListRequest) -> Page[TaskI
 
 
 async def _task(context: Context, request: TaskRequest, permission: str) -> TaskRecord:
-    """The task; of others only with the permission, and what is hidden is said not to be there."""
+    """Return the task; somebody else's only with the permission, else it is reported as unknown."""
     record = await context.desk.tasks.get(request.task_id)
     if record is None or not Sight(context.port, permission).made_by(record):
         raise InvalidArgument(
@@ -385,10 +385,10 @@ async def forecast_cancel(context: Context, request: TaskRequest) -> Forecast:
     title="Cancel a task",
     summary="Stop a long operation at its next step; what it has done stays done.",
     forecast=forecast_cancel,
-    examples=(Example({"task_id": _TASK_ID}, "whoever waits for it is told"),),
+    examples=(Example({"task_id": _TASK_ID}, "a caller that waits for it is told"),),
 )
 async def cancel_task(context: Context, request: TaskRequest) -> CancelledTask:
-    """Stop a task at its next step; what it has done so far stays done."""
+    """Cancel a task at its next step; what it has done so far stays."""
     record = await _running(context, request)
     if not context.desk.tasks.cancel(record.task_id) and record.life != context.port.life:
         broker_id = record.life.partition("/")[0]

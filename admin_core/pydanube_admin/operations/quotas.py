@@ -46,7 +46,7 @@ class QuotaItem(Result):
 
 
 class Felt(Result):
-    """How often a quota was felt at the broker that answers, since it started."""
+    """How often a quota took effect at the answering broker since it started."""
 
     quota: str
     what: str  # slowed, refused, warned
@@ -211,7 +211,7 @@ def _given(amounts: Amounts | None) -> dict[str, int | None]:
 
 
 def _whose(request: SetQuotaRequest) -> tuple[Kind, str]:
-    """The kind, and the name under which it is kept: empty stands for each that has none of its own."""
+    """Return the kind, and the stored name: empty for the quota of everybody without one."""
     if (request.namespace is None) == (request.principal is None):
         raise InvalidArgument(
             "say whose quota it is: a namespace, or a principal", field="namespace", value=request.namespace

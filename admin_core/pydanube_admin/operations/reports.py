@@ -1,4 +1,4 @@
-"""Run a report as a process of its own: a JVM has no place in the broker's loop, nor in its memory.
+"""Run a report as a process of its own: a JVM does not belong into the broker's loop or memory.
 
 One at a time a broker: two would only make each other slow. Whoever leaves takes the process with him.
 """
@@ -158,7 +158,7 @@ async def _run(report: str, context: Context, request: ReportRequest) -> ReportR
 
 
 def _work(report: str, share: float, doing: str) -> dict[str, Any]:
-    """How far a report is, as the broker says it of its own long work."""
+    """Return the progress of a report, in the form of the broker's long work."""
     return {
         "operation": f"reports.{report}",
         "topic": None,
@@ -170,7 +170,7 @@ def _work(report: str, share: float, doing: str) -> dict[str, Any]:
 
 
 async def run_process(arguments: list[str], progress: Progress = lambda share, doing: None) -> dict[str, Any]:
-    """The result of `pydanube_spark.reports.main`; raises what it raised."""
+    """Return the result of `pydanube_spark.reports.main`; raises what it raised."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pydanube_spark.reports.main", *arguments),
         stdin=asyncio.subprocess.DEVNULL,

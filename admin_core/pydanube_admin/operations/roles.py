@@ -1,4 +1,4 @@
-"""Roles, named sets of permissions, and bindings: which principal has which roles on what."""
+"""Roles, which are named sets of permissions, and bindings: which principal has which roles on what."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _new_role(context: Context, book: GrantBook, request: CreateRoleRequest) -> 
 
 
 def _probe(book: GrantBook, made: Role) -> str:
-    """The name under which the new permissions are looked at: a role that the caller may have must not vouch for itself."""
+    """Return the name under which new permissions are checked, so that a caller's own role does not justify itself."""
     return made.name if made.name not in book.roles else f"{made.name}\0new"
 
 
@@ -351,7 +351,7 @@ def _asked_for(request: CreateBindingRequest) -> Binding:
 
 
 def _scoped(scope: Scope, resource: str) -> str:
-    """The resource in the form in which it is kept: "", a namespace, /namespace/topic; a star may end the latter two."""
+    """Return the resource in its stored form: "", a namespace or /namespace/topic; the latter two may end in a star."""
     star = "*" if resource.endswith("*") else ""
     bare = resource.removesuffix("*")
     match scope:
@@ -400,7 +400,7 @@ async def undo_delete_binding(context: Context, request: BindingRequest, done: D
     summary="Take a binding back; streams that stood on it end within 5 s.",
     forecast=forecast_delete_binding,
     undo=undo_delete_binding,
-    examples=(Example({"binding": "ann-orders"}, "ann has it no more"),),
+    examples=(Example({"binding": "ann-orders"}, "ann no longer has the binding's roles"),),
 )
 async def delete_binding(context: Context, request: BindingRequest) -> DeletedBinding:
     going = _check_removable(await grant_book(context), request.binding)

@@ -1,4 +1,4 @@
-"""Changing schemas, and what a change would do."""
+"""Change schemas, and forecast such changes."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class ChangedTopicSchema(TopicSchemaResult, Change):
 
 
 async def forecast_register(context: Context, request: RegisterSchemaRequest) -> Forecast:
-    """The next version, if the subject is new or the schema fits; the differences are what `schemas.check` says."""
+    """Forecast a registration: the next version, if it is compatible; the differences are those of `schemas.check`."""
     subjects = {facts.subject: facts for facts in await context.port.schemas.subjects()}
     known = subjects.get(request.subject)
     latest = None if known is None or known.latest is None else known.latest.version

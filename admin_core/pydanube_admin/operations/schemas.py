@@ -117,7 +117,7 @@ class Difference(Result):
 
 
 class ProfileVerdict(Result):
-    """A JSON Schema by one profile: what the one lets pass, the other may refuse."""
+    """A comparison by one profile; another profile may judge otherwise."""
 
     json_profile: str
     decides: bool
@@ -130,7 +130,7 @@ class ProfileVerdict(Result):
 
 
 class Verdict(Result):
-    """Whether the schema could be registered, and everything that speaks against it."""
+    """Whether the schema could be registered, and everything against it."""
 
     is_compatible: bool
     differences: list[Difference]

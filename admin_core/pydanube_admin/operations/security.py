@@ -1,4 +1,4 @@
-"""Questions about who may do what."""
+"""Operations that answer questions about permissions: `whoami`, `explain`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connected producers and consumers: listing them, ending their connections. They may connect again."""
+"""List connected producers and consumers, and close their connections. They may reconnect."""
 
 from __future__ import annotations
 

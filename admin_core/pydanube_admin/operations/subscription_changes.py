@@ -1,4 +1,4 @@
-"""Creating and deleting subscriptions, and their failure policies: what becomes of messages whose deliveries failed."""
+"""Create and delete subscriptions, and set their failure policies."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class DeletedSubscription(Change):
 async def find_subscription(
     context: Context, request: SubscriptionRequest | CreateSubscriptionRequest
 ) -> tuple[Topic, list[SubscriptionFacts]]:
-    """The topic, and the subscription on each of its logs. Raises `TopicNotFound`, `SubscriptionNotFound`."""
+    """Return the topic, and the subscription on each of its logs. Raises `TopicNotFound`, `SubscriptionNotFound`."""
     topic = await find_topic(context, request.topic)
     return topic, await subscription_facts(context, topic.own.topic, request.subscription)
 
@@ -75,7 +75,7 @@ def consumers_of(found: Sequence[SubscriptionFacts]) -> int:
 
 
 def passing_over(found: Sequence[SubscriptionFacts], messages: int) -> dict[str, int | None]:
-    """So many messages are passed over; nobody has counted their bytes, and none goes from the disk by it."""
+    """Return the loss for messages that are passed over; their bytes are unknown, and nothing is deleted from the disk."""
     return blast_radius(
         subscriptions=1, consumers=consumers_of(found), messages=messages, bytes=None if messages else 0
     )
@@ -95,7 +95,7 @@ async def forecast_create_subscription(context: Context, request: CreateSubscrip
 
 
 async def undo_create_subscription(context: Context, request: CreateSubscriptionRequest, done: Done) -> Undo:
-    """Delete what was created, as long as nobody reads by it; with a plan, once it holds unread or has been used."""
+    """Delete what was created, if nobody reads by it; with a plan if it has unread messages or was used."""
     try:
         topic, found = await find_subscription(context, request)
     except (TopicNotFound, SubscriptionNotFound):
@@ -308,7 +308,7 @@ async def _policy_change(
 async def _policy_before(
     context: Context, topic: Topic, subscription: str, found: list[SubscriptionFacts]
 ) -> dict[str, Any]:
-    """Return the policy in force; nothing where there is no subscription and nothing is kept for it."""
+    """Return the policy in effect; None if there is neither a subscription nor a kept policy."""
     try:
         return dict(await context.port.failure_policy(topic.own.topic, subscription))
     except SubscriptionNotFound:
@@ -347,7 +347,7 @@ async def forecast_set_failure_policy(context: Context, request: SetFailurePolic
 
 
 def _drops_more(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether messages that would be kept, or tried again, by the policy before are dropped by the one after."""
+    """Return whether the policy after drops messages that the one before keeps or retries."""
     if after["poison_policy"] != "drop":
         return False
     sooner = after["ack_timeout_ms"] and not 0 < before["ack_timeout_ms"] <= after["ack_timeout_ms"]

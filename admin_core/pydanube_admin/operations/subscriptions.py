@@ -1,4 +1,4 @@
-"""Reading subscriptions, and how far they are behind."""
+"""Read subscriptions and their lag."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class LagRequest(SortedListRequest):
 
 
 class LagItem(Result):
-    """How far one subscription is behind on one topic, or on one partition of it."""
+    """The lag of one subscription on one topic, or on one partition of it."""
 
     identity: ClassVar = ("topic", "subscription", "partition")
 
@@ -145,14 +145,14 @@ class SubscriptionDescription(Result):
 
 
 def _base(facts: SubscriptionFacts) -> str:
-    """The topic as people name it: `/default/orders` for its partition `/default/orders-part-2`."""
+    """Return the topic as users name it: `/default/orders` for its partition `/default/orders-part-2`."""
     return facts.topic if facts.partition is None else str(TopicName.parse(facts.topic).base)
 
 
 async def subscription_facts(
     context: Context, topic: str, subscription: str | None
 ) -> list[SubscriptionFacts]:
-    """The subscriptions of a topic that was found, or one of them, on each of its logs in their order.
+    """Return the subscriptions of a topic, or one of them, on each of its logs, in order.
 
     Raises `TopicNotFound`, `SubscriptionNotFound`.
     """
@@ -167,7 +167,7 @@ async def subscription_facts(
 async def _index(
     context: Context, topic: str | None, subscription: str | None, *, status: LagStatus | None = None
 ) -> Sequence[LagKey]:
-    """The subscriptions there are, or those of a status, as far as the caller sees them."""
+    """Return the subscriptions, or those of a status, that the caller may see."""
     if status is None:
         found = await context.port.lag_index(topic, subscription)
     else:
@@ -177,7 +177,7 @@ async def _index(
 
 
 async def _matching(pattern: str | None, keys: Sequence[LagKey]) -> Sequence[LagKey]:
-    """Those whose subscription's name a glob matches."""
+    """Return those whose subscription name matches a glob."""
     matches = glob(pattern)
     return keys if pattern is None else await chosen(keys, lambda key: matches(key.subscription))
 
@@ -245,7 +245,7 @@ async def list_subscriptions(context: Context, request: ListSubscriptionsRequest
 
 
 class _Together:
-    """Subscriptions by topic and name: those of the partitions are one."""
+    """Subscriptions by topic and name, with those of partitions joined."""
 
     def __init__(self, context: Context, topic: str | None) -> None:
         self._context = context
@@ -253,7 +253,7 @@ class _Together:
         self.keys: dict[tuple[str, str], list[LagKey]] = {}
 
     async def of(self, keys: Sequence[LagKey], *, partly: bool = False) -> list[tuple[str, str]]:
-        """Those of the keys. `partly`: of a partitioned topic not every partition may be among them."""
+        """Return the subscriptions of the keys. `partly`: some partitions of a topic may be missing."""
         names = list(dict.fromkeys((key.topic, key.subscription) for key in keys))
         await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
         self.keys |= {name: [] for name in names}
@@ -293,7 +293,7 @@ def _item(topic: str, name: str, parts: Sequence[SubscriptionFacts]) -> Subscrip
 
 
 def _last_consumed(parts: Sequence[SubscriptionFacts]) -> dict[str, Any]:
-    """Return the fields that say who acknowledged last on any partition, and when."""
+    """Return the fields for the last acknowledgement on any partition: who, and when."""
     last = max(parts, key=lambda facts: facts.last_consumed_ms or 0)
     if last.last_consumed_ms is None:
         return {"last_consumed_at": None, "last_consumed_at_reason": "not_since_start", "last_consumer": None}

@@ -177,7 +177,7 @@ async def forecast_revoke_token(context: Context, request: TokenRequest) -> Fore
 
 
 async def undo_revoke_token(context: Context, request: TokenRequest, done: Done) -> Undo:
-    """The token is good again, for as long as it was: like a new one, made by whoever takes the change back."""
+    """Make the token valid again, until its former expiry: like a new one, made by the caller of the undo."""
     book, former = await grant_book(context), decode_token(done.image["record"].encode())
     now = book.tokens.get(request.token_id)
     check_unchanged(now, None, former, f"the token {request.token_id}")

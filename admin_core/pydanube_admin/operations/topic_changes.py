@@ -1,4 +1,4 @@
-"""Creating, cutting and deleting topics, and their counters."""
+"""Create, truncate and delete topics, and their counters."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class DeletedTopic(Change):
 
 
 def _creation(request: CreateTopicRequest) -> tuple[str, str]:
-    """Name and durability of the topic to create; refuses what does not go together."""
+    """Return name and durability of the topic to create; refuses contradicting arguments."""
     name = TopicName.parse(request.topic)
     if name.is_system:
         raise system_is_closed(str(name))
@@ -103,7 +103,7 @@ def _options(request: CreateTopicRequest) -> dict[str, Any]:
 
 
 def _policies(request: CreateTopicRequest) -> dict[str, int]:
-    """The limits of a topic that is new: there is nothing yet that null could take away."""
+    """Return the limits of a new topic, for which null has no meaning yet."""
     return {name: value for name, value in (request.policies or {}).items() if value is not None}
 
 
@@ -131,7 +131,7 @@ async def forecast_create(context: Context, request: CreateTopicRequest) -> Fore
 
 
 async def undo_create(context: Context, request: CreateTopicRequest, done: Done) -> Undo:
-    """Delete what was created, as long as nobody has used it."""
+    """Delete what was created, if nobody has used it."""
     name, _ = _creation(request)
     try:
         topic = await find_topic(context, name)
@@ -182,7 +182,7 @@ async def create_topic(context: Context, request: CreateTopicRequest) -> Created
 
 
 async def _topic_to_delete(context: Context, request: TopicRequest) -> Topic:
-    """The topic to delete; a single partition is refused."""
+    """Return the topic to delete; a single partition is refused."""
     topic = await find_topic(context, request.topic)
     if TopicName.parse(topic.own.topic).is_audit:
         raise audit_is_kept(topic.own.topic)

@@ -1,4 +1,4 @@
-"""A topic over the last minutes: what came in, how far its subscriptions are behind, how fast they acknowledge."""
+"""A topic over the last minutes: publish rate, lag of its subscriptions, and their acknowledge rates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ChartTopicRequest(Request):
 
 
 class ChartedSubscription(Result):
-    """A subscription over time; a value each moment of `age_s`."""
+    """A subscription over time; one value for each point of `age_s`."""
 
     subscription: str
     lag_messages: list[int | None]  # None: it was not seen then
@@ -96,13 +96,13 @@ async def chart_topic(context: Context, request: ChartTopicRequest) -> TopicChar
 
 
 def thinned(count: int) -> list[int]:
-    """Indices of at most `MOST_POINTS` of so many moments, evenly, with the last."""
+    """Return the indices of at most `MOST_POINTS` of so many points, evenly spread, with the last."""
     step = -(-count // MOST_POINTS)
     return list(range((count - 1) % step, count, step))
 
 
 def rates_of(times_ms: Sequence[int], totals: Sequence[int | None]) -> list[float | None]:
-    """Messages a second up to each moment since the one before; the first has none."""
+    """Return messages per second between each point and the one before; None for the first."""
     rates: list[float | None] = [None]
     for i in range(1, len(times_ms)):
         before, after, span_ms = totals[i - 1], totals[i], times_ms[i] - times_ms[i - 1]

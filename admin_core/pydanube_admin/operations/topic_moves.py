@@ -1,4 +1,4 @@
-"""Where the messages of a topic go: to other brokers, and to more partitions.
+"""Move topics to other brokers, and add partitions.
 
 A move is begun at any broker: to one that is named, or to the one with the fewest topics. What it needs is asked before
 its owner stops anything, and the target reads what is handed over before that, too: a move that cannot be carried out
@@ -41,7 +41,7 @@ class MovedTopic(Change):
 
 
 async def undo_move(context: Context, request: Request, done: Done) -> Undo:
-    """Hand the topics back to the brokers they came from. What is there already stays there.
+    """Move the topics back to their former brokers; those that are there stay.
 
     Raises:
         Conflict: a topic has gone to another broker since, or is still on its way.
@@ -91,7 +91,7 @@ async def forecast_move(context: Context, request: MoveTopicRequest) -> Forecast
 
 
 async def _moves(context: Context, topic: Topic, to_broker: str | None) -> Mapping[str, str]:
-    """Return the broker that each log would go to, as things stand now."""
+    """Return the broker that each log would move to now."""
     try:
         found = await context.port.destinations(topic.own.topic, to_broker)
     except InvalidArgument as error:
@@ -103,7 +103,7 @@ async def _moves(context: Context, topic: Topic, to_broker: str | None) -> Mappi
 
 
 async def _check_store(context: Context, broker_id: str) -> None:
-    """The target reads the hand-over from the store: one that says it cannot is not asked."""
+    """Refuse a target that cannot read the object store, from which it takes the hand-over."""
     for facts in await context.port.statuses():
         if facts.broker_id != broker_id:
             continue
@@ -131,7 +131,7 @@ async def _check_store(context: Context, broker_id: str) -> None:
     examples=(Example({"topic": "orders", "to_broker": "10203040506070809"}, "to the one that is named"),),
 )
 async def move_topic(context: Context, request: MoveTopicRequest) -> MovedTopic:
-    """It begins to be handed over: who publishes or consumes meanwhile waits for a moment, and nothing is lost."""
+    """Begin to move a topic: its producers and consumers wait for a moment, and nothing is lost."""
     topic = await find_topic(context, request.topic)
     await _moves(context, topic, request.to_broker)
     moves = await context.port.move_topic(topic.own.topic, request.to_broker)
@@ -165,7 +165,7 @@ class AddPartitionsRequest(Request):
 
 
 class AddedPartitions(Change):
-    """`keys_that_move`: the share of keys whose messages go to another partition than before."""
+    """The result. `keys_that_move`: the share of keys whose messages now go to another partition."""
 
     topic: str
     partitions: int
@@ -214,7 +214,7 @@ async def _growable(context: Context, request: AddPartitionsRequest) -> Topic:
 
 
 def _count(topic: Topic) -> int:
-    """One past the highest index: official clients may have left some out."""
+    """Return one more than the highest partition index; official clients may have left gaps."""
     return max((part.partition or 0 for part in topic.parts), default=0) + 1
 
 
@@ -258,7 +258,7 @@ async def forecast_add(context: Context, request: AddPartitionsRequest) -> Forec
 
 
 async def undo_add(context: Context, request: AddPartitionsRequest, done: Done) -> Undo:
-    """Take away what was added, as long as nothing was written to it."""
+    """Delete added partitions, if nothing was written to them."""
     try:
         topic = await find_topic(context, request.topic)
     except TopicNotFound:

@@ -1,4 +1,4 @@
-"""Reading topics.
+"""Read topics.
 
 A partitioned topic is one item: its partitions' figures are summed, its subscriptions united. Sessions are counted
 as they are, one a partition.
@@ -163,7 +163,7 @@ class Topic:
 
 
 async def find_topic(context: Context, text: str) -> Topic:
-    """The topic a caller named.
+    """Return the topic that a caller named.
 
     Raises:
         InvalidName: not a name.
@@ -250,7 +250,7 @@ def _at(time_ms: int | None) -> str | None:
 
 
 def _is_in(own: str, asked: str | None) -> bool:
-    """Whether a topic of the namespace `own` is listed; the broker's own topics only to who asks for theirs."""
+    """Return whether a topic of the namespace `own` is listed; the broker's own topics only if theirs is asked for."""
     return own != SYSTEM_NAMESPACE if asked is None else own == asked
 
 
@@ -313,7 +313,7 @@ async def describe_topic(context: Context, request: TopicRequest) -> TopicDescri
 
 
 async def _in_use_because(context: Context, topic: Topic) -> list[str]:
-    """List who would feel it if the topic were deleted; empty where nobody would, as far as a broker knows."""
+    """Return who would be affected by the topic's deletion, as far as the broker knows."""
     found = [
         f"{who} connected: {count}"
         for count, who in ((topic.producers, "producers"), (topic.consumers, "consumers and readers"))

@@ -1,4 +1,4 @@
-"""Runbooks: what to look at and in which order, for the tasks that come again. Data files that name operations.
+"""Runbooks: what to check, in which order, for recurring tasks. Data files that name operations.
 
     runbooks.all()                      # every one, by name
     runbooks.get("plan_capacity")       # InvalidArgument where there is none of that name
@@ -12,6 +12,6 @@ from __future__ import annotations
 
 from pydanube_admin.runbooks.runbook import Check, Parameter, Runbook, Step, get
 from pydanube_admin.runbooks.runbook import all_runbooks as all
-from pydanube_admin.runbooks.telling import text
+from pydanube_admin.runbooks.texts import text
 
 __all__ = ["Check", "Parameter", "Runbook", "Step", "all", "get", "text"]

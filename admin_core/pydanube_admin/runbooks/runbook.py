@@ -1,4 +1,4 @@
-"""The parts of a runbook, and the data files that they are read from and checked by.
+"""The parts of a runbook, and the data files that define them.
 
 Texts and arguments hold references in braces: `{topic}` is a parameter, `{lag.items.0.topic}` what an earlier step
 found, `{item.subscription}` the one that a step with `each` is at. An argument that is nothing but a reference takes
@@ -30,7 +30,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """An expectation of a result: every value at `path` (`items.*.status`) fulfils `is` with `value`."""
+    """A check of a result: every value at `path` (`items.*.status`) has to satisfy `is` with `value`."""
 
     path: str
     relation: str  # equals | not_equals | at_most | at_least | one_of | none_of | empty | not_empty
@@ -42,7 +42,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A call with checks of its result, or (without an operation) advice that rests on what was found.
+    """A call with checks of its result, or (without an operation) advice based on earlier results.
 
     A step whose operation changes something is an approval point: its plan is shown, and it is applied when
     somebody says so.
@@ -90,7 +90,7 @@ def all_runbooks() -> Mapping[str, Runbook]:
 
 
 def get(name: str) -> Runbook:
-    """The runbook of that name; `-` stands for `_`. Raises `InvalidArgument`: there is none."""
+    """Return the runbook of that name; `-` counts as `_`. Raises `InvalidArgument`: there is none."""
     runbooks = all_runbooks()
     runbook = runbooks.get(name.replace("-", "_"))
     if runbook is None:
@@ -106,7 +106,7 @@ def get(name: str) -> Runbook:
 
 
 def parse_runbook(name: str, text: str) -> Runbook:
-    """Read a file. Whatever is wrong in it is a mistake of ours, and an AssertionError or a TypeError."""
+    """Parse a file. A mistake in it is ours, and an AssertionError or a TypeError."""
     body = tomllib.loads(text)
     return Runbook(
         name=name,

@@ -1,4 +1,4 @@
-"""Carries a runbook out, one step after the other; whoever runs it says how to call and who approves.
+"""Carry out a runbook step by step; the caller provides how to call, and who approves.
 
 A step that changes something is planned first and done only by the plan that was approved. What the steps found is
 held against their checks; an error of one step is told and ends the run, for the later ones stand on it.
@@ -14,7 +14,7 @@ from pydanube_core.errors import ClusterError, InvalidArgument
 
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.runbooks.runbook import Check, Runbook, Step
-from pydanube_admin.runbooks.telling import MISSING, fill, fill_arguments, find, spread
+from pydanube_admin.runbooks.texts import MISSING, fill, fill_arguments, find, spread
 
 Call = Callable[
     [str, Mapping[str, Any]], dict[str, Any]
@@ -32,7 +32,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One step carried out, once for each of what it was for."""
+    """The outcome of one step; a step for several items has one for each."""
 
     step: Step
     title: str
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def values_of(runbook: Runbook, given: Mapping[str, str]) -> dict[str, str]:
-    """The parameters, with defaults put in.
+    """Return the parameters, with defaults filled in.
 
     Raises `InvalidArgument`: one is missing, unknown, or none of its choices.
     """
@@ -85,7 +85,7 @@ def values_of(runbook: Runbook, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def run(runbook: Runbook, given: Mapping[str, str], *, call: Call, approve: Approve) -> Iterator[Outcome]:
-    """The outcomes, each as soon as it is there.
+    """Yield the outcomes, each as soon as it is known.
 
     Raises `InvalidArgument`: the parameters are not those of the runbook; nothing was done.
     """
@@ -136,7 +136,7 @@ def _carry_out(step: Step, known: Mapping[str, Any], call: Call, approve: Approv
 
 
 def _call(name: str, arguments: Mapping[str, Any], call: Call, approve: Approve) -> dict[str, Any] | None:
-    """The result; of a change only after its plan was approved. None: it was not."""
+    """Return the result; of a change only after its plan was approved. None: it was not."""
     if not OPERATIONS[name].planned:
         return call(name, arguments)
     plan = call(name, {**arguments, "plan_only": True})
@@ -146,7 +146,7 @@ def _call(name: str, arguments: Mapping[str, Any], call: Call, approve: Approve)
 
 
 def _as_far_as_known(arguments: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a command to be pasted: what only a person knows keeps its place, as `NAME`."""
+    """Return arguments for a command to paste: what only a person knows stays a placeholder, as `NAME`."""
     filled = fill_arguments(arguments, known)
     return {
         name: filled.get(

@@ -1,4 +1,4 @@
-"""Which operation somebody means: words against words, without a model of language.
+"""Find the operation that a question means, by words alone, without a language model.
 
 Every operation has phrases: those of `asked_for.toml`, its name, tool, title and summary, its arguments and what they take.
 A question is compared with each phrase by the words they share (Dice's coefficient, each word weighing by how few operations
@@ -37,7 +37,7 @@ _ASKS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
-    """Something that people ask for and that no operation does."""
+    """Something that people ask for and no operation does."""
 
     because: str
     nearest: tuple[str, ...]  # operations
@@ -100,7 +100,7 @@ class Ranking:
         self._usual = sum(self._weight.values()) / len(self._weight)
 
     def words(self, text: str) -> list[str]:
-        """The words that count, without their endings, one for all that mean the same."""
+        """Return the significant words by their stems, one for all synonyms."""
         parts = re.findall(r"[a-z0-9]+", text.lower())
         found, at = [], 0
         while at < len(parts):
@@ -116,7 +116,7 @@ class Ranking:
         return found
 
     def _asked(self, question: str) -> list[str]:
-        """The words of a question; a name that is known stands for itself, and not for its parts."""
+        """Return the words of a question; a known name stands for itself, and not for its parts."""
         found: list[str] = []
         for each in re.split(r"([a-z0-9]+(?:[_.-][a-z0-9]+)+)", question.lower()):
             name = each.replace(".", "_")
@@ -127,13 +127,13 @@ class Ranking:
         return self._spelt(dict.fromkeys(found))
 
     def _is_somebodys(self, text: str) -> bool:
-        """Whether it is the name of somebody's own thing, whose parts say nothing: old-import, and not dead-letter."""
+        """Return whether it is the name of a user's own thing, whose parts mean nothing: old-import, but not dead-letter."""
         if _HYPHENED.fullmatch(text) is None or text in self._hyphened:
             return False
         return "_".join(map(stem, text.split("-"))) not in self._same
 
     def rank(self, question: str) -> Ranked:
-        """The operations that a question may mean, best first, or what it means that there is not."""
+        """Return the operations that a question may mean, best first, or the missing one that it means."""
         asked = self._asked(question)
         if not asked:
             return Ranked(operations=(), absent=None, known=False)
@@ -153,7 +153,7 @@ class Ranking:
         return Ranked(operations=operations, absent=None, known=known)
 
     def _spelt(self, words: Iterable[str]) -> list[str]:
-        """Words that no phrase has, as one that a phrase has, where they are nearly that."""
+        """Return words that no phrase has as similar ones that a phrase has."""
         found, compared = [], 0
         for word in words:
             if word not in self._weight and len(word) >= 4 and word.isalpha() and compared < MOST_MISSPELT:
@@ -182,14 +182,14 @@ class Ranking:
         return 2 * shared / (total + sum(self._weight[word] for word in phrase)) if shared else 0.0
 
     def _share(self, name: str, asked: Sequence[str]) -> float:
-        """How much of a question an operation has words for, by weight."""
+        """Return how much of a question an operation has words for, by weight."""
         whole = self._whole[name]
         weigh = {word: self._weight.get(word, self._usual * _STRANGE) for word in asked}
         return sum(weight for word, weight in weigh.items() if word in whole) / sum(weigh.values())
 
 
 def stem(word: str) -> str:
-    """A word without its ending, so that `deleting topics` is `delete topic`."""
+    """Return a word without its ending, so that `deleting topics` is `delete topic`."""
     if word.endswith("ies") and len(word) > 4:
         return word[:-3] + "y"
     for ending in ("ing", "ed", "es", "s", "e"):
@@ -202,7 +202,7 @@ def stem(word: str) -> str:
 
 
 def other_language(question: str) -> bool:
-    """Whether a question is in another language than English, as far as its letters and small words tell."""
+    """Return whether a question is in another language than English, judged by its letters and small words."""
     letters = [letter for letter in question if letter.isalpha()]
     if letters and sum(letter > "ɏ" for letter in letters) > len(letters) / 3:  # beyond Latin
         return True
@@ -214,7 +214,7 @@ def other_language(question: str) -> bool:
 
 
 def _all_texts(told: Mapping[str, Any], texts: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Whatever is said of operations, and of what there is not."""
+    """Yield every text that describes an operation, or something that does not exist."""
     yield from told["asked_for"].values()
     yield from (each["asked_for"] for each in told["absent"].values())
     yield from (text for own in texts.values() for text in own)
@@ -226,7 +226,7 @@ def _told() -> Mapping[str, Any]:
 
 
 def _same(told: Mapping[str, str]) -> dict[str, str]:
-    """The word in place of each; of two words by their stems with an underscore between."""
+    """Return the word that stands for each synonym; two words by their stems joined with an underscore."""
     found = {}
     for one, others in told.items():
         for other in others.split():

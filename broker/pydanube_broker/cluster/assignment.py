@@ -88,26 +88,26 @@ class Assignment:
 
     @property
     def is_served(self) -> bool:
-        """Whether its broker may take calls for it; from the time that the target is ready only the move's steps say."""
+        """Whether the assigned broker may take calls for the topic. Once the target is ready only the move's steps decide."""
         return self.stage is Stage.SERVING or (
             self.stage is Stage.MOVING and self.move is not None and self.move.ready is None
         )
 
     @property
     def offered(self) -> tuple[HandOverPart, ...]:
-        """What is in the store of a move under way, as far as a last part may follow it."""
+        """Return the parts that a move under way has put into the store; none if there is no room for a last one."""
         return () if self.move is None or len(self.move.parts) == MAX_PARTS else self.move.parts
 
     @property
-    def heads_for(self) -> BrokerId:
-        """Whose it will be, if all goes well."""
+    def next_owner(self) -> BrokerId:
+        """Return the broker that owns the topic after a move under way, or owns it now."""
         if self.move is None or self.stage is Stage.ASSIGNED:
             return self.broker_id
         return BrokerId(int(self.move.target))
 
     @classmethod
     def of(cls, key: str, value: bytes) -> Assignment:
-        """An assignment as the store has it."""
+        """Parse an assignment from its key and value."""
         record = AssignmentRecord.from_json(value, key=key)
         return cls(
             topic_id=TopicId(keys.number_in_key(key)),
@@ -122,7 +122,7 @@ class Assignment:
         )
 
     def to_record(self) -> AssignmentRecord:
-        """As the store is to have it."""
+        """Return the record to store."""
         return AssignmentRecord(
             topic=str(self.topic),
             broker_id=str(self.broker_id),
@@ -163,7 +163,7 @@ def take_stock(
     assignments: Mapping[TopicId, Assignment],
     members: Mapping[BrokerId, MemberRecord],
 ) -> OfficeView:
-    """Pure: sort the topics by what there is to do for them."""
+    """Compare topics, assignments and members, and return what needs a new leader's care. Pure."""
     existing = set(topics)
     return OfficeView(
         members=members,
@@ -177,7 +177,7 @@ def take_stock(
 
 
 def check_may_assign(current: Assignment | None, to: BrokerId, *, take_over: bool) -> None:
-    """Raise `Conflict` where an assignment would leave the unreplicated log of another broker behind, or a hand-over."""
+    """Raise `Conflict` if the assignment would abandon another broker's unreplicated log, or interrupt a move."""
     if current is not None and current.stage is not Stage.SERVING and not take_over:
         raise Conflict(
             f"{current.topic} is {current.stage}: what is handed over with it goes by the steps of its move",
@@ -197,7 +197,7 @@ def check_may_assign(current: Assignment | None, to: BrokerId, *, take_over: boo
 
 
 class Assigner:
-    """Makes assignments in one store. `leadership`, if given, guards each of them; `aside` takes what cannot be read."""
+    """Makes assignments in one store. `leadership`: a guard of each of them; `aside`: takes records that cannot be read."""
 
     def __init__(
         self, store: MetadataStore, *, leadership: Leadership | None = None, aside: Aside | None = None
@@ -260,7 +260,7 @@ class Assigner:
     async def assign_first(
         self, topics: Sequence[TopicRecord], broker_id: BrokerId, *, incarnation: Incarnation
     ) -> list[Assignment]:
-        """Give topics that nobody owns to a broker; returns the assignments that hold, its own or another's.
+        """Assign topics that nobody owns to a broker; return the assignments in effect, which another broker may have made.
 
         Topics that were deleted meanwhile are left out.
         """

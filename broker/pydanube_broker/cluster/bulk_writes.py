@@ -17,7 +17,7 @@ Say = Callable[[str], None]
 
 
 def parts(writes: Iterable[Put]) -> Iterator[list[Put]]:
-    """As many at once as a transaction takes."""
+    """Split writes into lists that fit into one transaction each."""
     part: list[Put] = []
     size = 0
     for write in writes:
@@ -32,7 +32,7 @@ def parts(writes: Iterable[Put]) -> Iterator[list[Put]]:
 
 
 async def raise_revision(etcd: EtcdStore, above: Revision, change: Put, say: Say) -> None:
-    """Make a change that says nothing so often that etcd gives out no revision up to `above`, and so no id."""
+    """Repeat `change`, which has no effect, until etcd's revision is above `above`: no id up to there is given out any more."""
 
     async def repeat(times: int) -> None:
         for _ in range(times):

@@ -59,7 +59,7 @@ class LeaderRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leadership:
-    """Being leader, or knowing who is."""
+    """The leader as one record of the store: who leads, and the token that guards its writes."""
 
     broker_id: BrokerId
     incarnation: Incarnation
@@ -122,7 +122,7 @@ class Election:
 
     @property
     def leadership(self) -> Leadership:
-        """Our own. Raises `Conflict` unless LEADING."""
+        """Return this broker's leadership. Raises `Conflict` unless it is LEADING."""
         if self.state is not ElectionState.LEADING or self._leader is None:
             raise Conflict(f"broker {self._own.broker_id} does not lead", state=str(self.state))
         return self._leader
@@ -134,7 +134,7 @@ class Election:
         return self.state
 
     async def campaign(self) -> ElectionState:
-        """Settle who leads now: lead if nobody does, else know who. One look or more, without waiting for others."""
+        """Take the lead if nobody has it, else note who does. One attempt or more; never waits for others."""
         while True:
             page = await self._store.range(keys.only(keys.LEADER))
             item = page.items[0] if page.items else None
@@ -165,7 +165,7 @@ class Election:
                 continue  # somebody was faster: look again (a replaced registration is a `Conflict` of its own)
 
     async def step_down(self) -> None:
-        """Give the office up, if it is ours still. Another may hold it by the time this returns."""
+        """Give up the lead, if this broker has it. Another may lead by the time this returns."""
         leader, self._leader = self._leader, None
         was_leading = self._state is ElectionState.LEADING
         self._set(ElectionState.NO_LEADER, None)
@@ -191,7 +191,7 @@ class Election:
                 try:
                     await self.step_down()
                 except ClusterError as error:
-                    log.info("resignation_failed", extra={"code": error.code})
+                    log.info("step_down_failed", extra={"code": error.code})
 
     async def _write(self) -> None:
         record = LeaderRecord(broker_id=str(self._own.broker_id), incarnation=self._own.incarnation)
@@ -210,7 +210,7 @@ class Election:
             raise
 
     async def _follow(self) -> None:
-        """Campaign again each time the office changes; until the registration is lost."""
+        """Campaign again whenever the leader changes, until the registration is lost."""
         while True:
             try:
                 await self._wait_for_change()

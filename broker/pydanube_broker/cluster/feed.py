@@ -56,11 +56,10 @@ class Feed:
         self._watch = await self._stack.enter_async_context(watch)
 
     async def aclose(self) -> None:
-        """Stop watching the store."""
         await self._stack.aclose()
 
     async def until(self, revision: Revision, holds: Callable[[], bool]) -> None:
-        """Return when `holds`, or when all changes up to a revision were taken in.
+        """Read changes until `holds()` is true, or all changes up to a revision were read.
 
         Raises:
             StoreUnavailable, ClosedResource: the watch cannot be read.
@@ -98,7 +97,7 @@ class Feed:
             self._waiting.pop(revision).set()
 
     async def follow(self) -> None:
-        """Take in what comes, until the store closes."""
+        """Read changes until the store closes; errors are logged and tried again."""
         while True:
             try:
                 await self.until(_NEVER, lambda: False)

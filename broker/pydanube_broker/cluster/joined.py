@@ -1,6 +1,6 @@
 """A broker among several on one metadata store: registered under a lease, told of all members and assignments by watch.
 
-Whoever makes a topic assigns it, to a member that is chosen by zone and load (`choice`); the first assignment is
+Whoever makes a topic assigns it, to a member that is chosen by zone and load (`owner_choice`); the first assignment is
 guarded by absence, so of two who make one at once one decides. An assignment of a reliable topic never ends by itself:
 a lease only says who is alive. Without it this broker goes on with what it owns, and gives the lead up. The leader
 finishes what a crash left half-made, assigns what nobody has assigned, and gives non-reliable topics of members that are
@@ -26,7 +26,6 @@ from pydanube_storage.metadata import Event, EventKind, MetadataStore, Revision,
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assigner, Assignment
-from pydanube_broker.cluster.choice import Standing, choose_owner, told_load
 from pydanube_broker.cluster.election import Election, ElectionState, Leadership
 from pydanube_broker.cluster.feed import Feed
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
@@ -38,6 +37,7 @@ from pydanube_broker.cluster.membership import (
     Registration,
 )
 from pydanube_broker.cluster.move_record import Stage
+from pydanube_broker.cluster.owner_choice import Candidate, choose_owner, told_load
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 
@@ -126,7 +126,7 @@ class JoinedBroker:
         return self._members
 
     def leads(self) -> bool:
-        """Whether this broker does."""
+        """Whether this broker leads the cluster at present."""
         return self._election is not None and self._election.state is ElectionState.LEADING
 
     @property
@@ -137,12 +137,12 @@ class JoinedBroker:
         return self._election.leadership
 
     def alive(self) -> dict[BrokerId, Incarnation]:
-        """Who may be given a topic, those with the fewest topics first."""
+        """Return the brokers that take topics, those with the fewest topics first."""
         active = sorted(self._active(), key=lambda broker: self._heading[broker])
         return {broker: Incarnation(self._members[broker].incarnation) for broker in active}
 
     def spread(self, topics: Sequence[TopicId]) -> dict[TopicId, BrokerId]:
-        """For each topic the broker that it would go to if all of them moved: the one with the fewest, theirs counted.
+        """Choose a broker for each topic as if all moved: the one with the fewest topics, those already chosen counted.
 
         Those that no other broker could take are left out.
         """
@@ -157,7 +157,7 @@ class JoinedBroker:
         return found
 
     async def give(self, topic: TopicRecord, to: BrokerId) -> None:
-        """Assign a topic that stores nothing to another broker; who had it sees that and lets go.
+        """Assign a topic that stores nothing to another broker; its present owner releases it when it sees that.
 
         Raises:
             Conflict: it was deleted meanwhile, or assigned by somebody else. StoreUnavailable.
@@ -180,7 +180,7 @@ class JoinedBroker:
         return self._places.get(topic_id)
 
     def address(self, broker_id: BrokerId) -> BrokerAddress | None:
-        """Where a broker is, or was when it was last registered; None of one that this broker never saw."""
+        """Return a broker's address, the last known if it is not registered; None for one that was never seen."""
         record = self._members.get(broker_id) or self._gone.get(broker_id)
         if record is None:
             return None
@@ -192,7 +192,7 @@ class JoinedBroker:
         )
 
     def absent_owners(self) -> Mapping[BrokerId, int]:
-        """How many topics wait for each owner that is not registered now."""
+        """Return the number of topics that wait, by owner that is not registered now."""
         restorable = Counter(
             place.broker_id
             for topic_id in self.catalog.restorable_topics
@@ -205,21 +205,21 @@ class JoinedBroker:
         }
 
     def lost_owners(self) -> set[BrokerId]:
-        """Brokers that own topics, deleted ones that may come back too, and are not registered now."""
+        """Return the owners of topics, also of restorable ones, that are not registered now."""
         return {broker for broker, topics in self._load.items() if topics > 0 and broker not in self._members}
 
     def owned_by(self, broker_id: BrokerId) -> list[Assignment]:
-        """What a broker owns, deleted topics that may come back too. O(topics)."""
+        """Return the topics that a broker owns, with deleted ones that can be restored. O(topics)."""
         return [place for place in self._places.values() if place.broker_id == broker_id]
 
     # -- changes ---------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """From here on others may assign topics to this broker."""
+        """Announce that this broker takes topics: from now on others may assign some to it."""
         await self.show(BrokerState.ACTIVE, "ready")
 
     async def show(self, state: BrokerState, reason: str) -> None:
-        """Show the others another state: only an active broker is given topics. Raises `Conflict`, `StoreUnavailable`."""
+        """Publish this broker's state; only active brokers are given topics. Raises `Conflict`, `StoreUnavailable`."""
         await self._membership.set_state(state, reason=reason)
 
     @property
@@ -228,11 +228,11 @@ class JoinedBroker:
         return self._membership.state
 
     async def tell_load(self, load: Mapping[str, float]) -> None:
-        """Show the others how busy this broker is. Raises `Conflict`, `StoreUnavailable`."""
+        """Publish how busy this broker is. Raises `Conflict`, `StoreUnavailable`."""
         await self._membership.tell_load(told_load(load))
 
     async def assign(self, topics: Sequence[TopicRecord], *, here: bool = False) -> list[Assignment]:
-        """See that each topic has an owner, chosen now where there is none; returns those that are this broker's.
+        """Assign the topics that have no owner yet; return those that this broker owns.
 
         Args:
             here: choose this broker.
@@ -243,14 +243,14 @@ class JoinedBroker:
         return [self._mine[topic.topic_id] for topic in topics if topic.topic_id in self._mine]
 
     def forget(self, topic_id: TopicId) -> None:
-        """The topic was deleted (the catalog deletes its assignment in the store)."""
+        """Forget a deleted topic; the catalog deletes its assignment in the store."""
         self._set(topic_id, None)
 
     async def _assign_first(
         self, topics: Sequence[TopicRecord], assigner: Assigner, *, here: bool = False
     ) -> None:
         chosen: dict[BrokerId, list[TopicRecord]] = {}
-        standings = {} if here else self._standings()
+        standings = {} if here else self._candidates()
         zones: dict[TopicName, Counter[str]] = {}
         for topic in topics:
             owner = self._me
@@ -271,10 +271,10 @@ class JoinedBroker:
     def _active(self) -> list[BrokerId]:
         return [broker for broker, member in self._members.items() if member.state is BrokerState.ACTIVE]
 
-    def _standings(self) -> dict[BrokerId, Standing]:
-        """Who takes topics, as far as is known here."""
+    def _candidates(self) -> dict[BrokerId, Candidate]:
+        """Return the brokers that take topics, with load and number of topics as known here."""
         return {
-            broker: Standing(
+            broker: Candidate(
                 topics=self._heading[broker],
                 zone=self._members[broker].zone,
                 load=self._members[broker].load,
@@ -284,13 +284,13 @@ class JoinedBroker:
         }
 
     def _zones_beside(self, topic: TopicRecord) -> Counter[str]:
-        """How many other partitions of the same topic each zone has."""
+        """Return the number of other partitions of the same topic, by zone."""
         parts = () if topic.parent is None else self.catalog.index.partitions(topic.parent)
-        owners = [place.heads_for for part in parts if (place := self._places.get(part.topic_id))]
+        owners = [place.next_owner for part in parts if (place := self._places.get(part.topic_id))]
         return Counter(self._members[owner].zone for owner in owners if owner in self._members)
 
     def _note(self, made: Assignment) -> None:
-        """Take an assignment in, unless one of a later epoch is known."""
+        """Take in an assignment, unless a later epoch is known."""
         known = self._places.get(made.topic_id)
         if known is None or known.epoch <= made.epoch:
             self._set(made.topic_id, made)
@@ -302,11 +302,11 @@ class JoinedBroker:
         self.moving.discard(topic_id)
         if former is not None:
             self._load[former.broker_id] -= 1
-            self._heading[former.heads_for] -= 1
+            self._heading[former.next_owner] -= 1
         if made is not None:
             self._places[topic_id] = made
             self._load[made.broker_id] += 1
-            self._heading[made.heads_for] += 1
+            self._heading[made.next_owner] += 1
             if made.stage is not Stage.SERVING:
                 self.moving.add(topic_id)
             if made.broker_id == self._me and made.is_served:
@@ -355,7 +355,7 @@ class JoinedBroker:
     # -- leading ---------------------------------------------------------------------------------------------
 
     async def _campaign(self) -> None:
-        """Stand for each registration in turn, and do the leader's work while elected."""
+        """Campaign with each registration in turn, and do the leader's work while elected."""
         while True:
             registration = self.registration
             try:
@@ -394,7 +394,7 @@ class JoinedBroker:
                 await anyio.sleep(SWEEP_S)
 
     async def _sweep(self, election: Election, before: set[TopicId]) -> set[TopicId]:
-        """Give owners to topics that had none to serve them at the last look either; returns those that have none now."""
+        """Assign topics that had no serving owner in this look and the last one; return those without one now."""
         lacking = {topic.topic_id: topic for topic in self.catalog.index.topics() if self._is_lacking(topic)}
         due = [topic for topic_id, topic in lacking.items() if topic_id in before][:_ASSIGNMENTS_AT_ONCE]
         orphans = [topic for topic in due if topic.topic_id in self._places]
@@ -402,7 +402,7 @@ class JoinedBroker:
             assigner = Assigner(self._store, leadership=election.leadership, aside=self.catalog.aside)
             await self._assign_first([t for t in due if t.topic_id not in self._places], assigner)
             for topic in orphans:
-                standings = self._standings()
+                standings = self._candidates()
                 if standings and self._is_lacking(topic):
                     to = choose_owner(standings, self._zones_beside(topic), self._draw)
                     incarnation = Incarnation(self._members[to].incarnation)

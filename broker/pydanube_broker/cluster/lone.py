@@ -73,7 +73,7 @@ class LoneBroker:
 
     @property
     def leadership(self) -> Leadership:
-        """Raises `Conflict` when it has ended."""
+        """Return this broker's leadership. Raises `Conflict` when it has ended."""
         return self._election.leadership
 
     @property
@@ -98,7 +98,7 @@ class LoneBroker:
 
     @property
     def members(self) -> Mapping[BrokerId, MemberRecord]:
-        """Who else is registered now: nobody."""
+        """Return the other registered brokers: none."""
         return {}
 
     def absent_owners(self) -> Mapping[BrokerId, int]:
@@ -106,7 +106,7 @@ class LoneBroker:
         return {}
 
     def leads(self) -> bool:
-        """Whether this broker does."""
+        """Whether this broker leads; false only until it has won its election."""
         return self._election.state is ElectionState.LEADING
 
     def leader(self) -> BrokerAddress | None:
@@ -117,7 +117,7 @@ class LoneBroker:
         """Do nothing: nobody else assigns topics here."""
 
     async def assign(self, topics: Sequence[TopicRecord], *, here: bool = True) -> list[Assignment]:
-        """Own these topics: those that are not assigned yet get a new epoch, the others are as they were.
+        """Own these topics: each that has no assignment gets one in a new epoch, the others keep theirs.
 
         Returns the assignments in the order of `topics`, without those that were deleted meanwhile.
         """
@@ -130,7 +130,7 @@ class LoneBroker:
         return [self._assignments[t.topic_id] for t in topics if t.topic_id in self._assignments]
 
     def forget(self, topic_id: TopicId) -> None:
-        """The topic was deleted (the catalog deletes its assignment in the store)."""
+        """Forget a deleted topic; the catalog deletes its assignment in the store."""
         self._assignments.pop(topic_id, None)
 
     async def __aenter__(self) -> Self:
@@ -173,7 +173,7 @@ class LoneBroker:
         )
 
     async def _clear(self, view: OfficeView) -> None:
-        """Delete what brokers that are gone have left: members of other ids, assignments of topics that are gone."""
+        """Delete what former brokers left: members of other ids, and assignments of deleted topics."""
         own = self._identity.broker_id
         writes: list[Write] = [Delete(keys.member_key(b)) for b in view.members if b != own]
         writes += [

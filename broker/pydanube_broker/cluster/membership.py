@@ -199,7 +199,7 @@ class Membership:
         self._state = state
 
     async def tell_load(self, load: Mapping[str, float]) -> None:
-        """Show how busy this broker is, unless that was shown last. Raises as `set_state`."""
+        """Publish how busy this broker is, unless that is unchanged. Raises as `set_state`."""
         if load != self._load:
             await self._show(lambda record: replace(record, load=load))
             self._load = load
@@ -324,7 +324,7 @@ class Membership:
                 if item and MemberRecord.from_json(item.value, key=key).incarnation == mine.incarnation:
                     await self._store.transact([Delete(key)], guards=[ModRevision(key, item.mod_revision)])
             except ClusterError as error:
-                log.info("member_left_untidily", extra={"code": error.code})
+                log.info("deregistration_failed", extra={"code": error.code})
 
     def _record(self, incarnation: Incarnation, state: BrokerState, reason: str) -> MemberRecord:
         identity = self._identity
@@ -347,7 +347,7 @@ _ONCE_MORE: Final = "Started once more it writes what only its journal has to lo
 
 
 def was_removed(broker_id: BrokerId, tail: str = _ONCE_MORE) -> Fenced:
-    """The error for a broker that was removed from the cluster (`removal`); `tail` says where what only it has is."""
+    """Return the error for a broker that was removed from the cluster (`removal`); `tail`: where its remaining data is."""
     return Fenced(
         f"broker {broker_id} was removed from the cluster, and its topics went to others: it takes nothing more. {tail}. "
         "Give a new broker an empty --data-dir",

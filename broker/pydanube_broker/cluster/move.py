@@ -1,4 +1,4 @@
-"""A topic goes from one broker to another; pure. What the steps are, what they guard, and what the leader does.
+"""The protocol of a move: its steps, their guards, and the leader's part. Pure.
 
 ```text
  serving (A, e) --begin--> moving (A, e) --offer, copied, ready--> moving (A, e) --seal--> sealed (A, e)
@@ -91,7 +91,7 @@ def begin(now: Assignment, revision: Revision, target: BrokerId, *, at_ms: int) 
 
 
 def offer(now: Assignment, revision: Revision, parts: tuple[HandOverPart, ...]) -> Change:
-    """The owner has written what there was, or what came since, and read it back."""
+    """The owner has written and read back the first part, or what was appended since the last one."""
     move = _check(now, Step.OFFER, Stage.MOVING)
     _check_parts(now, parts)
     offered = replace(move, parts=parts, ready=None, offers=move.offers + bool(move.parts))
@@ -101,7 +101,7 @@ def offer(now: Assignment, revision: Revision, parts: tuple[HandOverPart, ...]) 
 def copied(
     now: Assignment, revision: Revision, incarnation: Incarnation, *, little_bytes: int = LITTLE_BYTES
 ) -> Change:
-    """The target has all that is offered on its disk. It asks for what came meanwhile, or is ready if that cannot be much."""
+    """The target has all offered parts on its disk. It asks for a further part, or is ready if little can be missing."""
     move = _check(now, Step.COPIED, Stage.MOVING)
     copied_bytes = sum(part.end - part.start for part in move.parts[move.copied :])
     if copied_bytes <= little_bytes or move.offers + 1 >= MAX_OFFERS:
@@ -112,7 +112,7 @@ def copied(
 
 
 def ready(now: Assignment, revision: Revision, incarnation: Incarnation) -> Change:
-    """The owner may stop: the target has what was offered, every byte of it."""
+    """The owner may stop: the target has every offered byte."""
     move = _check(now, Step.READY, Stage.MOVING)
     if not move.parts:
         raise _conflict(now, f"nothing of {now.topic} is offered yet")
@@ -122,13 +122,13 @@ def ready(now: Assignment, revision: Revision, incarnation: Incarnation) -> Chan
 
 
 def cancel(now: Assignment, revision: Revision) -> Change:
-    """The owner keeps it. Once this is carried out, no seal of this move ever will be."""
+    """End the move; the topic stays with its owner. After this change no seal of this move is possible."""
     _check(now, Step.CANCEL, Stage.MOVING)
     return Change(step=Step.CANCEL, revision=revision, after=replace(now, stage=Stage.SERVING, move=None))
 
 
 def seal(now: Assignment, revision: Revision, parts: tuple[HandOverPart, ...], *, at_ms: int) -> Change:
-    """The owner has stopped; `parts` are the whole hand-over, read back."""
+    """The owner has stopped; `parts` are the whole hand-over, and were read back."""
     move = _check(now, Step.SEAL, Stage.MOVING)
     if move.ready is None:
         raise _conflict(
@@ -151,7 +151,7 @@ def seal(now: Assignment, revision: Revision, parts: tuple[HandOverPart, ...], *
 def take_away(
     now: Assignment, revision: Revision, parts: tuple[HandOverPart, ...], target: BrokerId, *, at_ms: int
 ) -> Change:
-    """The owner was removed from the cluster (`removal`): the leader seals in its place what the store has of the topic."""
+    """The owner was removed from the cluster (`removal`): the leader seals for it, with what the store has of the topic."""
     _check(now, Step.TAKE_AWAY, Stage.SERVING, Stage.MOVING)
     _check_parts(now, parts)
     move = MoveRecord(source=str(now.broker_id), target=str(target), begun_at_ms=at_ms, parts=parts)
@@ -165,7 +165,7 @@ def take_away(
 def assign(
     now: Assignment, revision: Revision, to: BrokerId, *, incarnation: Incarnation, epoch: Epoch
 ) -> Change:
-    """The leader says who is to open it, in an epoch above all there were."""
+    """The leader names the broker that opens the topic, in an epoch above all earlier ones."""
     _check(now, Step.ASSIGN, Stage.SEALED, Stage.ASSIGNED)
     if epoch <= now.epoch:
         raise _conflict(now, f"epoch {epoch} of {now.topic} is not above {now.epoch}")
@@ -177,7 +177,7 @@ def assign(
 
 
 def open_topic(now: Assignment, revision: Revision, incarnation: Incarnation) -> Change:
-    """The next owner has all of it on its disk."""
+    """The next owner has the whole topic on its disk, and serves it."""
     _check(now, Step.OPEN, Stage.ASSIGNED)
     return Change(
         step=Step.OPEN,
@@ -229,7 +229,7 @@ def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Write], list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class LeaderView:
     """The leader's knowledge. `alive`: brokers that may be given a topic, in the order it prefers them."""
 
     alive: Mapping[BrokerId, Incarnation]
@@ -237,7 +237,7 @@ class Standing:
     last_epoch: Epoch  # of the topic's name
 
 
-def leaders_change(now: Assignment, revision: Revision, standing: Standing) -> Change | None:
+def leaders_change(now: Assignment, revision: Revision, standing: LeaderView) -> Change | None:
     """Return the leader's change about a topic, if one is due."""
     match now.stage:
         case Stage.SERVING:

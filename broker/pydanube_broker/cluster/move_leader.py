@@ -1,4 +1,4 @@
-"""The leader's part in moves: what hangs before the seal is cancelled, what nobody has opened goes to somebody."""
+"""The leader's part in moves: cancel those that hang before the seal, reassign topics that nobody has opened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment, epoch_counter
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Incarnation, TopicId
-from pydanube_broker.cluster.move import Standing, Witnesses, leaders_change, transaction
+from pydanube_broker.cluster.move import LeaderView, Witnesses, leaders_change, transaction
 
 log = logging.getLogger("pydanube.cluster")
 
@@ -28,7 +28,7 @@ class MoveLeader:
         ] = {}  # the assignment, and when it was first seen like that
 
     async def look_after(self, topics: Iterable[TopicId], alive: Mapping[BrokerId, Incarnation]) -> None:
-        """Take the leader's step for each of these topics that are on their way, if there is one.
+        """Take the leader's step for each of these moving topics, where one is due.
 
         Args:
             topics: those whose assignment was last seen at another stage than `serving`.
@@ -44,7 +44,7 @@ class MoveLeader:
             await self.take_step(topic_id, alive)
 
     async def take_step(self, topic_id: TopicId, alive: Mapping[BrokerId, Incarnation]) -> None:
-        """The same for one topic, of which something is known to be due."""
+        """Take the leader's step for one topic that is known to have one due."""
         item = await self._store.get(keys.assignment_key(topic_id))
         if item is None:
             return
@@ -54,7 +54,7 @@ class MoveLeader:
             since = (item.mod_revision, self._now_ms())
         self._since[topic_id] = since
         counter = await epoch_counter(self._store, now.topic)
-        standing = Standing(alive=alive, waited_ms=self._now_ms() - since[1], last_epoch=counter.epoch)
+        standing = LeaderView(alive=alive, waited_ms=self._now_ms() - since[1], last_epoch=counter.epoch)
         change = leaders_change(now, item.mod_revision, standing)
         if change is None:
             return

@@ -49,12 +49,12 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Take nothing, and keep who calls waiting; what was taken is finished. It comes again where that is so already."""
+    """Take nothing, and hold callers; finish what was accepted. May be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteParts:
-    """Write what is not in a part yet, up to the commit offset, and read it back; `final`: the state too."""
+    """Write what no part has yet, up to the commit offset, and read it back; `final`: with the state."""
 
     turn: int
     final: bool
@@ -62,7 +62,7 @@ class WriteParts:
 
 @dataclass(frozen=True, slots=True)
 class CopyAhead:
-    """Copy those of the parts into the journal that are not in it yet, and sync: the topic is not this broker's so far."""
+    """Copy the missing parts into the journal and sync; the topic does not belong to this broker yet."""
 
     turn: int
     parts: tuple[HandOverPart, ...]
@@ -70,7 +70,7 @@ class CopyAhead:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The same with all of the hand-over: when it is synced the journal holds the topic in this epoch."""
+    """Copy the whole hand-over; once it is synced the journal holds the topic in this epoch."""
 
     turn: int
     epoch: Epoch
@@ -79,7 +79,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class DropCopy:
-    """Forget what was copied: it does not become the topic."""
+    """Forget what was copied ahead: the topic does not come here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Note in the journal that what it has of the topic, of this epoch, is somebody else's, and forget it.
+    """Note in the journal that the topic, up to this epoch, belongs to another broker, and forget it.
 
     Comes again where the assignment changes meanwhile: what was noted need not be noted twice.
     """
@@ -155,7 +155,7 @@ class Seat:
     # -- the record ------------------------------------------------------------------------------------------
 
     def see(self, record: Assignment | None, revision: Revision) -> list[Effect]:
-        """The assignment as the watch, or a read, shows it; None: the topic is gone. Older ones are ignored."""
+        """Take in the assignment as read or watched; None: the topic is gone. Older ones are ignored."""
         if revision < self.revision:
             return []
         if revision == self.revision:
@@ -173,7 +173,7 @@ class Seat:
         self.turn += 1
         self._pending, self._looking, self._failed = None, False, False
         effects = self._decide()
-        if self._copying and (self.record is None or self.record.heads_for != self._me):
+        if self._copying and (self.record is None or self.record.next_owner != self._me):
             self._copying = False
             effects.insert(0, DropCopy())
         return effects
@@ -260,7 +260,7 @@ class Seat:
     # -- what was done ---------------------------------------------------------------------------------------
 
     def written(self, turn: int, parts: tuple[HandOverPart, ...], *, at_ms: int) -> list[Effect]:
-        """All parts of the hand-over up to now, those that were there before too, are in the store, and read back."""
+        """All parts of the hand-over so far, earlier ones included, are in the store and were read back."""
         record = self.record
         if turn != self.turn or record is None or self._pending is not None:
             return []
@@ -272,7 +272,7 @@ class Seat:
         return []
 
     def not_written(self, turn: int) -> list[Effect]:
-        """The store does not take the hand-over: the move is off, and nothing was sealed."""
+        """The store does not take the hand-over: end the move; nothing was sealed."""
         record = self.record
         if turn != self.turn or record is None or self._pending is not None:
             return []
@@ -282,7 +282,7 @@ class Seat:
         return [*self._take_calls(record), *self._commit(cancel(record, self.revision))]
 
     def copied_ahead(self, turn: int, *, done: bool) -> list[Effect]:
-        """The target has copied what is offered, or cannot: then its owner goes on with it."""
+        """The target has copied what is offered, or cannot: then the owner continues with the topic."""
         record = self.record
         if turn != self.turn or record is None or self.phase is not Phase.COPYING_AHEAD or self._pending:
             return []
@@ -305,7 +305,7 @@ class Seat:
         return self._decide() if turn == self.turn else []
 
     def failed(self, turn: int) -> list[Effect]:
-        """A copy or a release could not be made now; `tick` asks for it again."""
+        """A copy or release failed for now; `tick` asks for it again."""
         self._failed = self._failed or turn == self.turn
         return []
 
@@ -319,11 +319,11 @@ class Seat:
         return self._next()
 
     def refused(self, turn: int) -> list[Effect]:
-        """A guard did not hold: the assignment, or a witness of the change, is another."""
+        """A guard of the change did not hold: the assignment, or a witness, is another."""
         return self.unknown(turn)
 
     def unknown(self, turn: int) -> list[Effect]:
-        """Whether the change was, or will be, carried out is not known."""
+        """The outcome of the change is not known: it may still be carried out."""
         if turn != self.turn or self._pending is None:
             return []
         self._looking = True

@@ -33,7 +33,7 @@ class NamespaceOperations(RegistryWriter):
         policies: Mapping[str, Any] | None = None,
         created_at_ms: int | None = None,
     ) -> NamespaceRecord:
-        """Raises `InvalidName`, `AlreadyExists`. `created_at_ms`: of one that was there before."""
+        """Create a namespace. Raises `InvalidName`, `AlreadyExists`. `created_at_ms`: that of a deleted one which is restored."""
         name = check_namespace(namespace)
         return await self._retry(
             self._create_namespace, name, policies or {}, must_be_new=True, created_at_ms=created_at_ms
@@ -94,7 +94,7 @@ class NamespaceOperations(RegistryWriter):
         await self._change([Put(key, spec.to_json())], [ModRevision(key, former.revision)])
 
     async def _settle_namespace(self, name: str) -> bool:
-        """End a deletion: True if the namespace is gone, False if it held something and is ready again.
+        """Finish a deletion: True if the namespace is gone, False if it was not empty and is usable again.
 
         It is marked, so nobody creates in it any more; the index has the mark, and with it all that came before.
         """

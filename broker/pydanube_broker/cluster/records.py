@@ -37,7 +37,7 @@ class Durability(StrEnum):
 
 
 class Stage(StrEnum):
-    """Where a thing stands that takes more than one transaction to make or delete."""
+    """The stages of an object that takes more than one transaction to create or delete."""
 
     CREATING = "creating"
     READY = "ready"
@@ -86,7 +86,7 @@ class TopicSpec(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionedSpec(JsonRecord):
-    """The parent of partitions; it has no log. It is there before its first partition and after its last.
+    """The parent of partitions; it has no log. It exists before its first partition and after its last.
 
     `partitions` is one past the highest index. `declared` is False where official clients made the partitions one
     by one, without ever naming their number. `identity` as in `TopicSpec`.
@@ -120,7 +120,7 @@ class NamespaceSpec(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionSpec(JsonRecord):
-    """`start_offset`: where the subscription begins if no cursor says better; fixed by the creating transaction.
+    """A subscription. `start_offset`: where it begins without a cursor; fixed by the transaction that creates it.
 
     `identity` as in `TopicSpec`.
     """
@@ -167,7 +167,7 @@ class TopicRecord:
 
     @property
     def name(self) -> str:
-        """The full name, `/namespace/name`."""
+        """Return the topic's full name, `/namespace/name`."""
         return str(self.topic)
 
     @property

@@ -150,7 +150,7 @@ class RegistryIndex:
     # Looking up
 
     def topic(self, name: TopicName) -> TopicRecord:
-        """A topic with a log. Raises `TopicNotFound`; its message tells a partitioned parent's caller so."""
+        """Return a topic that has a log. Raises `TopicNotFound`; for a partitioned parent the message says so."""
         found = self._topics.get(name)
         if found is None:
             hint = f"; it has partitions: use {name.part(0)}" if name in self._partitioned else ""
@@ -174,11 +174,11 @@ class RegistryIndex:
         return sum(name.namespace == namespace for name in self._topics)
 
     def count_of_users(self) -> int:
-        """How many topics with a log users have. O(topics)."""
+        """Return the number of topics with a log, without those of the system. O(topics)."""
         return sum(name.namespace != SYSTEM_NAMESPACE for name in self._topics)
 
     def count_subscriptions(self, namespace: str) -> int:
-        """How many subscriptions the topics of a namespace have, those of each partition by themselves. O(topics)."""
+        """Return the number of subscriptions in a namespace, counted for each partition. O(topics)."""
         return sum(
             len(self._subscriptions.get(topic.topic_id, _NOTHING))
             for name, topic in self._topics.items()
@@ -202,7 +202,7 @@ class RegistryIndex:
         return [self._topics[parts[index]] for index in sorted(parts)]
 
     def namespace(self, name: str) -> NamespaceRecord:
-        """Raises `NamespaceNotFound`."""
+        """Return the record of a namespace. Raises `NamespaceNotFound`."""
         found = self._namespaces.get(name)
         if found is None:
             raise NamespaceNotFound(
@@ -239,7 +239,7 @@ class RegistryIndex:
         return self._subscriptions.get(topic_id, _NOTHING).get(name)
 
     def subscription(self, topic: TopicRecord, name: str) -> SubscriptionRecord:
-        """Raises `SubscriptionNotFound`."""
+        """Return the record of a topic's subscription. Raises `SubscriptionNotFound`."""
         found = self.find_subscription(topic.topic_id, name)
         if found is None:
             raise SubscriptionNotFound(

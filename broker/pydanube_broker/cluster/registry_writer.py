@@ -1,4 +1,4 @@
-"""How the registry is changed, by one guarded transaction at a time, and how the index learns of it: by the watch.
+"""Changes of the registry: each is one guarded transaction, and the index learns of it by the watch.
 
 The index takes in all changes in the store's order, its broker's own and those of others alike; a change returns when
 the index has it. A guard that fails means that the index is older than the store: what it lacks is waited for and the
@@ -62,7 +62,7 @@ class RegistryWriter:
         return topic
 
     def _as_known(self, record: TopicRecord | PartitionedRecord | SubscriptionRecord) -> Guard:
-        """Holds while the record is the one that the index knows."""
+        """Return the guard that the record is still at the revision which the index knows."""
         match record:
             case TopicRecord():
                 key = keys.topic_key(record.topic)
@@ -75,14 +75,14 @@ class RegistryWriter:
         return ModRevision(key, record.revision)
 
     def _namespace_is(self, namespace: str) -> Guard:
-        """Holds while the namespace is the one that the index knows. Raises `NamespaceNotFound`."""
+        """Return the guard that the namespace is unchanged. Raises `NamespaceNotFound`."""
         return ModRevision(keys.namespace_key(namespace), self.index.namespace(namespace).revision)
 
     def check_not_coming_back(self, topic_id: TopicId, subscription: str) -> None:
-        """Raise where a deleted subscription of that name is just being restored."""
+        """Raise `Conflict` if a deleted subscription of that name is just being restored."""
 
     async def _retry(self, attempt: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Decide and change; where the index was old, refresh it and decide anew."""
+        """Run an attempt; if the index was outdated, refresh it and run the attempt again."""
         for _ in range(_ATTEMPTS - 1):
             try:
                 return await attempt(*args, **kwargs)
@@ -91,19 +91,19 @@ class RegistryWriter:
         return await attempt(*args, **kwargs)
 
     async def look_for(self, name: TopicName) -> None:
-        """See that the index has what the store shows of a topic's name now. Raises `StoreUnavailable`."""
+        """Bring the index up to date with the store about a topic's name. Raises `StoreUnavailable`."""
         await self._refresh(keys.topic_key(name))
         await self._refresh(keys.partitioned_key(name))
 
     async def until_known(self, topic_id: TopicId) -> None:
-        """Wait until the index has a topic whose assignment was seen; also where it was deleted. Raises `StoreUnavailable`."""
+        """Wait until the index has an assigned topic, or its deletion. Raises `StoreUnavailable`."""
         if self.index.topic_by_id(topic_id) is None:
             page = await self._store.range(keys.REGISTRY, limit=1)
             with anyio.move_on_after(_STORE_S):
                 await self._feed.until(page.revision, lambda: self.index.topic_by_id(topic_id) is not None)
 
     async def _refresh(self, key: str) -> None:
-        """Wait until the index has what the store shows of a key now. Raises `StoreUnavailable`."""
+        """Bring the index up to date with the store about a key. Raises `StoreUnavailable`."""
         if key not in keys.FOLLOWED:
             return
         page = await self._store.range(keys.only(key), limit=1)
@@ -115,7 +115,7 @@ class RegistryWriter:
         raise StoreUnavailable(f"the watch of the metadata store has brought nothing for {_STORE_S:.0f} s")
 
     async def _change(self, writes: Sequence[Write], guards: Sequence[Guard]) -> None:
-        """One transaction; returns when the index has it. Not cancelled once begun: what happened must be known.
+        """Run one transaction, and return when the index has it. Not cancelled once begun, so that its outcome is known.
 
         Where it cannot be known yet, the keys are `unsettled`, and `resolve_unknown` looks again.
         """
@@ -141,7 +141,7 @@ class RegistryWriter:
         )
 
     async def resolve_unknown(self) -> None:
-        """Bring the index up to date where a change has an unknown outcome: what the store says now is what happened.
+        """Bring the index up to date about a change whose outcome is unknown: what the store has now is the outcome.
 
         What a store answers now has seen the change or proves that there was none: ours carry out what they are asked in
         order, etcd's puts up a fence first.
@@ -156,15 +156,14 @@ class RegistryWriter:
     # The watch
 
     async def follow(self) -> None:
-        """Take in what others change, until the store closes."""
+        """Take in the changes of others, until the store closes."""
         await self._feed.follow()
 
     async def aclose(self) -> None:
-        """Stop watching the store."""
         await self._feed.aclose()
 
     def _reflects(self, writes: Sequence[Write], revision: Revision) -> bool:
-        """Whether the index has these writes of that revision, as far as it follows them."""
+        """Return whether the index has these writes of a revision, for keys that it follows."""
         return all(
             self._has(write.key, revision if isinstance(write, Put) else None)
             for write in writes
@@ -172,7 +171,7 @@ class RegistryWriter:
         )
 
     def _has(self, key: str, revision: Revision | None) -> bool:
-        """Whether the index has a key as of that revision, or later; None: whether it knows that the key is gone."""
+        """Return whether the index has a key at this revision or later; revision None: whether it has the key's deletion."""
         known = self._revision_of(key)
         if revision is None:
             return known is None
@@ -182,7 +181,7 @@ class RegistryWriter:
         return self.index.revision(key)
 
     async def _read(self) -> Revision:
-        """Read all that is followed; what is there no more goes."""
+        """Read all followed keys, and remove from the index those that are gone."""
         items, revision = await read_all(self._store, keys.REGISTRY)
         items += (await read_all(self._store, keys.TOMBSTONES))[0]
         for key in self._known_keys() - {item.key for item in items}:

@@ -1,7 +1,7 @@
-"""A broker is removed for good: it may not register again, and what it owned goes to others from what the store has.
+"""Remove a broker for good: it cannot register again, and others take its topics over from the object store.
 
 One transaction says so, and raises the broker's incarnation: from then on its earlier lives are over. What follows is
-the leader's, who takes its assignments away one by one (`serving.taking_away`); however often that is interrupted, it is
+the leader's, who takes its assignments away one by one (`serving.removed_brokers`); however often that is interrupted, it is
 gone on with. A broker that is registered is not removed: it is stopped, or its lease runs out, first.
 """
 
@@ -35,7 +35,7 @@ class RemovedRecord(JsonRecord):
 
 
 async def remove(store: MetadataStore, broker_id: BrokerId, *, at_ms: int) -> bool:
-    """Remove a broker; False where it is removed already.
+    """Remove a broker; return False if it was removed before.
 
     Raises:
         Conflict: it is registered now.
@@ -68,7 +68,7 @@ async def remove(store: MetadataStore, broker_id: BrokerId, *, at_ms: int) -> bo
 
 
 def is_registered(broker_id: BrokerId) -> Conflict:
-    """The error for one that is there."""
+    """Return the error for the removal of a broker that is registered."""
     return Conflict(
         f"broker {broker_id} is registered: have it unloaded and stopped, or wait until its lease of 10 s is over",
         field="broker_id",
@@ -77,12 +77,12 @@ def is_registered(broker_id: BrokerId) -> Conflict:
 
 
 async def removed_among(store: MetadataStore, brokers: Iterable[BrokerId]) -> set[BrokerId]:
-    """Those of them that were removed. Raises `StoreUnavailable`."""
+    """Return those of the brokers that were removed. Raises `StoreUnavailable`."""
     items, _ = await read_all(store, keys.REMOVED)
     return {BrokerId(keys.number_in_key(item.key)) for item in items} & set(brokers)
 
 
 async def check_not_removed(store: MetadataStore, broker_id: BrokerId) -> None:
-    """Raise `Fenced` where this broker was removed."""
+    """Raise `Fenced` if this broker was removed."""
     if await store.get(keys.removed_key(broker_id)) is not None:
         raise was_removed(broker_id)

@@ -1,4 +1,4 @@
-"""Metadata that cannot be read, or not be carried out: set aside, so that no single piece of it stops a start.
+"""Metadata that cannot be read or applied is set aside, so that no single record stops a start.
 
 What is set aside is not served, stays as it is in the store, and is said in `/status` and by diagnosis until the next
 start. Whoever uses it by name gets the error. What it may own (a log, cursors, objects) is not given up.
@@ -35,7 +35,7 @@ class Aside:
 
     @contextlib.contextmanager
     def reading(self, key: str) -> Iterator[None]:
-        """For reading the value of a key: it is set aside where it cannot be understood."""
+        """Context for reading a key's value: if it cannot be understood, it is set aside."""
         try:
             yield
         except FormatTooNew as error:
@@ -49,7 +49,7 @@ class Aside:
 
     @contextlib.contextmanager
     def finishing(self, key: str, operation: str, **arguments: Any) -> Iterator[None]:
-        """For a change that was cut off: it is set aside where it cannot be ended; the operation would mend it."""
+        """Context for finishing an interrupted change: if that fails, it is set aside, with the operation that mends it."""
         try:
             yield
         except (StoreUnavailable, DiskFull):
@@ -61,7 +61,7 @@ class Aside:
             )
 
     def error(self, key: str) -> CorruptMetadata:
-        """Return the error for whoever uses it."""
+        """Return the error for a use of a key that is set aside: why, and what mends it."""
         one = self.found[key]
         return CorruptMetadata(f"{key} is set aside: {one.why}: {one.mend}", key=key)
 

@@ -1,4 +1,4 @@
-"""Records kept of a deleted topic or subscription, and reasons why one does not come back."""
+"""Records kept of a deleted topic or subscription, and errors for one that cannot be restored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydanube_broker.cluster.records import PartitionedSpec, SubscriptionSpec, T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicTombstone(JsonRecord):
-    """A deleted topic with a log. `parent_id`: of the partitioned topic it goes and comes with."""
+    """A deleted topic with a log. `parent_id`: the partitioned topic that it is deleted and restored with."""
 
     name: str
     topic_id: int
@@ -46,7 +46,7 @@ class SubscriptionTombstone(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict(JsonRecord):
-    """Whether all that one deletion took comes back, or goes."""
+    """The decision about everything that one deletion took: restore it, or delete it for good."""
 
     comes_back: bool
 
@@ -67,7 +67,7 @@ def name_reused(name: str) -> NameReused:
 
 
 def stranded_partition(tombstone: TopicTombstone) -> NameReused:
-    """Say which partition is not back, and how it can be."""
+    """Return the error that names a partition which was not restored, and how it can be."""
     base = TopicName.parse(tombstone.name).base
     return NameReused(
         f"{base} came back without what was {tombstone.name}, since another partition has that name. Delete {base} and "

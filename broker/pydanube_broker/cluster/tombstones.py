@@ -1,4 +1,4 @@
-"""Deleted topics and subscriptions that may still come back.
+"""Deleted topics and subscriptions that can still be restored.
 
 Deleting with a tombstone moves the record: out of the registry and into `/tombstones/` in one transaction, and back
 in one transaction. What hangs on a topic's id (its subscriptions' records, its assignment, its log in its owner's journal,
@@ -72,7 +72,7 @@ V = TypeVar("V", TopicTombstone, SubscriptionTombstone)
 
 
 class Tombstones(RegistryWriter):
-    """Delete with a grace, restore, forget; what can still be restored is in memory too."""
+    """Delete with a grace period, restore, forget; keeps in memory what can still be restored."""
 
     def __init__(self, store: MetadataStore, *, wall_ms: Callable[[], int]) -> None:
         super().__init__(store, wall_ms=wall_ms)
@@ -125,7 +125,7 @@ class Tombstones(RegistryWriter):
                 self.restorable_subscriptions.pop(SubscriptionId(keys.number_in_key(key)), None)
 
     def kept(self, topic_id: int) -> bool:
-        """Whether the data of a topic that is not there stays: for its return, or since nobody can tell whose it is."""
+        """Return whether a missing topic's data is kept: it can be restored, or unreadable metadata may belong to it."""
         return (
             topic_id in self.restorable_topics
             or self.aside.any_in(keys.TOPICS)
@@ -133,7 +133,7 @@ class Tombstones(RegistryWriter):
         )
 
     def keeps_cursor(self, topic_id: int, subscription_id: int) -> bool:
-        """Whether the cursor of a subscription that is not there stays, for the same reasons."""
+        """Return whether a missing subscription's cursor is kept: it can be restored, or unreadable metadata may belong to it."""
         owner = TopicId(topic_id)
         return (
             subscription_id in self.restorable_subscriptions
@@ -142,7 +142,7 @@ class Tombstones(RegistryWriter):
         )
 
     def promised(self, now_ms: int) -> dict[str, int]:
-        """Deletions that may still be taken back: call id → until when."""
+        """Return the deletions that can be undone: call id → until when."""
         kept: list[TopicTombstone | SubscriptionTombstone] = [*self.restorable_topics.values()]
         kept += self.restorable_subscriptions.values()
         return {
@@ -152,7 +152,7 @@ class Tombstones(RegistryWriter):
         }
 
     def stranded(self) -> list[TopicTombstone]:
-        """Partitions that did not come back with their topic, since another partition has their name."""
+        """Return partitions that were not restored with their topic, because another partition has their name."""
         return [
             each
             for each in self.restorable_topics.values()
@@ -160,7 +160,7 @@ class Tombstones(RegistryWriter):
         ]
 
     def set_aside(self) -> list[SetAside]:
-        """Metadata that is not served as it should be, each with what mends it."""
+        """Return the metadata that is not in effect, each with what mends it."""
         found = [
             SetAside(
                 key=keys.topic_tombstone_key(TopicId(each.topic_id)),
@@ -174,7 +174,7 @@ class Tombstones(RegistryWriter):
         return [*self.aside.found.values(), *found]
 
     def check_not_coming_back(self, topic_id: TopicId, subscription: str) -> None:
-        """Raise `Conflict` for a new subscription that would take the name of one which is being restored."""
+        """Raise `Conflict` for a new subscription with the name of one that is being restored."""
         if self._verdicts and any(
             (one.topic_id, one.spec.name) == (topic_id, subscription) and self._verdicts.get(one.call_id)
             for one in self.restorable_subscriptions.values()
@@ -186,7 +186,7 @@ class Tombstones(RegistryWriter):
             )
 
     async def shorten(self, until_ms: int) -> None:
-        """Let no grace go on for longer than this.
+        """End every grace period by `until_ms` at the latest.
 
         One that does was begun by a clock that ran ahead. What a deleted topic keeps in the journal keeps all that
         follows it there.
@@ -201,16 +201,16 @@ class Tombstones(RegistryWriter):
                 await self._replace_tombstone(key, replace(one, until_ms=until_ms))
 
     async def _replace_tombstone(self, key: str, tombstone: JsonRecord) -> None:
-        """Write it anew, unless it has come back or was forgotten meanwhile."""
+        """Write a tombstone again, unless it was restored or forgotten meanwhile."""
         with contextlib.suppress(GuardFailed):
             await self._change([Put(key, tombstone.to_json())], [self._lies_there(key)])
 
     def _lies_there(self, key: str) -> Guard:
-        """Holds while the tombstone is the one that is known."""
+        """Return the guard that the tombstone is unchanged."""
         return ModRevision(key, self._tombstones.get(key, Revision(0)))
 
     async def _decide(self, call_id: str, key: str, *, comes_back: bool) -> bool:
-        """Note what becomes of all that a deletion took; whether that is what holds. `key`: of one of its tombstones."""
+        """Record whether a deletion is restored; return whether this decision is the one in effect. `key`: one of its tombstones."""
         if call_id not in self._verdicts:
             mark = keys.verdict_key(call_id)
             verdict = Put(mark, Verdict(comes_back=comes_back).to_json())
@@ -222,7 +222,7 @@ class Tombstones(RegistryWriter):
 
     @contextlib.asynccontextmanager
     async def _coming_back(self, call_id: str, key: str, kind: type[ClusterError]) -> AsyncIterator[None]:
-        """For the time that a deletion is taken back. Raises `kind` where it is not kept any more."""
+        """Context in which a deletion is restored. Raises `kind` if it can no longer be."""
         if not await self._decide(call_id, key, comes_back=True):
             mark = keys.verdict_key(call_id)
             raise self.aside.error(mark) if mark in self.aside.found else not_kept(kind, call_id)
@@ -269,7 +269,7 @@ class Tombstones(RegistryWriter):
         return await self._retry(attempt)
 
     async def restore_topics(self, call_id: str) -> list[TopicRecord]:
-        """Bring back what one deletion took: a topic, or a partitioned one with all its parts. Idempotent.
+        """Restore what one deletion took: a topic, or a partitioned one with all its parts. Idempotent.
 
         Raises:
             TopicNotFound: that deletion took nothing, or its grace is over.
@@ -332,7 +332,7 @@ class Tombstones(RegistryWriter):
         return await self._finish_restoration(name, call_id)
 
     async def _finish_restoration(self, name: TopicName, call_id: str | None = None) -> list[TopicRecord]:
-        """Bring back the partitions that are still missing, then say that the topic is ready.
+        """Restore the partitions that are still missing, then mark the topic as ready.
 
         Where two have one name that of this deletion comes back, and the other stays deleted.
 
@@ -369,7 +369,7 @@ class Tombstones(RegistryWriter):
         )
 
     def restorable_record(self, topic_id: TopicId) -> TopicRecord | None:
-        """Return a deleted topic that may come back as the record that it was."""
+        """Return the record that a restorable topic had before its deletion."""
         tombstone = self.restorable_topics.get(topic_id)
         if tombstone is None:
             return None
@@ -377,7 +377,7 @@ class Tombstones(RegistryWriter):
         return TopicRecord(topic_id=topic_id, revision=Revision(0), topic=name, spec=tombstone.spec)
 
     async def forget_topics(self, now_ms: int, among: Container[int] | None = None) -> list[TopicId]:
-        """Take away the tombstones of topics whose grace is over; returns the ids whose data may go.
+        """Delete the tombstones of topics whose grace is over; return the ids whose data may be deleted.
 
         Args:
             among: only of these topics.
@@ -408,7 +408,7 @@ class Tombstones(RegistryWriter):
         return gone
 
     def _over(self, restorable: dict[K, V], now_ms: int) -> list[tuple[K, V]]:
-        """Whose grace is over, or was ended."""
+        """Return those whose grace is over, or was ended by a decision."""
         return [
             (key, one)
             for key, one in restorable.items()
@@ -416,7 +416,7 @@ class Tombstones(RegistryWriter):
         ]
 
     async def _forget(self, writes: Sequence[Write], key: str, call_id: str, *, several: bool) -> bool:
-        """Take a tombstone away for good; False where it has come back, or is about to. `several`: it is one of them."""
+        """Delete a tombstone for good; False if it was or is being restored. `several`: its deletion has other tombstones."""
         guards = [self._lies_there(key)]
         if not several:
             guards.append(Absent(keys.verdict_key(call_id)))
@@ -429,7 +429,7 @@ class Tombstones(RegistryWriter):
         return True
 
     async def _drop_verdicts(self) -> None:
-        """Take away those that are carried out."""
+        """Delete the decisions that were carried out."""
         left = {each.call_id for each in self.restorable_topics.values()}
         left |= {each.call_id for each in self.restorable_subscriptions.values()}
         for call_id in self._verdicts.keys() - left:
@@ -440,7 +440,10 @@ class Tombstones(RegistryWriter):
     async def delete_subscription_with_grace(
         self, topic_id: TopicId, subscription: str, grace: Grace
     ) -> SubscriptionRecord:
-        """Raises `TopicNotFound`, `SubscriptionNotFound`."""
+        """Delete a subscription, restorable for `grace`; return the record that it had.
+
+        Raises `TopicNotFound`, `SubscriptionNotFound`.
+        """
 
         async def attempt() -> SubscriptionRecord:
             topic = self._topic_by_id(topic_id)
@@ -463,7 +466,7 @@ class Tombstones(RegistryWriter):
         return await self._retry(attempt)
 
     async def restore_subscriptions(self, call_id: str) -> list[SubscriptionRecord]:
-        """Bring back what one deletion took, on every partition. Idempotent.
+        """Restore the subscriptions that one deletion took, on every partition. Idempotent.
 
         Raises:
             SubscriptionNotFound: it took nothing, or its grace is over.
@@ -507,7 +510,7 @@ class Tombstones(RegistryWriter):
     async def forget_subscriptions(
         self, now_ms: int, among: Container[int] | None = None
     ) -> list[tuple[TopicId, SubscriptionId]]:
-        """Take away the tombstones of subscriptions whose grace is over; returns whose cursors may go.
+        """Delete the tombstones of subscriptions whose grace is over; return those whose cursors may be deleted.
 
         Args:
             among: only those of these topics.

@@ -74,7 +74,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
                 await self._retry(self._create_namespace, name, {})
 
     async def resume(self) -> None:
-        """Finish what a crash left half-made or half-deleted; what cannot be is set aside. Idempotent; for the broker in office."""
+        """Finish changes that a crash interrupted; what cannot be finished is set aside. Idempotent; for the leader."""
         for call_id in [call_id for call_id, comes_back in self._verdicts.items() if comes_back]:
             with self.aside.finishing(keys.verdict_key(call_id), "changes.undo", call_id=call_id):
                 await self._bring_back(call_id)
@@ -103,7 +103,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
                 await self.show_partitions(parent.topic, present)
 
     async def _bring_back(self, call_id: str) -> None:
-        """Go on with taking back a deletion, of topics or of a subscription, and note that it is done."""
+        """Continue to restore a deleted topic or subscription, and record that it is done."""
         if any(one.call_id == call_id for one in self.restorable_subscriptions.values()):
             await self.restore_subscriptions(call_id)
             return
@@ -136,7 +136,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         return [await self._retry(self._create_plain, topic, wanted)]
 
     async def make_partitions(self, topic: TopicName, partitions: int) -> list[TopicRecord]:
-        """Make the partitions that a topic lacks to have so many, with their siblings' subscriptions; returns those.
+        """Create the partitions that a topic lacks to have `partitions`, with their siblings' subscriptions; return the new ones.
 
         Clients are told of them by `show_partitions`. Interrupted, both again in the same way finish it; `resume`
         finishes with those that were made.
@@ -152,7 +152,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         return await self._subscribed_from(topic, former)
 
     async def show_partitions(self, topic: TopicName, partitions: int) -> None:
-        """Let clients know of the partitions that `make_partitions` made."""
+        """Make visible to clients the partitions that `make_partitions` made."""
         former = self._parent(topic).spec.partitions
         await self._retry(self._show_partitions, topic, partitions)
         await self._subscribed_from(topic, former)  # what somebody subscribed to meanwhile, too
@@ -164,7 +164,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         return parts
 
     async def drop_partition(self, part: TopicName) -> None:
-        """Take away the last partition; not its data, of which there is none. Nothing to do where it is gone.
+        """Delete the last, empty partition of a topic. Does nothing if it is gone.
 
         Raises:
             Conflict: it is not the last, or the only one, or the topic is being made, deleted or restored.
@@ -172,7 +172,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         await self._retry(self._drop_partition, part)
 
     async def existing_topic(self, topic: TopicName) -> list[TopicRecord]:
-        """The topics with a log of a name that is taken; one that somebody else is just making is finished first.
+        """Return the topics with a log under a name that is taken; a creation under way is finished first.
 
         Raises:
             Conflict: it is coming back from a deletion; in a moment it will be there.
@@ -198,7 +198,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         schema: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> list[TopicRecord]:
-        """Replace the settings that are given (an empty schema takes it away); of a partitioned topic, in all parts.
+        """Change the settings that are given, of a partitioned topic in all parts; an empty schema removes it.
 
         Returns the topics with a log. Raises `TopicNotFound`.
         """
@@ -217,7 +217,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
     async def decide_schema(
         self, topic: TopicName, decide: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
     ) -> list[TopicRecord]:
-        """Set the schema that `decide` makes of the present one, an empty one takes it away; what it decides on is replaced.
+        """Set the schema that `decide` returns for the present one; an empty one removes it. Guarded by what it decided on.
 
         Two that decide at once do so one after the other. What `decide` raises comes out, with nothing changed. A
         partitioned topic is decided at its parent, and its partitions follow. Returns the topics with a log.
@@ -284,7 +284,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         return self.index.topic(topic)
 
     async def _subscribe_as_siblings(self, made: TopicRecord) -> None:
-        """Give a partition that was added the subscriptions of the others: nothing that is written to it is passed over."""
+        """Give an added partition the subscriptions of the others, so that they miss none of its messages."""
         if made.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
             return
         siblings = [part for part in self.index.partitions(made.topic.base) if part.topic_id != made.topic_id]
@@ -328,7 +328,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
             await self._change([Put(key, spec.to_json())], guards)
 
     async def _finish_creation(self, topic: TopicName) -> list[TopicRecord]:
-        """Make the partitions that are missing, then say that the topic is ready."""
+        """Create the missing partitions, then mark the topic as ready."""
         parent = self._parent(topic)
         if parent.spec.stage is Stage.CREATING:
             await self._make_all_missing(parent, parent.spec.partitions)
@@ -387,7 +387,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
             await self._change(writes, [ModRevision(key, parent.revision)])
 
     async def _finish_deletion(self, topic: TopicName) -> None:
-        """Delete the partitions that are left, then the parent. Nobody adds any: the parent is marked."""
+        """Delete the remaining partitions, then the parent. Nobody adds any, as the parent is marked."""
         parent = self.index.partitioned(topic)
         if parent is None:
             return
@@ -402,7 +402,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         await self._change([Delete(key)], [ModRevision(key, parent.revision)])
 
     async def _drop_empty_parent(self, topic: TopicName) -> None:
-        """A client died between its parent and its first partition: give the name free."""
+        """Delete a parent without partitions, so that the name is free: its creator died before the first partition."""
         parent = self.index.partitioned(topic)
         if parent is not None and not parent.spec.declared and not self.index.partitions(topic):
             key = keys.partitioned_key(topic)
@@ -486,7 +486,7 @@ def _index(part: TopicRecord) -> int:
 
 
 def _one_past(parts: Sequence[TopicRecord]) -> int:
-    """One past the highest index; partitions that official clients made may leave some out."""
+    """Return one more than the highest partition index; official clients may have left gaps."""
     return _index(parts[-1]) + 1 if parts else 0
 
 

@@ -51,13 +51,13 @@ class Origin(Protocol):
 
     @property
     def give_way(self) -> GiveWay:
-        """How long reads let threads run."""
+        """The limiter by which reads of the log let threads run."""
 
     def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> None:
-        """The copies of these are on stable storage, or there is nothing left to copy."""
+        """The copies of these messages are on stable storage, or nothing is left to copy."""
 
     def dead_letter_failed(self, generation: int, ranges: Sequence[Range], why: str) -> bool:
-        """These could not be copied; they are asked for again. Whether that is news worth a line in the log."""
+        """These messages could not be copied, and are asked for again. Return whether the reason is new, and to be logged."""
 
 
 #: told that copies are on stable storage, or why nobody knows that they are
@@ -76,13 +76,13 @@ class Originals(NamedTuple):
 
 
 class Target(Protocol):
-    """A concrete topic that takes copies, at whichever broker."""
+    """A concrete topic that takes copies, owned by any broker."""
 
     name: str
     stores: bool
 
     def take(self, data: bytes, originals: Originals, done: Done) -> None:
-        """Append a batch, but for copies that the topic has already; `done` is called once, later.
+        """Append a batch, without copies that the topic has already; `done` is called once, later.
 
         Raises:
             ClusterError: it is not taken, and `done` is not called.
@@ -90,7 +90,7 @@ class Target(Protocol):
 
 
 class LocalTarget:
-    """One that this broker serves."""
+    """A target that this broker serves."""
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
@@ -111,7 +111,7 @@ class LocalTarget:
 def _parts(
     data: bytes, ranges: Sequence[Range], missing: Sequence[Range]
 ) -> Iterator[tuple[Sequence[Range], bytes]]:
-    """Cut what is missing out of a batch that has the messages of `ranges`: seldom anything but all of it, or nothing."""
+    """Cut the missing messages out of a batch that has the messages of `ranges`; usually all are missing, or none."""
     if missing == ranges:
         yield ranges, data
         return
@@ -199,7 +199,7 @@ class DeadLetterDesk:
     async def _copy(
         self, origin: Origin, generation: int, topics: Sequence[Target], left: list[Wanted]
     ) -> None:
-        """Append copies of the first range and of what else is in its batches, and take these out of `left`.
+        """Append copies of the first range and of others in the same batches, and remove those from `left`.
 
         What is no longer in the log is done already.
         """
@@ -271,7 +271,7 @@ class DeadLetterDesk:
 
 
 def _blocks(wanted: Sequence[Wanted], batch: CachedBatch) -> Iterator[list[Wanted]]:
-    """What is wanted of a batch, by blocks of offsets."""
+    """Split the ranges wanted of a batch at block boundaries, and yield those of each block together."""
     pieces: list[Wanted] = []
     for one in wanted:
         at, end = max(one.start, batch.base), min(one.end, batch.end)

@@ -1,4 +1,4 @@
-"""How fast one subscription is delivered to: the topic's `max_subscription_dispatch_rate`, as it changes."""
+"""The limit of deliveries to one subscription: the topic's `max_subscription_dispatch_rate`, as it changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class DispatchRate:
         self._bucket: TokenBucket | None = None
 
     def allowed(self, pump: Ticked) -> int | None:
-        """How many messages may go now; None: no limit. At 0 the pump is ticked when there is one again."""
+        """Return how many messages may be sent now; None: no limit. At 0 the pump is ticked when some may."""
         rate = self._topic.gate.limits.max_subscription_dispatch_rate
         if not rate:
             self._bucket = None

@@ -1,4 +1,4 @@
-"""Parts that all pumps of a broker share: turns, one timer for all deadlines, one for all cursors that changed."""
+"""Shared by all pumps of a broker: turns, one timer for all deadlines, one for all changed cursors."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class CursorKeeper:
         self._dirty = []
 
     def _write(self, cursor: KeptCursor) -> None:
-        """One that cannot be written is tried again with the next flush, unless the journal has failed for good."""
+        """Write one cursor; if that fails it is tried again with the next flush, unless the journal has failed for good."""
         try:
             cursor.write_cursor()
         except JournalReadOnly:
@@ -120,7 +120,7 @@ class Deadlines:
         return int(self._loop.time() * 1000)
 
     def want(self, ticked: Ticked, due_ms: int | None) -> None:
-        """Tick at `due_ms`. A later wish than the one noted changes nothing: the tick finds nothing due then."""
+        """Ask for a tick at `due_ms`. A later time than the one noted changes nothing: that tick finds nothing due."""
         if due_ms is None or (ticked.due_at_ms is not None and ticked.due_at_ms <= due_ms):
             return
         ticked.due_at_ms = due_ms
@@ -140,7 +140,7 @@ class Deadlines:
         self._timer = self._loop.call_at(due / 1000 + EARLY_S, self._fire)
 
     def _fire(self) -> None:
-        """Tick when all that has arrived by now was read: an answer among it is in time.
+        """Tick once everything that has arrived by now is read: an answer among it is in time.
 
         uvloop runs timers right behind its reads, and what came during a long one is read in the next turn. What is called
         soon runs before the reads of a turn, so it takes two of them.

@@ -39,7 +39,7 @@ class Taken:
 
 
 class Frame(Protocol):
-    """One sending to one consumer. The pump fills it, its maker (the consumer's link) knows what to do with it."""
+    """One frame for one consumer. The pump fills it; the consumer's link, which made it, sends it."""
 
     messages: int
     stored_bytes: int

@@ -1,4 +1,4 @@
-"""The way to one attached consumer, whatever client it is."""
+"""The connection to one attached consumer, whatever kind of client it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydanube_broker.subscription.ranges import Range
 
 
 class ConsumerLink(Protocol):
-    """The way to one attached consumer."""
+    """The connection to one attached consumer."""
 
     consumer_id: int
     connected_at_ms: int
@@ -23,7 +23,7 @@ class ConsumerLink(Protocol):
     def writable(self) -> bool: ...
 
     def frame(self, session: int) -> Any:
-        """An empty `Frame` for this consumer, in whatever form it takes messages."""
+        """Return an empty `Frame` in the form that this consumer takes."""
 
     def deliver(self, frame: Any) -> None:
         """Send a frame that this link made."""
@@ -31,7 +31,7 @@ class ConsumerLink(Protocol):
     def session_changed(self, session: int, offset: int, reason: str) -> None: ...
 
     def recall(self, session: int, ranges: Sequence[Range]) -> None:
-        """Ask for those of these messages that the application was not handed."""
+        """Ask the client to give back those of these messages that its application has not taken."""
 
     def activated(self) -> None: ...
 

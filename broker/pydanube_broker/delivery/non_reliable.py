@@ -24,13 +24,13 @@ from pydanube_core.batch.select import key_slots
 from pydanube_core.cursor_state import CursorState
 from pydanube_core.errors import ClusterError, ConsumerBusy, InvalidArgument
 
+from pydanube_broker.delivery.cursor_moves import CursorMoves
 from pydanube_broker.delivery.dispatch_rate import DispatchRate
 from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.delivery.link import ConsumerLink
-from pydanube_broker.delivery.moved import Moves
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
 from pydanube_broker.journal.tail_cache import CachedBatch
-from pydanube_broker.outcome import Told
+from pydanube_broker.outcome import OutcomeCallback
 from pydanube_broker.subscription.batch_columns import BatchColumns, producer_bytes, view_of
 from pydanube_broker.subscription.consumer import ConsumerStatistics, Standing
 from pydanube_broker.subscription.cursor import CursorSnapshot
@@ -54,7 +54,7 @@ CONSUMER_GONE: Final = "consumer_gone"
 
 
 class LiveConsumer:
-    """One attached consumer: its queue, its credit, and what it lost."""
+    """One attached consumer: its queue, its credit, and how many messages it lost."""
 
     def __init__(self, link: ConsumerLink, name: str, session: int, terms: ConsumerTerms) -> None:
         self.link = link
@@ -77,7 +77,7 @@ class LiveConsumer:
         return bool(self.queue) and has_credit and self.link.writable
 
     def send(self, topic: MemoryTopic, at_most: int | None = None) -> int:
-        """Send one frame of what is queued; how many messages. Only while `ready`."""
+        """Send one frame of queued messages; return how many. Only while `ready`."""
         frame = self.link.frame(self.session)
         left = self.queue.messages if at_most is None else at_most
         if not self.unlimited:
@@ -100,10 +100,10 @@ class LiveConsumer:
 
 
 class LivePump:
-    """One subscription of a non-reliable topic. Nothing of it survives but its name and type, in the catalog."""
+    """One subscription of a non-reliable topic. Only its name and type, in the catalog, survive a restart."""
 
     departure = None
-    moves = Moves()
+    moves = CursorMoves()
     departures = ()
     needs_keys = False
 
@@ -143,7 +143,7 @@ class LivePump:
 
     @property
     def cursor(self) -> CursorSnapshot:
-        """There is none: nothing is ever behind."""
+        """Return None: there is no cursor, and no lag."""
         return CursorSnapshot(floor=self.topic.commit)
 
     @property
@@ -157,7 +157,7 @@ class LivePump:
         return 0 if (found := self._find(consumer_id)) is None else found.session
 
     def cursor_state(self, now_ms: int) -> CursorState:
-        """Always at the head; `in_flight` is what waits in queues."""
+        """Return a state at the end of the topic; `in_flight` counts the queued messages."""
         head, queued = self.topic.commit, sum(one.queue.messages for one in self._consumers)
         return CursorState(now_ms, head, head, head, 0, queued, len(self.links), dropped=self.dropped.total())
 
@@ -167,7 +167,7 @@ class LivePump:
         return self.topic.commit, self.delivered, len(self.links)
 
     def resumed(self, consumer_id: int) -> bool:
-        """False: what was on its way is gone."""
+        """Return False: messages in flight are gone."""
         return False
 
     def is_active(self, consumer_id: int) -> bool:
@@ -179,7 +179,7 @@ class LivePump:
         return 0 if found is None else found.dropped
 
     def statistics(self) -> SubscriptionStatistics:
-        """The same facts as of a reliable subscription; `in_flight` is what waits in queues."""
+        """Return the same facts as for a reliable subscription; `in_flight` counts the queued messages."""
         queued = sum(consumer.queue.messages for consumer in self._consumers)
         return SubscriptionStatistics(
             floor=self.topic.commit,
@@ -218,7 +218,7 @@ class LivePump:
         )
 
     def worst_failure(self) -> None:
-        """Nothing fails: nothing is delivered twice."""
+        """Return None: nothing is delivered twice, so nothing fails."""
 
     def _find(self, consumer_id: int) -> LiveConsumer | None:
         return next((one for one in self._consumers if one.link.consumer_id == consumer_id), None)
@@ -300,7 +300,7 @@ class LivePump:
             self.wake()
 
     def flowing(self, consumer_id: int) -> None:
-        """The consumer's connection takes messages again."""
+        """Wake up: the consumer's connection takes messages again."""
         self.wake()
 
     # -- answers: there is nothing to answer for -------------------------------------------------------------
@@ -308,18 +308,18 @@ class LivePump:
     def ack(
         self, consumer_id: int, session: int, ranges: Sequence[Range], masks: Sequence[tuple[int, int]] = ()
     ) -> None:
-        """Nothing is kept, so nothing is acknowledged."""
+        """Do nothing: nothing is kept that could be acknowledged."""
 
     def nack(
         self, consumer_id: int, session: int, ranges: Sequence[Range], delay_ms: int, reason: str
     ) -> None:
-        """Nothing is kept, so nothing comes again."""
+        """Do nothing: nothing is kept that could be delivered again."""
 
     def ack_delivered(self, ranges: Sequence[Range]) -> None:
-        """As `ack`."""
+        """Do nothing: nothing is kept that could be acknowledged."""
 
     def nack_delivered(self, ranges: Sequence[Range], delay_ms: int, reason: str) -> None:
-        """As `nack`."""
+        """Do nothing: nothing is kept that could be delivered again."""
 
     def extend(self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int) -> None:
         """Do nothing: nothing expires here."""
@@ -335,14 +335,14 @@ class LivePump:
         return 0
 
     def terminate(self, consumer_id: int, session: int, ranges: Sequence[Range], reason: str) -> None:
-        """As `ack`."""
+        """Do nothing: nothing is kept that could be given up."""
 
-    def confirm(self, done: Told) -> None:
-        """There is nothing to wait for."""
+    def confirm(self, done: OutcomeCallback) -> None:
+        """Confirm at once: there is nothing to wait for."""
         done(None)
 
     def seek(self, offset: int, *, by: str | None = None) -> None:
-        """Every position is now: what is queued is dropped, and the consumers' sessions begin anew."""
+        """Drop queued messages and give the consumers new sessions: every position means now."""
         for consumer in self._consumers:
             lost = sum(len(indices) for _, indices in consumer.queue.drain())
             consumer.dropped += lost
@@ -351,14 +351,14 @@ class LivePump:
             consumer.link.session_changed(consumer.session, self.topic.commit, "seek")
 
     def place(self, cursor: CursorSnapshot) -> None:
-        """There is nothing to go back to: the topic stores nothing."""
+        """Do nothing: the topic stores nothing to go back to."""
 
     def skip(self, count: int) -> Range | None:
         """There is nothing to skip."""
         return None
 
     def purge(self) -> None:
-        """Drop what waits in the queues."""
+        """Drop the messages queued for all consumers."""
         self.seek(self.topic.commit)
 
     def leaving(self, policy: SubscriptionPolicy) -> int:
@@ -366,7 +366,7 @@ class LivePump:
         return 0
 
     def set_policy(self, policy: SubscriptionPolicy) -> None:
-        """Noted, and without effect: nothing is delivered twice."""
+        """Keep the policy, which has no effect: nothing is delivered twice."""
         self.policy = policy
 
     def write_cursor(self) -> None:
@@ -416,7 +416,7 @@ class LivePump:
     def _give_or_pass(
         self, first: LiveConsumer, turns: Sequence[LiveConsumer], batch: CachedBatch, indices: Indices
     ) -> None:
-        """To this one, what it has no room for to the others, and what nobody has room for is dropped."""
+        """Queue messages for one consumer, what it has no room for for the others, and drop the rest."""
         at = turns.index(first)
         for consumer in (*turns[at:], *turns[:at]):
             indices = indices[consumer.queue.offer(batch, indices) :]
@@ -449,7 +449,7 @@ class LivePump:
             self._engine.dropped[self.topic.name, reason] += count
 
     def wake(self) -> None:
-        """Something changed: it has a turn soon, and lists show it as it is now."""
+        """Ask for a turn, and note the change for lists."""
         self.topic.changes.note(self._key)
         self._engine.turns.wake(self)
 
@@ -470,11 +470,11 @@ class LivePump:
         return len(ready) > 1 or consumer.ready
 
     def tick(self) -> None:
-        """The dispatch rate lets something go again."""
+        """Wake up: the dispatch rate permits more messages."""
         self.wake()
 
     def close(self, error: ClusterError) -> None:
-        """The topic or the subscription is gone."""
+        """End all consumers: the topic or the subscription is gone."""
         self.closed = error
         self.topic.changes.note(self._key)
         for link in list(self.links.values()):

@@ -1,4 +1,4 @@
-"""The shell around one subscription: read the log, ask the core who gets it, send, keep the cursor.
+"""The shell around one subscription: read the log, ask the core who gets what, send, keep the cursor.
 
 All decisions are in `Subscription`. The pump performs its effects, holds the way to each consumer, and owns nothing
 that must survive: the cursor goes to the journal, types and policies are in the catalog.
@@ -18,15 +18,15 @@ from pydanube_core.diagnosis.views import Departure, HeadOfLine
 from pydanube_core.errors import ClusterError, ConsumerBusy, Internal
 
 from pydanube_broker.delivery.ahead import FrameAhead, frame_ahead
+from pydanube_broker.delivery.cursor_moves import CursorMoves
 from pydanube_broker.delivery.dispatch_rate import DispatchRate
 from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.delivery.frame_builder import Frame, fill
 from pydanube_broker.delivery.link import ConsumerLink
-from pydanube_broker.delivery.moved import Moves
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch, Kind
-from pydanube_broker.outcome import Told
+from pydanube_broker.outcome import OutcomeCallback
 from pydanube_broker.subscription.batch_columns import producer_bytes
 from pydanube_broker.subscription.cursor import CursorSnapshot, encode_delta
 from pydanube_broker.subscription.effects import (
@@ -64,14 +64,14 @@ FEW_RANGES: Final = 4  # of a plan: each is a cut of its own; from here on one s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastAnswer:
-    """Which consumer acknowledged, or gave back, anything last, and when."""
+    """The last acknowledgement or nack of a subscription: when, and by which consumer."""
 
     at_ms: int
     name: str
 
 
 class SubscriptionPump:
-    """One subscription of one topic. The core is made when the first consumer comes."""
+    """One subscription of one topic. Its core is made when the first consumer attaches."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class SubscriptionPump:
         self.departure: Departure | None = None
         self.departures: tuple[Departure, ...] = ()  # the last ones, oldest first
         self._answered: LastAnswer | None = None  # by one that has left
-        self.moves = Moves()
+        self.moves = CursorMoves()
         self.engine = engine
         self._core: Subscription | None = None
         self._rate = DispatchRate(topic, engine.deadlines)
@@ -130,19 +130,19 @@ class SubscriptionPump:
 
     @property
     def floor(self) -> int:
-        """The first message not acknowledged: of `cursor`, without making one. O(1)."""
+        """The first offset that is not acknowledged, without making a whole cursor. O(1)."""
         if self._core is not None and self._snapshot_stale:
             return self._core.floor
         return self.topic.state.cursors[self.subscription_id].floor
 
     def store_snapshot(self) -> None:
-        """Put the cursor where heads are made from."""
+        """Put the cursor into the log state, of which the journal's heads are made."""
         if self._core is not None and self._snapshot_stale:
             self.topic.state.cursors[self.subscription_id] = self._core.snapshot()
             self._snapshot_stale = False
 
     def statistics(self) -> SubscriptionStatistics | None:
-        """The core's; None while no consumer has come since the start."""
+        """Return the core's statistics; None if no consumer has attached since the start."""
         if self._core is None:
             return None
         found = self._core.statistics(self.engine.deadlines.now_ms())
@@ -151,11 +151,11 @@ class SubscriptionPump:
         )
 
     def marks(self) -> Marks | None:
-        """The core's, for a sampler; None while no consumer has come since the start."""
+        """Return the core's marks, for a sampler; None if no consumer has attached since the start."""
         return None if self._core is None else self._core.marks()
 
     def cursor_state(self, now_ms: int) -> CursorState:
-        """Where it stands. The cursor is read before the head. O(chunks)."""
+        """Return where the cursor stands. The cursor is read before the topic's end. O(chunks)."""
         start, members, core = self.topic.start_offset, len(self.links), self._core
         if core is None:
             floor, above = self.floor, self.cursor.acknowledged_from(start)
@@ -231,7 +231,7 @@ class SubscriptionPump:
 
     @property
     def last_answer(self) -> LastAnswer | None:
-        """Who answered for messages last since the broker started; asked for seldom, and so nothing an ack has to do."""
+        """Return the last acknowledgement or nack since the broker started. Computed when asked, so that acks cost nothing more."""
         answers = [
             LastAnswer(at_ms=link.answered_at_ms, name=self._names.get(consumer_id, ""))
             for consumer_id, link in self.links.items()
@@ -265,22 +265,22 @@ class SubscriptionPump:
         self.wake()
 
     def flowing(self, consumer_id: int) -> None:
-        """The consumer's connection takes messages again."""
+        """Resume: the consumer's connection takes messages again."""
         if self._core is not None:
             self._core.resume(consumer_id)
         self.wake()
 
     def resumed(self, consumer_id: int) -> bool:
-        """Whether the consumer went on with what it held at the topic's former owner."""
+        """Return whether the consumer continued with what it held at the topic's former owner."""
         return self.core().places.resumed(consumer_id)
 
     @property
     def needs_keys(self) -> bool:
-        """Whether the absence of a consumer may decide where a message goes."""
+        """Whether messages could be skipped while a consumer with key filters is absent."""
         return self.core().needs_keys
 
     def dropped_of(self, consumer_id: int) -> int:
-        """None: what one consumer does not take, another does."""
+        """Return None: messages that one consumer does not take go to another."""
         return 0
 
     def is_active(self, consumer_id: int) -> bool:
@@ -304,7 +304,7 @@ class SubscriptionPump:
         self._changed()
 
     def ack_delivered(self, ranges: Sequence[Range]) -> None:
-        """An acknowledgement that names neither consumer nor session; see `Subscription.ack_delivered`."""
+        """Acknowledge without naming consumer or session; see `Subscription.ack_delivered`."""
         if self.core().ack_delivered(ranges, self.engine.deadlines.now_ms()):
             self._changed()
 
@@ -318,7 +318,7 @@ class SubscriptionPump:
         self._want_tick()
 
     def taken(self, consumer_id: int, session: int, total: int, *, busy: bool) -> None:
-        """So many messages of its session the consumer's application was handed."""
+        """Note that the consumer's application has taken `total` messages of its session."""
         now = self.engine.deadlines.now_ms()
         effects = self.core().taken(consumer_id, session, total, now, busy=busy)
         if effects:
@@ -328,12 +328,12 @@ class SubscriptionPump:
         self.wake()  # somebody may wait for what this one's buffer holds
 
     def given_back(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> None:
-        """The consumer's answer to `ConsumerLink.recall`."""
+        """Take in the consumer's answer to `ConsumerLink.recall`."""
         self.core().given_back(consumer_id, session, ranges)
         self.wake()
 
     def ack_timeout_ms(self, asked_ms: int | None) -> int:
-        """The ack timeout of a consumer that asks for one, or for none."""
+        """Return the ack timeout of a consumer that asks for one, or for none."""
         return self.policy.failure.ack_timeout_ms if asked_ms is None else asked_ms
 
     def terminate(self, consumer_id: int, session: int, ranges: Sequence[Range], reason: str) -> None:
@@ -342,7 +342,7 @@ class SubscriptionPump:
         self._changed()
 
     def seek(self, offset: int, *, by: str | None = None) -> None:
-        """Move the cursor; `by`: the client that asked for it, if none of the operations did."""
+        """Move the cursor. `by`: the client that asked for it; None for an operation."""
         core = self.core()
         core.grew(self.topic.commit)
         before = self.cursor_state(now_ms())
@@ -351,13 +351,13 @@ class SubscriptionPump:
         self._changed()
 
     def place(self, cursor: CursorSnapshot) -> None:
-        """Put the cursor where it stood once; what is trimmed by now stays passed."""
+        """Put the cursor back to a former state; messages trimmed since stay acknowledged."""
         self.seek(max(cursor.floor, self.topic.start_offset))
         for start, end in cursor.acknowledged:
             self.core().skipped(start, end)
 
     def skip(self, count: int) -> Range | None:
-        """Acknowledge the first messages that are not, as an administrator; the range that was skipped over."""
+        """Acknowledge the first open messages, for an administrator; return the range that was skipped."""
         core = self.core()
         core.grew(self.topic.commit)
         before = self.cursor_state(now_ms())
@@ -367,7 +367,7 @@ class SubscriptionPump:
         return skipped
 
     def purge(self) -> None:
-        """Everything published so far counts as acknowledged."""
+        """Acknowledge everything published so far."""
         core = self.core()
         core.grew(self.topic.commit)
         before = self.cursor_state(now_ms())
@@ -376,11 +376,11 @@ class SubscriptionPump:
         self._changed()
 
     def leaving(self, policy: SubscriptionPolicy) -> int:
-        """How many messages `set_policy` would drop or dead-letter at once."""
+        """Return how many messages `set_policy` would drop or dead-letter at once."""
         return 0 if self._core is None else self._core.leaving(policy.failure)
 
     def set_policy(self, policy: SubscriptionPolicy) -> None:
-        """Another failure policy, from now on; what is blocked is judged by it."""
+        """Set the failure policy; blocked messages are judged by it at once."""
         self.policy = policy
         if self._core is not None:
             self._perform(self._core.set_policy(policy.failure, self.engine.deadlines.now_ms()))
@@ -388,17 +388,17 @@ class SubscriptionPump:
 
     @property
     def give_way(self) -> GiveWay:
-        """Of the engine; the dead-letter desk reads the log by it."""
+        """The engine's limiter, by which the dead-letter desk reads the log."""
         return self.engine.give_way
 
     def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> None:
-        """The copies of these messages are durable."""
+        """Acknowledge messages whose copies are durable."""
         if self.closed is None and self.core().dead_lettered(generation, ranges):
             self._refused = None
             self._changed()
 
     def dead_letter_failed(self, generation: int, ranges: Sequence[Range], why: str) -> bool:
-        """They could not be copied: the core asks again later. Whether `why` was not known before."""
+        """Note that messages could not be copied; the core asks again later. Return whether `why` is new."""
         news = self._refused is None or self._refused.reason != why
         if self.closed is None and ranges:
             self._refused = BlockedBy(offset=ranges[0][0], reason=why)
@@ -407,7 +407,7 @@ class SubscriptionPump:
             self._want_tick()
         return news
 
-    def confirm(self, done: Told) -> None:
+    def confirm(self, done: OutcomeCallback) -> None:
         """Call `done` when everything acknowledged so far is as durable as the topic promises."""
         try:
             self.write_cursor()
@@ -450,7 +450,7 @@ class SubscriptionPump:
             wake(self)
 
     def wake(self) -> None:
-        """Something changed: it has a turn soon, and lists show it as it is now."""
+        """Ask for a turn, and note the change for lists."""
         self.topic.changes.note(self._key)
         self.engine.turns.wake(self)
 
@@ -515,7 +515,7 @@ class SubscriptionPump:
             return False
 
     def _recall(self, core: Subscription) -> None:
-        """Nothing is left to send: what waits in a buffer may go to a consumer that has nothing to do."""
+        """Ask a consumer for messages in its buffer, for another that has nothing to do; called when nothing is left to send."""
         asked = core.next_recall(self.engine.deadlines.now_ms())
         if asked is not None:
             self.links[asked.consumer_id].recall(asked.session, asked.ranges)
@@ -537,7 +537,7 @@ class SubscriptionPump:
         return most if plan.max_bytes is None else max(1, min(plan.max_bytes, most))
 
     def _read_cold(self, plan: Plan) -> None:
-        """Bring the pages into memory in a thread; then the same step finds them there."""
+        """Read pages into memory in a thread, then run the same step again."""
         self._reading = True
 
         def done(result: object) -> None:
@@ -573,7 +573,7 @@ class SubscriptionPump:
         return not core.all_sent or len(self.links) > 1 or bool(self._columns)
 
     def _pick(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
-        """Answer a plan of many small ranges: what a key-shared consumer had to wait for."""
+        """Answer a plan of many small ranges, which a key-shared consumer had to wait for."""
         assert plan.consumer_id is not None
         assert plan.session is not None
         if type(plan.ranges) is Picked:
@@ -587,7 +587,7 @@ class SubscriptionPump:
         return True
 
     def _route(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
-        """Answer a plan that names no consumer: the core says who gets which message."""
+        """Answer a plan without a consumer: the core decides who gets which message."""
         by_key = self.type is SubscriptionType.KEY_SHARED
         part = gather(batches, plan, self._columns, whole=by_key)
         slots = part.slots() if by_key else None
@@ -662,7 +662,7 @@ class SubscriptionPump:
         )
 
     def _give_up(self, error: ClusterError) -> None:
-        """The log cannot be read: say so to every consumer; the subscription stays, for when it can."""
+        """Tell every consumer that the log cannot be read; the subscription stays, until it can be."""
         links = list(self.links.values())
         for link in links:
             self.leave(link.consumer_id)
@@ -670,7 +670,7 @@ class SubscriptionPump:
         self.departure = None  # it was not they who went
 
     def set_down(self) -> None:
-        """Note for the hand-over what consumers hold: another broker delivers from here on."""
+        """Note for the hand-over what consumers hold: another broker continues the delivery."""
         holdings = self._holdings
         if self._core is not None:
             holdings = self._core.places.hand_over(self.subscription_id, self.engine.deadlines.now_ms())
@@ -679,7 +679,7 @@ class SubscriptionPump:
             self.topic.state.holdings[self.subscription_id] = holdings
 
     def close(self, error: ClusterError) -> None:
-        """The topic or the subscription is gone."""
+        """End all consumers: the topic or the subscription is gone."""
         self.closed = error
         self.topic.changes.note(self._key)
         self.topic.listeners.discard(self)

@@ -1,4 +1,4 @@
-"""Deliver to a plain reader: no subscription, no acknowledgements, nothing left behind."""
+"""Deliver to a plain reader: no subscription, no acknowledgements, no trace."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ FRAME_BYTES: Final = 256 * 1024  # stored bytes of one frame, unless a single ba
 
 
 class ReaderLink(Protocol):
-    """The way to one plain reader."""
+    """The connection to one plain reader."""
 
     @property
     def writable(self) -> bool: ...
 
     def deliver(self, frame: FrameBuilder) -> None:
-        """Send a frame."""
+        """Send a frame of batches to the reader's client."""
 
 
 class ReaderPump:

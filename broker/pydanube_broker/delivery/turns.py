@@ -1,4 +1,4 @@
-"""Who delivers next: everything that has work takes turns in the loop, one small step each.
+"""Turns of delivery: every pump with work takes turns in the loop, one small step each.
 
 There is no task, timer or thread per topic, subscription or consumer. A pump that has something to do is woken; it
 gets one step (one frame) a turn, in the order of waking. After 200 µs the rest waits for the next iteration of the
@@ -25,7 +25,7 @@ class Pump(Protocol):
     queued: bool
 
     def step(self) -> bool:
-        """Do one frame's work; whether there is more to do at once. Never raises."""
+        """Do the work of one frame; return whether there is more to do at once. Never raises."""
 
 
 class Turns:

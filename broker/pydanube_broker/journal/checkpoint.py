@@ -33,7 +33,7 @@ _PIECES: Final = 512  # written in one call; the system takes 1024
 
 
 class Checkpoints:
-    """Which segments have a head, and which of them is the newest that a start can rest on. Single user: the journal."""
+    """The heads of segments, and the newest that a start can use. Single user: the journal."""
 
     def __init__(self) -> None:
         self.base = 0  # of the segment with the newest head that is durable: nothing from there on may go
@@ -41,11 +41,11 @@ class Checkpoints:
         self._written: dict[int, bool] = {}  # base → whether its head is whole in its file
 
     def due(self, base: int, size: int) -> bool:
-        """Whether the journal has grown by as much as a head of that size costs."""
+        """Return whether the journal has grown by as much as a head of that size costs."""
         return base - self._begun >= size
 
     def begin(self, base: int, *, written: bool) -> None:
-        """The segment at `base` gets a head; in a record it is written with it."""
+        """Note that the segment at `base` gets a head; one in a record is written with it."""
         self._begun = base
         self._written[base] = written
 
@@ -54,12 +54,12 @@ class Checkpoints:
             self._written[base] = True
 
     def fail(self, base: int) -> None:
-        """It will not be written: the next segment tries again."""
+        """Note that a head could not be written; the next segment tries again."""
         self._written.pop(base, None)
         self._begun = self.base
 
     def advance(self, durable: int) -> bool:
-        """Move on to the newest head that is whole and whose segment's first record is durable; whether it is another."""
+        """Advance to the newest complete head whose segment's first record is durable; return whether it is another."""
         for base in sorted(self._written, reverse=True):
             if self._written[base] and durable > base + FILE_HEADER_BYTES:
                 self._written = {other: done for other, done in self._written.items() if other > base}
@@ -77,7 +77,7 @@ def new_number() -> int:
 
 
 def write_checkpoint(path: Path, base: int, number: int, pieces: Sequence[bytes], disk: Disk) -> None:
-    """Write the file: whole, synced and named, or not at all. For a worker thread."""
+    """Write the file and sync it under its name, or not at all. For a worker thread."""
     crc = size = 0
     for piece in pieces:
         crc = crc32(piece, crc)

@@ -16,7 +16,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Disk:
-    """The real one. Short writes are finished here; everything else is the kernel's answer."""
+    """The real system calls. Short writes are completed here; everything else is the kernel's answer."""
 
     def open_rw(self, path: Path) -> int:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -46,7 +46,7 @@ class Disk:
                 done += step
 
     def pread(self, fd: int, count: int, at: int) -> bytes:
-        """`count` bytes, or as many as there are: one call of the system gives at most 2 GiB less a page."""
+        """Read `count` bytes, or as many as there are, in one system call of at most 2 GiB less a page."""
         data = os.pread(fd, count, at)
         if len(data) == count or not data:
             return data
@@ -57,7 +57,7 @@ class Disk:
         return b"".join(pieces)
 
     def pread_cached(self, fd: int, count: int, at: int) -> bytes | None:
-        """As `pread`, but None where the kernel would have to ask the disk."""
+        """As `pread`, but return None if the kernel would have to read the disk."""
         if not NOWAIT:
             return os.pread(fd, count, at)
         buffer = bytearray(count)
@@ -85,7 +85,7 @@ class Disk:
             os.close(fd)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file its name; FileExistsError where that is taken, unlike `os.rename`."""
+        """Rename a file. Raises `FileExistsError` if the new name is taken, unlike `os.rename`."""
         rename_new(old, new)
 
     def unlink(self, path: Path) -> None:

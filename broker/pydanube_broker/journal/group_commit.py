@@ -84,15 +84,15 @@ class GroupCommit:
 
     @property
     def waiting_s(self) -> float:
-        """For how long the disk, or whoever asks it for us, has not answered; 0 while nothing is asked."""
+        """Return for how many seconds a sync under way has not returned; 0 if none is."""
         return self._loop.time() - self._asked_at if self._syncing and self.failed is None else 0.0
 
     def start(self, lsn: int) -> None:
-        """Everything below `lsn` is durable already."""
+        """Begin; everything below `lsn` is durable already."""
         self.written = self.durable = lsn
 
     def switch(self, fd: int, base: int) -> None:
-        """Write to another segment from now on. The writer closes the old descriptor when it is synced."""
+        """Write to another segment from now on. The old descriptor is closed once it is synced."""
         self._slots += 1
         if self._target is not None:
             self._retired.append(self._target)
@@ -111,7 +111,7 @@ class GroupCommit:
             self._loop.call_soon(self._write)
 
     def write_now(self) -> None:
-        """Do not wait until the loop turns: nothing more comes in this turn."""
+        """Write now, without waiting for further records in this turn of the loop."""
         if self._pending:
             self._write()
 

@@ -86,7 +86,7 @@ class _Process:
         self._closed = False
 
     def send(self, data: bytes, fds: tuple[int, ...] = ()) -> None:
-        """Requests are small and answered one by one, so the socket's buffer always has room."""
+        """Send a request. Requests are small and answered one by one, so the socket's buffer always has room."""
         if self._closed:
             return
         try:
@@ -121,7 +121,7 @@ class _Process:
             self._on_death()
 
     def close(self) -> None:
-        """End of file ends the program; it holds nothing that is not on disk or reported."""
+        """Close the socket, which ends the program; it holds nothing that is not on disk or reported."""
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""Where each batch of a topic lies in the journal: by offset and by time.
+"""The place of each batch of a topic in the journal: by offset and by time.
 
 One `Run` holds the batches of one topic in one segment as four columns. The active segment's runs are arrays in
 memory; a sealed segment's stand in a sidecar file `<segment>.index` that is written once and mapped, so that an
@@ -87,7 +87,7 @@ class Run:
             self.times = array("q", lowered.tobytes())
 
     def _no_newer_than(self, time_ms: int) -> None:
-        """The clock had run ahead when the last of these were stamped: they are older than what comes now."""
+        """Lower append times that a fast clock had set too high to `time_ms`, so that times never fall."""
         assert isinstance(self.times, array)
         at = len(self.times)
         while at and self.times[at - 1] > time_ms:
@@ -116,7 +116,7 @@ class Run:
         )
 
     def at_or_after(self, offset: int) -> int:
-        """Index of the first batch that ends behind `offset`; len(self) if none does."""
+        """Return the index of the first batch that ends after `offset`; len(self) if none does."""
         return bisect_right(self.ends, offset)
 
     def at_time(self, time_ms: int) -> int:
@@ -124,7 +124,7 @@ class Run:
         return bisect_left(self.times, time_ms)
 
     def since(self, position: int) -> Run | None:
-        """The batches at or behind a position of the segment; None if there are none. The columns are its own."""
+        """Return the batches at or after a position of the segment, in columns of their own; None if there are none."""
         first = bisect_left(self.places, position << 32)
         if first == len(self):
             return None
@@ -184,7 +184,7 @@ class SegmentIndex:
             run.extend(*(column[start:end] for column in columns))
 
     def forget_below(self, topic_id: int, lsn: int) -> None:
-        """Batches of a topic below an address are not its own any more."""
+        """Note that batches of a topic below an address no longer belong to it."""
         run = self.runs.get(topic_id)
         if run is None or lsn <= self.base_lsn:
             return
@@ -216,7 +216,7 @@ class SegmentIndex:
         return [_HEAD.pack(_MAGIC, _VERSION, len(topics), self.base_lsn, self.end_lsn, crc, 0), *pieces]
 
     def close(self) -> None:
-        """Let go of the mapping; runs of a mapped segment are not to be used afterwards."""
+        """Close the mapping; runs of a mapped segment must not be used afterwards."""
         self.runs = {}
         for view in self._views:
             view.release()

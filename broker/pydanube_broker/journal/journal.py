@@ -75,22 +75,22 @@ JOINED_BYTES: Final = 4096  # up to here a copy costs less than the two objects 
 
 
 class JournalOwner(Protocol):
-    """Whoever gives records their meaning: the topics of the broker."""
+    """The owner of the records' meaning: the broker's topics."""
 
     def restore(self, head: memoryview) -> None:
-        """Take over the state of a head; called once, before any record."""
+        """Take over the state in a head; called once, before any record."""
 
     def replay(self, header: RecordHeader, body: memoryview) -> None:
         """Apply one record that is not a head or a mark; the body is valid during the call only."""
 
     def encode_head(self) -> Sequence[bytes]:
-        """The state now, in pieces."""
+        """Return the present state, encoded in pieces."""
 
     def durable(self, lsn: int) -> None:
         """Everything below `lsn` is on stable storage."""
 
     def failed(self, error: JournalReadOnly) -> None:
-        """The journal is read-only; what was not durable has an unknown outcome."""
+        """The journal has failed and is read-only; the outcome of what was not durable is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,7 @@ class Journal(StoredBatches):
         return found
 
     def _check_listed(self, found: Recovered) -> None:
-        """Segments are removed oldest first, so of those that the head names only the first may be missing."""
+        """Check that segments named by the head exist, except the first: they are removed oldest first."""
         there = {segment.base for segment in found.segments}
         known = sorted(self._ends)
         first = next((i for i, base in enumerate(known) if base in there), len(known))
@@ -287,7 +287,7 @@ class Journal(StoredBatches):
 
     @property
     def waiting_bytes(self) -> int:
-        """Appended and not durable yet."""
+        """Bytes that were appended and are not durable yet."""
         return self._next - self._writer.durable
 
     def when_room(self, done: Callable[[], None]) -> None:
@@ -295,11 +295,11 @@ class Journal(StoredBatches):
         self._files.when_prepared(done)
 
     def keep_free(self, guard_bytes: Callable[[], int]) -> None:
-        """Make no segment for publishes that leaves less of the disk than this."""
+        """Make no segment for publishes that would leave less than this free on the disk."""
         self._files.keep_free = guard_bytes
 
     def trouble(self) -> tuple[str, str] | None:
-        """(code, text) of what keeps records from being taken or acknowledged, short of a failure; None: nothing."""
+        """Return (code, text) of what delays records, short of a failure of the journal; None if nothing does."""
         waiting_s = self._writer.waiting_s
         if waiting_s > STALLED_S:
             return (
@@ -322,7 +322,7 @@ class Journal(StoredBatches):
         return None
 
     def check_room(self, data_bytes: int) -> None:
-        """Whether a batch of `data_bytes` (producer part and body) may be taken now, before an offset is assigned.
+        """Check, before an offset is assigned, that a batch of `data_bytes` (producer part and body) may be appended.
 
         Raises `JournalReadOnly`, `DiskFull`, `Unavailable`, `Overloaded`.
         """
@@ -384,7 +384,7 @@ class Journal(StoredBatches):
             self._roll(body_bytes)
 
     def _roll(self, body_bytes: int) -> None:
-        """Go on in the next ready segment, which begins with a head; a record of `body_bytes` fits behind it.
+        """Switch to the next ready segment and write a head; a record of `body_bytes` fits after it.
 
         On an error nothing has changed: an end mark is only written when what it announces can be.
         """
@@ -432,7 +432,7 @@ class Journal(StoredBatches):
             self._write_head(segment.base, number, head)
 
     def _write_head(self, base: int, number: int, head: Sequence[bytes]) -> None:
-        """Write a head to its file beside everything else; what it says is what it said now."""
+        """Write a head to its file in the background; its content is the state at this moment."""
         self._heads.begin(base, written=False)
         path = checkpoint_path(self.folder, base)
         self._head_job = asyncio.get_running_loop().create_future()
@@ -451,7 +451,7 @@ class Journal(StoredBatches):
         self._in_worker(lambda: write_checkpoint(path, base, number, head, self._disk), then)
 
     async def _head_written(self) -> None:
-        """Wait until the head that is being written is there.
+        """Wait until the head under way is written.
 
         Raises `DiskFull`, `Unavailable`: it cannot be written.
         """
@@ -495,7 +495,7 @@ class Journal(StoredBatches):
             self._mark_timer = asyncio.get_running_loop().call_later(MARK_AFTER_S, self._mark, self._next)
 
     def _mark(self, seen: int) -> None:
-        """Prove the last group once nothing has come for a second."""
+        """Write a mark that proves the last group, after an idle second."""
         self._mark_timer = None
         if not self._serving or self.read_only is not None or self._last_kind is Kind.MARK:
             return
@@ -521,7 +521,7 @@ class Journal(StoredBatches):
     # -- index -----------------------------------------------------------------------------------------------
 
     def _seal(self, lsn: int) -> None:
-        """Write the sidecars of segments whose last record is durable, and read from them from now on."""
+        """Write the sidecars of segments whose last record is durable, and use those from now on."""
         for base in [base for base in self._sealing if self._ends[base] <= lsn]:
             self._sealing.discard(base)
             self._write_sidecar(base)
@@ -541,7 +541,7 @@ class Journal(StoredBatches):
         self._worker.submit(work).add_done_callback(lambda job: loop.call_soon_threadsafe(then, job))
 
     def _sidecar_written(self, base: int, index: SegmentIndex, job: Future[SegmentIndex | None]) -> None:
-        """Answer from the file instead of memory, unless the segment is gone by now."""
+        """Answer from the sidecar instead of memory, unless the segment is gone."""
         if job.cancelled():
             return
         if error := job.exception():  # it is a cache: the next start makes it anew
@@ -579,7 +579,7 @@ class Journal(StoredBatches):
     # -- forgetting ------------------------------------------------------------------------------------------
 
     def collect(self, needed: Callable[[int], int | None]) -> int:
-        """Delete sealed segments in which nothing is needed any more, oldest first; returns how many.
+        """Delete sealed segments in which nothing is needed any more, oldest first; return how many.
 
         Args:
             needed: lowest offset of a topic that must stay; None for a topic that is gone.
@@ -600,7 +600,7 @@ class Journal(StoredBatches):
         return len(gone)
 
     def _advance_heads(self) -> None:
-        """Once a newer head is durable, the files of older ones may go."""
+        """Remove the files of older heads once a newer head is durable."""
         if not self._heads.advance(self._writer.durable):
             return
         newest = self._heads.base
@@ -614,7 +614,7 @@ class Journal(StoredBatches):
         self._in_worker(work, lambda job: None)
 
     def _remove(self, paths: Sequence[Path]) -> None:
-        """Remove files off the loop: in order, each for good before the next, so that a crash leaves no hole."""
+        """Remove files in a thread: in order, each synced before the next, so that a crash leaves no gap."""
         self._to_delete.extend(paths)
         if not self._to_delete:
             return
@@ -637,7 +637,7 @@ class Journal(StoredBatches):
         self._in_worker(work, then)
 
     def sealed(self) -> list[tuple[int, int, dict[int, Run]]]:
-        """(base LSN, bytes, runs by topic) of each segment that is not written any more, oldest first."""
+        """Return (base LSN, bytes, runs by topic) of each segment that is no longer written, oldest first."""
         return [
             (base, self._ends[base] - base, self._indexes[base].runs)
             for base in self._files.live
@@ -645,7 +645,7 @@ class Journal(StoredBatches):
         ]
 
     def when_synced(self, tell: Callable[[float], None]) -> None:
-        """Tell how many seconds each sync took, from now on."""
+        """Call back with the seconds of each sync, from now on."""
         self._writer.on_sync = tell
 
     def statistics(self) -> JournalStatistics:

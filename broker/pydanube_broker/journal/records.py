@@ -1,4 +1,4 @@
-"""Journal records: the 48 bytes before every body, and the end of the argument about damage.
+"""Journal records: the 48 bytes before every body, and why damage can be told from a torn end.
 
 All topics of a broker share one log, cut into segment files. An LSN is a byte address in the log that all segments
 make together: a segment with base B holds the addresses [B, B + segment bytes). Little-endian::
@@ -57,7 +57,7 @@ assert MAX_COPY_BYTES + BROKER_PART_BYTES < MAX_BODY_BYTES
 
 
 class Kind(IntEnum):
-    """The meaning of a record. Every one carries ids, never only names: a topic made anew must not meet these records."""
+    """The kinds of records. Each names ids, so that a topic created again under its name is not confused with the old one."""
 
     BATCH = 1
     CURSOR = 2
@@ -75,7 +75,7 @@ class Kind(IntEnum):
 
 
 class Place(Enum):
-    """Where records of a kind stand."""
+    """Where records of a kind may be."""
 
     SEGMENT_START = "first of a segment, and nowhere else"
     JOURNAL = "anywhere behind it; says nothing of a topic"
@@ -158,7 +158,7 @@ def encode_header(
 
 
 def read_header(data: Buffer, at: int, lsn: int) -> RecordHeader | None:
-    """The header at byte `at`, which must say it is at `lsn`; None for anything that is not one."""
+    """Parse the header at byte `at`, which must name the address `lsn`; None if it is no valid header."""
     if at + HEADER_BYTES > len(data):
         return None
     magic, kind, flags, body_bytes, own_lsn, synced, topic, body_crc, blank, end, crc = _HEADER.unpack_from(
@@ -172,7 +172,7 @@ def read_header(data: Buffer, at: int, lsn: int) -> RecordHeader | None:
 
 
 def blank_sectors(at: int, before: int, data: Buffer) -> int:
-    """How many sectors a record leaves without a bit that is set.
+    """Return how many sectors of a record have no bit that is set.
 
     Args:
         at: byte of the file at which the record begins.
@@ -198,7 +198,7 @@ def blank_sectors(at: int, before: int, data: Buffer) -> int:
 
 
 def verify_body(header: RecordHeader, body: Buffer) -> bool:
-    """Whether the body is what was written."""
+    """Return whether the body is as it was written."""
     if len(body) != header.body_bytes:
         return False
     if header.kind is not Kind.BATCH:

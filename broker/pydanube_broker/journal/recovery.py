@@ -1,4 +1,4 @@
-"""Recovery of a journal after a crash: the newest head, the records behind it, and whether the end is torn or rotten.
+"""Recovery of a journal: the newest head, the records after it, and whether the end is torn or damaged.
 
 A disk may have kept any subset of the sectors that were written since the last completed sync. So the first bad
 record at address p means one of two things, and the proof decides (docs/design.md#4-the-journal): if any valid
@@ -45,7 +45,7 @@ from pydanube_broker.journal.scan import Records, scan
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """A segment on disk: `base` is its first LSN, `size` what its header says it was made with."""
+    """A segment on disk: `base` is its first LSN, `size` the size in its header."""
 
     path: Path
     base: int
@@ -58,7 +58,7 @@ class SegmentFile:
 
 @dataclass(slots=True)
 class Recovered:
-    """The result of a recovery. `records` after the head up to `proven` hold for ever; `tail` was never promised."""
+    """The result of a recovery. `records` between the head and `proven` are durable; `tail` was never promised."""
 
     segments: list[SegmentFile]
     head: bytes | None = None
@@ -73,7 +73,7 @@ class Recovered:
 
 
 def list_segments(folder: Path, disk: Disk) -> list[SegmentFile]:
-    """Segment files in the order of their addresses."""
+    """Return the segment files by address. Raises `CorruptJournal` if two overlap."""
     found = [_open_segment(path, disk) for path in sorted(folder.iterdir()) if path.suffix == ".journal"]
     found.sort(key=lambda segment: segment.base)
     for before, after in pairwise(found):
@@ -127,7 +127,7 @@ def _open_segment(path: Path, disk: Disk) -> SegmentFile:
 
 
 def unreadable(path: Path, position: int, error: OSError) -> CorruptJournal | Unavailable:
-    """The typed error for a segment that the system will not let us read."""
+    """Return the error for a segment that the system refuses to read."""
     if error.errno in (errno.EIO, errno.ENOENT):
         return CorruptJournal(
             f"journal segment {path.name} cannot be read at byte {position}: {error}; "
@@ -206,7 +206,7 @@ class _Contents:
         return self._data
 
     def checkpoint(self, segment: SegmentFile, body: bytes) -> bytes | None:
-        """The head that belongs to a CHECKPOINT record; None where there is none that is whole."""
+        """Return the head of a CHECKPOINT record; None if no complete one exists."""
         path = checkpoint_path(segment.path.parent, segment.base)
         if len(body) != CHECKPOINT_BODY.size:
             return None
@@ -232,7 +232,7 @@ class _Contents:
 
 
 def _newest_head(segments: list[SegmentFile], contents: _Contents, found: Recovered) -> int | None:
-    """Index of the newest of these segments that begins with a valid head; notes the head."""
+    """Return the index of the newest of these segments that begins with a valid head, and note the head."""
     for i in range(len(segments) - 1, -1, -1):
         segment = segments[i]
         start = segment.base + FILE_HEADER_BYTES
@@ -255,7 +255,7 @@ def _newest_head(segments: list[SegmentFile], contents: _Contents, found: Recove
 
 
 def _find_end(segments: list[SegmentFile], contents: _Contents, found: Recovered) -> CorruptJournal | None:
-    """Walk to the first bad record, then look everywhere for a proof that it was durable once.
+    """Find the first bad record, then look after it for a proof that it was durable once.
 
     Returns:
         The damage, if that is what ends the walk.
@@ -298,7 +298,7 @@ def _find_end(segments: list[SegmentFile], contents: _Contents, found: Recovered
 
 
 def _valid_headers(raw: bytes, base: int, start: int) -> Iterator[RecordHeader]:
-    """Every valid header at or behind `start`, whatever lies between: they carry their own address."""
+    """Yield every valid header at or after `start`, whatever lies between: headers carry their own address."""
     at = raw.find(MAGIC_BYTES, start - base)
     while at >= 0:
         if at % 8 == 0:
@@ -309,7 +309,7 @@ def _valid_headers(raw: bytes, base: int, start: int) -> Iterator[RecordHeader]:
 
 
 def _torn(data: bytes, base: int, at: int) -> bool:
-    """Whether the record at byte `at`, which is no valid one, misses a sector that was never written."""
+    """Return whether the invalid record at byte `at` lacks a sector, which was then never written."""
     if at + HEADER_BYTES > len(data):
         return True  # no record is begun where not even its header fits
     # A header lies in one sector or in two, and neither part of it is ever zero.

@@ -1,4 +1,4 @@
-"""Walk a segment's records fast: in columns, thousands at a time.
+"""Read a segment's records fast: in columns, thousands at a time.
 
 A full segment of lone messages holds 200 000 records. One by one, as objects, they took 4 s to read, and a start may
 have to read several segments; in columns it is a quarter of a second. What a record has to look like is said by
@@ -71,7 +71,7 @@ class Records:
 
     @property
     def end(self) -> int:
-        """The address behind the last of them."""
+        """The address after the last record."""
         return int(self.lsn[-1]) + record_bytes(int(self.body_bytes[-1]))
 
     def header(self, i: int) -> RecordHeader:
@@ -124,7 +124,7 @@ def scan(raw: bytes, base: int, start: int, *, bodies: bool) -> Iterator[Records
 
 
 def _chain(raw: bytes, at: int, length: int) -> tuple[list[int], int]:
-    """Where records would begin if every header told the truth about its length."""
+    """Return the positions at which records begin if all headers state their lengths correctly, and the next position."""
     positions: list[int] = []
     unpack = _START.unpack_from
     while len(positions) < _CHUNK and at + HEADER_BYTES <= length:
@@ -137,7 +137,7 @@ def _chain(raw: bytes, at: int, length: int) -> tuple[list[int], int]:
 
 
 def _valid(raw: bytes, words: Column, base: int, positions: list[int], *, bodies: bool) -> Records:
-    """The records at the front of these that are what they should be."""
+    """Return the leading records that are valid."""
     place = np.array(positions, dtype=np.int64)
     word = place >> 3
     w0, lsn, synced, topic_id, w4, w5 = (words[word + i] for i in range(_BODY))
@@ -193,7 +193,7 @@ def _bodies_valid(
     body_bytes: Column,
     body_crc: Column,
 ) -> int:
-    """How many of the bodies, from the first on, are what was written."""
+    """Return how many of the bodies, from the first on, are as they were written."""
     view = memoryview(raw)
     for i, (at, is_batch, size, crc) in enumerate(
         zip(positions, batch.tolist(), body_bytes.tolist(), body_crc.tolist(), strict=False)

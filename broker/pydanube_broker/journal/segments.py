@@ -1,4 +1,4 @@
-"""The segment files: which exist, which is written, which stand ready.
+"""The segment files: the existing ones, the one being written, and those kept ready.
 
 Segments are made of zeros ahead of time, so that running out of space is met here, before an offset is assigned,
 and clears itself when there is room again. One ready segment is the reserve: publishes may not begin it, so that
@@ -56,7 +56,7 @@ class SegmentFiles:
         return self.folder / f"{base:020d}.journal"
 
     def sort_out(self, found: Recovered) -> list[Path]:
-        """Reuse the segments of zeros at the end, and remove what is in nobody's way any more.
+        """Reuse the empty segments at the end, and remove files that nothing needs any more.
 
         Returns:
             Files that recovery still needs until a new head is proven.
@@ -94,7 +94,7 @@ class SegmentFiles:
         return kept
 
     def _reusable(self, segment: SegmentFile) -> bool:
-        """Whether a segment is still the zeros it was made of."""
+        """Return whether a segment still has only zeros."""
         try:
             fd = self._disk.open_ro(segment.path)
             try:
@@ -112,7 +112,7 @@ class SegmentFiles:
 
     @property
     def next_base(self) -> int:
-        """Where the next new segment would begin."""
+        """Return the address at which the next new segment would begin."""
         if self._making is not None:
             return self._making.end
         if self.ready:
@@ -120,7 +120,7 @@ class SegmentFiles:
         return max(self.floor, next(reversed(self.live.values())).end if self.live else 0)
 
     def fill(self) -> None:
-        """Keep segments ready; asked for again after each answer."""
+        """Keep enough segments ready; called again after each answer of the helper."""
         if self._closed or self._making is not None or len(self.ready) >= READY_TARGET:
             return
         if self.ready and self._guarded():
@@ -132,7 +132,7 @@ class SegmentFiles:
         self._preparer.prepare(self._making.path, base, self.size)
 
     def _guarded(self) -> bool:
-        """Whether one more segment would leave less than is to stay free; notes it as the reason of refusals."""
+        """Return whether another segment would leave too little free; note that as the reason of refusals."""
         keep = self.keep_free()
         if not keep:
             return False
@@ -151,11 +151,11 @@ class SegmentFiles:
 
     @property
     def making_s(self) -> float:
-        """For how long the segment that is being made has been; 0 while none is."""
+        """Return for how many seconds a segment has been in preparation; 0 if none is."""
         return 0.0 if self._making is None else asyncio.get_running_loop().time() - self._made_since
 
     async def wait_any_ready(self, least_bytes: int, make_room: Callable[[], bool]) -> None:
-        """As `wait_ready`; where the disk is too full for a whole segment, smaller ones are made, down to `least_bytes`.
+        """As `wait_ready`; if the disk has no room for a whole segment, smaller ones are made, down to `least_bytes`.
 
         A start must not be refused for want of a segment that nobody will fill. `make_room` gives up what is kept for
         this, a piece at a time, and says whether there was any.
@@ -215,7 +215,7 @@ class SegmentFiles:
                 raise self.refusal()
 
     def when_prepared(self, done: Callable[[], None]) -> None:
-        """Call `done` once, when the segment that is being made is there or has failed; soon, where none is."""
+        """Call `done` once, when the segment in preparation is ready or has failed; soon, if none is."""
         if self._making is None:
             asyncio.get_running_loop().call_soon(done)
             return
@@ -224,7 +224,7 @@ class SegmentFiles:
         self._waiters.append(waiter)
 
     def check_room(self, *, next_segment: bool) -> None:
-        """Whether a publish may be taken.
+        """Check that a publish may be accepted.
 
         Args:
             next_segment: it does not fit the active segment any more.
@@ -237,7 +237,7 @@ class SegmentFiles:
             raise self.refusal()
 
     def refusal(self, error: OSError | None = None) -> DiskFull | Overloaded | Unavailable:
-        """Why there is no room now."""
+        """Return the error for publishes without room."""
         error = error or self.last_error
         if error is None:
             return Overloaded("the next journal segment is being made", retry_after_ms=50)
@@ -267,7 +267,7 @@ class SegmentFiles:
         )
 
     def take_next(self) -> tuple[SegmentFile, int]:
-        """The next ready segment and a descriptor to write it with.
+        """Return the next ready segment, and a descriptor to write it with.
 
         Raises `DiskFull`, `Unavailable`, `Overloaded`: there is none, or it cannot be opened; nothing has changed.
         """
@@ -283,7 +283,7 @@ class SegmentFiles:
         return segment, fd
 
     def read_fd(self, base: int) -> int:
-        """A descriptor to read a live segment with; the least recently used are closed."""
+        """Return a descriptor to read a live segment with; the least recently used ones are closed."""
         fd = self._fds.get(base)
         if fd is None:
             fd = self._fds[base] = self._disk.open_ro(self.live[base].path)
@@ -295,7 +295,7 @@ class SegmentFiles:
         return fd
 
     def forget(self, base: int) -> Path:
-        """Give up a live segment; the caller removes the file."""
+        """Forget a live segment, whose file the caller removes."""
         segment = self.live.pop(base)
         fd = self._fds.pop(base, None)
         if fd is not None:

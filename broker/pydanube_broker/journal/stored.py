@@ -1,4 +1,4 @@
-"""The journal's read half: where every batch lies, by offset and by time, and the batches themselves.
+"""The reading half of the journal: the place of every batch, by offset and by time, and the batches themselves.
 
 A batch is in the tail cache, or in a segment that the page cache holds (read in the loop), or on disk (planned here,
 read by a worker thread). What was read from a file is verified before anybody sees it.
@@ -70,7 +70,7 @@ class StoredBatches:
             self._runs.setdefault(topic_id, []).append(run)
 
     def _install(self, base: int, index: SegmentIndex, mapped: SegmentIndex) -> None:
-        """Answer from a sidecar what `index` answered from memory so far, unless the segment is gone by now."""
+        """Answer from a sidecar what `index` in memory answered so far, unless the segment is gone."""
         if self._indexes.get(base) is not index:
             mapped.close()
             return
@@ -82,7 +82,7 @@ class StoredBatches:
         self._indexes[base] = mapped
 
     def _load_indexes(self, proven: int, begins: Mapping[int, int]) -> set[int]:
-        """Indexes of all live segments: from sidecars, from the scan that has just been made, or by a new scan.
+        """Load the indexes of all live segments: from sidecars, from the scan of the recovery, or by a new scan.
 
         Args:
             proven: where the proven records end.
@@ -154,7 +154,7 @@ class StoredBatches:
         return self._files.forget(base)
 
     def drop_topic(self, topic_id: int) -> None:
-        """Forget where a deleted topic's batches are; their segments go when nothing else is in them."""
+        """Forget the batches of a deleted topic; a segment is deleted when nothing else is in it."""
         self._runs.pop(topic_id, None)
         self.cache.drop(topic_id)
         for index in self._indexes.values():
@@ -164,7 +164,7 @@ class StoredBatches:
     # -- read ------------------------------------------------------------------------------------------------
 
     def read(self, topic_id: int, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None:
-        """Batches from the first that ends behind `offset`, below `end`: at least one, about `max_bytes`.
+        """Return batches from the first that ends after `offset`, below `end`: at least one, about `max_bytes`.
 
         Returns:
             [] when there is none; None when the disk has to be asked: then `plan_read` and `read_planned`.
@@ -179,7 +179,7 @@ class StoredBatches:
         return self._fetch(plan, self._disk.pread_cached) if plan else []
 
     def plan_read(self, topic_id: int, offset: int, end: int, max_bytes: int) -> list[Entry]:
-        """Where those batches lie. Only durable ones: the end is a commit offset."""
+        """Return the places of those batches. Only durable ones: the end is a commit offset."""
         runs = self._runs.get(topic_id, [])
         plan: list[Entry] = []
         size = 0
@@ -194,7 +194,7 @@ class StoredBatches:
         return plan
 
     def read_planned(self, plan: Sequence[Entry]) -> Callable[[], list[CachedBatch]]:
-        """A function for a worker thread that reads the plan from disk.
+        """Return a function that reads the plan from disk, for a worker thread.
 
         It returns [] where a segment was given up in the meantime: plan again. It holds nothing until it is called,
         and raises CorruptJournal or Unavailable.
@@ -282,13 +282,13 @@ class StoredBatches:
     # -- questions about a topic -----------------------------------------------------------------------------
 
     def holds(self, topic_id: int, offset: int) -> bool:
-        """Whether a batch here has that offset: a journal that was restored may have a gap, which objects fill."""
+        """Return whether a batch here has that offset: a restored journal may have a gap, which objects fill."""
         runs = self._runs.get(topic_id, [])
         at = bisect_right(runs, offset, key=lambda run: run.end)
         return at < len(runs) and runs[at].bases[runs[at].at_or_after(offset)] <= offset
 
     def first_offset(self, topic_id: int) -> int | None:
-        """Lowest offset of the topic in the journal; None where it has none."""
+        """Return the topic's lowest offset in the journal; None if it has none."""
         runs = self._runs.get(topic_id)
         return runs[0].first if runs else None
 
@@ -313,7 +313,7 @@ class StoredBatches:
         return run.times[run.at_or_after(offset)]
 
     def stored_bytes(self, topic_id: int, offset: int = 0) -> int:
-        """Bytes of the batches that end behind `offset`."""
+        """Return the bytes of the batches that end after `offset`."""
         total = 0
         for run in self._runs.get(topic_id, []):
             if run.end > offset:
@@ -328,7 +328,7 @@ class StoredBatches:
     def places(
         self, topic_id: int, offset: int, end: int, max_bytes: int
     ) -> tuple[list[tuple[Path, bytes]], int, int]:
-        """Where the batches that end behind `offset` and begin below `end` lie, about `max_bytes` of them, at least one.
+        """Return the places of batches that end after `offset` and begin below `end`: about `max_bytes`, at least one.
 
         Returns:
             (segment, uint64 position << 32 | body bytes of each batch) in order; one past the last offset; their bytes.

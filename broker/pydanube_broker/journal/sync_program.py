@@ -27,7 +27,7 @@ CONTROL_BYTES = socket.CMSG_SPACE(FD.size)  # one descriptor comes along at a ti
 
 
 def full_sync(fd: int) -> None:
-    """fsync, and on macOS what fsync does elsewhere: its own leaves the bytes in the drive's cache."""
+    """Sync a file; on macOS with F_FULLFSYNC, as its fsync leaves the bytes in the drive's cache."""
     if sys.platform == "darwin":
         import fcntl
 
@@ -40,7 +40,7 @@ datasync = getattr(os, "fdatasync", full_sync)
 
 
 def rename_new(old: str | os.PathLike[str], new: str | os.PathLike[str]) -> None:
-    """Rename, but never over a file that exists.
+    """Rename a file, but never over an existing one.
 
     A helper outlives a broker that was killed until it has finished its file. Were it to rename that over a segment
     which the next broker has made and filled meanwhile, acknowledged records would be gone.
@@ -58,7 +58,7 @@ def rename_new(old: str | os.PathLike[str], new: str | os.PathLike[str]) -> None
 
 
 def prepare(path: str, size: int, header: bytes) -> None:
-    """A file of zeros under a temporary name, synced, renamed, its directory synced: there whole or not at all."""
+    """Make a file of zeros under a temporary name, sync, rename, sync its directory: it exists completely or not at all."""
     # a name of its own: the helper of a broker that was killed may still be writing zeros into another
     temporary = f"{path}.{os.getpid()}-{time.monotonic_ns()}.new"
     try:

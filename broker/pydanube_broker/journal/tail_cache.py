@@ -80,7 +80,7 @@ class TailCache:
             tail.first = 0
 
     def drop(self, topic_id: int) -> None:
-        """Forget a topic that was deleted. Ids are never reused, so that its turn in the order finds nothing."""
+        """Forget a deleted topic. Ids are never reused, so its entries in the order are skipped."""
         self._topics.pop(topic_id, None)
 
     def read(self, topic_id: int, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None:

@@ -1,1 +1,1 @@
-"""The broker looks at itself every few seconds: one sampler, short histories, findings, alerts."""
+"""Self-observation, every few seconds: one sampler, short histories, findings, alerts."""

@@ -17,17 +17,17 @@ from pydanube_broker.tier.tier import Tier
 
 
 @dataclass(slots=True)
-class Told:
-    """What the load manager said last: how loads lie, and who did not answer it. Nothing where another broker leads."""
+class BalanceResult:
+    """The load manager's last result: the balance, and brokers that did not report. Empty if another broker leads."""
 
     balance: Assessment | None = None
     silent: Mapping[str, str] = field(default_factory=dict)
 
 
 class ClusterViewing:
-    """Remembers since when something is so. Single user: the loop."""
+    """Makes the view of the cluster, and remembers since when each condition holds. Single user: the loop."""
 
-    def __init__(self, registry: Registry, health: Health, tier: Tier, told: Told) -> None:
+    def __init__(self, registry: Registry, health: Health, tier: Tier, told: BalanceResult) -> None:
         self._registry = registry
         self._health = health
         self._tier = tier
@@ -35,7 +35,7 @@ class ClusterViewing:
         self._since: dict[str, int] = {}
 
     def view(self, now_ms: int) -> ClusterView | None:
-        """None for a broker alone."""
+        """Return the view of the cluster; None for a lone broker."""
         ownership = self._registry.ownership
         office = ownership.office
         if not isinstance(office, JoinedBroker):

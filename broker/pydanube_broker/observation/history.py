@@ -1,4 +1,4 @@
-"""The window of one topic as a series: what was published, and how far each subscription was behind.
+"""The window of one topic as a series: published messages, and the lag of each subscription.
 
 A state is seen a moment after its round began, so that of a round is the newest one from before the next round.
 """
@@ -19,7 +19,7 @@ Series = list[int | None]
 async def history_of(
     logs: Sequence[Topic], sampler: Sampler, *, subscription: str | None, most: int
 ) -> TopicHistory:
-    """The history of a topic that is made of `logs`; O(logs x subscriptions shown x moments), in slices."""
+    """Return the history of a topic with these `logs`; O(logs x subscriptions shown x points), in slices."""
     now = now_ms()
     rounds = sampler.rounds
     # Half an interval: a rate over less says nothing
@@ -70,7 +70,7 @@ def _furthest_behind(logs: Sequence[Topic], subscription: str | None, most: int)
 
 
 def sum_of(series: Sequence[Series]) -> Series:
-    """Moment by moment; not known where one of them is not."""
+    """Add series point by point; None where one of them is unknown."""
     summed: Series = []
     for values in zip(*series, strict=True):
         known = [value for value in values if value is not None]

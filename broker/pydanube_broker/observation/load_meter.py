@@ -1,4 +1,4 @@
-"""How loaded this broker is and which of its topics load it, from rounds of the sampler: rates over the last interval or two.
+"""This broker's load and its topics', from rounds of the sampler: rates over the last interval or two.
 
 A topic's processor time is its broker's, shared out by bytes: what a topic costs is not measured one by one.
 """
@@ -19,7 +19,7 @@ MOST_TOPICS: Final = 500  # told of one broker, those that carry most
 
 
 class TopicRate(NamedTuple):
-    """Bytes a second of one log, and its share of the broker's processor time, in processors."""
+    """Bytes per second of one log, and its share of the broker's processor time, in processors."""
 
     topic: str
     topic_id: int
@@ -30,7 +30,7 @@ class TopicRate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Of one stretch of time that ended at `taken_at_ms`."""
+    """The rates of a stretch of time that ended at `taken_at_ms`."""
 
     taken_at_ms: int
     broker: Mapping[Resource, float]
@@ -43,7 +43,7 @@ class _Mark(NamedTuple):
 
 
 class LoadMeter:
-    """Observes the sampler. Single user: the loop. `interval_s`: what rates are taken over at least."""
+    """Observes the sampler. `interval_s`: the shortest time that rates cover. Single user: the loop."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_ms = interval_s * 1000
@@ -52,7 +52,7 @@ class LoadMeter:
         self._last: BrokerSample | None = None
 
     def take(self, found: Round) -> None:
-        """A round of the sampler."""
+        """Take in a round of the sampler."""
         for topic_id in found.gone_topics:
             self._heads.pop(topic_id, None)
         for head in found.heads:
@@ -64,7 +64,7 @@ class LoadMeter:
         self._marks = [*self._marks[-1:], _Mark(found.broker, topics)]
 
     def rates(self) -> Rates | None:
-        """None before a whole interval was seen."""
+        """Return the rates; None before the end of the first interval."""
         if self._last is None or not self._marks:
             return None
         mark, last = self._marks[0], self._last
@@ -81,7 +81,7 @@ class LoadMeter:
         return Rates(last.taken_at_ms, broker, self._topics(mark.topics, span_s, cpu))
 
     def busy(self) -> Mapping[str, float] | None:
-        """How busy this broker is: a share of its processors, bytes a second; None before a whole interval was seen."""
+        """Return how busy this broker is: a share of its processors, bytes a second; None before the end of the first interval."""
         rates = self.rates()
         if rates is None:
             return None

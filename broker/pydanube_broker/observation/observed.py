@@ -1,4 +1,4 @@
-"""The facts that the broker observes of itself."""
+"""The parts of a broker that observation reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydanube_broker.data_dir import DataDir
 from pydanube_broker.health import Health
 from pydanube_broker.journal import Journal
 from pydanube_broker.metrics import BrokerMetrics
-from pydanube_broker.observation.cluster_viewing import Told
+from pydanube_broker.observation.cluster_viewing import BalanceResult
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.settings import Settings
 from pydanube_broker.tier.tier import Tier
@@ -16,7 +16,7 @@ from pydanube_broker.topics.topic import Topic
 
 
 class Observed(Protocol):
-    """The parts of the broker that it observes."""
+    """The parts of a broker that observation reads."""
 
     registry: Registry
     journal: Journal
@@ -25,8 +25,8 @@ class Observed(Protocol):
     metrics: BrokerMetrics
     data_dir: DataDir
     settings: Settings
-    told: Told
+    told: BalanceResult
     started_at: float  # monotonic seconds
 
     def append_time_ms(self, topic: Topic, offset: int) -> int | None:
-        """Return the append time of the message at an offset, as far as it is in memory."""
+        """Return the append time of the message at an offset; None if it is not in memory."""

@@ -1,4 +1,4 @@
-"""The one sampler of a broker: a round every few seconds, in slices, that notes what changed.
+"""The sampler of a broker: a round every few seconds, in slices, that notes what changed.
 
 Cost: a topic with a subscription at rest is compared (3 µs), one at work is read and kept (20 µs). A slice gives the
 loop back after `SLICE_S`, so that ten thousand topics do not hold a publish up. Rounds do not pile up: one that took
@@ -69,7 +69,7 @@ class Pressures:
         self.late_ms = 0.0  # of the round that begins
 
     def grew(self, name: str, size_bytes: int) -> None:
-        """A log got so many bytes since the last round."""
+        """Count bytes that a log got since the last round."""
         self._bytes += size_bytes
         self._grew += 1
         if size_bytes > self._busiest[0]:
@@ -86,7 +86,7 @@ class Pressures:
         self._bytes, self._busiest, self._grew = 0, (0, None), 0
 
     def over(self, now_ms: int, window_ms: int) -> Pressure:
-        """Of the window that ends now, as far as the rounds reach back."""
+        """Return the pressures over the window that ends now, as far as rounds are kept."""
         seen = [one for one in self._seen if now_ms - one.at_ms <= window_ms]
         if len(seen) < 2:
             return Pressure(window_s=0.0, open_now=self._open_now)
@@ -116,7 +116,7 @@ class Pressures:
 
 
 def _within_ms(counts: Sequence[int], share: float) -> float | None:
-    """The upper bound of the bucket that holds this share of all; of the last bucket its lower one."""
+    """Return the upper bound of the bucket that holds this share of all; for the last bucket its lower one."""
     if not any(counts):
         return None
     place = bisect_left(list(itertools.accumulate(counts)), share * sum(counts))
@@ -232,7 +232,7 @@ class Sampler:
     # -- observers -------------------------------------------------------------------------------------------
 
     def observe(self, observer: RoundObserver) -> Callable[[], None]:
-        """Tell of every round from now on, in the loop; gives what ends it. An observer that raises is logged."""
+        """Call an observer after every round, in the loop; return what ends that. An observer that raises is logged."""
         self._observers.append(observer)
         for track in self.tracks.values():  # it is to know everything with its first round
             track.emitted = -1
@@ -248,7 +248,7 @@ class Sampler:
     # -- rounds ----------------------------------------------------------------------------------------------
 
     async def round(self, look: Look) -> None:
-        """One look at everything. `look` is told of each log after it was seen, and may judge it."""
+        """Sample everything once. `look` is called for each log afterwards, and may judge it."""
         self.number += 1
         begun_ms = now_ms()
         keep = self.rounds.note(self.number, begun_ms)
@@ -305,7 +305,7 @@ class Sampler:
             self._observed.metrics.observation_s["tell"] += time.thread_time() - told_from
 
     def _hand_out(self, found: Round) -> None:
-        """Give every observer the round; one that fails costs the others nothing."""
+        """Call every observer; one that fails does not affect the others."""
         for observer in tuple(self._observers):
             try:
                 observer(found)
@@ -313,7 +313,7 @@ class Sampler:
                 log.exception("observer_failed")
 
     def _see(self, topic: Topic, now: int, *, keep: bool) -> LogTrack:
-        """Note what is so of one log and its subscriptions now. What is at rest costs a few comparisons."""
+        """Sample one log and its subscriptions. An unchanged one costs a few comparisons."""
         topic_id, commit, start_offset = topic.topic_id, topic.commit, topic.start_offset
         track = self.tracks.get(topic_id)
         if track is None:
@@ -375,7 +375,7 @@ class Sampler:
             consumers += consumer_samples(topic, pump, now)
 
     def oldest_unread_ms(self, topic: Topic, state: CursorState) -> int | None:
-        """Append time of the oldest unread message, as far as it is in memory; None: not known, or nothing is unread."""
+        """Return the append time of the oldest unread message; None if it is not in memory, or nothing is unread."""
         if not state.lag_messages:
             return None
         return self._observed.append_time_ms(topic, state.oldest_unread)
@@ -387,7 +387,7 @@ class Sampler:
         return found
 
     def _sweep(self) -> list[int]:
-        """Forget the logs that were not seen in this round: they are no more."""
+        """Forget the logs that this round did not find: they are gone."""
         gone = [topic_id for topic_id, track in self.tracks.items() if track.round != self.number]
         for topic_id in gone:
             track = self.tracks.pop(topic_id)
@@ -454,5 +454,5 @@ class Sampler:
 
 
 def _traffic(topic: Topic) -> tuple[int, int, int, int]:
-    """Messages and bytes in, messages and bytes out, since the broker started."""
+    """Return (messages in, bytes in, messages out, bytes out) since the broker started."""
     return topic.messages_in, topic.bytes_in, topic.messages_out, topic.bytes_out

@@ -31,7 +31,7 @@ COUNTERS: Final = {
 
 
 class Rounds:
-    """The times of the rounds that rows are kept of, and what follows from the settings."""
+    """The times of the rounds whose rows are kept, and limits that follow from the settings."""
 
     def __init__(self, *, interval_s: float, window_s: float) -> None:
         samples = max(3, int(window_s / interval_s))
@@ -41,25 +41,25 @@ class Rounds:
         self.times: deque[int] = deque(maxlen=max(4, samples // self.stride + 1))
 
     def note(self, number: int, now_ms: int) -> bool:
-        """A round begins; whether rows of it are kept."""
+        """Begin a round; return whether its rows are kept."""
         if number % self.stride:
             return False
         self.times.append(now_ms)
         return True
 
     def within(self, since_ms: int, now_ms: int) -> list[int]:
-        """Times of rounds in the window that ends now, not before `since_ms`."""
+        """Return the times of rounds in the window that ends now, not before `since_ms`."""
         begin = max(since_ms, now_ms - int(self.window_s * 1000))
         return [time for time in self.times if begin <= time < now_ms]
 
     def enough(self, since_ms: int) -> bool:
-        """Whether what was first seen then has been looked at often enough to be judged."""
+        """Return whether something first seen at a time has been sampled often enough to be judged."""
         half = max(3, int(self.window_s / self.interval_s) // 2)
         return len(self.times) >= half and self.times[-half] >= since_ms
 
 
 class _Ring:
-    """Rows of one width, oldest first, bounded."""
+    """A bounded list of rows of one width, oldest first."""
 
     __slots__ = ("_width", "rows")
 
@@ -87,7 +87,7 @@ class _Ring:
 
 
 class CursorTrack:
-    """One subscription of one log."""
+    """The past of one subscription of one log."""
 
     __slots__ = (
         "cursor_moved_ms", "emitted", "first_ms", "last", "look_at_ms", "rewound", "ring",
@@ -110,7 +110,7 @@ class CursorTrack:
         self.told: object = None  # the settled status and since when, when lists were told of it last
 
     def see(self, state: CursorState, *, keep: bool) -> None:
-        """Take note of the state now."""
+        """Note the present state of the subscription."""
         last, now_ms = self.last, state.taken_at_ms
         if not state.lag_messages:
             self.unread_since_ms = None
@@ -128,7 +128,7 @@ class CursorTrack:
         self.last = state
 
     def window(self, rounds: Rounds, live: CursorState) -> list[CursorState]:
-        """The states of the window's rounds, each at the time of its round, and `live`."""
+        """Return the states of the window's rounds, each at the time of its round, and `live`."""
         rows, found, at = self.ring.rows.tolist(), [], 0
         for time in rounds.within(self.first_ms, live.taken_at_ms):
             while at + WIDTH < len(rows) and rows[at + WIDTH] <= time:
@@ -138,12 +138,12 @@ class CursorTrack:
         return found
 
     def seen_by(self, time_ms: int) -> CursorState | None:
-        """The newest state that was kept by then; None: it was not seen yet, or that is forgotten."""
+        """Return the newest state kept by a time; None if it was not seen yet, or is forgotten."""
         at = bisect_right(self.ring.times(), time_ms) - 1
         return None if at < 0 else CursorState(*self.ring.at(at))
 
     def count(self, counter: str, live: CursorState, window_ms: int) -> Count:
-        """A counter and how far it rose in the window that ends with `live`."""
+        """Return a counter's total, its rise in the window that ends with `live`, and when it rose last."""
         place, now_ms = COUNTERS[counter], live.taken_at_ms
         total = live[place]
         risen = now_ms if self.last is not None and total > self.last[place] else self.risen_ms.get(counter)
@@ -151,7 +151,7 @@ class CursorTrack:
         return Count(total=total, in_window=max(0, total - before), last_ms=risen)
 
     def _before(self, place: int, then_ms: int) -> int:
-        """A counter as it was at a time; 0 before the subscription was seen: counters begin with it."""
+        """Return a counter's value at a time; 0 before the subscription was first seen."""
         at = bisect_right(self.ring.times(), then_ms) - 1
         if at >= 0:
             return self.ring.at(at)[place]
@@ -161,7 +161,7 @@ class CursorTrack:
 
 
 class LogTrack:
-    """One log, and its subscriptions by name."""
+    """The past of one log, and of its subscriptions by name."""
 
     __slots__ = (
         "burst_ms", "bytes_in", "cursors", "emitted", "first_ms", "last_growth_ms", "last_offset",
@@ -191,7 +191,7 @@ class LogTrack:
         self.cursors: dict[str, CursorTrack] = {}
 
     def grew(self, now_ms: int, next_offset: int, start_offset: int, interval_ms: int, *, keep: bool) -> None:
-        """Its head or its start moved."""
+        """Note that the log's head or start moved."""
         self.last_start = start_offset
         if next_offset <= self.last_offset:
             return
@@ -216,19 +216,19 @@ class LogTrack:
             self.ring.append((now_ms, next_offset))
 
     def steady_ms(self) -> int:
-        """How long it grew without a break, up to its last growth."""
+        """Return for how many milliseconds it grew without a break, up to its last growth."""
         if self.steady_from_ms is None or self.last_growth_ms is None:
             return 0
         return self.last_growth_ms - self.steady_from_ms
 
     def offset_at(self, then_ms: int) -> int:
-        """Its head at a time, as seen."""
+        """Return its head at a time, as sampled."""
         times = self.ring.times()
         at = bisect_right(times, then_ms) - 1
         return self.ring.rows[max(0, at) * 2 + 1]
 
     def production(self, now_ms: int, next_offset: int, window_s: float) -> Production:
-        """How it grew over the window that ends now."""
+        """Return how it grew over the window that ends now."""
         begin = max(self.first_ms, now_ms - int(window_s * 1000))
         span = max(1, now_ms - begin)
         bounds = [begin + span * i // SEGMENTS for i in range(SEGMENTS)]
@@ -245,18 +245,18 @@ class LogTrack:
         )
 
     def heads(self) -> tuple[Sequence[int], Sequence[int]]:
-        """(times, heads) that were seen, ascending."""
+        """Return the sampled (times, heads), ascending."""
         return self.ring.times(), self.ring.column(1)
 
 
 class Rises:
-    """Totals of counters that are seldom touched, with when they rose: by key, bounded a key."""
+    """Totals of rarely changing counters, with the times of their rises: by key, bounded for each key."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], tuple[deque[int], deque[int]]] = {}
 
     def see(self, key: tuple[str, str], total: int, now_ms: int) -> bool:
-        """Take note of a total; whether it rose."""
+        """Note a total; return whether it rose."""
         found = self._seen.get(key)
         if found is None:
             found = self._seen[key] = (deque(maxlen=MOST_ROWS), deque(maxlen=MOST_ROWS))
@@ -267,7 +267,7 @@ class Rises:
         return True
 
     def count(self, key: tuple[str, str], total: int, now_ms: int, window_ms: int) -> Count:
-        """A total now, and how far it rose in the window."""
+        """Return a total, its rise in the window, and when it rose last."""
         found = self._seen.get(key)
         if found is None:
             return Count(total=total, in_window=total, last_ms=now_ms if total else None)
@@ -281,6 +281,6 @@ class Rises:
         )
 
     def forget(self, topic: str) -> None:
-        """Counters of a topic that is no more."""
+        """Forget the counters of a topic that is gone."""
         for key in [key for key in self._seen if key[0] == topic]:
             del self._seen[key]

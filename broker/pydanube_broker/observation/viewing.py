@@ -1,4 +1,4 @@
-"""Views for the rules: what is so now, joined with what was seen before."""
+"""Views for the rules of diagnosis: the present state joined with the sampled past."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SAMPLED_BYTES: Final = 1 << 20
 
 
 def thresholds_of(topic: Topic) -> Thresholds:
-    """What an operator wants to be alerted of, of each subscription of the topic."""
+    """Return when unread messages of the topic's subscriptions raise an alert."""
     limits = topic.gate.limits
     return Thresholds(messages=limits.alert_unread_messages, age_s=limits.alert_unread_age_s)
 
@@ -65,7 +65,7 @@ class Viewer:
         *,
         oldest_unread_append_ms: int | None = None,
     ) -> LagJudgement:
-        """The lag of a subscription now, over its window; `oldest_unread_append_ms`: where the caller knows it."""
+        """Judge the lag of a subscription over its window. `oldest_unread_append_ms`: if the caller knows it."""
         sampler = self._sampler
         worst = pump.worst_failure() if state.failed else None
         head_times, heads = track.heads()
@@ -88,7 +88,7 @@ class Viewer:
         return judge_lag(window, sampler.options)
 
     def takes_unread(self, topic: Topic) -> bool:
-        """Whether retention may take what is unread."""
+        """Return whether retention may delete unread messages."""
         settings = self._observed.settings.journal
         hard = settings.retention_age is not None or settings.retention_bytes is not None
         return bool(topic.gate.limits.drop_unread) or (hard and self._observed.tier.missing is not None)
@@ -120,7 +120,7 @@ class Viewer:
     def subscription(
         self, topic: Topic, pump: AnyPump, track: LogTrack, cursor: CursorTrack, *, keys: bool
     ) -> SubscriptionView:
-        """`keys`: look at the keys of unread messages, where that may matter."""
+        """Make the view of a subscription. `keys`: with the keys of unread messages, if those may matter."""
         sampler, now = self._sampler, now_ms()
         state = pump.cursor_state(now)
         lag = self.judgement(topic, pump, track, cursor, state)
@@ -216,7 +216,7 @@ class Viewer:
         return tuple(found)
 
     def keys(self, topic: Topic, pump: AnyPump) -> KeySample | None:
-        """How the oldest unread messages are spread over keys; None where they are not in memory."""
+        """Return how the oldest unread messages are spread over keys; None if they are not in memory."""
         cursor = pump.cursor
         acknowledged = cursor.acknowledged
         starts = [start for start, _ in acknowledged]
@@ -326,7 +326,7 @@ class Viewer:
         )
 
     def _filling(self, free: int | None, guard: int | None) -> Filling | None:
-        """How fast the disk fills."""
+        """Return how fast the disk fills."""
         if free is None or guard is None:
             return None
         seen = [*self._sampler.disk_free_before, *self._sampler.disk_free]
@@ -350,7 +350,7 @@ def _departures(pump: AnyPump, state: CursorState, span_ms: int) -> Departures |
 def settled_status(
     sampler: Sampler, cursor: CursorTrack | None, lag: LagJudgement | None = None
 ) -> tuple[LagStatus, int | None]:
-    """The status that is told, and since when; of what is quiet, caught up.
+    """Return the status that is reported, and since when; CAUGHT_UP for a subscription at rest.
 
     Args:
         lag: of the moment, where it is known: what needs no second look counts at once.

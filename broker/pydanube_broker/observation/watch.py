@@ -1,4 +1,4 @@
-"""Judges what the sampler saw: findings kept for answers, alerts with hysteresis, statuses that settle.
+"""Judge what the sampler saw: findings kept for answers, alerts with hysteresis, statuses that settle.
 
 What is at rest and read costs nothing: a subscription is looked at again when something changed, when a limit of
 time is reached, or while an alert of it may open or close. Looks are made in slices under a budget; what does not
@@ -71,7 +71,7 @@ class Observation:
     # -- running ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Rounds until cancelled; a round that fails is logged, and the next one is tried."""
+        """Run rounds until cancelled; a round that fails is logged, and the next one is tried."""
         interval = self.options.sample_interval_s
         due = time.monotonic()
         while True:
@@ -84,7 +84,7 @@ class Observation:
             self.sampler.pressure.late_ms = (time.monotonic() - due) * 1000
 
     async def look_once(self) -> None:
-        """One round: see, then judge. Who comes while another looks waits, and looks after it."""
+        """Run one round: sample, then judge. A caller during a round waits, and gets the next."""
         async with self._looking:
             await self.sampler.round(self._consider)
             await self._judge_waiting()
@@ -92,7 +92,7 @@ class Observation:
 
     @property
     def waiting(self) -> int:
-        """How many subscriptions and topics wait to be judged."""
+        """Return how many subscriptions and topics wait to be judged."""
         return len(self._queue)
 
     # -- what to judge ---------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Observation:
     def _tell_lists(
         self, log_name: str, subscription: str, track: LogTrack, cursor: CursorTrack, now: int
     ) -> None:
-        """A settled status that is another, and rates whose window saw messages, are changes of what lists show."""
+        """Note a change for lists: the settled status is another, or the window saw messages, so that rates change."""
         settled = settled_status(self.sampler, cursor)
         moved_ms = max(track.last_growth_ms or 0, cursor.cursor_moved_ms or 0)
         # One round more than the window: in it the rates come to rest.
@@ -140,7 +140,7 @@ class Observation:
             self._observed.registry.list_changes.note((log_name, subscription))
 
     def _silent(self, track: LogTrack, now: int) -> bool:
-        """A flow that has stopped for a while; the rule says whether it is a fault."""
+        """Return whether a steady flow has stopped for a while; a rule decides whether that is a fault."""
         steady = track.steady_ms()
         return (
             steady >= self.options.window_s * 500
@@ -150,7 +150,7 @@ class Observation:
         )
 
     def _news(self, topic: Topic, cursor: CursorTrack, now: int) -> bool:
-        """Whether a subscription is late, or something failed in the window."""
+        """Return whether a subscription has to be judged: it is late, or something failed in the window."""
         state = cursor.last
         assert state is not None
         window_ms = int(self.options.window_s * 1000)
@@ -167,12 +167,12 @@ class Observation:
         return oldest_ms is None or now - oldest_ms > 1000 * self._patience_s(thresholds)
 
     def _patience_s(self, thresholds: Thresholds) -> float:
-        """Mail that is no older is no news."""
+        """Return the age up to which unread messages are not late."""
         allowed_s = self.options.allowed_age_s
         return min(allowed_s, thresholds.age_s) if thresholds.age_s else allowed_s
 
     def _quiet_until(self, topic: Topic, cursor: CursorTrack, now: int) -> int:
-        """When to look again at what is in order; a change brings that forward."""
+        """Return when to judge a healthy subscription again; a change brings that forward."""
         if cursor.unread_since_ms is None:
             return NEVER_MS
         return now + int(1000 * self._patience_s(thresholds_of(topic)))
@@ -232,7 +232,7 @@ class Observation:
             cursor.look_at_ms = self._look_again(view, findings)
 
     def _unread_by_nobody(self, topic: Topic, pump: SubscriptionPump, cursor: CursorTrack) -> int | None:
-        """For what nobody ever read: how long until that is worth saying; None if it is, or if there is more to say.
+        """Return the milliseconds until a subscription that nobody ever read is to be reported; None: judge it now.
 
         Ten thousand new subscriptions whose consumers are still to come cost a comparison each, not a judgement.
         """
@@ -250,7 +250,7 @@ class Observation:
         return left_ms if left_ms > 0 else None
 
     def _look_again(self, view: SubscriptionView, findings: Sequence[Finding]) -> int:
-        """When the passing of time alone may change what was found."""
+        """Return when the passing of time alone may change the findings."""
         now, stuck_ms = view.now_ms, int(self.options.stuck_after_s * 1000)
         step = int(LATER_ROUNDS * self.options.sample_interval_s * 1000)
         soonest = now + step
@@ -264,7 +264,7 @@ class Observation:
         return min([soonest, *(turn for turn in turns if turn > now)])
 
     def lasting(self, view: SubscriptionView, findings: Iterable[Finding]) -> tuple[Finding, ...]:
-        """Return findings worth saying unasked: that nobody reads counts once it has lasted."""
+        """Return findings worth an alert: that nobody reads counts only once it has lasted."""
         found = []
         for one in findings:
             if one.rule == "no_consumers" and view.status not in IN_DANGER:
@@ -287,7 +287,7 @@ class Observation:
         self._note((BROKER, ""), check_view(view, self.options), view.now_ms)
 
     def _note(self, scope: _Scope, findings: tuple[Finding, ...], now: int, *, without: str = "") -> None:
-        """Keep what was found; `without`: the rule that alerts are not told of."""
+        """Keep the findings. `without`: a rule that raises no alert."""
         if findings:
             self._findings[scope] = findings
         else:
@@ -305,13 +305,13 @@ class Observation:
     # -- what is known ---------------------------------------------------------------------------------------
 
     def findings(self, *, broker: bool = True) -> list[Finding]:
-        """Everything that holds, as of the last looks; `broker`: also of the broker itself."""
+        """Return all present findings; `broker`: with those about the broker itself."""
         return [
             one for scope, found in self._findings.items() if broker or scope[0] != BROKER for one in found
         ]
 
     def status_of(self, topic: Topic, pump: AnyPump) -> tuple[LagStatus, int | None]:
-        """The settled status and since when, without a look."""
+        """Return the settled status and since when, without judging anew."""
         track = self.sampler.tracks.get(topic.topic_id)
         return settled_status(self.sampler, None if track is None else track.cursors.get(pump.name))
 

@@ -1,4 +1,4 @@
-"""The admin core's storage in this broker: its state in the metadata store, and the audit's topic."""
+"""The admin core's storage in this broker: values in the metadata store, and the audit topic."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def load_audit_key(data_dir: DataDir, named: Path | None) -> AuditKey:
 
 
 def _read(file: Path) -> bytes | None:
-    """The key; None where there is no such file. Raises `ValueError`: it is no key, or no secret."""
+    """Read the key; None if there is no such file. Raises `ValueError`: it is no key, or others may read it."""
     try:
         source = file.open("rb")
     except FileNotFoundError:
@@ -100,7 +100,7 @@ def _read(file: Path) -> bytes | None:
 
 
 def _made(file: Path) -> bytes:
-    """A new key, on stable storage."""
+    """Make a key and write it to stable storage."""
     key = secrets.token_bytes(KEY_BYTES)
     number, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # 0600, and nobody else's
     try:
@@ -124,7 +124,7 @@ _PROBE: Final = "probe"  # a key that is written to see whether writing works
 
 
 class Administered(Protocol):
-    """What the administration needs of a broker."""
+    """The parts of a broker that administration uses."""
 
     access: TopicAccess
     admin_state: AdminState
@@ -183,7 +183,7 @@ class AdministrationPart:
             )
 
     def _kept_as(self, key: str) -> str:
-        """The key in the metadata: of several brokers each has an audit of its own, with its own head and keys."""
+        """Return the key under which this broker keeps a value: each of several has an audit, with head and keys, of its own."""
         if key.startswith(_AUDIT) and self._broker.registry.ownership.several:
             return f"{_AUDIT}{self._broker.data_dir.broker_id}/{key.removeprefix(_AUDIT)}"
         return key
@@ -267,7 +267,7 @@ class AdministrationPart:
 
     @contextmanager
     def _noted(self, code: str) -> Iterator[None]:
-        """Note whether the write succeeded: `/readyz` shows what cannot be written, until it can be."""
+        """Note whether a write succeeded: `/readyz` shows what cannot be written, until it can."""
         refused = self._broker.health.changes_refused
         try:
             yield
@@ -278,7 +278,7 @@ class AdministrationPart:
         refused.pop(code, None)
 
     async def look_whether_changes_are_possible_again(self) -> None:
-        """After a refusal: nobody may ask for a change soon, and `/readyz` is not to say what is over."""
+        """After a refusal, try regularly whether changes are possible again, so that `/readyz` is right though nobody asks for one."""
         refused = self._broker.health.changes_refused
         if not refused:
             return

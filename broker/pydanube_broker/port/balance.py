@@ -1,4 +1,4 @@
-"""How loaded this broker is, and which topics are on their way, as the load manager asks (`pydanube_core.cluster_port`)."""
+"""This broker's load, and the moves under way, as the load manager needs them (`pydanube_core.cluster_port`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydanube_core.facts import MoveFacts
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName
 
 from pydanube_broker.data_dir import DataDir
-from pydanube_broker.observation.cluster_viewing import Told
+from pydanube_broker.observation.cluster_viewing import BalanceResult
 from pydanube_broker.observation.load_meter import LoadMeter, TopicRate
 from pydanube_broker.serving.moves import Moves
 from pydanube_broker.serving.registry import Registry
@@ -22,17 +22,17 @@ NEVER_S: Final = 1e9  # the age of a sample that was not taken
 
 
 class Balanced(Protocol):
-    """What the load manager needs of a broker."""
+    """The parts of a broker that the load manager uses."""
 
     data_dir: DataDir
     load_meter: LoadMeter
     moves: Moves
     registry: Registry
-    told: Told
+    told: BalanceResult
 
 
 class BalancePart:
-    """Part of `BrokerPort`."""
+    """The methods of `BrokerPort` that report loads and move topics."""
 
     _broker: Balanced
 
@@ -61,7 +61,7 @@ class BalancePart:
         return [LoadReport(broker=load, topics=tuple(topics))]
 
     def _topic_load(self, rate: TopicRate, own: str) -> TopicLoad | None:
-        """None of what does not move: a broker's own topics."""
+        """Return a topic's load; None for one that cannot move: a broker's own topics."""
         name = TopicName.parse(rate.topic)
         topic = self._broker.registry.find(name)
         if topic is None or name.namespace == SYSTEM_NAMESPACE:
@@ -82,5 +82,5 @@ class BalancePart:
     async def moves(self) -> Sequence[MoveFacts]:
         return self._broker.registry.ownership.moves()
 
-    def tell_balance(self, found: Assessment | None, silent: Mapping[str, str]) -> None:
+    def note_balance(self, found: Assessment | None, silent: Mapping[str, str]) -> None:
         self._broker.told.balance, self._broker.told.silent = found, silent

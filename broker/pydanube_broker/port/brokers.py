@@ -42,7 +42,7 @@ class BrokersPart:
         return getattr(self._broker, "tier", None)  # none before the journal has begun
 
     def degraded(self) -> tuple[Reason, ...]:
-        """Return what is not as it should be and yet keeps nobody from publishing or consuming."""
+        """Return what is wrong although publishing and consuming work."""
         tier = self._tier
         stepped = CLOCK.reason()
         clock = () if stepped is None else (Reason(code="CLOCK_STEPPED", message=stepped),)
@@ -58,7 +58,7 @@ class BrokersPart:
         )
 
     def _others(self) -> tuple[Reason, ...]:
-        """Brokers of the cluster that are missed."""
+        """Return reasons about missing brokers of the cluster."""
         ownership = self._broker.ownership
         if not ownership.several or self._broker.health.metadata_away is not None:
             return ()
@@ -86,12 +86,12 @@ class BrokersPart:
         return () if error is None else (Reason(code=error.code, message=message),)
 
     def crowded(self) -> tuple[Reason, ...]:
-        """The budget for what clients make the broker hold, where it is short: the largest holders are closed."""
+        """Return the reason that the memory budget for clients is exceeded: the largest holders are closed."""
         reason = self._broker.peer_memory.reason()
         return () if reason is None else (reason,)
 
     def _set_aside(self) -> tuple[Reason, ...]:
-        """Metadata that is not served as it should be, and what mends it."""
+        """Return reasons about metadata that is set aside, with what mends it."""
         aside = self._broker.registry.catalog.set_aside()
         first = "; ".join(f"{one.key}: {one.why}: {one.mend}" for one in aside[:SHOWN_ASIDE])
         message = f"{len(aside)} pieces of metadata are set aside, so that the rest is served. {first}"
@@ -254,7 +254,7 @@ class BrokersPart:
         )
 
     def _open_alerts(self) -> Counter[tuple[str, ...]]:
-        """Alerts by (rule, severity); none while the broker starts, before it looks at itself."""
+        """Return the number of alerts by (rule, severity); none while the broker starts."""
         observation: Observation | None = getattr(self._broker, "observation", None)
         if observation is None:
             return Counter()

@@ -248,7 +248,7 @@ def _base(topic: Topic) -> str:
 
 
 def _may_have_been(log_name: str) -> list[tuple[str, int | None]]:
-    """What people called a log that is not here any more, and its partition: a name alone does not tell which."""
+    """Return the (topic, partition) pairs that a deleted log's name may stand for: itself, and a partition of its base."""
     name = TopicName.parse(log_name)
     alone: list[tuple[str, int | None]] = [(log_name, None)]
     return alone if name.partition is None else [*alone, (str(name.base), name.partition)]

@@ -1,4 +1,4 @@
-"""Files of this machine that operations write: which may be named, and the audit as JSON lines."""
+"""Files of this machine that operations write: allowed paths, and the audit as JSON lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TAIL_BYTES: Final = 256 * 1024  # more than a record has
 
 
 def export_path(data_dir: Path, to: str, *, any_folder: bool) -> Path:
-    """The file that is meant. `any_folder`: whether it may be a path; else it is a bare name, in the data directory.
+    """Return the file for a name: a bare name in the data directory, or with `any_folder` any path.
 
     Raises `InvalidArgument`: it is not the name of a file, or a path where none may be given.
     """
@@ -37,7 +37,7 @@ def export_path(data_dir: Path, to: str, *, any_folder: bool) -> Path:
 
 
 def next_in(path: Path) -> int | None:
-    """The number of the record that goes on a file; None for one that is not there, or empty.
+    """Return the number of the record that continues a file; None for a missing or empty one.
 
     What a crash left of a last line is cut off.
 
@@ -63,7 +63,7 @@ def next_in(path: Path) -> int | None:
 
 
 def append(path: Path, records: Sequence[bytes]) -> None:
-    """Append records, each a line, on stable storage when it returns."""
+    """Append records, one a line; on stable storage on return."""
     made = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with os.fdopen(made, "ab") as file:
         file.writelines(record + b"\n" for record in records)
@@ -72,7 +72,7 @@ def append(path: Path, records: Sequence[bytes]) -> None:
 
 
 def write_head(path: Path, head: Mapping[str, Any]) -> None:
-    """Keep where the chain stands beside the file: cut short, the file does not end there any more."""
+    """Write the chain's head beside the file, so that a truncated file is recognised."""
     beside = path.with_name(path.name + ".head")
     fresh = path.with_name(path.name + ".head.new")
     fresh.write_text(json.dumps(head) + "\n", encoding="utf-8")

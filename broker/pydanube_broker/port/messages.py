@@ -18,7 +18,7 @@ from pydanube_broker.topics.stored_messages import append_durably, messages_betw
 
 
 class MessageParts(Protocol):
-    """What reading and publishing messages needs of a broker."""
+    """The parts of a broker that reading and publishing messages use."""
 
     access: TopicAccess
     engine: DeliveryEngine
@@ -27,7 +27,7 @@ class MessageParts(Protocol):
 
 
 class MessagesPart:
-    """Part of `BrokerPort`. Topics are concrete ones."""
+    """The methods of `BrokerPort` about messages. Topics are concrete ones."""
 
     _broker: MessageParts
 

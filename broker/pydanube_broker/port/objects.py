@@ -19,7 +19,7 @@ from pydanube_broker.health import Health
 from pydanube_broker.journal import Journal
 from pydanube_broker.long_work import Work
 from pydanube_broker.port.exports import export_path
-from pydanube_broker.relay.letters import Letters
+from pydanube_broker.relay.dead_letters import RelayedDeadLetters
 from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
@@ -91,7 +91,7 @@ async def export_range(
 
 
 class ObjectParts(Protocol):
-    """What operations on objects and the journal need of a broker."""
+    """The parts of a broker that operations on objects and the journal use."""
 
     access: TopicAccess
     data_dir: DataDir
@@ -99,13 +99,13 @@ class ObjectParts(Protocol):
     health: Health
     hub: Hub
     journal: Journal
-    letters: Letters
+    letters: RelayedDeadLetters
     registry: Registry
     tier: Tier
 
 
 class ObjectsPart:
-    """Part of `BrokerPort`. Topics are concrete ones, but where it says otherwise."""
+    """The methods of `BrokerPort` about objects and the journal. Topics are concrete ones unless stated otherwise."""
 
     _broker: ObjectParts
 
@@ -115,7 +115,7 @@ class ObjectsPart:
     async def topic_ranges(
         self, topic: str, *, start: str | None, until: str | None
     ) -> Mapping[str, tuple[int, int]]:
-        """Concrete topic → [start, end) of two positions, also of a partitioned one; None: from its begin, to its end.
+        """Return concrete topic → [start, end) between two positions, also for a partitioned topic; None: its begin, its end.
 
         Raises `InvalidArgument`: no position, or one beyond the end.
         """
@@ -189,7 +189,7 @@ class ObjectsPart:
     async def replay_topic(
         self, topic: str, *, ranges: Mapping[str, tuple[int, int]], to: str
     ) -> Sequence[Mapping[str, Any]]:
-        """Copy ranges of a topic's parts into another topic, made if it does not exist.
+        """Copy ranges of a topic's parts into another topic, created if it does not exist.
 
         Returns:
             {topic, messages, first_offset, last_offset} of each concrete topic that got some.
@@ -257,7 +257,7 @@ class ObjectsPart:
 
 
 async def _offset(topic: Topic, text: str, field: str) -> int:
-    """The offset of a position; `until` may lie beyond the end, which is the end then."""
+    """Return the offset of a position; an `until` beyond the end is the end. Raises `InvalidArgument`."""
     position = Position.parse(text, now_ms=now_ms(), field=field)
     if position.kind is PositionKind.OFFSET and (field == "until" or position.value > topic.commit):
         if field == "until":

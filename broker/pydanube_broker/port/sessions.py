@@ -19,7 +19,7 @@ from pydanube_broker.topics.topic import Topic, now_ms
 
 
 class SessionParts(Protocol):
-    """What sessions, counters, settings and logs need of a broker."""
+    """The parts of a broker that sessions, counters, settings and logs use."""
 
     log_ring: LogRing
     metrics: BrokerMetrics

@@ -20,7 +20,7 @@ from pydanube_broker.topics.topic import Topic, now_ms
 
 
 class SubscriptionParts(Protocol):
-    """What facts of subscriptions, and the diagnosis, need of a broker."""
+    """The parts of a broker that facts about subscriptions, and diagnosis, use."""
 
     journal: Journal
     registry: Registry
@@ -57,7 +57,7 @@ class SubscriptionsPart(Administration):
         return found
 
     async def _cold_part(self, topic: Topic, pump: AnyPump) -> ColdPart | None:
-        """Return the part of its unread messages that is not in the journal any more."""
+        """Return the part of its unread messages that only the cold tier has."""
         offset = max(pump.floor, topic.start_offset)
         if offset >= min(topic.state.tiered_offset, topic.commit):
             return None

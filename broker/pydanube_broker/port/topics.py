@@ -27,7 +27,7 @@ from pydanube_broker.topics.topic import Topic
 
 
 class TopicParts(Protocol):
-    """What facts and changes of topics need of a broker."""
+    """The parts of a broker that facts about topics, and their changes, use."""
 
     data_dir: DataDir
     health: Health
@@ -94,7 +94,7 @@ class TopicsPart(Administration):
         return found
 
     def _facts(self, name: TopicName) -> list[TopicFacts]:
-        """The topic's own facts, and behind them its partitions'; none of an unknown one."""
+        """Return the topic's own facts, then its partitions'; none for an unknown topic."""
         partitioned, parts = self._broker.registry.parts(name)
         facts = [self._topic(part) for part in parts]
         return [self._parent(name, facts), *facts] if partitioned and parts else facts
@@ -215,7 +215,7 @@ class TopicsPart(Administration):
         )
 
     def _parent(self, name: TopicName, parts: Sequence[TopicFacts]) -> TopicFacts:
-        """A partitioned topic as the sum of its parts."""
+        """Return a partitioned topic's facts as the sum of its parts."""
         record = self._broker.registry.catalog.index.partitioned(name)
         assert record is not None
         settings = record.spec.settings
@@ -247,7 +247,7 @@ class TopicsPart(Administration):
 
 
 async def add_partitions(registry: Registry, name: TopicName, partitions: int) -> None:
-    """Give a partitioned topic more partitions, so that it has `partitions`; clients hear of them when all are there.
+    """Add partitions to a topic, up to `partitions`; clients see them once all exist.
 
     They have the settings of the others, and their subscriptions from the first message on.
 
@@ -270,7 +270,7 @@ async def add_partitions(registry: Registry, name: TopicName, partitions: int) -
 
 
 async def drop_partition(registry: Registry, name: TopicName) -> None:
-    """Take away the last partition of a topic, as its owner, where nothing was ever written to it.
+    """Delete the last partition of a topic, as its owner, if nothing was ever written to it.
 
     Raises:
         Conflict: it has messages or producers, or it is not the last one any more.

@@ -1,1 +1,1 @@
-"""Calls of clients that this broker cannot serve: held while their topic moves, and carried out by the broker that can."""
+"""Calls of clients that this broker cannot serve: held while their topic moves, and relayed to its owner."""

@@ -1,4 +1,4 @@
-"""Calls of administration that another broker carries here (`danube.relay.Administration/Call`), for whoever makes them.
+"""Administrative calls that another broker relays here (`danube.relay.Administration/Call`) for a caller.
 
 What may be done is decided here and for the caller, never for the broker that carries it (`membership.Seals`). Roles, bindings and
 tokens are looked at anew before: what was granted or revoked at the other broker a moment ago holds here too.
@@ -23,7 +23,7 @@ CARRIED_CALL: Final = "/danube.relay.Administration/Call"
 
 
 class CarriedCalls:
-    """The cold handler, at the receiver. Single user: the loop.
+    """Carries out relayed calls, at the receiving broker. Single user: the loop.
 
     Args:
         relay: None of a broker alone.
@@ -69,7 +69,7 @@ class CarriedCalls:
         locks.authenticator.check(caller.actor or caller)
 
     async def _refused(self) -> None:
-        """Whoever claims to be a broker and is none is counted and slowed like whoever shows a wrong token."""
+        """Count and delay a false broker's call, as wrong credentials are."""
         if self._locks is not None:
             keeper, peer = self._locks.authenticator, COLD_CALL.caller.peer
             keeper.note_failure("not_a_member", peer)

@@ -1,4 +1,4 @@
-"""Where a call goes whose topic this broker does not serve; pure."""
+"""Decide where a call goes whose topic this broker does not serve. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ PATIENCE_S: Final = (
 )
 
 
-class Way(Enum):
-    """What becomes of the call."""
+class Handling(Enum):
+    """The ways to handle a call of a client."""
 
     HERE = "here"  # this broker serves the topic, or can say best that there is none
     CARRY = "carry"  # to its owner
@@ -23,8 +23,8 @@ class Way(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What is known of a call's topic.
+class TopicPlace:
+    """The facts about a call's topic by which the call is handled.
 
     Attributes:
         known: it is in the catalog.
@@ -42,13 +42,13 @@ class Standing:
     waited_s: float
 
 
-def decide(standing: Standing) -> Way:
-    """Say where the call goes; `CARRY` goes to `standing.owner`."""
+def decide(standing: TopicPlace) -> Handling:
+    """Decide what to do with the call; `CARRY` goes to `standing.owner`."""
     if standing.served or not standing.known:
-        return Way.HERE
+        return Handling.HERE
     owner = standing.owner
     if owner is not None and owner.broker_id != standing.me:
         if standing.relayed or not owner.broker_url:
-            return Way.REFUSE
-        return Way.CARRY if standing.waited_s < PATIENCE_S else Way.REFUSE
-    return Way.HOLD if standing.waited_s < PATIENCE_S else Way.REFUSE
+            return Handling.REFUSE
+        return Handling.CARRY if standing.waited_s < PATIENCE_S else Handling.REFUSE
+    return Handling.HOLD if standing.waited_s < PATIENCE_S else Handling.REFUSE

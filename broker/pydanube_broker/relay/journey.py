@@ -1,4 +1,4 @@
-"""One call that is carried out by another broker: what it was asked travels there, what is answered comes back.
+"""One call that another broker carries out: its requests travel there, its answers come back.
 
 Messages are passed on as they are. A stream is held back where its client does not read (`Link` has the windows), and its
 client where the other broker does not. An answer that the topic is not at that broker either ends nothing: the relay
@@ -39,7 +39,7 @@ Missed = Callable[["Journey", ClusterError | None], None]
 
 
 class Journey:
-    """What all have: `call.carried`, and the `Leg` of its link.
+    """A call on its way to the owner of its topic: the base of single requests and of streams.
 
     Args:
         topic: whose owner serves the call; None where only the owner's address is known.
@@ -69,32 +69,32 @@ class Journey:
     # -- of the relay ----------------------------------------------------------------------------------------
 
     def depart(self, link: Link, headers: Headers) -> None:
-        """Travel by a link that is usable and has room."""
+        """Start on a link that is usable and has room."""
         assert self.call.first is not None
         self._reader = None
         self._link = link
         self._stream = link.ask(headers, frame(self.call.first), self)
 
     def hold(self) -> None:
-        """Wait here; what that takes counts as the client's. Raises `WireError`: too much of its connection is held."""
+        """Hold the call here, counted against the client's connection. Raises `WireError`: too much is held for it."""
         if not self.held_bytes:
             count = HELD_BYTES + len(self.call.first or b"")
             self.held_bytes = count
             self.call.connection.hold(count)
 
     def go_on(self) -> None:
-        """It waits no more."""
+        """Stop counting the waiting call against the client's connection; nothing if it was not held."""
         if self.held_bytes:
             self.call.connection.release(self.held_bytes)
             self.held_bytes = 0
 
     def return_home(self) -> None:
-        """This broker serves the topic now."""
+        """Hand the call back to this broker's handler: it serves the topic now."""
         assert isinstance(self.call, OneRequest), "streams that go on are opened anew by their clients"
         self.call.again()
 
     def over(self) -> None:
-        """The call has ended."""
+        """Give up: the client's call has ended. Releases what was held and cancels the stream to the owner."""
         self.given_up = True
         self.go_on()
         link, stream = self._link, self._stream
@@ -103,7 +103,7 @@ class Journey:
             link.cancel(stream)
 
     def _leave(self) -> None:
-        """Its stream to the other broker is over."""
+        """Detach from the link: the stream to the other broker is over."""
         if self._stream is not None:
             self._stream.user = None
         self._link = self._stream = self._reader = None
@@ -156,7 +156,7 @@ class Journey:
         self.not_reached(url, why)
 
     def not_reached(self, url: str, why: str) -> None:
-        """The owner is not there: the client is to try again."""
+        """Fail as retryable: the owner cannot be reached."""
         self.call.fail(
             Unavailable(
                 f"the broker at {url}, which serves this call, cannot be reached from here ({why})",
@@ -167,7 +167,7 @@ class Journey:
         )
 
     def eased(self) -> None:
-        """There is room in the link again."""
+        """Resume: the link has room again."""
 
     def _began(self, fields: Headers) -> None:
         raise NotImplementedError
@@ -180,7 +180,7 @@ class Journey:
 
 
 class OneAnswer(Journey):
-    """Of a call that one message answers."""
+    """A relayed call with one answer."""
 
     _message: bytes | None = None
 
@@ -199,7 +199,7 @@ class OneAnswer(Journey):
 
 
 class ManyAnswers(Journey):
-    """Of a stream of answers; the handler of its call (`HotServerStream`)."""
+    """A relayed call with a stream of answers; the handler of its call (`HotServerStream`)."""
 
     call: ServerStreamCall | StreamCall
 
@@ -215,7 +215,7 @@ class ManyAnswers(Journey):
         self.call.end()
 
     def on_credit(self) -> None:
-        """The client reads on."""
+        """Resume the stream from the owner, if it was paused: the client reads again."""
         if self._stream is not None and self._link is not None and self._stream.paused:
             self._link.resume(self._stream)
 
@@ -224,7 +224,7 @@ class ManyAnswers(Journey):
 
 
 class BothWays(ManyAnswers):
-    """Of a stream in both directions (`HotStream`): taken over when its first messages show whose it is."""
+    """A relayed stream in both directions (`HotStream`), taken over when its first messages name the topic."""
 
     call: StreamCall
 
@@ -255,7 +255,7 @@ class BothWays(ManyAnswers):
 
 
 def error_in(metadata: Sequence[tuple[str, str | bytes]]) -> ClusterError | None:
-    """The error that a call's trailers hold, if they do."""
+    """Return the error in a call's trailers; None if there is none."""
     for name, value in metadata:
         if name != ERROR:
             continue

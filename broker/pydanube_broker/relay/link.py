@@ -43,18 +43,18 @@ KEEPALIVE_S: Final = 10.0
 
 
 class Leg(Protocol):
-    """A call as its link sees it."""
+    """A relayed call as its link sees it."""
 
     def on_head(self, head: AnswerHead, *, ended: bool) -> None:
-        """The answer began, or ended with trailers."""
+        """The answer's headers arrived, or its trailers."""
 
     def on_data(self, data: bytes, start: int, end: int) -> None: ...
 
     def on_lost(self, why: str, *, untouched: bool) -> None:
-        """The stream is gone; `untouched`: the other broker has not looked at it."""
+        """The stream was lost; `untouched`: the other broker has not processed it."""
 
     def eased(self) -> None:
-        """There is room again for more."""
+        """There is room again for more data."""
 
 
 class Link(asyncio.Protocol):
@@ -75,7 +75,7 @@ class Link(asyncio.Protocol):
         self._probed_at: float | None = None
 
     async def connect(self, tls: Callable[[], ssl.SSLContext] | None) -> None:
-        """Connect, and wait for the other's greeting; `reason` says what kept it from that."""
+        """Connect, and wait for the HTTP/2 settings of the other side; `reason` says why that failed."""
         parts = urlsplit(self.url)
         host = parts.hostname or ""
         try:
@@ -99,20 +99,20 @@ class Link(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether a call may begin here."""
+        """Whether a call may start here."""
         return self._transport is not None and self.http.greeted and not self.http.going
 
     # -- of the calls ----------------------------------------------------------------------------------------
 
     def ask(self, headers: Headers, request: bytes, leg: Leg) -> Stream:
-        """Begin a call whose only message this is, as it travels. Only where `usable`, and not `http.full`."""
+        """Start a call with its only message. Requires `usable`, and not `http.full`."""
         stream = self._open(leg)
         self.http.out.request(stream, headers, request)
         self.send()
         return stream
 
     def start(self, headers: Headers, leg: Leg) -> Stream:
-        """Begin a call that goes on; something is written to it at once."""
+        """Start a call whose request is a stream; the caller writes to it at once."""
         stream = self._open(leg)
         self.http.out.head(stream, headers)
         return stream
@@ -125,18 +125,18 @@ class Link(asyncio.Protocol):
         return stream
 
     def cancel(self, stream: Stream) -> None:
-        """Nobody waits for a stream any more."""
+        """Cancel a stream that nobody waits for any more."""
         stream.user = None
         self.http.reset(stream, ErrorCode.CANCEL)
         self.send()
 
     def resume(self, stream: Stream) -> None:
-        """The client of a stream reads on."""
+        """Resume a stream: its client reads again."""
         self.http.resume(stream, self._loop.time())
         self.send()
 
     def send(self) -> None:
-        """Something is to be sent: by the end of this turn, with all else that is said in it."""
+        """Schedule a write at the end of this turn, together with everything else sent in it."""
         if not self._reading and not self._turning:
             self._turning = True
             self._loop.call_soon(self._turn)
@@ -162,7 +162,7 @@ class Link(asyncio.Protocol):
             self.abort("the connection was ended")
 
     def _look(self) -> None:
-        """Whether the other broker is still there, as long as somebody waits for it."""
+        """Close the link if the other broker shows no sign of life while calls are under way."""
         self._timer = None
         http = self.http
         if self._transport is None or not http.streams:
@@ -235,7 +235,7 @@ class Link(asyncio.Protocol):
         self.abort(str(error) if error is not None else "the connection was closed")
 
     def abort(self, why: str) -> None:
-        """Close at once; calls that are under way are told why."""
+        """Close at once; calls under way are told why."""
         self.reason = self.reason or why
         transport, self._transport = self._transport, None
         if transport is not None:
@@ -258,7 +258,7 @@ _LINKS: Final = 8
 
 
 class Links:
-    """Keep connections to the other brokers, a few by address: made when a call wants one, closed with the broker.
+    """The connections to other brokers, a few for each address: opened on demand, closed with the broker.
 
     Args:
         tls: for brokers whose address is `https`.
@@ -273,7 +273,7 @@ class Links:
         self._waiting: dict[str, list[Callable[[Link | str], None]]] = {}
 
     def reach(self, url: str, then: Callable[[Link | str], None]) -> None:
-        """Call `then` with a usable link that has room, at once where there is one; or with why there is none."""
+        """Call `then` with a usable link that has room, at once if there is one, or with the reason why there is none."""
         links = self._links.get(url)
         if links is not None:
             for link in links:
@@ -306,11 +306,11 @@ class Links:
                     then(link if link.usable else link.reason)
 
     def keep_only(self, urls: set[str]) -> None:
-        """Close what leads to brokers that are gone."""
+        """Close the links to brokers that are gone."""
         for url in self._links.keys() - urls:
             for link in self._links.pop(url):
                 link.abort("the broker has left the cluster")
 
     def close(self) -> None:
-        """Close all."""
+        """Close the links to all brokers."""
         self.keep_only(set())

@@ -1,4 +1,4 @@
-"""How brokers prove to each other that they are of one cluster: by a secret that is kept in its metadata.
+"""How brokers prove to each other that they belong to one cluster: by a secret kept in its metadata.
 
 A relayed call carries who sends it, and a keyed digest of sender and receiver, which only a broker that reads the
 cluster's metadata can make. A call of administration goes in an envelope (`Seals`).
@@ -31,7 +31,7 @@ _NONCE: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """What was enclosed. `caller`: None where the sender has its locks off and asks nobody."""
+    """An opened envelope. `caller` is None if the sender has authorization off."""
 
     sender: str
     caller: Identity | None
@@ -112,7 +112,7 @@ def _refused(why: str) -> PermissionDenied:
 
 
 def _encoded(identity: Identity) -> dict[str, Any]:
-    """Whom it names and by what he is known, which are no secrets."""
+    """Encode an identity: its name and how it was authenticated, without secrets."""
     return {
         "principal": [identity.principal.name, identity.principal.type],
         "method": identity.method,
@@ -149,7 +149,7 @@ _REMEMBERED: Final = 1024
 
 
 async def cluster_secret(store: MetadataStore) -> bytes:
-    """The cluster's secret, made by whoever asks first. Raises `StoreUnavailable`."""
+    """Return the cluster's secret, made by the first broker that asks. Raises `StoreUnavailable`."""
     while True:
         found = await store.get(RELAY_SECRET)
         if found is not None:
@@ -162,7 +162,7 @@ async def cluster_secret(store: MetadataStore) -> bytes:
 
 
 class Membership:
-    """Makes and checks proofs of one broker. Single user: the loop."""
+    """Makes and checks proofs of membership. Single user: the loop."""
 
     def __init__(self, secret: bytes, me: str) -> None:
         self._secret = secret
@@ -171,11 +171,11 @@ class Membership:
         self.seals = Seals(secret, me)
 
     def proof(self, receiver: str) -> bytes:
-        """The value of `RELAYED` for calls to another broker."""
+        """Return the value of the `RELAYED` header for calls to another broker."""
         return f"{self._me}.{self._digest(self._me, receiver)}".encode()
 
     def check(self, value: bytes) -> None:
-        """Raise `PermissionDenied` where a call was not relayed by a broker of this cluster."""
+        """Raise `PermissionDenied` unless a broker of this cluster relayed the call."""
         if value in self._checked:
             return
         sender, _, digest = value.decode("latin-1").partition(".")

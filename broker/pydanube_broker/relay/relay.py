@@ -30,7 +30,7 @@ from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.keys import number_in_key
-from pydanube_broker.relay.decision import Standing, Way, decide
+from pydanube_broker.relay.decision import Handling, TopicPlace, decide
 from pydanube_broker.relay.journey import BothWays, Journey, ManyAnswers, OneAnswer
 from pydanube_broker.relay.link import Link, Links
 from pydanube_broker.relay.membership import RELAYED, TOPIC, Membership, cluster_secret
@@ -55,7 +55,7 @@ _SHOWN: Final = frozenset({"token", "jwt", "none"})
 
 
 class Relay:
-    """See the module; `rpc.hot.Elsewhere`. Single user: the loop."""
+    """See the module; `rpc.hot.CallRelay`. Single user: the loop."""
 
     def __init__(self, registry: Registry, links: Links, *, streams: bool) -> None:
         self.membership: Membership | None = None  # until the metadata was read: nothing is carried
@@ -69,7 +69,7 @@ class Relay:
         self._heads: dict[tuple[str, str, bytes, bytes, bool], Headers] = {}
         self._loop = asyncio.get_running_loop()
 
-    # -- Elsewhere -------------------------------------------------------------------------------------------
+    # -- CallRelay -------------------------------------------------------------------------------------------
 
     def takes(self, call: Any, error: ClusterError) -> bool:
         if (
@@ -96,9 +96,9 @@ class Relay:
         except PermissionDenied as refused:
             call.fail(refused)
             return True
-        if way is Way.HERE:
-            way = Way.HOLD  # it is just being closed or opened here
-        if way is Way.REFUSE or (way is Way.HOLD and isinstance(call, StreamCall)):
+        if way is Handling.HERE:
+            way = Handling.HOLD  # it is just being closed or opened here
+        if way is Handling.REFUSE or (way is Handling.HOLD and isinstance(call, StreamCall)):
             return False
         if isinstance(journey, ManyAnswers):
             call.hand_over(journey)
@@ -117,7 +117,7 @@ class Relay:
         # By its connection alone the owner cannot tell who it is.
         return call.identity is None or call.identity.method in _SHOWN
 
-    def _way(self, journey: Journey) -> Way:
+    def _way(self, journey: Journey) -> Handling:
         ownership, topic = self._registry.ownership, journey.topic
         record = None if topic is None else self._registry.catalog.index.find_topic(topic)
         here = None if topic is None else self._registry.find(topic)
@@ -131,7 +131,7 @@ class Relay:
         if owner is not None:
             journey.broker_url = owner.broker_url
         return decide(
-            Standing(
+            TopicPlace(
                 known=record is not None or (topic is None and owner is not None),
                 served=here is not None and here.closed is None,
                 owner=owner,
@@ -142,7 +142,7 @@ class Relay:
         )
 
     def relayed(self, call: Any) -> bool:
-        """Whether another broker has sent the call.
+        """Return whether another broker has relayed the call.
 
         Raises `PermissionDenied`: it says so, and is none of this cluster.
         """
@@ -155,19 +155,19 @@ class Relay:
 
     # -- on the way ------------------------------------------------------------------------------------------
 
-    def _go(self, journey: Journey, way: Way) -> None:
+    def _go(self, journey: Journey, way: Handling) -> None:
         if journey.given_up:
             return
         match way:
-            case Way.CARRY:
+            case Handling.CARRY:
                 journey.go_on()
                 self._carry(journey)
-            case Way.HOLD:
+            case Handling.HOLD:
                 self._hold(journey)
-            case Way.HERE:
+            case Handling.HERE:
                 journey.go_on()
                 journey.return_home()
-            case Way.REFUSE:
+            case Handling.REFUSE:
                 journey.go_on()
                 self._refuse(journey)
 
@@ -195,7 +195,7 @@ class Relay:
         self.links.reach(url, go)
 
     def _missed(self, journey: Journey, error: ClusterError | None) -> None:
-        """It is not there: what is known here is old, or the other broker knows it later. Look again in a moment."""
+        """Hold a call that the supposed owner refused, and look again soon: one of the brokers is not up to date."""
         now = self._loop.time()
         if now - journey.seen_at > FRESH_S:
             journey.since = now
@@ -213,7 +213,7 @@ class Relay:
         journey.call.fail(error)  # without its topic it is not taken again
 
     def _head(self, journey: Journey) -> Headers:
-        """The head of a request to another broker; one object for all that are alike."""
+        """Return the head of a request to another broker; equal heads share one object."""
         call = journey.call
         authorization = next((value for name, value in call.head.metadata if name == "authorization"), "")
         shown = authorization if isinstance(authorization, bytes) else authorization.encode()
@@ -253,7 +253,7 @@ class Relay:
     # -- looks -----------------------------------------------------------------------------------------------
 
     def look(self, topic: TopicName) -> None:
-        """Something about a topic has changed: see to what is held for it, once this turn is over."""
+        """Look at the calls held for a topic, at the end of this turn: something about it has changed."""
         if topic in self._held:
             self._loop.call_soon(self._look_at, topic)
 
@@ -274,23 +274,23 @@ class Relay:
                 self.look(record.topic)
 
     async def join(self, store: MetadataStore) -> None:
-        """From here on calls are carried, to and from others. Raises `StoreUnavailable`."""
+        """Start to relay calls, to and from others. Raises `StoreUnavailable`."""
         self.membership = Membership(await cluster_secret(store), self._registry.ownership.me.broker_id)
         self._registry.ownership.on_served = self.look
         self._registry.ownership.on_assigned = self._assigned
 
     def send_away(self) -> None:
-        """This broker leaves: carry acknowledgements alone from now on, so that clients look for the owners."""
+        """Relay only acknowledgements from now on, so that clients look for the owners: this broker leaves."""
         self._away = True
 
     def end_streams(self) -> None:
-        """End the streams that are carried, as retryable."""
+        """End the relayed streams as retryable."""
         error = Unavailable("this broker leaves; look the topic up again", retry_after_ms=200)
         for journey in list(self._open):
             journey.call.fail(error)
 
     def close(self) -> None:
-        """Close the connections; what is held is ended by its server."""
+        """Close the connections; the server ends the calls that are held."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -299,7 +299,7 @@ class Relay:
 
 
 def _whose(error: ClusterError) -> tuple[TopicName | None, str]:
-    """The topic that an error is about, and its owner's address, as far as it says."""
+    """Return the topic that an error is about and its owner's address, as far as the error says."""
     name, url = error.details.get("topic"), error.details.get("broker_url")
     topic = None
     if isinstance(name, str):
@@ -319,7 +319,7 @@ def _kind(call: OneRequest | StreamCall) -> type[Journey]:
 def open_relay(
     registry: Registry, settings: Settings, spawn: Callable[[Coroutine[Any, Any, None]], None]
 ) -> Relay | None:
-    """Make the relay of one broker of several from its settings; None of a broker alone."""
+    """Make the relay of a broker among several from its settings; None for a lone broker."""
     if not registry.ownership.several:
         return None
     links = Links(spawn, lambda: _client_context(settings.tls))
@@ -327,14 +327,14 @@ def open_relay(
 
 
 async def join(relay: Relay | None, store: MetadataStore, stack: AsyncExitStack) -> None:
-    """Begin to carry calls, until the stack is closed; nothing to do for a broker alone. Raises `StoreUnavailable`."""
+    """Start to relay calls, until the stack is closed; does nothing for a lone broker. Raises `StoreUnavailable`."""
     if relay is not None:
         stack.callback(relay.close)
         await relay.join(store)
 
 
 def _client_context(tls: Tls) -> ssl.SSLContext:
-    """As a client of the other brokers: their authority is that of `client_ca`, or one the system knows."""
+    """Return the TLS context for calls to other brokers: it trusts `client_ca` and the system's authorities."""
     context = ssl.create_default_context(cafile=None if tls.client_ca is None else Path(tls.client_ca))
     context.set_alpn_protocols(["h2"])
     if tls.cert is not None and tls.key is not None:

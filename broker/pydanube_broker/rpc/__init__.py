@@ -1,1 +1,1 @@
-"""How calls reach the broker: the shape of hot handlers, and the server that presents them."""
+"""gRPC on the broker's side: the shape of hot handlers, and the server that presents them."""

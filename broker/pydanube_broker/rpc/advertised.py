@@ -1,4 +1,4 @@
-"""The address that clients dial: theirs to reach, not ours to listen on.
+"""The address that clients connect to, which may differ from the one the broker listens on.
 
 After a look-up every official client dials the address that the broker names, not the one it was given. So it has a
 scheme (Rust, Java) and no path (Go, Python), it is not "every interface of this machine", and its host has no underscore
@@ -46,7 +46,7 @@ def dialled_host(host: str) -> str:
 
 
 def check_advertised(url: str, *, secure: bool = False, field: str = "server.advertised_url") -> str:
-    """The URL as it is told to clients of a port that speaks TLS (`secure`) or plain text.
+    """Check the URL that clients of a port are told: TLS (`secure`) or plain text has to match the port.
 
     Raises `InvalidArgument`: some official client could not dial it.
     """

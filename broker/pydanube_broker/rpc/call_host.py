@@ -14,7 +14,7 @@ from pydanube_core.http2 import Limits, ServerConnection
 from pydanube_core.security.identity import Identity
 
 from pydanube_broker.rpc.caller import Keeper, Peer
-from pydanube_broker.rpc.hot import Elsewhere
+from pydanube_broker.rpc.hot import CallRelay
 
 
 class CallConnection(Protocol):
@@ -40,13 +40,13 @@ class CallConnection(Protocol):
 
 class CarriedCall(Protocol):
     def over(self) -> None:
-        """The call has ended: whatever is under way for it is given up."""
+        """Give up whatever is under way for the call: it has ended."""
 
 
 class CalledMethod(Protocol):
     path: str
     handler: Any
-    elsewhere: Elsewhere | None
+    elsewhere: CallRelay | None
 
     def ended(self, status: int) -> None: ...
 

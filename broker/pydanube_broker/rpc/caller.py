@@ -1,4 +1,4 @@
-"""Who calls: the address, the certificate where there is one, and the metadata of the call."""
+"""The caller of a call: the address, the certificate if there is one, and the call's metadata."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Peer:
 
 
 def _network(host: str) -> str:
-    """The network of an address in brackets; one of IPv4 that is written so is a machine by itself."""
+    """Return the network of an address in brackets; an IPv4 address written so counts as a single machine."""
     try:
         found = IPv6Address(host.strip("[]").partition("%")[0])
     except ValueError:
@@ -83,37 +83,37 @@ def is_own_user(given: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The identity of whoever makes a call."""
+    """The identity of a call's maker."""
 
     peer: Peer
     metadata: tuple[tuple[str, str | bytes], ...] = field(default=())
 
 
 class Keeper(Protocol):
-    """Asks who calls, where the broker has its locks on."""
+    """Authenticates callers, for a broker with authorization on."""
 
     def identify(self, authorization: str | None, peer: Peer) -> Identity:
-        """Raises `Unauthenticated`."""
+        """Return who makes a call, by its `authorization` header or its connection. Raises `Unauthenticated`."""
 
     def opened(self, identity: Identity) -> Callable[[], None]:
-        """A connection is his from now on, until what is given back is called. Raises `QuotaExceeded`."""
+        """Count a connection for an identity; call the result when it closes. Raises `QuotaExceeded`."""
 
     def wait_s(self, peer: Peer) -> float:
-        """How long a refusal to that peer waits."""
+        """Return the seconds by which a refusal to that peer is delayed."""
 
     def check(self, identity: Identity) -> None:
-        """Whether what was shown still proves something; raises `Unauthenticated`."""
+        """Check that the credential is still valid. Raises `Unauthenticated`."""
 
 
 class Called(Protocol):
-    """A call or stream; who makes it is put together when it is asked for, which few do."""
+    """A call or stream, with its caller; computed on demand, since few calls ask."""
 
     @property
     def caller(self) -> Caller: ...
 
     @property
     def identity(self) -> Identity | None:
-        """Who calls; None where nobody asks."""
+        """The caller's identity; None if authorization is off."""
 
 
 #: of the cold handler that runs; hot handlers find it at their reply
@@ -121,7 +121,7 @@ current_caller: ContextVar[Caller | None] = ContextVar("current_caller", default
 
 
 class _ColdCall:
-    """The cold call that is under way, as `Called`; outside of one this process itself calls."""
+    """The cold call under way, as `Called`; outside of one, this process itself."""
 
     @property
     def caller(self) -> Caller:
@@ -136,6 +136,6 @@ COLD_CALL: Final = _ColdCall()
 
 
 def call_metadata() -> tuple[tuple[str, str | bytes], ...]:
-    """The metadata of the cold call that is under way; none outside of one."""
+    """Return the metadata of the cold call under way; empty outside of one."""
     caller = current_caller.get()
     return () if caller is None else caller.metadata

@@ -1,4 +1,4 @@
-"""One call each, on our own server: between the events of its stream and a handler (`hot`).
+"""Single calls on our own server: between the events of a stream and a handler (`hot`).
 
 A call is told what its stream brings (`on_data`, `gone`), when its time is up (`expire`), and when all it said has left
 (`left`). The common call, one small request in one frame and one answer, passes through here without a task, a timer or a
@@ -39,7 +39,7 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 
 def unexpected(path: str, error: Exception, event: str) -> ClusterError:
-    """Return the error that a client is told for an exception that is none of ours; a defect is logged, a client's nonsense is not."""
+    """Return the error that a client gets for an exception that is not one of ours; a bug is logged, a malformed request is not."""
     if isinstance(error, DecodeError):
         return InvalidArgument(f"the bytes are no request of {path}", method=path)
     log.error(event, exc_info=error, extra={"event": event, "method": path})
@@ -77,26 +77,26 @@ class Call:
         raise NotImplementedError
 
     def gone(self) -> None:
-        """The stream is gone, and with it whoever waits for an answer."""
+        """The stream is gone: nobody waits for an answer."""
         raise NotImplementedError
 
     def left(self) -> None:
-        """Everything that was said has left."""
+        """The connection has sent everything that was queued."""
 
     def eased(self) -> None:
-        """There is room again for what can wait."""
+        """There is room again for data that can wait."""
 
     def expire(self) -> None:
-        """The time the caller gave is up."""
+        """End the call: its deadline has passed."""
         self.finish(GrpcStatus.DEADLINE_EXCEEDED, "the deadline of the call has passed")
 
     def goes_elsewhere(self, error: ClusterError) -> bool:
-        """Whether another broker has the call from here on, instead of its ending with the error."""
+        """Return whether another broker takes the call over, instead of its ending with the error."""
         elsewhere = self.method.elsewhere
         return elsewhere is not None and not self.over and elsewhere.takes(self, error)
 
     def fail(self, error: ClusterError) -> None:
-        """End with an error's status, if it is not another broker's to answer."""
+        """End with an error's status, unless another broker takes the call over."""
         if self.goes_elsewhere(error):
             return
         text, body = as_metadata(error)
@@ -118,7 +118,7 @@ class Call:
         out.finish(stream, ending, repeats=not status and not metadata)
 
     def _end(self, status: int) -> None:
-        """Note how it ended, once."""
+        """Count how the call ended, once."""
         self.over = True
         self.since = 0.0
         if self.due:
@@ -128,12 +128,12 @@ class Call:
         self.method.ended(status)
 
     def refuse(self, error: WireError) -> None:
-        """Refuse a call whose bytes are no gRPC."""
+        """Refuse a call whose bytes are not gRPC."""
         self.finish(error.status, error.why)
 
 
 class RefusedCall(Call):
-    """A request that calls nothing. It is answered when it has ended: whoever writes it may not read before."""
+    """A request for no existing method. It is answered at its end, as a client that writes may not read before."""
 
     __slots__ = ()
 
@@ -156,7 +156,7 @@ class RefusedCall(Call):
 
 
 class UnidentifiedCall(Call):
-    """A call whose caller is not known. It is answered at its first byte: whoever opens a stream waits for an answer.
+    """A call of an unknown caller. It is answered at its first byte, as a client that opens a stream waits for an answer.
 
     `wait_s`: later, where wrong credentials keep coming from there.
     """
@@ -192,7 +192,7 @@ class UnidentifiedCall(Call):
 
 
 class OneRequest(Call):
-    """A call whose caller sends one message."""
+    """A call with a single request message."""
 
     __slots__ = ("_held", "_pieces")  # bytes told to `hold`; what came of a message that is not whole
     LARGEST: int | None = None  # a message beyond it is refused before anybody parses it
@@ -274,7 +274,7 @@ class OneRequest(Call):
         raise NotImplementedError
 
     def again(self) -> None:
-        """Hand the request to this broker's handler anew."""
+        """Give the request to this broker's handler again."""
         assert self.first is not None, "only a call that may be carried has kept it"
         self.on_request(self.first)
 
@@ -290,7 +290,7 @@ class OneRequest(Call):
             self._end(GrpcStatus.CANCELLED)
 
     def send(self, message: bytes) -> None:
-        """Answer with one message and OK; after an end nothing happens any more."""
+        """Answer with one message and OK; ignored after an end."""
         if self.over:
             return
         connection = self.connection
@@ -334,7 +334,7 @@ class HotCall(OneRequest):
 
 
 class ColdCall(OneRequest):
-    """A call whose handler awaits: a task of the connection's."""
+    """A call whose handler awaits: a task of the connection."""
 
     __slots__ = ("_task",)
     LARGEST = COLD_BYTES

@@ -52,7 +52,7 @@ class Certificates:
         self.context = self._load()
 
     def look(self) -> bool:
-        """Read the files again if they changed since the last look; returns whether new ones are in force."""
+        """Read the files again if they changed since the last look; return whether new ones are in effect."""
         state = self._state()
         if state == self._seen:
             return False
@@ -89,7 +89,7 @@ class Certificates:
         return context
 
     def _state(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """Return a value that tells one content of the files from another."""
+        """Return a value that differs when the files' content does."""
         files = (self._files.cert, self._files.key, self._files.client_ca)
         return tuple(None if path is None else _stamp(path) for path in files)
 
@@ -103,7 +103,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def _no_password() -> str:
-    """Called for an encrypted key, where OpenSSL would ask the terminal."""
+    """Fail for an encrypted key, for which OpenSSL would ask the terminal."""
     raise ValueError("the key is encrypted; a broker has nobody to ask for its password")
 
 
@@ -125,13 +125,13 @@ class PortCertificates:
         return self._http.context
 
     def look(self) -> None:
-        """Take files that changed. A handful of `stat` calls."""
+        """Use files that changed. A handful of `stat` calls."""
         self._grpc.look()
         self._http.look()
 
 
 def port_certificates(settings: Tls) -> PortCertificates | None:
-    """None: plain text. Raises `InvalidArgument` where the files cannot be used."""
+    """Return the certificates of a broker's ports; None: plain text. Raises `InvalidArgument` if the files cannot be used."""
     if settings.cert is None or settings.key is None:
         return None
     files = CertificateFiles(cert=settings.cert, key=settings.key, client_ca=settings.client_ca)

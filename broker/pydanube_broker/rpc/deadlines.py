@@ -1,4 +1,4 @@
-"""When calls expire, to within `SLOT_S`.
+"""The deadlines of calls, to within `SLOT_S`.
 
 A timer for each call would cost more than the call: Go's clients give every one a deadline of seconds, and it is answered
 in a millisecond. So calls stand in slots of time, from which they are dropped when they end, and one timer waits for the
@@ -21,7 +21,7 @@ _STALE: Final = 4096  # slots of the order that may be empty
 
 
 class Deadlines:
-    """Of all calls of a server."""
+    """The deadlines of all calls of a server."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -59,7 +59,7 @@ class Deadlines:
 
     @property
     def waiting(self) -> int:
-        """Calls that have a deadline."""
+        """The number of calls with a deadline."""
         return sum(map(len, self._slots.values()))
 
     def _arm(self, slot: int) -> None:

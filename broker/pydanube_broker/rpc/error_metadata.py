@@ -24,7 +24,7 @@ assert MESSAGE_BYTES + OBJECT_BYTES * 4 // 3 < 7000
 
 
 def as_metadata(error: ClusterError) -> tuple[str, bytes]:
-    """The status text (`CODE: message`) and the error object (JSON), each within its limit."""
+    """Return the status text (`CODE: message`) and the error object (JSON), each within its limit."""
     text = _fitting(f"{error.code}: {error.message}")
     body = error.to_json().encode()
     if len(body) > OBJECT_BYTES:
@@ -45,7 +45,7 @@ def _encoded(body: dict[str, Any]) -> bytes:
 
 
 def _fitting(text: str) -> str:
-    """The text, or its beginning."""
+    """Return the text, cut to fit."""
     if len(quote(text)) <= MESSAGE_BYTES:
         return text
     keep, room = 0, MESSAGE_BYTES - len(quote(_CUT))

@@ -17,15 +17,15 @@ from pydanube_core.errors import ClusterError
 from pydanube_broker.rpc.caller import Called
 
 
-class Elsewhere(Protocol):
-    """Has calls carried out by another broker that this one cannot serve."""
+class CallRelay(Protocol):
+    """Has another broker carry out calls that this one cannot serve."""
 
     def takes(self, call: Any, error: ClusterError) -> bool:
-        """Take over a call (`calls.Call`) that would end with an error; False, and nothing done, where it is to end."""
+        """Take over a call (`calls.Call`) that would end with an error; return False if it has to end."""
 
 
 class StreamReply(Called, Protocol):
-    """The way back to the client of one stream."""
+    """Sends to the client of one stream."""
 
     def goes_elsewhere(self, error: ClusterError) -> bool:
         """Whether another broker has the stream from here on, instead of its ending with the error; then it is closed
@@ -35,7 +35,7 @@ class StreamReply(Called, Protocol):
         """Queue one message. Never waits; look at `writable` before sending what can wait."""
 
     def send_along(self, message: bytes) -> None:
-        """Queue one message that leaves with the next on its connection, or by itself some milliseconds later."""
+        """Queue one message that leaves with the next one on its connection, or alone after some milliseconds."""
 
     @property
     def writable(self) -> bool:
@@ -46,7 +46,7 @@ class StreamReply(Called, Protocol):
     def resume_reading(self) -> None: ...
 
     def end(self, error: ClusterError | None = None) -> None:
-        """End the stream once what is queued has left, with OK or with the error's status."""
+        """End the stream after what is queued, with OK or with the error's status."""
 
 
 class HotStream(Protocol):
@@ -60,11 +60,11 @@ class HotStream(Protocol):
         """The client sends no more."""
 
     def on_close(self) -> None:
-        """The stream is gone, whatever ended it. Called exactly once, last."""
+        """The stream is gone, for whatever reason. Called exactly once, last."""
 
 
 class UnaryReply(Called, Protocol):
-    """The way back to the client of one call. One of the two is called, once; later calls are ignored."""
+    """Answers the client of one call. One of the two methods is called, once; later calls are ignored."""
 
     def send(self, message: bytes) -> None: ...
 
@@ -72,10 +72,10 @@ class UnaryReply(Called, Protocol):
 
 
 class ServerStreamReply(Called, Protocol):
-    """The way back to the client of one server stream."""
+    """Sends to the client of one server stream."""
 
     def begin(self) -> None:
-        """Send the response headers now. Ended with an error before that, the response is trailers only."""
+        """Send the response headers. If the stream ends with an error before that, the response is trailers only."""
 
     def send(self, message: bytes) -> None:
         """Queue one message, as `StreamReply.send`; not before `begin`."""
@@ -85,10 +85,10 @@ class ServerStreamReply(Called, Protocol):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the client has had answers on it from another broker, or an earlier handler; to ask before `begin`."""
+        """Return whether the client has had answers on the stream from another broker or handler; to ask before `begin`."""
 
     def owes(self, count: int) -> None:
-        """So many bytes more (or less) wait with the handler to be sent; they count as if they were queued."""
+        """Count bytes, more or less, that wait in the handler; they count as queued."""
 
     def end(self, error: ClusterError | None = None) -> None: ...
 
@@ -99,7 +99,7 @@ class HotServerStream(Protocol):
     def on_credit(self) -> None: ...
 
     def on_close(self) -> None:
-        """The stream is gone, whatever ended it. Called exactly once, last."""
+        """The stream is gone, for whatever reason. Called exactly once, last."""
 
 
 StreamOpener = Callable[[StreamReply], HotStream]
@@ -124,4 +124,4 @@ class Route:
     server_streams: Mapping[str, ServerStreamOpener] = field(default_factory=dict)
     open: frozenset[str] = frozenset()
     carried: frozenset[str] = frozenset()
-    elsewhere: Elsewhere | None = None
+    elsewhere: CallRelay | None = None

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from pydanube_broker.rpc.patience import MOST, REQUEST_S, patient_http
+from pydanube_broker.rpc.connection_limits import MOST, REQUEST_S, patient_http
 from pydanube_broker.rpc.peer_memory import PeerMemory
 from pydanube_broker.rpc.tls_door import TlsDoor
 
@@ -19,7 +19,7 @@ KEEP_ALIVE_S: Final = 65  # longer than the idle time of usual clients, so that 
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its signal handlers, which are the command's, and behind our own door where there is TLS."""
+    """Uvicorn without its signal handlers, which belong to the command, and behind `TlsDoor` if the port speaks TLS."""
 
     def __init__(
         self,

@@ -171,7 +171,7 @@ class OwnConnection(asyncio.Protocol):
             self.deadlines.add(call, self.now, wait)
 
     def _counted(self, keeper: Keeper, head: CallHead) -> ClusterError | None:
-        """Count the connection as its first caller's; an error where he has too many."""
+        """Count the connection with its first caller; return an error if the caller has too many."""
         assert head.identity is not None, "whoever calls is known"
         try:
             self._ended = keeper.opened(head.identity)
@@ -232,18 +232,18 @@ class OwnConnection(asyncio.Protocol):
     # -- of the calls ------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Something is to be sent."""
+        """Schedule a flush in this turn of the loop."""
         if not self.corked and not self.woken:
             self.woken = True
             self.server.wake(self)
 
     def wake_later(self) -> None:
-        """All that is to be sent waits for company, for some milliseconds."""
+        """Schedule a flush within milliseconds, so that further messages leave with it."""
         self._patient_bytes = self.http.out.held_bytes
         self.server.flush_later(self, COMPANY_S)
 
     def flush(self) -> None:
-        """Send what may be sent, and tell streams what became of it."""
+        """Send what the windows allow, and tell the streams what was sent."""
         self.woken = False
         self._patient_bytes = 0
         http, transport = self.http, self._transport
@@ -272,14 +272,14 @@ class OwnConnection(asyncio.Protocol):
             self.close("stopped")
 
     def holds(self) -> int:
-        """Bytes that are held on behalf of this peer, about."""
+        """Return the approximate number of bytes held for this peer."""
         transport = self._transport
         if transport is None:
             return 0
         return self._held + self._in_tls + self.http.held_bytes + transport.get_write_buffer_size()
 
     def _note(self) -> None:
-        """Tell the budget, where it is worth it: of what is little the next look takes note."""
+        """Report held bytes to the budget, if the change is worth it; small changes wait for the next look."""
         http = self.http
         if self._held or self.holding.held > LITTLE_BYTES or len(http.streams) > 8 or http.out.waiting_bytes:
             self._note_all()
@@ -290,7 +290,7 @@ class OwnConnection(asyncio.Protocol):
             self.server.memory.note(self.holding, held)
 
     def give_up(self) -> None:
-        """Close at once, for the sake of what is held."""
+        """Close at once, to free the memory held for the peer."""
         self.fail(ErrorCode.ENHANCE_YOUR_CALM, "peer_memory")
         if self._transport is not None and self._transport.get_write_buffer_size():
             self._abort()
@@ -303,7 +303,7 @@ class OwnConnection(asyncio.Protocol):
                 call.left()
 
     def hold(self, count: int) -> None:
-        """So many bytes of messages are kept that cannot be handed on yet.
+        """Count messages, in bytes, that cannot be handed on yet.
 
         Raises `WireError`: it is too much for one connection.
         """
@@ -327,7 +327,7 @@ class OwnConnection(asyncio.Protocol):
     # -- of the server -----------------------------------------------------------------------------------------
 
     def look_after(self, now: float) -> None:
-        """Act on what only time shows: a peer that is too slow, or gone."""
+        """Close the connection if its peer is too slow or gone; called from time to time."""
         http, times = self.http, self.server.times
         if self._transport is None:
             return
@@ -364,7 +364,7 @@ class OwnConnection(asyncio.Protocol):
                 call.finish(GrpcStatus.DEADLINE_EXCEEDED, f"the request did not arrive within {patience:g} s")
 
     def _look_at_stuck(self, now: float) -> None:
-        """Streams whose client takes none of what waits in them give way to those that wait for their room."""
+        """End streams whose client takes nothing, if others wait for the room that they hold."""
         waiting = (
             [each for each in self.http.streams.values() if each.queue is not None and each.send_window <= 0]
             if self.http.out.parked
@@ -386,7 +386,7 @@ class OwnConnection(asyncio.Protocol):
             self.wake()
 
     def _look_at_writing(self, now: float) -> None:
-        """A peer that reads slowly lives; one that reads nothing for long does not."""
+        """Close the connection if its peer has read nothing for too long; a slow reader stays."""
         assert self._transport is not None
         waiting = self._transport.get_write_buffer_size()
         if waiting != self._waiting_bytes:
@@ -398,14 +398,14 @@ class OwnConnection(asyncio.Protocol):
             self._abort()
 
     def fail(self, code: ErrorCode, why: str) -> None:
-        """Close for what the peer did."""
+        """Close the connection because of an error of the peer."""
         self.corked = True
         for event in self.http.fail(code, why):
             self._other(event)
         self.corked = False
 
     def close(self, why: str) -> None:
-        """Send what is there, and close."""
+        """Send what is queued, then close."""
         self.reason = self.reason or why
         transport = self._transport
         if transport is None:
@@ -416,7 +416,7 @@ class OwnConnection(asyncio.Protocol):
         transport.close()
 
     def end_calls(self) -> None:
-        """End what is under way as retryable; nothing new is taken."""
+        """End the calls under way as retryable, and take no more."""
         self.corked = True
         self.http.stop_taking()
         for stream in tuple(self.http.streams.values()):
@@ -436,10 +436,10 @@ class OwnConnection(asyncio.Protocol):
 
     @property
     def known(self) -> bool:
-        """Whether somebody has shown who he is."""
+        """Whether a call on it has been authenticated."""
         return self._ended is not None
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether no call is under way."""
         return not self.http.streams and not self.http.out.ended and not self.http.out.pending

@@ -1,4 +1,4 @@
-"""Our own gRPC server: listens, looks after its connections, and goes when it is told to.
+"""Our own gRPC server: listens, supervises its connections, and stops when told to.
 
 How it is built is in docs/research/grpc-server.md: `http2` speaks HTTP/2 without I/O, `calls` puts gRPC on its streams,
 `own_connection` joins both to a transport, and here is what the connections share.
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pydanube_core.http2 import Limits
 
 from pydanube_broker.rpc.caller import Keeper
+from pydanube_broker.rpc.connection_limits import MOST, TOO_MANY_OF_ADDRESS
 from pydanube_broker.rpc.deadlines import Deadlines
 from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.listening import listen
 from pydanube_broker.rpc.own_connection import OwnConnection
-from pydanube_broker.rpc.patience import MOST, TOO_MANY_OF_ADDRESS
 from pydanube_broker.rpc.peer_memory import PeerMemory
 from pydanube_broker.rpc.routing import methods_of, nothing
 from pydanube_broker.rpc.tls_door import TlsDoor
@@ -165,7 +165,7 @@ class OwnServer:
     # -- of the connections ------------------------------------------------------------------------------------
 
     def admit(self, connection: OwnConnection) -> bool:
-        """Whether one more is taken."""
+        """Return whether one more connection is accepted."""
         host = connection.peer.host
         if self.by_address[host] >= self.times.of_address and not connection.peer.local:
             self.closed[TOO_MANY_OF_ADDRESS] += 1
@@ -216,7 +216,7 @@ class OwnServer:
                 del self.by_address[host]
 
     def wake(self, connection: OwnConnection) -> None:
-        """Flush it when the loop turns, with all others that have something to send."""
+        """Flush the connection at the end of this turn of the loop, together with others."""
         if not self._woken:
             self.loop.call_soon(self.flush_woken)
         self._woken.append(connection)
@@ -230,7 +230,7 @@ class OwnServer:
             connection.flush()
 
     def flush_later(self, connection: OwnConnection, wait_s: float) -> None:
-        """Flush it in `wait_s` at the latest: answers to pings, and what waits for company."""
+        """Flush the connection within `wait_s`: for answers to pings, and messages that wait for others."""
         if wait_s not in self._later:
             self._later[wait_s] = set()
             self.loop.call_later(wait_s, self._flush_late, wait_s)

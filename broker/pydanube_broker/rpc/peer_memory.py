@@ -34,7 +34,7 @@ Group = tuple[str, str]
 
 
 class Holding:
-    """The memory held for one connection, and for how long it has been waiting, told from how much passes.
+    """The memory held for one connection, and how long it has been waiting, estimated from the bytes that pass.
 
     Args:
         holds: bytes held for it now.
@@ -57,13 +57,13 @@ class Holding:
         self._rate = 0.0
 
     def look(self, now: float) -> None:
-        """Measure the pace; every few seconds."""
+        """Measure the bytes that pass; called every few seconds."""
         if now > self._at:
             self._rate = (self.passed - self._before) / (now - self._at)
             self._at, self._before = now, self.passed
 
     def waits_s(self, now: float) -> float:
-        """As long as what is held takes to pass at this pace, and no longer than it is held."""
+        """Return how long the held bytes take to pass at this pace, at most for as long as they have been held."""
         return min(now - self.since, self.held / self._rate if self._rate else math.inf)
 
 
@@ -92,7 +92,7 @@ class PeerMemory:
         self._last: Group | None = None  # whose connections were closed
 
     def note(self, holding: Holding, count: int) -> None:
-        """So many bytes are held for this connection now."""
+        """Note how many bytes are held for this connection now."""
         group, before = holding.group, holding.held
         holding.held = count
         self.held_bytes += count - before
@@ -117,7 +117,7 @@ class PeerMemory:
         self._due = loop.call_soon(self.make_room) if at_once else loop.call_later(LOOK_S, self.make_room)
 
     def make_room(self) -> None:
-        """Close connections, some in a turn of the loop."""
+        """Close connections until the budget suffices, a few in each turn of the loop."""
         self._due = None
         found = self._first_to_go()
         for holding in found:
@@ -129,7 +129,7 @@ class PeerMemory:
             self._look_again(at_once=bool(found))
 
     def _first_to_go(self) -> list[Holding]:
-        """Connections of the group that holds most; empty where all may stay for now."""
+        """Return the connections of the group that holds most; empty if none has to be closed now."""
         group = max(self._bytes, key=self._bytes.__getitem__, default=None)
         if group is None:
             return []
@@ -155,7 +155,7 @@ class PeerMemory:
         )
 
     def reason(self) -> Reason | None:
-        """Said while the budget is short; connections are closed, and the others served."""
+        """Return the reason for `/status` while the budget is exceeded and connections are closed; None otherwise."""
         ago_s = self._clock() - self._closed_at
         if ago_s > SHOWN_S and self.held_bytes * 2 <= self.limit_bytes:
             return None

@@ -13,7 +13,7 @@ from pydanube_core.security.identity import Identity
 
 from pydanube_broker.rpc.caller import Keeper, Peer
 from pydanube_broker.rpc.calls import Call, ColdCall, HotCall, RefusedCall
-from pydanube_broker.rpc.hot import Elsewhere, Route
+from pydanube_broker.rpc.hot import CallRelay, Route
 from pydanube_broker.rpc.stream_calls import ServerStreamCall, StreamCall
 
 #: told to whoever speaks HTTP/2 here and not gRPC
@@ -33,7 +33,7 @@ class Method:
         calls: Counter[tuple[str, str, str]],
         *,
         open: bool = False,
-        elsewhere: Elsewhere | None = None,
+        elsewhere: CallRelay | None = None,
     ) -> None:
         self.path = path
         self.open = open  # nobody is asked who he is
@@ -132,7 +132,7 @@ class CallHead:
         return self._metadata
 
     def unidentified(self, keeper: Keeper, peer: Peer) -> Unauthenticated | None:
-        """Ask who calls: at the first call with this head, and whether it still holds at every other.
+        """Authenticate the caller: fully for the first call with this head, later only whether that still holds.
 
         Returns:
             None where he may go on; else what he is told.

@@ -108,7 +108,7 @@ class _Streaming(Call):
         self._tell_closed()
 
     def hand_over(self, handler: Any) -> None:
-        """From here on another handler has the stream; for the one before it is closed."""
+        """Give the stream to another handler; for the present one it is closed."""
         self._tell_closed()
         self.handler, self._closed = handler, False
 
@@ -180,7 +180,7 @@ class StreamCall(_Streaming):
             self._tell(messages)
 
     def _keep(self, messages: Sequence[bytes]) -> None:
-        """Messages that the stream does not want yet; the window holds the peer back from sending many."""
+        """Keep messages that the handler does not take yet; the flow-control window keeps them few."""
         for message in messages:
             self._held.append(message)
             try:
@@ -190,7 +190,7 @@ class StreamCall(_Streaming):
                 return
 
     def _tell(self, messages: Sequence[bytes]) -> None:
-        """Hand messages to the stream, until it wants no more."""
+        """Give messages to the handler, until it pauses."""
         handler: Any = self.handler
         try:
             for number, message in enumerate(messages):
@@ -222,7 +222,7 @@ class StreamCall(_Streaming):
         self.connection.http.pause(self.stream)
 
     def resume_reading(self) -> None:
-        """Go on in the next turn: a stream that pauses again before is told nothing, nor is one that did not pause."""
+        """Resume in the next turn, unless the stream is paused again by then; nothing if it was not paused."""
         if self._paused and not self._resuming:
             self._resuming = True
             self.connection.loop.call_soon(self._resume)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pydanube_broker.rpc.caller import Peer, address_of
-from pydanube_broker.rpc.patience import TOO_MANY_OF_ADDRESS
+from pydanube_broker.rpc.connection_limits import TOO_MANY_OF_ADDRESS
 
 log = logging.getLogger("pydanube.rpc")
 
@@ -81,7 +81,7 @@ class TlsDoor:
         self._accepting = self._loop.create_task(self._accept())
 
     def close(self) -> None:
-        """Take no more connections, and give up those that are not through."""
+        """Accept no more connections, and close those whose handshake is not finished."""
         self._accepting.cancel()
         for task in self._waiting:
             task.cancel()
@@ -109,7 +109,7 @@ class TlsDoor:
             task.add_done_callback(self._done)
 
     def _first_to_go(self) -> asyncio.Task[None]:
-        """The oldest of the address that has most: whoever comes from far away is not pushed out by a storm from elsewhere."""
+        """Return the oldest handshake of the address with the most: a flood from one address does not push out others."""
         most = max(self._of, key=self._of.__getitem__)
         return next(task for task, host in self._waiting.items() if host == most)
 
@@ -150,7 +150,7 @@ class TlsDoor:
                 connection.close()
 
     async def _first_bytes(self, connection: socket.socket) -> bytes:
-        """Up to three bytes, which stay to be read; none where the peer has left."""
+        """Peek at up to three bytes, which stay to be read; empty if the peer has left."""
         readable = self._loop.create_future()
 
         def tell() -> None:
@@ -166,7 +166,7 @@ class TlsDoor:
         return connection.recv(3, socket.MSG_PEEK)
 
     async def _say(self, connection: socket.socket, words: bytes) -> None:
-        """Answer, and read what the peer has sent: bytes that nobody reads would reset the connection."""
+        """Send an answer, and read what the peer has sent: closing with unread bytes would reset the connection."""
         async with asyncio.timeout(LINGER_S):
             await self._loop.sock_sendall(connection, words)
             connection.shutdown(socket.SHUT_WR)

@@ -24,7 +24,7 @@ class Binding:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any] | None) -> Self | None:
-        """From a topic's settings; None for a topic without a schema."""
+        """Return the binding that a topic's settings name; None for a topic without a schema."""
         if not settings:
             return None
         return cls(
@@ -35,7 +35,7 @@ class Binding:
         )
 
     def to_settings(self) -> dict[str, Any]:
-        """As results of operations show it, too: a 64-bit id is text."""
+        """Return the binding as topic settings and results of operations show it: 64-bit ids as text."""
         return {
             "subject": self.subject,
             "schema_id": str(self.schema_id),

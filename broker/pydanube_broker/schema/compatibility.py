@@ -1,4 +1,4 @@
-"""The verdict over a schema that was held against versions of its subject."""
+"""The verdict on a schema that was compared with versions of its subject."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydanube_broker.schema.vocabulary import CompatibilityMode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The message, and which of the two refuses it. `version`: the old one's."""
+    """A message that one of the two schemas refuses, and which one. `version`: that of the old schema."""
 
     sample: Counterexample
     version: int
@@ -24,7 +24,7 @@ class Refused:
 def refused_message(
     compared: tuple[tuple[int, int], ParsedSchema, object], new: ParsedSchema, mode: CompatibilityMode
 ) -> Refused | None:
-    """Return a message that one takes and the other refuses; None for other formats than JSON Schema, and where none is found.
+    """Return a message that one schema accepts and the other refuses; None if none is found, or the format is not JSON Schema.
 
     `compared`: schema id and version of the old one, and what it is.
     """
@@ -42,7 +42,7 @@ def refused_message(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compatibility:
-    """`compared_with`: versions, newest first; empty where there was nothing to compare."""
+    """The result of a comparison. `compared_with`: versions, newest first; empty if there were none."""
 
     mode: CompatibilityMode
     transitive: bool
@@ -55,7 +55,7 @@ class Compatibility:
         return not self.differences
 
     def refusal(self, subject: str) -> SchemaIncompatible:
-        """The error of a registration that is refused for its differences."""
+        """Return the error for a registration that was refused because of differences."""
         differences = [difference.to_dict() for difference in self.differences]
         first = self.differences[0].sentence()
         more = f", and {len(differences) - 1} more" if len(differences) > 1 else ""

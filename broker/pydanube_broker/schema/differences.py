@@ -37,7 +37,7 @@ class Difference:
         return {"path": self.path, "rule": self.rule, "before": self.before, "after": self.after}
 
     def sentence(self) -> str:
-        """For a person, on one line."""
+        """Describe the difference in one line."""
         place = self.path or "the schema"
         return f"{place}: {self.rule} (before: {_text(self.before)}, after: {_text(self.after)})"
 
@@ -60,7 +60,7 @@ class Findings:
         return not self.found
 
     def trial(self) -> Findings:
-        """An empty collection of the same direction, for a guess that may be dropped."""
+        """Return an empty collection of the same direction, for an attempt whose findings may be dropped."""
         return Findings(self.direction)
 
 

@@ -50,7 +50,7 @@ class PayloadCheck:
     schema: bytes = b""
 
     def __call__(self, payload: bytes) -> None:
-        """Raises `PayloadInvalid`."""
+        """Check a payload against the schema. Raises `PayloadInvalid`."""
         self.run(payload)
 
     def is_costly(self, payload_bytes: int) -> bool:
@@ -137,7 +137,7 @@ def parse_schema(kind: SchemaType, definition: bytes, *, descriptors: bytes | No
 
 
 def _second_opinion(value: Any) -> None:
-    """Parse the schema with the library that consumers will read the data with: it must take it, too."""
+    """Parse the schema also with the library that consumers use: it has to accept it, too."""
     try:
         fastavro.schema.parse_schema(value, _write_hint=False)
     except Exception as error:
@@ -157,7 +157,7 @@ def differences_between(
     *,
     profile: JsonProfile = JsonProfile.DEFAULT,
 ) -> tuple[Difference, ...]:
-    """Everything that breaks the mode, each once; empty if nothing does."""
+    """Return every difference that breaks the compatibility mode, each once; empty if there is none."""
     wanted = directions(mode)
     if wanted and old.type is not new.type:
         return (Difference(path="", rule="schema_type_changed", before=old.type.value, after=new.type.value),)
@@ -184,7 +184,7 @@ def _one_way(
 
 
 def admit_schema(parsed: ParsedSchema) -> None:
-    """Refuse what may be a schema but costs too much to use; before it is registered. Raises `SchemaInvalid`."""
+    """Refuse a valid schema that is too expensive to use, before it is registered. Raises `SchemaInvalid`."""
     if isinstance(parsed, JsonSchema):
         admit(parsed.document)
 

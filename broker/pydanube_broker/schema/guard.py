@@ -44,7 +44,7 @@ Identity = tuple[int, int]
 
 
 class GuardCounters:
-    """Of all topics; what `/metrics` shows."""
+    """Counters over all topics, shown at `/metrics`."""
 
     def __init__(self) -> None:
         self.validations: Counter[tuple[str, str]] = Counter()  # (topic, policy)
@@ -52,7 +52,7 @@ class GuardCounters:
 
 
 class SchemaGuard:
-    """Holds publishes of one topic against its binding. Single user: the loop."""
+    """Checks publishes of one topic against its binding. Single user: the loop."""
 
     __slots__ = ("_counters", "_enforced", "_logged", "_registry", "_topic", "_unread", "binding")
 
@@ -75,7 +75,7 @@ class SchemaGuard:
     # -- batches of our SDK --------------------------------------------------------------------------------------
 
     def check_batch(self, data: bytes | memoryview, part: ProducerPart) -> bool:
-        """Check a validated batch as far as that is quick.
+        """Check a validated batch, as far as that is quick.
 
         Returns:
             True if it is done; False if the payloads are still to be checked by `check_payloads`.
@@ -101,7 +101,7 @@ class SchemaGuard:
         return True
 
     async def check_payloads(self, data: bytes | memoryview, part: ProducerPart) -> None:
-        """The rest of `check_batch`, while the loop turns. Raises `PayloadInvalid`."""
+        """Check the payloads that `check_batch` left, beside the loop. Raises `PayloadInvalid`."""
         table, which = _schemas(data, part)
         for identity in table:
             await self._prepare(identity)
@@ -120,7 +120,7 @@ class SchemaGuard:
     # -- single messages of official clients ---------------------------------------------------------------------
 
     def check_message(self, schema_id: int, version: int, payload: bytes) -> bool:
-        """As `check_batch`, for one message; False means: `check_payload`. Raises `SchemaMismatch`, `PayloadInvalid`."""
+        """Check one message as `check_batch` does; False: `check_payload` is still needed. Raises `SchemaMismatch`, `PayloadInvalid`."""
         self._counters.validations[self._topic, self.binding.validation_policy.value] += 1
         try:
             self._check_identity((schema_id, version))
@@ -134,7 +134,7 @@ class SchemaGuard:
         return True
 
     async def check_payload(self, schema_id: int, version: int, payload: bytes) -> None:
-        """The rest of `check_message`, beside the loop. Raises `PayloadInvalid`."""
+        """Check the payload that `check_message` left, beside the loop. Raises `PayloadInvalid`."""
         await self._prepare((schema_id, version))
         await self._check_large((schema_id, version), payload, None)
 
@@ -184,7 +184,7 @@ class SchemaGuard:
             self._payload_failed(error, index)
 
     def _is_costly(self, identity: Identity, payload_bytes: int) -> bool:
-        """Whether its check must not be made, or not be done, in the loop."""
+        """Return whether the check is too slow to be made, or to be run, in the loop."""
         found = self._version_for(identity)
         if found is None:
             return False
@@ -205,7 +205,7 @@ class SchemaGuard:
             self._payload_failed(error, index)
 
     def _version_for(self, identity: Identity) -> Identity | None:
-        """Return the version to hold a payload against: its own, else the latest; None where it was not of this subject anyway."""
+        """Return the version to check a payload against: its own, else the latest; None if it is not of this subject."""
         schema_id, version = identity
         index, binding = self._registry.index, self.binding
         if schema_id not in (0, binding.schema_id):
@@ -220,7 +220,7 @@ class SchemaGuard:
         return None if found is None else self._registry.check_of(*found)
 
     async def _prepare(self, identity: Identity) -> None:
-        """Make the check of a version beside the loop, before it is first used."""
+        """Build the check of a version beside the loop, before its first use."""
         found = self._version_for(identity)
         if found is not None and not self._registry.has_check(*found):
             await self._registry.prepare_check(*found)
@@ -232,7 +232,7 @@ class SchemaGuard:
         self._failed("payload_invalid", error)
 
     def _failed(self, reason: str, error: ClusterError) -> None:
-        """Count it, and refuse or say so."""
+        """Count a payload that does not fit, and refuse or log it, as the policy says."""
         self._counters.failures[self._topic, reason] += 1
         if self._enforced:
             raise error

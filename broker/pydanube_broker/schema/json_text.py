@@ -41,7 +41,7 @@ def canonical(value: Any) -> bytes:
 
 
 def value_key(value: Any) -> bytes:
-    """The same for equal JSON values only: 1 and 1.0 are one number, true is none."""
+    """Return a key that is equal for equal JSON values only: 1 and 1.0 are the same number, true is none."""
     return canonical(_plain(value))
 
 
@@ -79,7 +79,7 @@ def parse_definition(definition: bytes, *, what: str) -> Any:
 
 
 def _nesting(value: Any) -> int:
-    """Levels of lists and objects."""
+    """Return the depth of nested lists and objects."""
     level, layer = 0, [value]
     while layer := [inner for inner in layer if isinstance(inner, (dict, list))]:
         level += 1

@@ -1,4 +1,4 @@
-"""Payloads whose check may take long, held against their JSON Schema in a process of their own.
+"""Check payloads against a JSON Schema in a process of its own, where that may take long.
 
 The library works without giving way to other threads, so a thread would stop the broker as the loop would. A worker
 process is ended when the time is over; the next check begins another.
@@ -25,7 +25,7 @@ _limiter: RunVar[anyio.CapacityLimiter] = RunVar("pydanube_json_schema_workers")
 
 
 async def check_apart(schema: bytes, payload: bytes, *, limit_s: float = LIMIT_S) -> None:
-    """Raises `PayloadInvalid`: it does not conform, or that was not found out in `limit_s` seconds."""
+    """Check a payload in the worker process. Raises `PayloadInvalid`: it does not conform, or `limit_s` seconds did not suffice."""
     limiter = _limiter.get(None)
     if limiter is None:
         limiter = anyio.CapacityLimiter(WORKERS)
@@ -50,7 +50,7 @@ def _too_long(limit_s: float) -> str:
 
 
 def _verdict(schema: bytes, payload: bytes) -> tuple[str, dict[str, Any]] | None:
-    """Check a payload, in the worker process; None where it fits."""
+    """Check a payload, in the worker process; None if it conforms."""
     try:
         _check(schema).check(payload)
     except PayloadInvalid as error:

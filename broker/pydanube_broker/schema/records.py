@@ -24,7 +24,7 @@ MAX_TAG_CHARS: Final = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectSpec(JsonRecord):
-    """`last_version` is the highest number ever given out; numbers of deleted versions do not come again.
+    """A subject's record. `last_version` is the highest number ever given out; numbers of deleted versions are not reused.
 
     `identity` is the id of a subject that came from another store of metadata; else its key's create revision is.
     """
@@ -54,7 +54,7 @@ class VersionSpec(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectRecord:
-    """`schema_id` is as a rule the record's create revision: cluster-wide, never used twice, no counter to fight over."""
+    """A subject. `schema_id` is as a rule the record's create revision: unique in the cluster, without a contended counter."""
 
     schema_id: int
     revision: Revision
@@ -101,13 +101,13 @@ def stored(spec: VersionSpec, definition: bytes, descriptors: bytes | None) -> l
 
 
 def removed(spec: VersionSpec) -> list[Delete]:
-    """The writes that take a version away."""
+    """Return the writes that delete a version."""
     of_version = (keys.version_key, keys.definition_key, keys.descriptors_key)
     return [Delete(key(spec.subject, spec.version)) for key in of_version]
 
 
 def check_subject(subject: str) -> str:
-    """Raises `InvalidArgument` for what cannot be a subject's name."""
+    """Check a subject's name. Raises `InvalidArgument`."""
     if not subject.strip() or len(subject) > MAX_SUBJECT_CHARS or not subject.isprintable():
         raise InvalidArgument(
             f"subject {subject[:60]!r}: a subject is 1 to {MAX_SUBJECT_CHARS} printable characters",
@@ -119,7 +119,7 @@ def check_subject(subject: str) -> str:
 
 
 def check_texts(description: str, created_by: str, tags: tuple[str, ...]) -> None:
-    """Raises `InvalidArgument`: the first of these that is too long."""
+    """Check the lengths of texts. Raises `InvalidArgument` for the first that is too long."""
     for name, value, limit in (
         ("description", description, MAX_DESCRIPTION_CHARS),
         ("created_by", created_by, MAX_CREATED_BY_CHARS),

@@ -83,13 +83,13 @@ class SchemaRegistry:
         self.on_change: Callable[[int], None] = lambda schema_id: None  # a subject got or lost a version
 
     async def load(self) -> None:
-        """Read everything; before anything else is asked."""
+        """Read all subjects and versions; call it before anything else."""
         await self.store.load()
 
     # -- reading -------------------------------------------------------------------------------------------------
 
     def latest(self, subject: str) -> VersionRecord:
-        """Raises `SchemaNotFound`."""
+        """Return the newest version of a subject. Raises `SchemaNotFound`."""
         return self.index.version(self.index.subject(subject).schema_id, None)
 
     def check_of(self, schema_id: int, version: int) -> PayloadCheck:
@@ -102,11 +102,11 @@ class SchemaRegistry:
         return check
 
     def has_check(self, schema_id: int, version: int) -> bool:
-        """Whether `check_of` costs nothing."""
+        """Whether the check of a schema version is compiled already, so that `check_of` returns it at once."""
         return (schema_id, version) in self._checks
 
     async def prepare_check(self, schema_id: int, version: int) -> None:
-        """Make what `check_of` gives beside the loop: a large schema takes longer than it may wait."""
+        """Build the check of a version beside the loop: for a large schema that takes longer than the loop may wait."""
         record = self.index.version(schema_id, version)
 
         def work() -> tuple[ParsedSchema, PayloadCheck]:
@@ -140,7 +140,7 @@ class SchemaRegistry:
         tags: Sequence[str] = (),
         profile: JsonProfile = JsonProfile.STRICT,
     ) -> RegistrationFacts:
-        """Register a schema under a subject; one that is there already gives its version again.
+        """Register a schema under a subject, and return its version; an equal one that is registered keeps its version.
 
         Args:
             profile: of a subject that is new; one that is there keeps its own.
@@ -176,7 +176,7 @@ class SchemaRegistry:
         descriptors: bytes | None,
         profile: JsonProfile,
     ) -> RegistrationFacts:
-        """`register` in one's turn; `told` is the version but for its number."""
+        """Register while holding the subject's turn; `told` is the version without its number."""
         subject = told.subject
         for _ in range(_ATTEMPTS):
             known = self.index.find_subject(subject)
@@ -227,7 +227,7 @@ class SchemaRegistry:
     async def _parse(
         self, subject: str, kind: SchemaType, definition: bytes
     ) -> tuple[ParsedSchema, bytes | None]:
-        """The parsed definition, and of a Protobuf schema what was compiled."""
+        """Return the parsed definition, and for a Protobuf schema its compiled descriptors."""
         descriptors: bytes | None = None
         if kind is SchemaType.PROTOBUF:
             descriptors = self._compiled_before(subject, definition) or await self._compile(definition)
@@ -252,7 +252,7 @@ class SchemaRegistry:
         return descriptors
 
     def _compiled_before(self, subject: str, definition: bytes) -> bytes | None:
-        """Registering again what is registered is common (every start of an application), and need not compile."""
+        """Return the descriptors of an equal registered schema: applications register again at every start, without a compilation."""
         known = self.index.find_subject(subject)
         fingerprint = "sha256:" + hashlib.sha256(definition).hexdigest()
         for record in () if known is None else self.index.versions(known.schema_id):
@@ -272,7 +272,7 @@ class SchemaRegistry:
         transitive: bool | None = None,
         profile: JsonProfile | None = None,
     ) -> Compatibility:
-        """Hold a definition against a subject; nothing is stored.
+        """Compare a definition with a subject's versions; nothing is stored.
 
         Args:
             mode, transitive, profile: in place of the subject's.
@@ -333,7 +333,7 @@ class SchemaRegistry:
         transitive: bool | None = None,
         profile: JsonProfile | None = None,
     ) -> SubjectRecord:
-        """Change what new versions are held against; None leaves a setting as it is. Raises `SchemaNotFound`."""
+        """Change how new versions are compared; None leaves a setting as it is. Raises `SchemaNotFound`."""
 
         def decide(known: SubjectRecord) -> tuple[SubjectSpec, Sequence[Write]] | None:
             spec = known.spec
@@ -351,7 +351,7 @@ class SchemaRegistry:
     # -- deleting ------------------------------------------------------------------------------------------------
 
     async def delete_version(self, subject: str, version: int) -> VersionRecord:
-        """Delete one version; its number does not come again. Raises `SchemaNotFound`.
+        """Delete one version; its number is not reused. Raises `SchemaNotFound`.
 
         Messages that carry it stay as they are; nobody can look up their schema any more.
         """
@@ -372,7 +372,7 @@ class SchemaRegistry:
     async def restore_version(
         self, spec: VersionSpec, definition: bytes, descriptors: bytes | None
     ) -> VersionRecord:
-        """Bring a deleted version back as it was; one that is there is left as it is. Raises `SchemaNotFound`."""
+        """Restore a deleted version; one that exists is left as it is. Raises `SchemaNotFound`."""
 
         def decide(known: SubjectRecord) -> tuple[SubjectSpec, Sequence[Write]] | None:
             present = self.index.find_version(known.schema_id, spec.version)
@@ -395,7 +395,7 @@ class SchemaRegistry:
         subject: str,
         decide: Callable[[SubjectRecord], tuple[SubjectSpec, Sequence[Write]] | None],
     ) -> SubjectRecord:
-        """Change a subject's record, and what is written along with it, in one guarded transaction.
+        """Change a subject's record, together with further writes, in one guarded transaction.
 
         Args:
             decide: what the record is to be, and the other writes; asked again whenever somebody was faster. None changes
@@ -428,7 +428,7 @@ class SchemaRegistry:
 def _next_spec(
     known: SubjectRecord | None, subject: str, created_by: str, now_ms: int, profile: JsonProfile
 ) -> SubjectSpec:
-    """The subject's record with one version more."""
+    """Return the subject's record with one more version."""
     if known is not None:
         return replace(known.spec, last_version=known.spec.last_version + 1, updated_at_ms=now_ms)
     return SubjectSpec(

@@ -55,7 +55,7 @@ class SchemaIndex:
         self._versions.setdefault(record.schema_id, {})[record.version] = record
 
     def replace_versions(self, schema_id: int, records: list[VersionRecord]) -> None:
-        """Replace the versions of a subject by those that were read with its record."""
+        """Replace a subject's versions by those read with its record."""
         self._versions[schema_id] = {record.version: record for record in records}
 
     def remove_version(self, schema_id: int, version: int) -> None:
@@ -71,7 +71,7 @@ class SchemaIndex:
         return self._subjects.get(subject)
 
     def subject(self, subject: str) -> SubjectRecord:
-        """Raises `SchemaNotFound`, with the calls that would help."""
+        """Return the record of a subject. Raises `SchemaNotFound`, with calls that help."""
         found = self._subjects.get(subject)
         if found is not None:
             return found
@@ -89,7 +89,7 @@ class SchemaIndex:
         )
 
     def subject_by_id(self, schema_id: int) -> SubjectRecord:
-        """Raises `SchemaNotFound`."""
+        """Return the subject that has the schema id. Raises `SchemaNotFound`."""
         name = self._names.get(schema_id)
         if name is None:
             raise _suggesting_the_list(
@@ -114,7 +114,7 @@ class SchemaIndex:
         return found[max(found)] if found else None
 
     def version(self, schema_id: int, version: int | None) -> VersionRecord:
-        """One version, None for the latest. Raises `SchemaNotFound`."""
+        """Return one version, None for the latest. Raises `SchemaNotFound`."""
         subject = self.subject_by_id(schema_id)
         found = self.find_latest(schema_id) if version is None else self.find_version(schema_id, version)
         if found is None:
@@ -152,7 +152,7 @@ class SchemaStore:
         self._seen = Revision(0)
 
     async def load(self) -> None:
-        """Read everything; before anything else is asked."""
+        """Read all subjects and versions; call it before anything else."""
         subjects, self._seen = await read_all(self._store, keys.SUBJECTS)
         ids: dict[str, int] = {}
         for item in subjects:
@@ -181,7 +181,7 @@ class SchemaStore:
                 )
 
     async def follow(self, changed: Callable[[int], None]) -> None:
-        """Take in what others change, until the store closes; `changed` is told the schema's id."""
+        """Take in the changes of others, until the store closes; `changed` is called with the schema's id."""
         while True:
             try:
                 start = Revision(self._seen + 1)
@@ -206,7 +206,7 @@ class SchemaStore:
                 changed(SubjectRecord.of(event.key_value).schema_id)
 
     async def know(self, subject: str) -> None:
-        """See that a subject that is not known is not there. Raises `StoreUnavailable`."""
+        """Ask the store for a subject that the index does not know. Raises `StoreUnavailable`."""
         if subject and self.index.find_subject(subject) is None:
             await self.refresh(subject)
 
@@ -218,7 +218,7 @@ class SchemaStore:
         definition: bytes,
         descriptors: bytes | None,
     ) -> VersionRecord | None:
-        """The version as it was stored; None if somebody was faster, and the index has caught up."""
+        """Store a version and return it; None if another write came first, which the index then has."""
         key = keys.subject_key(spec.subject)
         guard = Absent(key) if known is None else ModRevision(key, known.revision)
         writes = [Put(key, spec.to_json()), *stored(version, definition, descriptors)]
@@ -236,7 +236,7 @@ class SchemaStore:
         return record
 
     async def change(self, writes: Sequence[Write], guards: Sequence[Guard]) -> Revision:
-        """One transaction. Not cancelled once begun: what happened must be known."""
+        """Run one transaction. Not cancelled once begun, so that its outcome is known."""
         with anyio.move_on_after(_STORE_S, shield=True):
             return await self._store.transact(writes, guards=guards)
         raise StoreUnavailable(

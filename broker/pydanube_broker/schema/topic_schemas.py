@@ -43,19 +43,19 @@ class TopicSchemas:
         self._topics: Mapping[TopicName, ServedTopic] = {}
 
     def serve(self, topics: Mapping[TopicName, ServedTopic]) -> None:
-        """The topics that follow changes; the mapping is looked at each time."""
+        """Register the served topics, which follow changes; the mapping is read at each change."""
         self._topics = topics
 
     # -- looking -------------------------------------------------------------------------------------------------
 
     def binding_of(self, record: TopicRecord) -> Binding | None:
-        """A concrete topic's: for a partition its parent's."""
+        """Return a concrete topic's binding; a partition has its parent's."""
         parent = None if record.parent is None else self._catalog.index.partitioned(record.parent)
         settings = record.settings if parent is None else parent.spec.settings
         return Binding.of(settings.schema)
 
     def guard_of(self, record: TopicRecord) -> SchemaGuard | None:
-        """Return the guard of a topic's publishes; None if there is nothing to hold them against."""
+        """Return the guard of a topic's publishes; None if there is nothing to check."""
         binding = self.binding_of(record)
         if binding is None or binding.validation_policy is ValidationPolicy.NONE:
             return None
@@ -83,13 +83,13 @@ class TopicSchemas:
     # -- changing ------------------------------------------------------------------------------------------------
 
     def new_binding(self, subject: str) -> Binding:
-        """For a topic that is about to be created with a subject. Raises `SchemaNotFound`."""
+        """Return the binding for a new topic with a subject. Raises `SchemaNotFound`."""
         return Binding(subject=subject, schema_id=self.registry.index.subject(subject).schema_id)
 
     def choose(
         self, subject: str, *, version: int | None = None, min_version: int | None = None
     ) -> VersionRecord:
-        """The version a producer is to write: `version`, else the latest. Raises `SchemaNotFound`, as `bind`."""
+        """Return the version that a producer writes: `version`, else the latest. Raises `SchemaNotFound`, as `bind`."""
         record = self.registry.index.subject(subject)
         chosen = self.registry.index.version(record.schema_id, version)
         if min_version is not None and chosen.version < min_version:
@@ -106,7 +106,7 @@ class TopicSchemas:
     async def bind(
         self, topic: TopicName, subject: str, *, version: int | None = None, min_version: int | None = None
     ) -> VersionRecord:
-        """A producer names a subject: it becomes the topic's where there is none, and must be the topic's else.
+        """Bind a topic to the subject that a producer names; a topic with a subject accepts only that one.
 
         Returns:
             The version the producer is to write: `version`, else the latest.
@@ -187,11 +187,11 @@ class TopicSchemas:
         return made[-1]
 
     async def restore(self, topic: TopicName, settings: Mapping[str, Any] | None) -> None:
-        """Give a topic the schema it had once, or none. Raises `TopicNotFound`."""
+        """Set a topic's former schema again, or none. Raises `TopicNotFound`."""
         await self._decide(topic, lambda present: settings or {})
 
     def _whole(self, topic: TopicName) -> TopicName:
-        """The topic that a name speaks of: a partition's parent, if it has one."""
+        """Return the topic whose schema counts for a name: a partition's parent, else itself."""
         return topic.base if self._catalog.index.partitioned(topic.base) is not None else topic
 
     async def _decide(self, topic: TopicName, decide: Any) -> None:

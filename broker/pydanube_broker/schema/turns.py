@@ -1,4 +1,4 @@
-"""Who changes a subject next: one at a time in this broker, in the order they came.
+"""Turns of changes to a subject: one at a time in this broker, in the order of their arrival.
 
 Without turns a hot subject is a race in which each change makes all others begin again, and the last of many gives
 up. What is left for the store's guards are the changes of other brokers.
@@ -24,7 +24,7 @@ class Turns:
 
     @asynccontextmanager
     async def of(self, subject: str) -> AsyncIterator[None]:
-        """One's turn. Raises `Overloaded` where too many wait for theirs."""
+        """Wait for a turn and hold it. Raises `Overloaded` if too many wait."""
         lock, waiting = self.locks.setdefault(subject, (anyio.Lock(), []))
         if len(waiting) >= MAX_WAITING:
             raise Overloaded(

@@ -1,4 +1,4 @@
-"""The words of the registry: what is spelled how on the wire (docs/research/data-plane.md#112-string-vocabularies).
+"""The registry's words and their spelling on the wire (docs/research/data-plane.md#112-string-vocabularies).
 
 Input is taken in any case and by the original's aliases; what we answer is always the value of the member.
 """
@@ -21,7 +21,7 @@ class SchemaType(StrEnum):
 
 
 class CompatibilityMode(StrEnum):
-    """Who must be able to read whose data. Backward: the new schema reads what the old one wrote."""
+    """Who must be able to read whose data. Backward: the new schema reads data written with the old one."""
 
     NONE = "none"
     BACKWARD = "backward"
@@ -30,14 +30,14 @@ class CompatibilityMode(StrEnum):
 
 
 class JsonProfile(StrEnum):
-    """By which rules JSON Schemas are compared: the reference broker's, or what instances can be."""
+    """The rules by which JSON Schemas are compared: those of the reference broker, or by possible instances."""
 
     DEFAULT = "default"
     STRICT = "strict"
 
 
 class ValidationPolicy(StrEnum):
-    """The fate of a message that does not fit: nothing, a line in the log, a refusal."""
+    """The handling of a message that does not conform: accept, log, refuse."""
 
     NONE = "none"
     WARN = "warn"
@@ -57,7 +57,7 @@ T = TypeVar("T", bound=StrEnum)
 
 
 def parse_type(text: str, *, field: str = "schema_type") -> SchemaType:
-    """Raises `InvalidArgument`, naming the types there are."""
+    """Return the schema type of that name. Raises `InvalidArgument`, with the names there are."""
     alias = _ALIASES.get(text.lower())
     return alias if alias is not None else _member(SchemaType, text, field)
 

@@ -1,1 +1,1 @@
-"""Who calls, and what he may do."""
+"""Authentication of callers, and their permissions."""

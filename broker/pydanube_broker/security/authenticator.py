@@ -1,4 +1,4 @@
-"""Who calls, by what he shows: an API token, a JSON web token, a client's certificate, or that he is on the machine.
+"""Authenticate a caller, by an API token, a JSON web token, a client's certificate, or as the operator on this machine.
 
 In `required` nobody gets further without; in `optional` whoever shows nothing, or what is not good, comes in as before
 and is counted, so that it is known who would be refused before anybody is.
@@ -37,7 +37,7 @@ class _Failures:
 
 
 class FailedLogins:
-    """Wrong credentials, by the address they come from: how long the next refusal waits, and which are told of.
+    """Wrong credentials by address: how long the next refusal is delayed, and which are logged.
 
     Nobody guesses a token of 256 random bits; but who tries should cost the broker little, and should be seen. Whoever
     shows something good is not slowed, from the same address neither. `longest_s`: the longest wait.
@@ -48,7 +48,7 @@ class FailedLogins:
         self._found: OrderedDict[str, _Failures] = OrderedDict()
 
     def note(self, address: str, now_s: float) -> int | None:
-        """One more from there. Returns how many it has been where that is worth telling: the first, 10th, 100th …"""
+        """Count one for the address; return the count if it is to be logged (the 1st, 10th, 100th …), else None."""
         found = self._found.pop(address, None)
         if found is None or now_s - found.last_s > FORGOTTEN_AFTER_S:
             found = _Failures(0, now_s)
@@ -60,7 +60,7 @@ class FailedLogins:
         return found.count if str(found.count).strip("0") == "1" else None
 
     def wait_s(self, address: str, now_s: float) -> float:
-        """How long a refusal to that address waits."""
+        """Return the seconds by which a refusal to that address is delayed."""
         found = self._found.get(address)
         if found is None or found.count <= FREE or now_s - found.last_s > FORGOTTEN_AFTER_S:
             return 0.0
@@ -98,7 +98,7 @@ class Authenticator:
         self._now_s = now_s
 
     def identify(self, authorization: str | None, peer: Peer) -> Identity:
-        """Raises `Unauthenticated` where identity is required."""
+        """Return the caller's identity. Raises `Unauthenticated` if one is required and not shown."""
         try:
             identity = self._identify(authorization, peer)
             self.check(identity)
@@ -113,11 +113,11 @@ class Authenticator:
             return ANONYMOUS
 
     def wait_s(self, peer: Peer) -> float:
-        """How long a refusal to that peer waits: longer the more wrong credentials came from its address."""
+        """Return the seconds by which a refusal to that peer is delayed: more, the more wrong credentials came from its address."""
         return self._failed.wait_s(peer.host, self._now_s())
 
     def note_failure(self, what: str, peer: Peer) -> None:
-        """Something wrong was shown from there."""
+        """Count wrong credentials from the peer's address."""
         self.refused[what] += 1
         count = self._failed.note(peer.host, self._now_s())
         if count is not None:
@@ -125,7 +125,7 @@ class Authenticator:
             self.on_failed(peer.host, count)
 
     def check(self, identity: Identity) -> None:
-        """Raises `Unauthenticated` where what was shown proves nothing any more. Cheap: it is asked with every call."""
+        """Check that the credential is still valid. Raises `Unauthenticated`. Cheap: done for every call."""
         if identity.expires_at_s is not None and self._now_s() >= identity.expires_at_s:
             raise Unauthenticated("the token has expired; get a new one", method=identity.method)
         if identity.method == "token":

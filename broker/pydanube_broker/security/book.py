@@ -43,7 +43,7 @@ class SecurityBook:
         self._version: bytes | None = b"never read"
 
     async def look(self) -> None:
-        """Read everything again if something was changed: one key tells."""
+        """Read everything again if something was changed; one key shows whether."""
         if await self._version_there() != self._version:
             await self.load()
 
@@ -52,7 +52,7 @@ class SecurityBook:
         return None if found is None else found.value
 
     async def load(self) -> None:
-        """Read everything; what is in force stays so where that fails."""
+        """Read everything; if that fails, what was read before stays in force."""
         version = await self._version_there()  # before the rest: what changes meanwhile is read again
         roles = await self._read(ROLES, decode_role)
         bindings = await self._read(BINDINGS, decode_binding)

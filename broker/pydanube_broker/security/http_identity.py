@@ -1,4 +1,4 @@
-"""Who calls an HTTP port: the bearer token of each request, before the application sees it.
+"""Authenticate calls of an HTTP port by the bearer token of each request, before the application sees it.
 
 What the application does for a request runs with its identity (`current_identity`). A session of MCP belongs to the
 principal that opened it: its number is no credential, and of no use to another. Who gives tokens out is told as OAuth
@@ -100,7 +100,7 @@ class IdentifiedApp:
             current_identity.reset(before)
 
     def _challenge(self, scope: Mapping[str, Any], error: ClusterError, identity: Identity | None) -> str:
-        """What the client needs, for `WWW-Authenticate` (RFC 6750, 9728); empty: no other token would help."""
+        """Return the `WWW-Authenticate` challenge (RFC 6750, 9728); empty if another token would not help."""
         facts: dict[str, str] = {}
         needed = error.details.get("scope")
         if isinstance(error, Unauthenticated):
@@ -120,7 +120,7 @@ class IdentifiedApp:
         return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in facts.items())
 
     def _admit(self, scope: Mapping[str, Any]) -> Identity | None:
-        """Raises `Unauthenticated`, `PermissionDenied`."""
+        """Return who sent an HTTP request; None for a path open to everybody. Raises `Unauthenticated`, `PermissionDenied`."""
         path, headers = scope["path"], scope["headers"]
         shown = [value for name, value in headers if name == b"authorization"]
         if path in self._open and not shown:
@@ -148,7 +148,7 @@ class IdentifiedApp:
         return noting
 
     def _note_session(self, session: bytes, owner: Principal) -> None:
-        """Remember whose it is. The oldest is forgotten of whoever has most: nobody ends those of others by opening many."""
+        """Remember whose session it is. Beyond the limit the oldest of whoever has most is forgotten, so nobody ends those of others."""
         self._sessions[session] = owner
         if len(self._sessions) > MOST_SESSIONS:
             of = Counter(self._sessions.values())
@@ -156,7 +156,7 @@ class IdentifiedApp:
 
 
 async def _looked_at(receive: Receive) -> tuple[bytes, Receive]:
-    """The body of a request, up to `MOST_LOOKED_AT` and a piece more, and what gives it again."""
+    """Read a request's body up to `MOST_LOOKED_AT` and one more piece; return it, and a `receive` that yields it again."""
     messages: deque[Message] = deque()
     size, more = 0, True
     while more and size <= MOST_LOOKED_AT:
@@ -173,7 +173,7 @@ async def _looked_at(receive: Receive) -> tuple[bytes, Receive]:
 
 
 def _address(scope: Mapping[str, Any]) -> str:
-    """As the client knows it: a proxy may stand before the port. Quotes cannot leave the header that this goes into."""
+    """Return the address that the client used, which a proxy may have passed on; without quotes, as it goes into a header."""
     host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "localhost")
     return f"{scope['scheme']}://{_NOT_OF_A_HOST.sub('', host)}"
 

@@ -1,4 +1,4 @@
-"""JSON web tokens: which keys are believed, and whose token one is (RFC 7519, 7517, 8725), verified by PyJWT.
+"""Keys of JSON web tokens, and their verification with PyJWT (RFC 7519, 7517, 8725).
 
 Keys come from a file or a URL (`published_keys`) of the settings, never from a token: `jku`, `x5u`, `jwk` and `x5c` in a head are
 refused, `kid` only chooses among the keys that are known. A key has one algorithm, by its own type; the token's head may
@@ -36,7 +36,7 @@ _FOREIGN_KEYS: Final = ("jku", "x5u", "jwk", "x5c", "crit", "zip")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key that is believed."""
+    """One trusted key, with its id and its algorithm."""
 
     kid: str  # empty: of a set of one
     algorithm: str
@@ -45,7 +45,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JwtRules:
-    """Demands on the claims of a token."""
+    """The required claims of a token."""
 
     issuer: str | None
     audience: str | None
@@ -53,7 +53,7 @@ class JwtRules:
 
 
 def need_extra() -> None:
-    """Raises `MissingExtra` where PyJWT is not installed."""
+    """Check that PyJWT is installed. Raises `MissingExtra`."""
     try:
         import cryptography  # noqa: F401
         import jwt  # noqa: F401
@@ -65,7 +65,7 @@ def need_extra() -> None:
 
 
 def read_keys(text: bytes, *, where: str) -> tuple[Key, ...]:
-    """A JSON web key set, or one public key in PEM.
+    """Parse a JSON web key set, or one public key in PEM.
 
     Raises:
         InvalidArgument: it is none, a key is too weak or of another kind, or two have one id.
@@ -121,7 +121,7 @@ def _wrong(where: str) -> Callable[[str], InvalidArgument]:
 
 
 def _signing(text: bytes, wrong: Callable[[str], InvalidArgument]) -> list[dict[str, Any]]:
-    """The keys for signatures of a JSON web key set."""
+    """Return the signing keys of a JSON web key set."""
     try:
         found = json.loads(text)["keys"]
         assert isinstance(found, list)
@@ -156,7 +156,7 @@ def _algorithm_of(key: Mapping[str, Any]) -> str:
 
 
 def _checked(kid: str, material: Any, wrong: Callable[[str], InvalidArgument]) -> Key:
-    """The key with the one algorithm that its own type has."""
+    """Return the key with the one algorithm that its type allows."""
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
     match material:
@@ -181,7 +181,7 @@ def _checked(kid: str, material: Any, wrong: Callable[[str], InvalidArgument]) -
 
 
 class JwtVerifier:
-    """Verifies tokens by the keys of the moment. Tokens that were verified are remembered until the keys change.
+    """Verifies tokens by the present keys. Verified tokens are remembered until the keys change.
 
     Args:
         keys: of the file; they go before published ones of the same id.
@@ -201,7 +201,7 @@ class JwtVerifier:
         self.wanted = asyncio.Event()
 
     def publish(self, keys: tuple[Key, ...]) -> bool:
-        """Believe these beside those of the file, and no other. Returns whether that changed anything."""
+        """Trust these keys beside those of the file, and no others; return whether that changed anything."""
         there = {key.kid: key for key in (*keys, *self._own)}
         if there == self._keys:
             return False
@@ -212,17 +212,17 @@ class JwtVerifier:
 
     @property
     def own_ids(self) -> frozenset[str]:
-        """Of the keys of the file."""
+        """Return the ids of the file's keys."""
         return frozenset(key.kid for key in self._own)
 
     def check(self, identity: Identity) -> None:
-        """Raises `Unauthenticated` where the key that signed a token is not believed any more."""
+        """Check that a token's key is still trusted. Raises `Unauthenticated`."""
         proof = identity.proof
         if not isinstance(proof, Key) or self._keys.get(proof.kid) is not proof:
             raise Unauthenticated(_NOT_BELIEVED)
 
     def verify(self, text: str) -> Identity:
-        """Raises `Unauthenticated`, with one sentence for all that is wrong with a signature."""
+        """Verify a token. Raises `Unauthenticated`, with the same sentence for every fault of a signature."""
         digest = hashlib.sha256(text.encode()).digest()
         known = self._known.get(digest)
         if known is None:
@@ -315,5 +315,5 @@ class JwtVerifier:
 
 
 def _is_time(value: Any) -> bool:
-    """NaN is later than nothing, and so would never expire; a number of hundreds of digits is no date."""
+    """Return whether a claim is a usable time: NaN would never expire, and numbers of hundreds of digits are no date."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST_TIME_S

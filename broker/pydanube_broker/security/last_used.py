@@ -1,4 +1,4 @@
-"""When an API token was used last, written down with the token: to within ten minutes, and few at a time.
+"""Record when an API token was last used, with the token: to within ten minutes, and few at a time.
 
 A busy token costs one small write every `WITHIN_S`, however often it is shown. Whether a token is there, and until when it
 is good, is guarded: a note never brings back what was revoked meanwhile.
@@ -25,7 +25,7 @@ AT_ONCE: Final = 100  # writes a round; the others are due in the next
 
 
 class LastUsed:
-    """See the module."""
+    """The task that writes when tokens were last used; one for each broker."""
 
     def __init__(self, state: AdminState, book: SecurityBook, now_s: Callable[[], float]) -> None:
         self._state = state
@@ -33,7 +33,7 @@ class LastUsed:
         self._now_s = now_s
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Write in rounds of `ROUND_S`, until cancelled; a round that fails is logged, and its tokens are due again."""
         while True:
             await asyncio.sleep(ROUND_S)
             try:
@@ -42,14 +42,14 @@ class LastUsed:
                 log.warning("last_use_not_written", extra={"error": str(error)})
 
     async def write(self) -> None:
-        """Write what is due."""
+        """Write the last use of the tokens that are due, at most `AT_ONCE` of them."""
         now_ms = int(self._now_s() * 1000)
         for token_id in self._due(now_ms)[:AT_ONCE]:
             await self._note(token_id, now_ms)
             self._book.used.discard(token_id)
 
     def _due(self, now_ms: int) -> list[str]:
-        """Those that were used; who is written down as used just now is not due, and is forgotten until used again."""
+        """Return the used tokens whose record is due; those recorded recently are forgotten until they are used again."""
         known = self._book.tokens
         due = [
             token_id

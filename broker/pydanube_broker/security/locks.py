@@ -1,4 +1,4 @@
-"""The locks of a broker that has them on: whether an identity may do something, decided in one place."""
+"""The permission checks of a broker with authorization on, decided in one place."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Locks:
         return self.book.grants
 
     def check(self, identity: Identity | None, permission: str, resource: Resource = CLUSTER) -> None:
-        """Raise where the identity may not do that there; what is not there is refused like what is.
+        """Raise if the identity may not do that there; the refusal is the same whether or not the thing exists.
 
         Raises:
             Unauthenticated: nobody is known to call, or what he showed proves nothing any more.
@@ -81,24 +81,24 @@ class Locks:
             raise denied(identity, permission, resource)
 
     def allows(self, identity: Identity | None, permission: str, resource: Resource) -> bool:
-        """Whether it is shown to him; nothing is counted."""
+        """Return whether the identity may see it; nothing is counted."""
         if not self.required:
             return True
         return identity is not None and self._may(identity, permission, resource)
 
     def _may(self, identity: Identity, permission: str, resource: Resource) -> bool:
-        """Whether he holds it, and so does whoever acts for him: nobody gains by acting for another."""
+        """Return whether the identity has the permission, and an actor on its behalf has it, too."""
         if not _in_scope(identity, permission):
             return False
         held = identity.everything or self.grants.decide(identity.principal, permission, resource).allowed
         return held and (identity.actor is None or self._may(identity.actor, permission, resource))
 
     def sees_topic(self, name: TopicName) -> bool:
-        """Whether an error may propose a topic to whoever makes the call under way."""
+        """Return whether an error may suggest a topic to the caller of the call under way."""
         return self.allows(current_identity.get(), LOOK_UP, Resource.of(name))
 
     def allows_part(self, identity: Identity | None, permission: str, whole: Resource) -> bool:
-        """Whether a list of what is within `whole` is cut to what he may see: he may see some of it, perhaps all."""
+        """Return whether the caller may see some part of `whole`, perhaps all; a list is then cut to it."""
         if not self.required or identity is None:
             return False
         self.authenticator.check(identity.actor or identity)
@@ -107,13 +107,13 @@ class Locks:
         )
 
     def check_scope(self, identity: Identity, permission: str) -> None:
-        """Raises `PermissionDenied` where the caller's token was not issued for that, whatever he may do himself."""
+        """Check that the caller's token has the scope, whatever the principal may do. Raises `PermissionDenied`."""
         if self.required and not _in_scope(identity, permission):
             self.denied[permission] += 1
             raise denied(identity, permission, CLUSTER)
 
     async def run(self) -> None:
-        """Keep up with what changes by itself, until it is cancelled: published keys, and which tokens are used."""
+        """Refresh published keys and record the use of tokens, until cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.last_used.run)
             if self._published is not None:

@@ -50,7 +50,7 @@ class PublishedKeys:
         self._failing = False
 
     async def run(self) -> None:
-        """Read again and again, until it is cancelled."""
+        """Read again and again, until cancelled."""
         refresh_s = self._source.refresh_s
         soonest_s = min(SOONEST_S, refresh_s)
         while True:
@@ -95,7 +95,7 @@ class _Request:
         self._socket: socket.socket | None = None
 
     def keys(self) -> tuple[Key, ...]:
-        """Raises `Unavailable`, or `InvalidArgument` where the answer is no key set."""
+        """Return the published keys. Raises `Unavailable`; `InvalidArgument` if the answer is not a key set."""
         try:
             body = self._body()
         except ssl.SSLCertVerificationError as error:
@@ -125,7 +125,7 @@ class _Request:
         return body
 
     def abort(self) -> None:
-        """End the thread's wait for a server that sends a byte now and then."""
+        """End the wait of the thread, which a server can prolong by sending a byte now and then."""
         if self._socket is not None:
             with contextlib.suppress(OSError):  # it is closed already
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)

@@ -1,1 +1,1 @@
-"""The broker's gRPC services."""
+"""The broker's gRPC services: those of official clients, the streams of our SDK, and the schema registry."""

@@ -1,4 +1,4 @@
-"""Ranges and masks of offsets in what a consumer answers: read, and bounded."""
+"""Parse and bound the ranges and masks of offsets in a consumer's answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_MASK_BYTES: Final = MAX_BATCH_MESSAGES // 8
 
 
 def masks_of(masks: Sequence[pb.OffsetMask]) -> list[tuple[int, int]]:
-    """Return each mask as the offset of its lowest bit and its bits. Raises `InvalidArgument`."""
+    """Return each mask as (offset of its lowest bit, bits). Raises `InvalidArgument`."""
     if len(masks) > MAX_MASKS:
         raise InvalidArgument(
             f"{len(masks)} masks in one request, at most {MAX_MASKS} are taken: send them in several",

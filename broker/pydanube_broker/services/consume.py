@@ -43,7 +43,7 @@ MAX_UNREAD_ANSWERS: Final = 1_000  # then nothing more is read from a client tha
 
 
 class ConsumeStream:
-    """The life of one stream: open, then credit and answers one way, deliveries the other."""
+    """One stream: `open`, then credit and answers in one direction, deliveries in the other."""
 
     def __init__(self, reply: StreamReply, plane: DataPlane, gone: Callable[[ConsumeStream], None]) -> None:
         self.consumer_id = 0  # until it has a topic
@@ -68,7 +68,7 @@ class ConsumeStream:
 
     @property
     def right(self) -> Right | None:
-        """The right by which the stream was let in."""
+        """The permission by which the stream was opened; None before that."""
         return None if self._topic is None or self.closed else Right(self._reply, Action.CONSUME, self._topic)
 
     # -- from the client -------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class ConsumeStream:
                 )
 
     async def _seek(self, seek: pb.Seek) -> None:
-        """Move the cursor, or say why not. A refusal changes nothing, and the stream lives on."""
+        """Move the cursor, or answer why not. A refusal changes nothing, and the stream stays open."""
         topic, number = self._topic, seek.request
         assert topic is not None
         try:
@@ -375,7 +375,7 @@ class ConsumeStream:
 
     def deliver(self, frame: FrameBuilder) -> None:
         self._reply.send(frame.encode())
-        self._pace.took_out(frame.messages, frame.stored_bytes)
+        self._pace.count_delivered(frame.messages, frame.stored_bytes)
 
     def session_changed(self, session: int, offset: int, reason: str) -> None:
         if self._opened:
@@ -406,7 +406,7 @@ class ConsumeStream:
         self._fail(error, carried_out=self._carried_out if isinstance(error, (NoOwner, NotOwner)) else None)
 
     def _count_unread(self) -> None:
-        """Count an answer that the client has not made room for."""
+        """Count an answer that the client has not read yet."""
         if self._reply.writable:
             return
         self._unread += 1
@@ -450,7 +450,7 @@ class ConsumeStream:
         self._flowing()
 
     def _flowing(self) -> None:
-        """Messages may be sent again."""
+        """Resume sending: the stream is writable again."""
         if self._pump is not None:
             self._pump.flowing(self.consumer_id)
         elif self._reader is not None:

@@ -24,7 +24,7 @@ from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_client_name
 
-from pydanube_broker.outcome import Told
+from pydanube_broker.outcome import OutcomeCallback
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.schema.guard import SchemaGuard
 from pydanube_broker.serving.data_plane import DataPlane
@@ -43,7 +43,7 @@ WAITING_BYTES: Final = 16 << 20  # taken from one connection and not committed y
 
 
 class PublishStream:
-    """The life of one stream: open, then batches, each answered when it is committed."""
+    """One stream: `open`, then batches, each answered when it is committed."""
 
     __slots__ = (
         "_answers_unread", "_checking", "_delayed", "_gone", "_goodbye", "_half_closed", "_held", "_open", "_pace",
@@ -71,7 +71,7 @@ class PublishStream:
 
     @property
     def right(self) -> Right | None:
-        """The right by which the stream was let in."""
+        """The permission by which the stream was opened; None before that."""
         return None if self._topic is None or self.closed else Right(self._reply, Action.PRODUCE, self._topic)
 
     # -- from the client -------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class PublishStream:
             self._fail(Internal("the broker could not open the producer; see its log"))
 
     def _not_opened(self, name: str, error: ClusterError) -> None:
-        """A producer that is not let in is refused as much as a batch; under names of topics that are there only."""
+        """Count the refusal of a producer like that of a batch, under names of existing topics only."""
         with contextlib.suppress(ClusterError):
             topic = self._plane.ownership.topics.get(TopicName.parse(name))
             if topic is not None:
@@ -180,7 +180,7 @@ class PublishStream:
         self._reply.resume_reading()
 
     def _publish(self, data: memoryview) -> None:
-        """Validate, give out offsets, and answer once they are committed. Nothing here awaits."""
+        """Validate a batch, assign offsets, and answer once they are committed. Does not await."""
         topic = self._topic
         if topic is None:
             raise InvalidArgument(
@@ -207,7 +207,7 @@ class PublishStream:
     async def _check_payloads(
         self, schema: SchemaGuard, topic: Topic, data: memoryview, part: ProducerPart
     ) -> None:
-        """Look at payloads for as long as it takes, then go on where `_publish` left off."""
+        """Check payloads beside the loop, then continue where `_publish` left off."""
         refused: ClusterError | None = None
         try:
             await schema.check_payloads(data, part)
@@ -230,9 +230,9 @@ class PublishStream:
             self.on_half_close()
 
     def _append(self, topic: Topic, data: memoryview, part: ProducerPart) -> None:
-        """Give out offsets to a batch that was found good, and answer once they are committed."""
+        """Assign offsets to a valid batch, and answer once they are committed."""
         try:
-            self._pace.check_in()
+            self._pace.check_publish()
             appended, duplicate = topic.append(data, part)
         except Overloaded:
             # The disk is behind by one segment of zeros: a moment, in which nothing more is read from this client.
@@ -263,7 +263,7 @@ class PublishStream:
         if self._waiting_bytes > WAITING_BYTES:
             self._reply.pause_reading()
         if not duplicate:
-            self._pace.took_in(part.count, size)
+            self._pace.count_published(part.count, size)
             if self._pace.slowed:
                 self._reply.pause_reading()
         # A duplicate of which only the sequence is remembered was appended before now, and is perhaps not durable yet.
@@ -272,11 +272,11 @@ class PublishStream:
         )
         self._when_committed(topic, end, lambda error: self._answer(appended, duplicate, size, error))
 
-    def _when_committed(self, topic: Topic, end: int, done: Told) -> None:
+    def _when_committed(self, topic: Topic, end: int, done: OutcomeCallback) -> None:
         topic.when_committed(end, partial(self._later, done) if self._patient else done)
 
     @staticmethod
-    def _later(done: Told, error: ClusterError | None) -> None:
+    def _later(done: OutcomeCallback, error: ClusterError | None) -> None:
         """Of a receipt that nobody waits for: what the message causes, its delivery above all, leaves before it is made."""
         asyncio.get_running_loop().call_soon(done, error)
 
@@ -295,7 +295,7 @@ class PublishStream:
                 self.on_half_close()
 
     def _check_session(self, part: ProducerPart) -> None:
-        """A stream writes as the session it opened, with consecutive sequences: both are what retries rest on."""
+        """Check that the batch belongs to the stream's session and continues its sequence: retries depend on both."""
         session = self._session
         if session is None:
             raise ProducerFenced(
@@ -365,7 +365,7 @@ class PublishStream:
         self._stop_reading_while_answers_wait()
 
     def _fail(self, error: ClusterError) -> None:
-        """The stream as a whole cannot go on."""
+        """End the whole stream with an error."""
         if not self.closed:
             self._reply.send(
                 pb.PublishResponse(failure=pb.Failure(error=error.to_json().encode())).SerializeToString()
@@ -373,7 +373,7 @@ class PublishStream:
             self._reply.end(error)
 
     def end(self, error: ClusterError) -> None:
-        """End the stream from the broker's side (draining, topic deleted, another took its place)."""
+        """End the stream from the broker's side (draining, topic deleted, another producer took over)."""
         self._goodbye = True
         self._release()
         self._fail(error)
@@ -381,7 +381,7 @@ class PublishStream:
     # -- the rest of its life --------------------------------------------------------------------------------
 
     def on_credit(self) -> None:
-        """The client reads its answers again."""
+        """Resume: the client reads its answers again."""
         if self._answers_unread:
             self._answers_unread = False
             self._read_on()
@@ -401,7 +401,7 @@ class PublishStream:
         self._release()
 
     def _release(self) -> None:
-        """This connection writes no more."""
+        """Release the producer's session: this connection writes no more."""
         if self._session is not None and self._topic is not None:
             self._session.connections -= 1
             self._topic.producer_detached()
@@ -414,7 +414,7 @@ class PublishStream:
 
 
 def _is_retry(topic: Topic, part: ProducerPart) -> bool:
-    """Whether the log has the batch already: then it is answered as at its first time, whatever the schema is now."""
+    """Return whether the log has the batch already: then it is answered as before, whatever the schema is now."""
     known = topic.state.producers.check(
         part.producer_id, part.producer_epoch, part.first_sequence, part.count
     )
@@ -422,5 +422,5 @@ def _is_retry(topic: Topic, part: ProducerPart) -> bool:
 
 
 def _peek_sequence(data: memoryview) -> int:
-    """The sequence a refused batch claims, so that its producer knows which one was refused."""
+    """Return the sequence that a refused batch claims, so that its producer knows which one was refused."""
     return int.from_bytes(data[40:48], "little") if len(data) >= 72 else 0

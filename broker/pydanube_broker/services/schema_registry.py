@@ -79,7 +79,7 @@ class SchemaRegistryService:
         return {SCHEMA_REGISTRY[name].path: self._locked(name, handler) for name, handler in found.items()}
 
     def _locked(self, method: str, handler: ColdHandler) -> ColdHandler:
-        """Behind the locks, where there are any: whoever is known reads subjects, and all else needs a permission."""
+        """Wrap a handler in the permission checks: reading subjects needs an identity, everything else a permission."""
         locks, permission = self._locks, NEEDS.get(method)
         if locks is None or permission is None:
             return handler
@@ -177,7 +177,7 @@ class SchemaRegistryService:
     async def check_compatibility(
         self, request: pb.CheckCompatibilityRequest
     ) -> pb.CheckCompatibilityResponse:
-        """An override that is not a mode is ignored, as in the reference broker."""
+        """Compare a schema; an override that is no mode is ignored, as in the reference broker."""
         mode: CompatibilityMode | None = None
         if request.compatibility_mode:
             try:
@@ -204,7 +204,7 @@ class SchemaRegistryService:
     async def delete_schema_version(
         self, request: pb.DeleteSchemaVersionRequest
     ) -> pb.DeleteSchemaVersionResponse:
-        """Delete a version; one that is not there counts as deleted, as in the reference broker, and the message says so."""
+        """Delete a version; one that does not exist counts as deleted, as in the reference broker, and the message says so."""
         try:
             await self._registry.delete_version(request.subject, request.version)
             message = f"version {request.version} of {request.subject!r} was deleted"
@@ -255,7 +255,7 @@ class SchemaRegistryService:
 
 
 def _profile_of(metadata: Mapping[str, str | bytes]) -> JsonProfile:
-    """By which rules a new subject's JSON Schemas are compared: the original's clients are used to the original's."""
+    """Return the profile of a new subject: the official clients' own if one of them registers it."""
     return JsonProfile.STRICT if metadata.get("user-agent") == SDK_AGENT else JsonProfile.DEFAULT
 
 

@@ -40,12 +40,12 @@ class Administration(ABC):
         """The topics that this broker serves."""
 
     def _parts(self, topic: str) -> tuple[TopicName, Sequence[Topic]]:
-        """The concrete topics behind a name. Raises `TopicNotFound`."""
+        """Return the concrete topics of a name. Raises `TopicNotFound`."""
         name = TopicName.parse(topic)
         return name, self._registry.known_parts(name)
 
     def _pumps(self, topic: str, subscription: str) -> list[tuple[Topic, AnyPump]]:
-        """The subscription on each concrete topic that has it. Raises `TopicNotFound`, `SubscriptionNotFound`."""
+        """Return the pumps of a subscription, one for each concrete topic. Raises `TopicNotFound`, `SubscriptionNotFound`."""
         name, parts = self._parts(topic)
         found = [
             (part, part.subscriptions[subscription]) for part in parts if subscription in part.subscriptions
@@ -70,7 +70,7 @@ class Administration(ABC):
         return PolicyFacts(own=dict(own), effective=parts[0].gate.limits.as_policies())
 
     async def set_topic_policies(self, topic: str, changes: Mapping[str, Any]) -> None:
-        """Set some policies, and take away those that are None; the others stay."""
+        """Set some policies; None removes one, the others stay."""
         name, parts = self._parts(topic)
         if parts[0].options.parent is not None and name == parts[0].options.topic:
             raise policies_of_a_partition(str(name))
@@ -97,7 +97,7 @@ class Administration(ABC):
     async def create_namespace(
         self, namespace: str, policies: Mapping[str, Any], *, created_at_ms: int | None = None
     ) -> None:
-        """Raises `AlreadyExists`, `InvalidName`, `InvalidArgument`."""
+        """Create a namespace with these policies. Raises `AlreadyExists`, `InvalidName`, `InvalidArgument`."""
         await self._registry.catalog.create_namespace(
             namespace, policies=_changed({}, policies), created_at_ms=created_at_ms
         )
@@ -151,7 +151,7 @@ class Administration(ABC):
         return {part.name: part.resolve(place) for part in parts}
 
     async def seek_subscription(self, topic: str, subscription: str, position: str) -> None:
-        """Move the cursor, under its consumers; on every partition."""
+        """Move the cursor on every partition, with consumers attached."""
         pumps = self._pumps(topic, subscription)
         place = Position.parse(position, now_ms=now_ms(), field="to")
         for part, _ in pumps:
@@ -164,7 +164,7 @@ class Administration(ABC):
         await _durable([pump for pump, _ in targets])
 
     async def skip_messages(self, topic: str, subscription: str, count: int) -> int:
-        """Acknowledge the first `count` messages that are not; how many were."""
+        """Acknowledge the first `count` messages that are not yet; return how many were."""
         pumps = self._pumps(topic, subscription)
         if len(pumps) > 1:
             raise skip_over_partitions(topic, len(pumps))
@@ -182,11 +182,11 @@ class Administration(ABC):
         await _durable(pumps)
 
     async def cursors(self, topic: str, subscription: str) -> Mapping[str, bytes]:
-        """Concrete topic → where the cursor stands, for `place_cursors`."""
+        """Return the cursor of each concrete topic, in the form that `place_cursors` takes."""
         return {part.name: encode_snapshot(pump.cursor) for part, pump in self._pumps(topic, subscription)}
 
     async def place_cursors(self, topic: str, subscription: str, images: Mapping[str, bytes]) -> None:
-        """Put the cursors where they stood once; durable when it returns."""
+        """Put cursors back where they stood; durable on return."""
         pumps = [(part, pump) for part, pump in self._pumps(topic, subscription) if part.name in images]
         for part, pump in pumps:
             pump.place(decode_snapshot(images[part.name]))
@@ -195,7 +195,7 @@ class Administration(ABC):
     async def compare_cursors(
         self, topic: str, subscription: str, images: Mapping[str, bytes], starts: Mapping[str, int]
     ) -> CursorDifference:
-        """Return the result that `place_cursors` would have; `starts`: where the topics began when the images were made."""
+        """Return the result that `place_cursors` would have. `starts`: where the topics began when the images were made."""
         passed = missing = restored = 0
         for part, pump in self._pumps(topic, subscription):
             if part.name not in images:
@@ -213,7 +213,7 @@ class Administration(ABC):
         return CursorDifference(passed_over=passed, missing=missing, restored=restored)
 
     async def restore_subscription(self, call_id: str) -> None:
-        """Bring back the subscription that a change deleted, its cursors where they stood.
+        """Restore a deleted subscription, with its cursors.
 
         Raises `SubscriptionNotFound`, `TopicNotFound`, `NameReused`.
         """
@@ -224,7 +224,7 @@ class Administration(ABC):
                 self._registry.ownership.adopt_subscription(part, record)
 
     async def delete_subscription(self, topic: str, subscription: str, *, grace: Grace | None = None) -> None:
-        """Delete it on every partition; its consumers' streams end. With a grace it can come back."""
+        """Delete a subscription on every partition, and end its consumers' streams. With a grace it can be restored."""
         pumps = self._pumps(topic, subscription)
         catalog = self._registry.catalog
         if grace is not None:
@@ -243,7 +243,7 @@ class Administration(ABC):
                         self._registry.ownership.subscription_deleted(part, pump)
 
     async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
-        """The seven fields as they hold, or as they are kept for when the subscription is made."""
+        """Return the seven fields in effect, or as kept for a subscription that does not exist yet."""
         kept = self.kept_failure_policies(topic).get(subscription)
         if kept is not None and not self._has(topic, subscription):
             return self._registry.policies.of_failures(kept).as_fields(TopicName.parse(topic), subscription)
@@ -253,7 +253,7 @@ class Administration(ABC):
     async def set_failure_policy(
         self, topic: str, subscription: str, changes: Mapping[str, Any], *, keep: bool = False
     ) -> None:
-        """Set some of the seven fields, the others stay; the running subscription goes by them at once.
+        """Set some of the seven fields, the others stay; takes effect at once.
 
         Raises:
             InvalidArgument: a field or its value; nothing has changed.
@@ -271,14 +271,14 @@ class Administration(ABC):
             pump.set_policy(policy)
 
     async def forecast_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> int:
-        """How many messages `set_failure_policy` would drop or dead-letter at once. Raises as it does."""
+        """Return how many messages `set_failure_policy` would drop or dead-letter at once. Raises as it does."""
         found = self._with_policy(topic, subscription, changes)
         return sum(pump.leaving(policy) for _, pump, _, policy in found)
 
     def _with_policy(
         self, topic: str, subscription: str, changes: Mapping[str, Any]
     ) -> list[tuple[Topic, AnyPump, dict[str, Any], SubscriptionPolicy]]:
-        """The subscription on each concrete topic, with its policy after a change: as stored, and as it holds."""
+        """Return each concrete topic's subscription, with its policy after a change: as stored, and as in effect."""
         self._check_dead_letters(changes)
         catalog = self._registry.catalog
         found = []
@@ -305,7 +305,7 @@ class Administration(ABC):
         return any(subscription in part.subscriptions for part in self._parts(topic)[1])
 
     def kept_failure_policies(self, topic: str) -> dict[str, dict[str, Any]]:
-        """Return the failure policies kept for subscriptions of the topic that are not there yet, by their names."""
+        """Return the failure policies kept for subscriptions that do not exist yet, by name."""
         index = self._registry.catalog.index
         return {
             name: dict(options[OPTION])
@@ -343,13 +343,13 @@ class Administration(ABC):
 
 
 def _changed(own: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, int]:
-    """The policies after a change; None takes one away."""
+    """Return the policies after a change; None removes one."""
     kept = {key: value for key, value in own.items() if key not in changes}
     return {**kept, **check_policies({key: value for key, value in changes.items() if value is not None})}
 
 
 async def _durable(pumps: Sequence[AnyPump]) -> None:
-    """Wait until the cursors are safe. Raises what stands in the way."""
+    """Wait until the cursors are safe. Raises the error that prevents it."""
     waiting = [outcome_of(pump.confirm) for pump in pumps]
     for result in await asyncio.gather(*waiting, return_exceptions=True):
         if isinstance(result, BaseException):

@@ -1,4 +1,4 @@
-"""Changes by calls for data: cursors moved, topics and subscriptions made. They wait here for the audit.
+"""Changes that clients made by data calls (cursors moved, topics and subscriptions created), until the audit takes them.
 
 The audit is not the data plane's pace: equal changes are one, and what is more than a few at once is only counted.
 """
@@ -15,7 +15,7 @@ MOST_WAITING: Final = 100
 
 
 class DataChanges:
-    """See the module. Single user: the loop."""
+    """A bounded queue of changes for the audit. Single user: the loop."""
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, str, int | None, str | None], DataChange] = {}
@@ -23,7 +23,7 @@ class DataChanges:
         self._wake: Callable[[], None] | None = None
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever something waits where nothing did."""
+        """Call `wake` whenever the queue becomes non-empty."""
         self._wake = wake
         if self._waiting:
             wake()
@@ -42,7 +42,7 @@ class DataChanges:
             self._wake()
 
     def take(self) -> DataChangesTaken:
-        """Return the changes that wait; then none do."""
+        """Return the queued changes, and empty the queue."""
         taken = DataChangesTaken(changes=tuple(self._waiting.values()), left_out=self._left_out)
         self._waiting, self._left_out = {}, 0
         return taken

@@ -15,7 +15,7 @@ from pydanube_broker.settings import Settings
 
 
 class DataPlane(Protocol):
-    """The broker as the data plane sees it."""
+    """The parts of a broker that the data plane uses."""
 
     access: TopicAccess
     health: Health

@@ -1,4 +1,4 @@
-"""Deleted topics that may come back, for as long as their grace lasts and the disk has room for them."""
+"""Deleted topics that can be restored, as long as their grace lasts and the disk has room for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEVER_MS: Final = 1 << 62
 
 
 class Deleted:
-    """Ends the grace of deletions. `given_up`: those that a full disk made final → until when they had an undo.
+    """Ends the grace of deletions. `given_up`: deletions that a full disk made final → until when undo was promised.
 
     Args:
         several: whether other brokers keep some of them.
@@ -31,7 +31,7 @@ class Deleted:
         self.given_up: dict[str, int] = {}
 
     def place_cursors(self) -> None:
-        """At the start: what never moved has no cursor in the journal, and holds back retention all the same."""
+        """At the start, store cursors that never moved: the journal has none for them, yet they hold back retention."""
         for number, tombstone in self._catalog.restorable_subscriptions.items():
             state = self._hub.states.get(tombstone.topic_id)
             if state is not None:
@@ -41,7 +41,7 @@ class Deleted:
     async def forget(
         self, now_ms: int, longest_ms: int = NEVER_MS, *, among: Container[int] | None = None
     ) -> None:
-        """Let go of what was deleted and whose grace is over; `longest_ms`: none ends later; `among`: of these topics."""
+        """Delete for good what is past its grace. `longest_ms`: no grace ends later; `among`: only these topics."""
         await self._catalog.shorten(longest_ms)
         for topic_id in await self._catalog.forget_topics(now_ms, among):
             self._hub.drop(topic_id)
@@ -50,12 +50,12 @@ class Deleted:
                 state.cursors.pop(subscription_id, None)
 
     def drop(self, topic_id: TopicId) -> None:
-        """Another broker has ended a topic's grace: forget what is stored of it, unless it is back."""
+        """Delete what is stored of a topic whose grace another broker has ended, unless it was restored."""
         if not self._catalog.kept(topic_id) and self._catalog.index.topic_by_id(topic_id) is None:
             self._hub.drop(topic_id)
 
     async def give_up(self) -> None:
-        """Let go of all that this broker keeps of it, for the room it takes; what could have come back yet is noted."""
+        """Delete everything restorable that this broker keeps, to free the disk; note which undos are lost."""
         now = now_ms()
         before = self._catalog.promised(now)
         # a copy of epoch 0 is of a topic that another broker still keeps

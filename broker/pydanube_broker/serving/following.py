@@ -1,4 +1,4 @@
-"""Changes of other brokers in the metadata, carried out on what is served here.
+"""Apply changes that other brokers make in the metadata to the topics served here.
 
 The catalog's watch and that of the assignments name keys that changed; a task holds what is served against the metadata,
 key by key. What this broker changed itself it finds done. Bounded by the number of keys: each waits once.
@@ -37,12 +37,12 @@ class Following:
             registry.catalog.on_change = self.changed
 
     def changed(self, key: str) -> None:
-        """The key has changed, and the index has it."""
+        """Apply the change of a key, which the index has already."""
         self._keys[key] = None
         self._more.set()
 
     async def run(self) -> None:
-        """Take in what others change, and carry it out where there are others; until the store closes."""
+        """Read and apply the changes of others, until the store closes."""
         schemas = self._registry.schemas.registry
         async with anyio.create_task_group() as group:
             group.start_soon(self._registry.catalog.follow)
@@ -84,7 +84,7 @@ class Following:
                     self._registry.policies.apply(topic)
 
     async def _place(self, topic_id: TopicId) -> None:
-        """An assignment came or went."""
+        """Apply an assignment that was written or deleted."""
         registry = self._registry
         if registry.ownership.is_mine(topic_id):
             await registry.catalog.until_known(topic_id)

@@ -1,4 +1,4 @@
-"""Sections of many topics on their way into fragments: what comes while one is written goes into the next together.
+"""Write sections of many topics into fragments: those that arrive while one is written share the next.
 
 A lone move does not wait. While many topics are on their way an object is for `_TOPICS` of them, or is the only one of `GATHER_S`: a
 drain of a thousand quiet topics, each of which writes twice, makes at most 2000 / `_TOPICS` objects and one more every `GATHER_S`,
@@ -29,7 +29,7 @@ _Waiting = tuple[Section, asyncio.Future[HandOverPart]]
 
 
 class HandOverWriter:
-    """See the module. Single user: the loop. What waits is bounded by how many callers there are: one section each.
+    """Gathers sections into objects. Single user: the loop. Bounded by its callers: each has one section waiting.
 
     Args:
         on_their_way: says how many topics are being handed over now.
@@ -47,7 +47,7 @@ class HandOverWriter:
         self._writing: asyncio.Task[None] | None = None
 
     async def write(self, section: Section) -> HandOverPart:
-        """Write a section; returns where it is, once that was read back.
+        """Write a section; return its place in the store, once it was read back.
 
         Raises `StoreUnavailable`, `DiskFull`: of the fragment that it was in.
         """
@@ -59,7 +59,7 @@ class HandOverWriter:
         return await done
 
     async def aclose(self) -> None:
-        """Give up what is under way."""
+        """Cancel the writes under way."""
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)
@@ -77,7 +77,7 @@ class HandOverWriter:
             self._waiting.clear()
 
     async def _gather(self) -> None:
-        """Wait until so many topics share the next object as are to; see the module."""
+        """Wait until enough topics share the next object; see the module."""
         topics = self._on_their_way()
         until_s = self._written_s + min(GATHER_S, topics * GATHER_A_TOPIC_S)
         while len(self._waiting) < min(_TOPICS, topics // 2) and (left_s := until_s - time.monotonic()) > 0:
@@ -87,7 +87,7 @@ class HandOverWriter:
                     await self._more.wait()
 
     async def _write_one(self) -> None:
-        """Write what waits, as far as it fits into one object."""
+        """Write one object with as many waiting sections as fit."""
         builder = FragmentBuilder(self._broker_id)
         taken = []
         while self._waiting and not builder.is_full:

@@ -1,4 +1,4 @@
-"""The moves that this broker has a part in, carried out: seats (`cluster.move_seat`) decide, this does what they say.
+"""Carry out this broker's part in moves: seats (`cluster.move_seat`) decide, this module acts.
 
 A seat is there for every topic that is on its way to or from this broker, and for those that were handed over and stand
 in its journal. Its effects are carried out one after the other; what a newer record has overtaken is given up. At most
@@ -43,9 +43,9 @@ from pydanube_broker.give_way import GiveWay
 from pydanube_broker.serving.hand_over_writer import HandOverWriter
 from pydanube_broker.tier.fragments import Fragments
 from pydanube_broker.topics.fragment import SECTION_BYTES, read_section
-from pydanube_broker.topics.hand_over import sections_of
-from pydanube_broker.topics.handed_over import Arrival, release
+from pydanube_broker.topics.hand_over_sections import sections_of
 from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.journal_transfer import Arrival, release
 from pydanube_broker.topics.topic import Topic
 
 log = logging.getLogger("pydanube.cluster")
@@ -55,51 +55,51 @@ _TICK_S: Final = 1.0
 _AGAIN_S: Final = 0.2
 
 
-class Doors(Protocol):
-    """How topics are served here, and how they are not."""
+class TopicSwitch(Protocol):
+    """How topics are taken into service here, held, and released."""
 
     async def serve(self, assignment: Assignment) -> None:
-        """Take calls for a topic, from what the journal has of it; one that is served already goes on.
+        """Serve a topic from what the journal has of it; one that is served already stays so.
 
         Raises `StoreUnavailable`: to be asked again.
         """
 
     async def hold(self, topic_id: TopicId, epoch: Epoch) -> None:
-        """Take nothing more for a topic; returns when all that was taken is committed, cursors too.
+        """Take nothing more for a topic; return when everything accepted is committed, cursors too.
 
         One that is not served is only made ready to be read.
         """
 
     async def topic(self, topic_id: TopicId, epoch: Epoch) -> Topic:
-        """A topic that is served, or was until `hold`, or one that was deleted and may come back.
+        """Return a topic that is served, or was until `hold`, or is deleted and restorable.
 
         Raises `TopicNotFound`: it is gone for good.
         """
 
     def gone(self, topic_id: TopicId) -> None:
-        """It is another broker's, and the journal has forgotten it."""
+        """The topic is another broker's now, and the journal has forgotten it."""
 
     def folder(self, topic_id: TopicId, name: TopicName) -> str:
-        """Where its objects lie, or would."""
+        """Return the folder of the topic's objects, whether or not there are any."""
 
 
 @dataclass(slots=True)
 class _Drive:
-    """The work on one topic: what is to be done, and what is being done."""
+    """The work on one topic: what is due, and what is under way."""
 
     effects: list[Effect] = field(default_factory=list)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
 class Mover:
-    """`run` carries out; `see` tells it of assignments. Single user: the loop."""
+    """Carries out moves: `run` does the work, `see` takes in assignments. Single user: the loop."""
 
     def __init__(
         self,
         store: MetadataStore,
         hub: Hub,
         fragments: Fragments,
-        doors: Doors,
+        doors: TopicSwitch,
         *,
         me: BrokerId,
         incarnation: Incarnation,
@@ -124,7 +124,7 @@ class Mover:
         self._early: dict[TopicId, tuple[Assignment | None, Revision]] = {}  # seen before `run`
 
     async def run(self) -> None:
-        """Carry out what is seen, until it is cancelled."""
+        """Carry out the work that assignments call for, until cancelled."""
         try:
             async with anyio.create_task_group() as self._group:
                 early, self._early = self._early, {}
@@ -140,7 +140,7 @@ class Mover:
                 await self._writer.aclose()
 
     def see(self, topic_id: TopicId, record: Assignment | None, revision: Revision) -> None:
-        """An assignment, as it was read or watched at a revision; None: there is none any more."""
+        """Take in an assignment as read or watched at a revision; None: it was deleted."""
         if self._group is None:
             self._early[topic_id] = (record, revision)
             return
@@ -155,7 +155,7 @@ class Mover:
         self._act(topic_id, lambda seat: seat.see(record, revision))
 
     def _concerns(self, record: Assignment) -> bool:
-        """Whether this broker has a part in a move that is under way."""
+        """Return whether this broker has a part in a move under way."""
         if record.stage is Stage.SERVING:
             return False
         return record.broker_id == self._me or (
@@ -180,7 +180,7 @@ class Mover:
 
     @staticmethod
     def _is_over(seat: Seat) -> bool:
-        """Whether there is nothing left to do: the topic is served for good, or elsewhere and not here any more."""
+        """Return whether nothing is left to do: the topic is served for good, here or elsewhere."""
         record = seat.record
         if record is None or record.stage is not Stage.SERVING:
             return record is None and seat.phase is Phase.AWAY
@@ -282,7 +282,7 @@ class Mover:
         return True
 
     async def _take(self, topic_id: TopicId, parts: tuple[HandOverPart, ...]) -> Arrival:
-        """Copy what is not in the journal yet."""
+        """Copy the missing parts into the journal."""
         arrival = self._arrivals.get(topic_id)
         if arrival is None or not arrival.continues(parts):
             arrival = self._arrivals[topic_id] = Arrival(self._hub, topic_id)

@@ -1,4 +1,4 @@
-"""Moves of a broker among several: what its topics do while they are handed over, and the leader's look at those that hang."""
+"""Moves at a broker among several: what its topics do during a hand-over, and the leader's look at moves that hang."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from pydanube_broker.health import Health
 from pydanube_broker.serving.hand_over_writer import HandOverWriter
 from pydanube_broker.serving.mover import Mover
 from pydanube_broker.serving.registry import Registry
-from pydanube_broker.serving.taking_away import TakingAway
+from pydanube_broker.serving.removed_brokers import RemovedBrokers
 from pydanube_broker.slices import Slices
-from pydanube_broker.tier.changing_hands import let_go, take_in
 from pydanube_broker.tier.fragments import Fragments
 from pydanube_broker.tier.kept_states import KeptStates
 from pydanube_broker.tier.tier import Tier
+from pydanube_broker.tier.topic_transfer import let_go, take_in
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic, now_ms
 
@@ -52,7 +52,7 @@ _RETRY_MS: Final = (
 
 
 class Moves:
-    """See the module. Made before the topics are opened; `run` once they are, and the tier is."""
+    """Starts and carries out moves. Made before the topics are opened; `run` once they and the tier are open."""
 
     def __init__(self, registry: Registry, hub: Hub, store: MetadataStore, give_way: GiveWay) -> None:
         self._registry = registry
@@ -61,7 +61,7 @@ class Moves:
         self._give_way = give_way
         self._tier: Tier
         self._kept: KeptStates
-        self.taking: TakingAway
+        self.taking: RemovedBrokers
         self._mover: Mover | None = None
         self._draining = anyio.Event()
         self._sealed: set[TopicId] = set()  # for the leader, who gives them to somebody
@@ -69,7 +69,7 @@ class Moves:
         self._early: dict[TopicId, tuple[Assignment | None, Revision]] = {}
 
     def seen(self, topic_id: TopicId, assignment: Assignment | None, revision: Revision) -> None:
-        """An assignment as it was read or watched."""
+        """Take in an assignment as read or watched."""
         if assignment is not None and assignment.stage is Stage.SEALED:
             self._sealed.add(topic_id)
             self._any_sealed.set()
@@ -79,10 +79,10 @@ class Moves:
             self._mover.see(topic_id, assignment, revision)
 
     async def run(self, tier: Tier, load: Callable[[], Mapping[str, float] | None], health: Health) -> None:
-        """Carry out moves, until it is cancelled; nothing to do for a broker alone.
+        """Carry out moves, until cancelled; a lone broker has none.
 
         Args:
-            load: says how busy this broker is (`cluster.choice`), for whoever makes a topic; None while it is not known.
+            load: says how busy this broker is (`cluster.owner_choice`), for whoever makes a topic; None while it is not known.
         """
         office = self._registry.ownership.office
         if not isinstance(office, JoinedBroker):
@@ -107,7 +107,7 @@ class Moves:
         self._registry.ownership.on_their_way = mover.seats
         writer = HandOverWriter(fragments, me)
         self._kept = KeptStates(tier.child.call, tier.cluster)
-        self.taking = TakingAway(self._store, self._registry.catalog, writer, self._kept, tier.cluster)
+        self.taking = RemovedBrokers(self._store, self._registry.catalog, writer, self._kept, tier.cluster)
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(mover.run)
@@ -151,7 +151,7 @@ class Moves:
                 log.warning("states_not_kept", extra={"code": error.code})
 
     async def keep_states(self) -> None:
-        """Say in the store where topics and cursors stand, for whoever takes them over if this broker is removed.
+        """Write to the store where topics and cursors stand, for their next owners if this broker is removed.
 
         Raises `StoreUnavailable`, `DiskFull`: what was said before holds.
         """
@@ -194,14 +194,14 @@ class Moves:
                 log.warning("moves_not_looked_after", extra={"code": error.code})
 
     async def _sealed_by(self, then_s: float) -> set[TopicId]:
-        """Topics that were sealed since the last call, as soon as there are any; none at that time."""
+        """Wait for topics that were sealed since the last call, and return them."""
         with anyio.move_on_after(then_s - time.monotonic()):
             await self._any_sealed.wait()
         sealed, self._sealed, self._any_sealed = self._sealed, set(), anyio.Event()
         return sealed
 
     async def _collect(self, office: JoinedBroker, fragments: Fragments) -> None:
-        """Delete the hand-overs of moves that are over: nobody will read them while nothing is on its way.
+        """Delete the hand-overs of finished moves, while no topic is moving.
 
         A broker that was stopped in the middle of one cannot go on with what it wrote: its step is guarded by an
         assignment that has changed since.
@@ -215,18 +215,18 @@ class Moves:
             log.info("fragments_deleted", extra={"count": deleted})
 
     def takers(self) -> list[BrokerId]:
-        """Brokers that take topics, those with the fewest first; none where this broker is alone."""
+        """Return the brokers that take topics, those with the fewest first; none for a lone broker."""
         office = self._registry.ownership.office
         return list(office.alive()) if isinstance(office, JoinedBroker) else []
 
     def targets(self) -> list[BrokerId]:
-        """Those to which topics of this one may be moved."""
+        """Return the brokers that this one's topics may be moved to."""
         return [broker for broker in self.takers() if str(broker) != self._registry.ownership.me.broker_id]
 
     async def begin(
         self, records: Sequence[TopicRecord], target: BrokerId | None = None
     ) -> dict[str, BrokerId]:
-        """Have topics handed over, each to the broker with the fewest topics if to none in particular; at any broker.
+        """Begin to move topics, owned by any broker, to the named broker, or each to the one with the fewest topics.
 
         Returns:
             Where each goes, by name, once that is noted: it goes there by itself. Those that are there are left out.
@@ -297,7 +297,7 @@ class Moves:
         )
 
     async def drain(self) -> None:
-        """Take no new topics, and hand over all that can be; it goes on until `activate`.
+        """Take no new topics, and hand over all that can leave, until `activate`.
 
         Raises `LastBroker`: no other broker takes topics; nothing has changed.
         """
@@ -308,7 +308,7 @@ class Moves:
         self._draining.set()
 
     async def activate(self) -> str:
-        """Take topics again; returns the state."""
+        """Take topics again; return the broker's state."""
         self._draining = anyio.Event()
         office = self._registry.ownership.office
         if isinstance(office, JoinedBroker):
@@ -332,7 +332,7 @@ class Moves:
             await anyio.sleep(LOOK_S)
 
     def _restorable_here(self, office: JoinedBroker) -> list[TopicRecord]:
-        """Deleted topics that may come back with what this broker has of them."""
+        """Return the restorable topics whose data is at this broker."""
         catalog = self._registry.catalog
         found = [
             catalog.restorable_record(each)
@@ -345,15 +345,15 @@ class Moves:
             if each is not None and each.dispatch_strategy is not DispatchStrategy.NON_RELIABLE
         ]
 
-    def removals(self) -> TakingAway:
-        """The removal of other brokers. Raises `LastBroker` where there are none."""
+    def removals(self) -> RemovedBrokers:
+        """Return the part that removes brokers. Raises `LastBroker` for a lone broker."""
         if not isinstance(self._registry.ownership.office, JoinedBroker):
             raise LastBroker(
                 "this broker is alone: there is no other that could be removed", field="broker_id"
             )
         return self.taking
 
-    # -- Doors -----------------------------------------------------------------------------------------------
+    # -- TopicSwitch -----------------------------------------------------------------------------------------------
 
     async def serve(self, assignment: Assignment) -> None:
         ownership = self._registry.ownership

@@ -1,4 +1,4 @@
-"""Which topics this broker owns, and their coming and going: adopted with an epoch, released to another or for good.
+"""The topics that this broker owns: adopted with an epoch, released to another broker or for good.
 
 Who asks where a topic is asks here. A broker alone owns every topic and leads; among several the assignments say whose a
 topic is, and only those of this broker are opened.
@@ -86,7 +86,7 @@ class Ownership:
         changed: Callable[[str], None] = lambda key: None,
         seen: Seen = lambda topic_id, assignment, revision: None,
     ) -> AsyncIterator[None]:
-        """Register this broker, load the catalog, have it checked, and take the topics that are its own; then sign off.
+        """Register this broker, load and check the catalog, and adopt the topics that it owns; deregister on leaving.
 
         Args:
             changed: told the key of each assignment that changes, where there are several brokers.
@@ -124,7 +124,7 @@ class Ownership:
         return None if place is None or not place.is_served else self.office.address(place.broker_id)
 
     def url(self, topic: Topic) -> str:
-        """Return where a topic's clients connect; a topic that has just lost its owner is answered for here."""
+        """Return the address where a topic's clients connect; for a topic without an owner, this broker's."""
         return (self.owner(topic.topic_id) or self.me).broker_url
 
     def leader(self) -> BrokerAddress | None:
@@ -141,7 +141,7 @@ class Ownership:
         return found or [self.me]
 
     def last_known(self, topic_id: int) -> BrokerAddress | None:
-        """As `owner`, also of a topic on its way; with empty addresses of one that this broker has never seen."""
+        """As `owner`, also for a moving topic; addresses are empty for a broker that was never seen."""
         place, owner = self.office.place(TopicId(topic_id)), self.owner(topic_id)
         if place is None or owner is not None:
             return owner
@@ -149,7 +149,7 @@ class Ownership:
         return address or BrokerAddress(broker_id=str(place.broker_id), broker_url="", admin_url="")
 
     def is_mine(self, topic_id: int) -> bool:
-        """Whether this broker owns a topic, and is to serve it."""
+        """Return whether this broker owns a topic and serves it, or soon will."""
         return TopicId(topic_id) in self.office.assignments and topic_id not in self.held
 
     def check_served(self, parts: Sequence[TopicRecord]) -> None:
@@ -164,12 +164,12 @@ class Ownership:
         return place is not None and str(place.broker_id) == self.me.broker_id
 
     def is_moving(self, topic_id: int) -> bool:
-        """Whether a topic goes from one broker to another now, as far as is known here."""
+        """Return whether a topic is moving, as far as is known here."""
         place = self.office.place(TopicId(topic_id))
         return topic_id in self.held or (place is not None and place.stage is not Stage.SERVING)
 
     async def until_placed(self, topic_id: TopicId) -> None:
-        """Return once a topic that goes from one broker to another is with the other, and served if that is this one."""
+        """Wait until a moving topic is at its new owner, and served if that is this broker."""
         while self._is_between(topic_id):
             await self._arrivals.setdefault(topic_id, anyio.Event()).wait()
 
@@ -184,7 +184,7 @@ class Ownership:
             waiting.set()
 
     def moves(self) -> list[MoveFacts]:
-        """Topics that are on their way, at whichever broker."""
+        """Return the topics that are moving, anywhere in the cluster."""
         if not isinstance(self.office, JoinedBroker):
             return []
         places = [self.office.place(topic_id) for topic_id in list(self.office.moving)]
@@ -201,7 +201,7 @@ class Ownership:
         ]
 
     def elsewhere(self, record: TopicRecord) -> ClusterError:
-        """The error for whoever comes here with a topic that another broker owns, or nobody yet."""
+        """Return the error for a call about a topic that another broker owns, or nobody yet."""
         place = self.office.place(record.topic_id)
         owner = self.owner(record.topic_id)
         if place is None or owner is None or self._is_last_here(record.topic_id):
@@ -228,7 +228,7 @@ class Ownership:
     # -- coming ----------------------------------------------------------------------------------------------
 
     async def acquire(self, records: Sequence[TopicRecord], *, here: bool = False) -> None:
-        """See that these topics have an owner, and serve those that are this broker's; not those deleted meanwhile.
+        """Assign an owner to each topic that has none, and serve this broker's; topics deleted meanwhile are skipped.
 
         Who asks for one that is being opened waits for that: it has one owner's epoch. `here`: where there is no owner
         yet it is this broker.
@@ -270,7 +270,7 @@ class Ownership:
                 opened.set()
 
     def adopt(self, record: TopicRecord, epoch: Epoch | None = None) -> Topic:
-        """Serve a topic that is assigned to this broker, from what the journal has of it, with its subscriptions.
+        """Serve a topic that is assigned to this broker, with its subscriptions, from what the journal has.
 
         `epoch`: where the watch has not told of it yet.
         """
@@ -311,7 +311,7 @@ class Ownership:
         )
 
     async def hold_restorable(self, topic_id: TopicId, epoch: Epoch) -> None:
-        """Make a deleted topic that may come back ready to be read, as one that is held; nobody is at it."""
+        """Make a deleted, restorable topic readable for a move; it is not served."""
         record = self._catalog.restorable_record(topic_id)
         if record is None or topic_id in self.held:
             return
@@ -325,7 +325,7 @@ class Ownership:
         await topic.settled()
 
     def adopt_subscription(self, topic: Topic, record: SubscriptionRecord) -> AnyPump:
-        """Serve a subscription from the cursor it has; one that is served is as it is."""
+        """Serve a subscription from its cursor; one that is served stays as it is."""
         if (served := topic.subscriptions.get(record.name)) is not None:
             found: AnyPump = served
             return found
@@ -356,7 +356,7 @@ class Ownership:
 
     @contextlib.contextmanager
     def serving(self, record: TopicRecord) -> Iterator[None]:
-        """For taking a topic into service: one whose metadata does not let it is set aside, with its data."""
+        """Context for taking a topic into service: if its metadata does not permit that, it is set aside, with its data."""
         key = topic_key(record.topic)
         with self._catalog.aside.reading(key):
             yield
@@ -367,7 +367,7 @@ class Ownership:
             self._hub.detach(record.topic_id)
 
     def release(self, topic: Topic, error: ClusterError) -> None:
-        """Serve a topic no more: whoever is at it, or waits for it, is told the error. What is stored of it stays."""
+        """Stop serving a topic; its clients, and those that wait for it, get the error. Stored data stays."""
         keep_cursors(topic)
         name = topic.options.topic
         if self.topics.get(name) is topic:
@@ -386,7 +386,7 @@ class Ownership:
         self._hub.detach(topic.topic_id)
 
     def deleted(self, record: TopicRecord) -> None:
-        """The topic was deleted: release it, and forget what is stored unless it may come back, to this broker then."""
+        """Release a deleted topic, and delete its data unless this broker may have to restore it."""
         kept = self._catalog.kept(record.topic_id)
         if not (kept and self.several):
             self.office.forget(record.topic_id)
@@ -402,7 +402,7 @@ class Ownership:
             self._hub.drop(topic.topic_id)
 
     def subscription_deleted(self, topic: Topic, pump: AnyPump) -> None:
-        """The subscription was deleted: end its consumers and forget its cursor, unless it may come back."""
+        """End a deleted subscription's consumers, and delete its cursor unless it may have to be restored."""
         if topic.subscriptions.get(pump.name) is pump:
             del topic.subscriptions[pump.name]
             topic.changes.note(topic.name)
@@ -422,7 +422,7 @@ async def _nothing(record: TopicRecord) -> Callable[[Topic], None]:
 
 
 def keep_cursors(topic: Topic) -> None:
-    """Put what was acknowledged up to now where it outlives the pumps: acknowledgements of the last moments as well."""
+    """Keep the acknowledgements of the last moments, too, beyond the end of the pumps."""
     for pump in topic.subscriptions.values():
         with contextlib.suppress(ClusterError):  # a full disk must not keep anybody from deleting
             pump.write_cursor()

@@ -1,4 +1,4 @@
-"""Policies in force for topics and subscriptions: their own, their namespace's, the settings."""
+"""Policies in effect for topics and subscriptions: their own, else their namespace's, else the settings'."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Policies:
         self._settings = settings
 
     def of_failures(self, stored: Mapping[str, Any]) -> SubscriptionPolicy:
-        """The failure policy that these fields and the settings come to."""
+        """Return the failure policy that results from these fields and the settings."""
         delivery = self._settings.delivery
         defaults = {
             "max_redelivery_count": delivery.max_redelivery_count,
@@ -34,7 +34,7 @@ class Policies:
         return SubscriptionPolicy.of(stored, defaults)
 
     def layers(self, record: TopicRecord | None, namespace: str) -> list[Mapping[str, Any]]:
-        """Where limits come from, the nearest first: the topic, its namespace, the settings."""
+        """Return the sources of limits, nearest first: the topic, its namespace, the settings."""
         found = self._index.find_namespace(namespace)
         return [
             {} if record is None else record.settings.policies,
@@ -49,7 +49,7 @@ class Policies:
         return replace(limits, max_message_size=min(limits.max_message_size or largest, largest))
 
     def apply(self, topic: Topic) -> None:
-        """Its record or its namespace's has changed: the limits hold from here on."""
+        """Apply the limits in effect to a topic, after its record or its namespace's has changed."""
         record = self._index.find_topic(topic.options.topic)
         if record is not None:
             topic.options = record

@@ -1,4 +1,4 @@
-"""The topics and subscriptions this broker serves: the catalog's records brought to life over the journal's state.
+"""The topics and subscriptions that this broker serves: the catalog's records, with their state from the journal.
 
 The catalog (metadata) says what exists, the journal says what is in it. Both are read at the start and joined by id: a
 state whose topic the catalog does not know was deleted while the broker died; a topic without a state is empty.
@@ -52,8 +52,8 @@ from pydanube_broker.topics.agreement import (
     check_journal_there,
     check_prefixes_there,
 )
-from pydanube_broker.topics.handed_over import forget_unfinished
 from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.journal_transfer import forget_unfinished
 from pydanube_broker.topics.list_changes import ListChanges
 from pydanube_broker.topics.log_state import starts_in
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -106,7 +106,7 @@ class Registry:
         changed: Callable[[str], None] = lambda key: None,
         seen: Seen = lambda topic_id, assignment, revision: None,
     ) -> AsyncIterator[None]:
-        """Register this broker, load the topics and take those that are its own; on leaving, sign off.
+        """Register this broker, load the topics and adopt its own; deregister on leaving.
 
         `changed`, `seen`: see `Ownership.opened`.
 
@@ -123,7 +123,7 @@ class Registry:
             yield
 
     async def check_journal(self) -> None:
-        """Before the journal begins: it holds what the topics need of it.
+        """Check, before the journal begins, that it has what the topics need.
 
         Raises `CorruptJournal`: and the loss is not accepted.
         """
@@ -165,7 +165,7 @@ class Registry:
                 check_epoch(topic.name, state.epoch, last.epoch, store=self._metadata)
 
     def begin(self) -> None:
-        """The journal takes records from now on, and what it gave back, its unproven tail included, is durable."""
+        """Start using the journal: it takes records, and everything recovered, its unproven tail included, is durable."""
         self._hub.fold_replayed()
         for topic in self._topics.values():
             topic.recovered()
@@ -196,7 +196,7 @@ class Registry:
         return list(self._topics.values())
 
     def restorable(self) -> Sequence[TopicTombstone]:
-        """Return the deleted topics that may come back, of those that are this broker's."""
+        """Return this broker's deleted topics that can be restored."""
         found = self.catalog.restorable_topics.items()
         return [
             each for topic_id, each in found if not self.ownership.several or self.ownership.is_mine(topic_id)
@@ -204,11 +204,11 @@ class Registry:
 
     @property
     def count(self) -> int:
-        """How many topics of users are served, each partition by itself; the broker's own are not counted."""
+        """Return the number of served topics of users, each partition counted; the broker's own are not."""
         return sum(name.namespace != SYSTEM_NAMESPACE for name in self._topics)
 
     def names(self) -> set[TopicName]:
-        """Every topic served here by the name its users know; the partitions of one are one."""
+        """Return the served topics by the names that users know; partitions count as one."""
         return {name if topic.options.parent is None else name.base for name, topic in self._topics.items()}
 
     def find(self, name: TopicName) -> Topic | None:
@@ -238,12 +238,12 @@ class Registry:
         return True, found
 
     def spelled_alike(self, name: TopicName) -> list[str]:
-        """Topics that `name` may have been meant as, best first. O(log topics)."""
+        """Return topics that `name` may have been meant as, best first. O(log topics)."""
         close = self.catalog.index.spelled.close(name)
         return close if self.seen is None else [each for each in close if self.seen(TopicName.parse(each))]
 
     def not_found(self, name: TopicName) -> ClusterError:
-        """The error for a topic that is not here: at another broker, or nowhere, with what would help."""
+        """Return the error for a topic that is not served here: another broker's, or unknown, with what would help."""
         if topic_key(name) in self.catalog.aside.found:
             return self.catalog.aside.error(topic_key(name))
         if self.ownership.several:
@@ -266,7 +266,7 @@ class Registry:
         must_be_new: bool = False,
         here: bool = False,
     ) -> Sequence[Topic]:
-        """Create a topic. One that exists already is given back, unless `must_be_new`.
+        """Create a topic. An existing one is returned, unless `must_be_new`.
 
         Returns what of it this broker serves. `here`: this broker is to own it.
 
@@ -301,7 +301,7 @@ class Registry:
         return index.find_topic(name) is not None or index.partitioned(name) is not None
 
     async def audit_topic(self) -> Topic:
-        """This broker's audit, made where there is none: of several, each has its own."""
+        """Return this broker's audit topic, created if needed; each of several brokers has its own."""
         suffix = f"-{self.ownership.me.broker_id}" if self.ownership.several else ""
         name = TopicName.parse(AUDIT_TOPIC + suffix)
         return self.find(name) or (await self._make(name, TopicSettings(), here=True))[0]
@@ -337,7 +337,7 @@ class Registry:
         return found
 
     async def delete(self, name: TopicName, *, grace: Grace | None = None) -> None:
-        """Delete a topic with all its partitions, subscriptions and messages; with a grace, so that it can come back.
+        """Delete a topic with all its partitions, subscriptions and messages; with a grace it can be restored.
 
         Raises:
             TopicNotFound.
@@ -361,7 +361,7 @@ class Registry:
                 self.follow_deletions(records)
 
     def follow_deletions(self, records: Sequence[TopicRecord]) -> None:
-        """Serve no topic that the catalog has no more, and let none take messages that it may have no more."""
+        """Release topics that the catalog no longer has, and keep deleted ones from accepting messages."""
         for record in records:
             if self.catalog.index.topic_by_id(record.topic_id) is None:
                 self.ownership.deleted(record)
@@ -370,13 +370,13 @@ class Registry:
                 if topic is not None and topic.closed is None:
                     topic.closed = StoreUnavailable(
                         f"nobody knows yet whether {record.name} was deleted: the metadata store has not answered. "
-                        "This batch was not stored; it goes on by itself",
+                        "This batch was not stored; publishing resumes without help",
                         topic=record.name,
                         retry_after_ms=1000,
                     )
 
     async def resolve_unknown(self) -> None:
-        """Learn how changes ended of which nobody knew, and serve what there is.
+        """Find out how changes with an unknown outcome ended, and serve the topics that exist.
 
         Raises `StoreUnavailable`: the store still does not answer.
         """
@@ -396,7 +396,7 @@ class Registry:
         await self._open_all()
 
     async def _open_all(self) -> None:
-        """Serve every topic that the catalog has, but for what is set aside."""
+        """Serve every topic of the catalog, except those set aside."""
         aside = self.catalog.aside.found
         missing = [
             record
@@ -414,7 +414,7 @@ class Registry:
             await self.ownership.acquire(missing)
 
     async def restore(self, call_id: str) -> Sequence[TopicRecord]:
-        """Bring back the topic that a change deleted, with its messages and its subscriptions where they stood.
+        """Restore a deleted topic with its messages, and its subscriptions with their cursors.
 
         Of several brokers its owner is who had it, where its messages are; it is served once that broker is there.
 
@@ -430,7 +430,7 @@ class Registry:
     async def subscribe(
         self, topic: Topic, name: str, *, type: str, start: Position, start_given: bool
     ) -> AnyPump:
-        """The subscription of that name, made if it is new.
+        """Return the subscription of that name, created if it is new.
 
         Raises `InvalidArgument`, `LimitReached`, `TopicNotFound`.
         """

@@ -1,4 +1,4 @@
-"""Streams go on only as long as the right by which they were let in: a binding, a token, its time.
+"""End streams whose permission was withdrawn after they were opened: a binding, a token, its expiry.
 
 A change that this broker makes or sees is acted on at once; what only time or another broker's change ends, with the
 next round.
@@ -28,34 +28,36 @@ AT_ONCE: Final = 256  # streams; then everybody else has a turn
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """The right by which a stream was let in."""
+    """The permission by which a stream was opened."""
 
     called: Called
     action: Action
     topic: Topic
 
 
-class LetIn(Protocol):
-    """A stream that goes on for as long as its client likes."""
+class PermittedStream(Protocol):
+    """A stream that stays open for as long as its client likes."""
 
     @property
     def right(self) -> Right | None:
-        """None: it has not begun, or is over."""
+        """The permission; None: the stream has not begun, or has ended."""
 
     def end(self, error: ClusterError) -> None: ...
 
 
 class RightsWatch:
-    """See the module. `streams`: those that are open."""
+    """Checks open streams again and again. `streams`: returns them."""
 
-    def __init__(self, locks: Locks, access: TopicAccess, streams: Callable[[], Iterable[LetIn]]) -> None:
+    def __init__(
+        self, locks: Locks, access: TopicAccess, streams: Callable[[], Iterable[PermittedStream]]
+    ) -> None:
         self._locks = locks
         self._access = access
         self._streams = streams
         self._failing = False
 
     async def run(self) -> None:
-        """Watch until it is cancelled."""
+        """Check open streams again and again, until cancelled."""
         changed = self._locks.book.changed
         while True:
             with anyio.move_on_after(ROUND_S):
@@ -65,7 +67,7 @@ class RightsWatch:
             await self.look()
 
     async def look(self) -> None:
-        """End the streams of those who may not go on."""
+        """End the streams whose permission is gone."""
         for number, stream in enumerate(tuple(self._streams())):
             if (right := stream.right) is not None:
                 try:
@@ -76,7 +78,7 @@ class RightsWatch:
                 await asyncio.sleep(0)
 
     async def _read(self) -> None:
-        """Read what other brokers changed; what is in force stays so where the store does not answer."""
+        """Read what other brokers changed; if the store does not answer, what was read before stays in force."""
         try:
             await self._locks.reload()
         except Exception as error:  # whatever it is, streams are looked at all the same

@@ -1,4 +1,4 @@
-"""The one door to topics for those who bring messages or take them: found, made where that is allowed, or refused.
+"""The single access to topics for producers and consumers: a topic is found, created if allowed, or refused.
 
 Every service of the data plane comes this way when a session begins, with who calls, what he wants to do and the topic's
 name; `TopicAccess.check` alone decides. Sends within a session do not come here: what must hold for each of them is
@@ -42,7 +42,7 @@ _MOST_ASKING: Final = 256  # that wait for one; a flood of unknown names is answ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A concrete topic. `broker_url` is empty while nobody knows where its owner is."""
+    """A concrete topic and where it is. `broker_url` is empty if nobody knows."""
 
     topic: TopicName
     topic_id: int
@@ -53,12 +53,12 @@ class Placed:
 
     @property
     def name(self) -> str:
-        """The full name, `/namespace/name`."""
+        """Return the topic's full name, `/namespace/name`."""
         return str(self.topic)
 
 
 class Placement:
-    """Where topics are, of whichever broker: what clients are told before they are at a topic's owner.
+    """Where topics are, whichever broker owns them: what clients are told before they connect to an owner.
 
     A broker alone knows what it serves. Of several each knows all topics by the catalog's watch, moments after they were
     made; a name that is unknown is read from the metadata store once, by a few at a time, before it counts as unknown.
@@ -70,7 +70,7 @@ class Placement:
         self._asking = anyio.CapacityLimiter(_ASKING)
 
     def names(self) -> Iterable[TopicName]:
-        """Every topic of the cluster by the name its users know; the partitions of one are one."""
+        """Return the cluster's topics by the names that users know; partitions count as one."""
         if not self._registry.ownership.several:
             return self._registry.names()
         index = self._registry.catalog.index
@@ -78,7 +78,7 @@ class Placement:
         return plain | {record.topic for record in index.all_partitioned() if index.partitions(record.topic)}
 
     def parts(self, name: TopicName) -> tuple[bool, Sequence[Placed]]:
-        """Whether a topic is partitioned, and its concrete topics by index; none of an unknown one.
+        """Return whether a topic is partitioned, and its concrete topics by index; none if it is unknown.
 
         Partitions that are being added are left out until all are there: whoever hashed keys to some of them only would
         part what belongs together.
@@ -113,7 +113,7 @@ class Placement:
         )
 
     async def reach(self, name: TopicName) -> None:
-        """See that what other brokers have just made or assigned is known here, and served if it is this broker's.
+        """Take in what other brokers have just created or assigned, and serve the topic if this broker owns it.
 
         A topic that is being handed over is waited for, for a moment. Raises `StoreUnavailable`.
         """
@@ -178,7 +178,7 @@ class TopicAccess:
             registry.seen = locks.sees_topic
 
     def check(self, called: Called, action: Action, name: TopicName) -> None:
-        """Raise `PermissionDenied` where who called may not do that, `Unauthenticated` where nobody knows him any more."""
+        """Raise `PermissionDenied` if the caller may not do it, `Unauthenticated` if the identity is no longer valid."""
         if name.is_system and action is Action.PRODUCE:
             raise system_is_closed(str(name))
         if self._locks is not None:
@@ -187,12 +187,12 @@ class TopicAccess:
             self._locks.check(called.identity, PERMISSIONS[action], Resource.of(name))
 
     def check_again(self, called: Called, action: Action, topic: Topic) -> None:
-        """`check` for what was let in before, and goes on: a stream, the messages of a producer."""
+        """Check again what was allowed before and continues: a stream, the messages of a producer."""
         if self._locks is not None:
             self.check(called, action, topic.options.topic)
 
     def may(self, called: Called, action: Action, name: TopicName) -> bool:
-        """Whether he may, where it is not told that there is something which he may not."""
+        """Return whether the caller may do it; for cases in which a refusal would reveal that something exists."""
         locks = self._locks
         if locks is None:
             return True
@@ -205,18 +205,18 @@ class TopicAccess:
         return locks.allows(called.identity, PERMISSIONS[action], Resource.of(name))
 
     def topic(self, called: Called, action: Action, name: TopicName) -> Topic:
-        """The topic of that name. Raises `PermissionDenied`, `TopicNotFound`."""
+        """Return the topic of that name. Raises `PermissionDenied`, `TopicNotFound`."""
         self.check(called, action, name)
         return self._registry.known(name)
 
     def elsewhere(self, name: TopicName) -> ClusterError | None:
-        """The error for a topic that another broker has, or nobody yet; None of one that is here or nowhere."""
+        """Return the error for a topic that another broker owns, or nobody yet; None if it is here or unknown."""
         topic = self._registry.find(name)
         error = self._registry.not_found(name) if topic is None else topic.closed
         return error if isinstance(error, (NotOwner, NoOwner)) else None
 
     async def topic_here(self, called: Called, action: Action, name: TopicName) -> Topic:
-        """As `topic`, for a session that begins: what another broker has just made or assigned is known, too.
+        """As `topic`, for a new session: also topics that another broker has just created or assigned.
 
         Raises:
             PermissionDenied, TopicNotFound; NotOwner, NoOwner: it is to be looked up.
@@ -226,18 +226,18 @@ class TopicAccess:
         return self.topic(called, action, name)
 
     async def placed(self, called: Called, action: Action, name: TopicName) -> tuple[bool, Sequence[Placed]]:
-        """Whether the topic is partitioned, and where its concrete topics are, in order; none of an unknown one."""
+        """Return whether the topic is partitioned, and where its concrete topics are, in order; none if it is unknown."""
         self.check(called, action, name)
         await self._placement.reach(name)
         return self._placement.parts(name)
 
     def known_parts(self, called: Called, name: TopicName) -> tuple[bool, Sequence[Placed]]:
-        """As `placed`, for a look-up, by what is known here."""
+        """As `placed`, for a look-up, from what is known here."""
         self.check(called, Action.LOOK_UP, name)
         return self._placement.parts(name)
 
     def names(self, called: Called) -> Iterable[TopicName]:
-        """Every topic that who called may look up, by the name its users know."""
+        """Return the topics that the caller may look up, by the names that users know."""
         locks, identity = self._locks, called.identity
         if locks is None:
             return self._placement.names()
@@ -254,7 +254,7 @@ class TopicAccess:
         create: bool,
         check_schema: Callable[[], None],
     ) -> Topic:
-        """The topic of a producer, made where there is none if the producer asks for it and the broker allows it.
+        """Return a producer's topic, created if it is missing, the producer asks for it and the broker allows it.
 
         Args:
             strategy: reliable or non_reliable; empty takes the topic as it is, and makes a reliable one.
@@ -290,7 +290,7 @@ class TopicAccess:
     async def parts_to_write(
         self, called: Called, name: TopicName, *, partitions: int, strategy: str, unused_ttl_s: int = 0
     ) -> tuple[bool, Sequence[Placed]]:
-        """As `placed`, for a producer: made where there is none, with that many partitions (0: a plain topic).
+        """As `placed`, for a producer: a missing topic is created with that many partitions (0: a plain topic).
 
         One with `unused_ttl_s` is deleted when nobody has used it for so long.
         """
@@ -315,24 +315,24 @@ class TopicAccess:
 
     @property
     def limited(self) -> bool:
-        """Whether there is any quota."""
+        """Whether any quota is set."""
         return self._registry.quotas.on
 
     def share(self, called: Called, topic: Topic) -> Share:
-        """What a session on the topic takes from, by whoever opened it."""
+        """Return the quotas that a caller's session on the topic counts against."""
         return self._registry.quotas.share(topic.options.topic.namespace, called.identity)
 
     async def know_schema(self, subject: str) -> None:
-        """See that a subject which another broker has just registered is known here."""
+        """Take in a subject that another broker may just have registered."""
         await self._registry.schemas.registry.store.know(subject)
 
     def check_schema(self, subject: str, version: int) -> None:
-        """Raise `SchemaNotFound` where there is no such subject, or version (0: any); none named is good."""
+        """Raise `SchemaNotFound` if the subject, or the version (0: any), does not exist. An empty subject passes."""
         if subject:
             self._registry.schemas.choose(subject, version=version or None)
 
     async def producer_schema(self, topic: Topic, request: pb.OpenProducer) -> tuple[int, int]:
-        """(schema id, version) the producer writes, bound to the topic; zeros for a producer without a schema."""
+        """Return (schema id, version) for the producer's messages, bound to the topic; zeros for none."""
         if not request.schema_subject:
             return 0, 0
         record = await self._registry.schemas.bind(
@@ -343,7 +343,7 @@ class TopicAccess:
     async def subscription(
         self, called: Called, topic: Topic, name: str, *, type: str, start: Position, start_given: bool
     ) -> AnyPump:
-        """The subscription, made if it does not exist."""
+        """Return the subscription, created if it does not exist."""
         is_new = name not in topic.subscriptions
         pump = await self._registry.subscribe(topic, name, type=type, start=start, start_given=start_given)
         if is_new:
@@ -365,7 +365,7 @@ class TopicAccess:
         after: Mapping[str, Any] | None = None,
         cursor: MovedCursor | None = None,
     ) -> None:
-        """Remember for the audit what a client has changed, and who it was."""
+        """Note for the audit what a client has changed, and the client."""
         identity = called.identity
         self._changes.note(
             DataChange(

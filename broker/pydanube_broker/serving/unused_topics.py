@@ -32,7 +32,7 @@ class UnusedTopics:
         self._since: dict[TopicName, float] = {}  # when nobody was there first
 
     async def delete(self) -> None:
-        """Delete those whose time is over."""
+        """Delete the topics whose time to live is over."""
         for name in self._due(time.monotonic()):
             del self._since[name]
             try:

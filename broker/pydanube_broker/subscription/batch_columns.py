@@ -1,4 +1,4 @@
-"""One stored batch, and what routing and cutting ask of it."""
+"""Facts about one stored batch that routing and cutting need."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def messages_between(
 
 
 class BatchColumns:
-    """Facts about one batch that routing asks for, worked out once: a batch is routed in several parts, as credit comes."""
+    """Facts about one batch, computed once: a batch is routed in several parts, as credit arrives."""
 
     def __init__(self, batch: CachedBatch) -> None:
         self.batch = batch
 
     @cached_property
     def weight(self) -> int:
-        """Bytes that may be held by this: as it is stored, and arranged."""
+        """Return the bytes that this may hold: the stored batch, and its arranged copy."""
         part = read_producer_part(producer_bytes(self.batch), verify=False)
         return 2 * max(self.batch.stored_bytes, part.raw_bytes)
 
@@ -79,7 +79,7 @@ class BatchColumns:
         return batch.base + np.asarray(deltas, dtype=np.int64)
 
     def indices_of(self, offsets: Ints) -> Ints:
-        """Where messages with these offsets are, ascending; offsets without a message are left out."""
+        """Return the indices of messages with these offsets, ascending; offsets without a message are left out."""
         batch = self.batch
         if batch.end - batch.base == batch.count:
             return offsets - batch.base
@@ -94,7 +94,7 @@ class BatchColumns:
         return self.cutter.slots().astype(np.uint16)
 
     def arrange(self, order: Ints) -> None:
-        """Cuts will be made of neighbours in this order of (some of) the messages; see `Cutter`."""
+        """Lay out (some of) the messages in this order, in which cuts will be contiguous; see `Cutter`."""
         self.cutter.arrange(order)
 
     @cached_property

@@ -91,20 +91,20 @@ class Chunk:
         self.queued: dict[int, int] = NOTHING_QUEUED
 
     def local(self, start: int, end: int) -> int:
-        """The mask of the part of `[start, end)` that lies in this chunk."""
+        """Return the mask of the part of `[start, end)` that lies in this chunk."""
         low = max(start, self.start) - self.start
         high = min(end, self.end) - self.start
         return ((1 << (high - low)) - 1) << low if high > low else 0
 
     def returned(self) -> int:
-        """Messages that were delivered at least once and came back."""
+        """Return the messages that were delivered at least once and came back."""
         mask = 0
         for part in self.history.values():
             mask |= part
         return mask
 
     def came_back(self, consumer: Consumer, mask: int) -> None:
-        """Offer these messages to others before they go to this consumer again."""
+        """Note that these messages are offered to other consumers before this one."""
         if self.not_first is NOT_FIRST:
             self.not_first = {}
         self.not_first[consumer.consumer_id] = self.not_first.get(consumer.consumer_id, 0) | mask
@@ -114,7 +114,7 @@ class Chunk:
         self.not_first = left or NOT_FIRST
 
     def by_history(self, mask: int) -> Iterator[tuple[tuple[int, int], int]]:
-        """Split `mask` by (deliveries, failures) so far; (0, 0) for what never came back."""
+        """Split `mask` by (deliveries, failures); (0, 0) for messages that never came back."""
         if self.history:
             for counts, part in list(self.history.items()):
                 if hit := part & mask:
@@ -147,7 +147,7 @@ class Timers:
         heapq.heappush(self._entries, (when_ms, self._made, timer))
 
     def died(self) -> None:
-        """A timer has lost its last message. Counts those that have fired too: a sweep may come early."""
+        """Count a timer without messages; once there are many, they are removed."""
         self._dead += 1
         if self._dead >= SWEEP_ENTRIES and self._dead * 2 > len(self._entries):
             self._entries = [entry for entry in self._entries if entry[2].mask]
@@ -163,7 +163,7 @@ class Timers:
         return entries[0][0] if entries else None
 
     def due(self, now_ms: int) -> list[Timer]:
-        """Take the living timers due by `now_ms`, in order. O(due)."""
+        """Return the timers due by `now_ms` that still have messages, in order. O(due)."""
         found: list[Timer] = []
         while (when := self.next_ms()) is not None and when <= now_ms:
             found.append(heapq.heappop(self._entries)[2])

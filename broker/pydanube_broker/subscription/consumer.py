@@ -15,7 +15,7 @@ Place: TypeAlias = Any  # a `Chunk`; to import it would close a circle over `Con
 
 
 class Unhandled:
-    """Messages sent to a consumer that wait in its buffer, in the order of sending.
+    """Messages in a consumer's buffer that its application has not taken, in the order of sending.
 
     A consumer that reports says how many messages of its session its application was handed; the order of sending tells
     which these are. Messages that were acknowledged, or expired, stay here until they are passed over: they count.
@@ -30,12 +30,12 @@ class Unhandled:
         self.taken = 0
 
     def sent(self, chunk: Place, mask: int) -> None:
-        """Messages of one chunk are on their way, in the order of their offsets."""
+        """Note messages of one chunk as sent, in the order of their offsets."""
         self._sent.append((chunk, mask))
         self.messages += mask.bit_count()
 
     def take(self, total: int) -> list[tuple[Place, int]]:
-        """The application has been handed `total` messages of this session: those it had not before.
+        """Note that the application has taken `total` messages of this session; return the new ones.
 
         A smaller number than before is none; a larger one than were sent is all. O(what is taken).
         """
@@ -57,11 +57,11 @@ class Unhandled:
         return found
 
     def parts(self) -> list[tuple[Place, int]]:
-        """Everything that is here, in the order of sending. O(parts)."""
+        """Return everything in the buffer, in the order of sending. O(parts)."""
         return list(self._sent)
 
     def given_back(self, back: dict[Place, int]) -> None:
-        """These are not in the buffer any more. What was sent last goes first, should one be here twice. O(parts)."""
+        """Remove messages that were given back; the one sent last, if one is here twice. O(parts)."""
         left = dict(back)
         kept: deque[tuple[Place, int]] = deque()
         while self._sent:
@@ -76,13 +76,13 @@ class Unhandled:
         self._sent = kept
 
     def clear(self) -> None:
-        """A new session has begun."""
+        """Forget everything: a new session has begun."""
         self._sent.clear()
         self.messages = self.taken = 0
 
 
 class Standing(StrEnum):
-    """Whether a consumer does with messages what it is sent them for; see `set_aside`."""
+    """Whether a consumer handles the messages it is sent; see `set_aside`."""
 
     ANSWERING = "answering"
     SET_ASIDE = "set_aside"  # let everything expire: it is sent nothing
@@ -144,7 +144,7 @@ class Consumer:
 
     @property
     def absent(self) -> bool:
-        """Whether only its place is there, kept since its topic came from another broker."""
+        """Whether only its place is kept, since its topic came from another broker."""
         return bool(self.keeps)
 
     @property
@@ -162,17 +162,17 @@ class Consumer:
 
     @property
     def room_messages(self) -> int:
-        """How many messages one plan may send it while it has credit."""
+        """How many messages one plan may send it, if it has credit."""
         return self.credit_messages if self.standing is Standing.ANSWERING else 1
 
     def takes_all_of(self, other: Consumer) -> bool:
-        """Whether it takes whatever `other` does. A place that is only kept has no credit, and takes nothing."""
+        """Return whether it accepts every key that `other` does. A kept place has no credit, and accepts nothing."""
         if self.absent or (not self.credit_messages and not self.in_flight):
             return False
         return not self.key_filters or self.key_filters == other.key_filters
 
     def date_answers(self, now_ms: int) -> None:
-        """Answers since this was last called count as given now."""
+        """Date the answers since the last call to now."""
         if self.has_answered:
             self.has_answered = False
             self.answered_at_ms = now_ms

@@ -1,4 +1,4 @@
-"""Copies of stored messages with attributes of the broker's beside their own: dead letters and replays. Pure."""
+"""Copy stored messages, with attributes added by the broker: dead letters and replays. Pure."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ MAX_REASON_BYTES: Final = 1000
 
 
 def reason_of(text: str) -> str:
-    """A reason as a copy carries it, cut where it is too long."""
+    """Return a reason as a copy's attribute, cut if it is too long."""
     return text.encode("utf-8", "replace")[:MAX_REASON_BYTES].decode("utf-8", "ignore")
 
 
@@ -95,7 +95,7 @@ class Wanted(NamedTuple):
 
 
 def dead_letter_batches(batch: CachedBatch, wanted: Sequence[Wanted]) -> Iterator[tuple[list[Range], bytes]]:
-    """Return the batches to publish for the messages of `batch` in `wanted`, which is ascending; it may reach beyond the batch.
+    """Return the batches to publish for the messages of `batch` in `wanted`, which ascends and may reach beyond the batch.
 
     A copy says in attributes of the original's names where it came from and why. Attributes it had under those names are
     its own history (a dead letter of a dead letter) and are overwritten.

@@ -1,4 +1,4 @@
-"""A cursor as it is stored: what is acknowledged, and how often the rest has been tried.
+"""A cursor as it is stored: the acknowledged offsets, and how often the others were delivered.
 
 A snapshot is the whole; a delta is what changed since the last one. The journal keeps both, and the last record
 wins, never the largest: a seek backwards is a delta of a higher generation whose floor is lower.
@@ -31,7 +31,7 @@ class _Counts(NamedTuple):
 
 
 class Attempts(_Counts):
-    """How often the messages of `[start, end)` came back unacknowledged, and how often because they failed.
+    """How often the messages of `[start, end)` came back unacknowledged, and how often of those as failed.
 
     A tuple, because a cursor may have one for every second message: `Attempts._make` makes tens of thousands in some
     milliseconds, of numbers that need no check.
@@ -83,7 +83,7 @@ class CursorSnapshot:
             last = attempts.end
 
     def acknowledged_from(self, offset: int) -> int:
-        """How many messages at or above an offset are acknowledged one by one."""
+        """Return how many messages at or above an offset are acknowledged out of order."""
         return sum(end - max(start, offset) for start, end in self.acknowledged if end > offset)
 
 
@@ -102,12 +102,12 @@ class CursorDelta:
 
 
 def merge_attempts(base: Iterable[Attempts], newer: Iterable[Attempts]) -> list[Attempts]:
-    """`base` with every offset of `newer` replaced; ascending, equal neighbours joined."""
+    """Return `base` with the offsets of `newer` replaced; ascending, equal neighbours joined."""
     return _without(_newest((tuple(base), tuple(newer))), ())
 
 
 def apply_deltas(snapshot: CursorSnapshot, deltas: Sequence[CursorDelta]) -> CursorSnapshot:
-    """The snapshot after one delta and then the next; O(n log n) of all they hold together.
+    """Apply deltas in order to a snapshot; O(n log n) of everything they hold.
 
     A start replays thousands of deltas over a snapshot of thousands of ranges: one by one, each would cost all of it.
     """
@@ -166,7 +166,7 @@ def _newest(layers: Sequence[Sequence[Attempts]]) -> list[Attempts]:
 
 
 def _without(attempts: Iterable[Attempts], removed: Sequence[Range]) -> list[Attempts]:
-    """`attempts`, ascending, without the offsets of `removed`, which is normal; equal neighbours joined. O(n + m)."""
+    """Return `attempts` without the offsets of `removed`; both ascend, equal neighbours are joined. O(n + m)."""
     joined: list[Attempts] = []
     for a in attempts:
         before = joined[-1] if joined else None

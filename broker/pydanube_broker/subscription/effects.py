@@ -1,4 +1,4 @@
-"""Requests of the subscription to its shell, in the order to carry them out."""
+"""Effects that the subscription asks its shell to carry out, in this order."""
 
 from __future__ import annotations
 

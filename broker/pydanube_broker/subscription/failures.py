@@ -1,4 +1,4 @@
-"""Failed deliveries: retries, and messages that are exhausted."""
+"""Failed deliveries: retries, and messages whose redeliveries are exhausted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_REASONS: Final = 4  # kept for a chunk: a diagnosis shows one
 
 
 class Failures:
-    """Applies one policy to one window. What is poisoned in a call is collected and reported at its end."""
+    """Applies one policy to one window. Messages exhausted in a call are collected and reported at its end."""
 
     __slots__ = (
         "_aside", "_poisoned", "_window", "dead_lettered_messages", "dropped", "expired", "failed", "policy",
@@ -49,7 +49,7 @@ class Failures:
         *,
         at_once: bool = False,
     ) -> None:
-        """Messages in no state have failed: they wait for their retry, are ready, or are exhausted."""
+        """Count a failure of messages in no state: they wait for a retry, are ready, or are exhausted."""
         self.failed += mask.bit_count()
         _remember(chunk, mask, reason)
         for part, deliveries, failures in self._window.count_return(chunk, mask, failed=True):
@@ -72,7 +72,7 @@ class Failures:
         terminated: bool = False,
         attempts: int = 0,
     ) -> None:
-        """Deal with messages in no state by the poison policy."""
+        """Apply the poison policy to exhausted messages in no state."""
         match self.policy.poison_policy:
             case PoisonPolicy.BLOCK | PoisonPolicy.DEAD_LETTER as policy:
                 poison = self._window.poison(
@@ -88,7 +88,7 @@ class Failures:
         self._poisoned.append((chunk, mask, deliveries, reason))
 
     def report(self) -> list[Effect]:
-        """The effects of what was poisoned in this call; settles the floor."""
+        """Return the effects for messages exhausted in this call; raises the floor."""
         if not self._poisoned:
             return []
         self._window.raise_floor()
@@ -118,7 +118,7 @@ class Failures:
         return effects
 
     def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> int:
-        """See `Subscription.dead_lettered`."""
+        """Acknowledge messages whose dead-letter copies are durable; return how many. An older generation changes nothing."""
         if generation != self._window.generation:
             return 0
         done = 0
@@ -130,7 +130,7 @@ class Failures:
         return done
 
     def dead_letter_failed(self, generation: int, ranges: Sequence[Range], now_ms: int) -> None:
-        """See `Subscription.dead_letter_failed`."""
+        """Schedule another attempt at dead-letter copies that failed, after the policy's delay for that attempt."""
         if generation != self._window.generation:
             return
         for poison, mask in self._dying(ranges):
@@ -151,7 +151,7 @@ class Failures:
         ]
 
     def leaving(self, policy: FailurePolicy) -> int:
-        """How many messages that are not sent any more would be dropped or dead-lettered by this policy."""
+        """Return how many messages that are no longer sent would be dropped or dead-lettered under a policy."""
         if policy.poison_policy is PoisonPolicy.BLOCK:
             return 0
         count = 0
@@ -167,7 +167,7 @@ class Failures:
         return count
 
     def set_policy(self, policy: FailurePolicy) -> list[Effect]:
-        """See `Subscription.set_policy`."""
+        """Apply a policy, also to messages that are blocked; return the effects, such as dead letters that are due now."""
         self.policy = policy
         for chunk in self._window.chunks.copy():
             for poison in chunk.poisons.copy():
@@ -183,7 +183,7 @@ class Failures:
         return self.report()
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """See `Subscription.tick`."""
+        """Do what is due by `now_ms`: expire deliveries, make retries ready, ask again for dead letters. O(due)."""
         self._aside.due(now_ms)
         due = self._window.due(now_ms)
         if not due:
@@ -241,7 +241,7 @@ class Failures:
         return effects + self.report()
 
     def _silent(self, due: Sequence[Timer], now_ms: int) -> dict[Consumer, bool]:
-        """Who has answered nothing since it was handed what is due now, and whether somebody else takes its messages."""
+        """Return the consumers that answered nothing since they got what is due now, if others can take their messages."""
         silent: dict[Consumer, bool] = {}
         for timer in due:
             if isinstance(timer, Flight) and timer.consumer not in silent:
@@ -254,7 +254,7 @@ class Failures:
 
 
 def _remember(chunk: Chunk, mask: int, reason: str) -> None:
-    """Why messages failed, also when they are on their way again."""
+    """Remember why messages failed, also after they are sent again."""
     kept = {other: left for other, others in chunk.reasons.items() if (left := others & ~mask & chunk.open)}
     kept[reason] = kept.pop(reason, 0) | mask
     while len(kept) > MOST_REASONS:

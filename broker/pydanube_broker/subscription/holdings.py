@@ -1,4 +1,4 @@
-"""What the consumers of a subscription hold while its topic goes to another broker, and its way into a window there. Pure.
+"""The messages that consumers hold while their topic moves: written at the old owner, put into the window of the new one. Pure.
 
 A consumer that holds something keeps its place at the next owner for `REJOIN_MS`: it is there without a connection, is sent
 nothing, and nobody else is sent what it holds. Whoever joins with its name and names its session, or comes by the stream that
@@ -28,7 +28,7 @@ MOST_RANGES: Final = 16_384  # of a subscription; where there are more, all that
 
 
 class Held(NamedTuple):
-    """Messages `[start, end)` and how long until they come back; None: not by time."""
+    """Messages `[start, end)`, and the milliseconds until they are delivered again; None: no timer."""
 
     start: int
     end: int
@@ -37,7 +37,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBy:
-    """Messages that one session of a consumer had been sent and has not answered."""
+    """Messages that one session of a consumer was sent and has not answered."""
 
     consumer: str
     session: int
@@ -46,7 +46,7 @@ class HeldBy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
-    """The part of a subscription that is with its consumers, and what waits for its time (delays, retries).
+    """The messages of a subscription that consumers hold, and those that wait (delays, retries).
 
     `slots`: key-shared: of each message from the floor to the end of all this that is not acknowledged, ascending, the slot
     of its key, two bytes each, little-endian.
@@ -59,7 +59,7 @@ class Holdings:
 
     @property
     def end(self) -> int:
-        """One past the last message of all this."""
+        """One past the last offset of the holdings."""
         return max(
             (
                 held.end
@@ -73,7 +73,7 @@ class Holdings:
 def holdings_of(
     subscription_id: int, window: Window, consumers: Sequence[Consumer], now_ms: int, *, keyed: bool
 ) -> Holdings | None:
-    """What is to be known at the next owner; None where nothing is, or it is too much. O(in flight).
+    """Return what the next owner has to know; None if there is nothing, or too much. O(in flight).
 
     Args:
         consumers: those whose clients can go on with a session.
@@ -117,7 +117,7 @@ def take_in(
     *,
     keyed: bool,
 ) -> bool:
-    """Put what is held into a window that has sent nothing yet; False, and nothing is done, where it does not fit.
+    """Put holdings into a window that has sent nothing yet; False, and nothing is done, if they do not fit.
 
     Args:
         keep_places: makes the absent consumers, in the order of `holdings.consumers`.
@@ -144,7 +144,7 @@ def take_in(
 
 
 def go_on(window: Window, absent: Consumer, consumer: Consumer, now_ms: int) -> None:
-    """A consumer has come back: what was kept for it is with it, with the time that was left. O(chunks)."""
+    """Give a returning consumer what was kept for it, with the time that was left. O(chunks)."""
     for chunk in window.chunks:
         for flight in tuple(chunk.flights):
             if flight.consumer is absent:

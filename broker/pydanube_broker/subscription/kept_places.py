@@ -1,4 +1,4 @@
-"""Consumers whose topic came from another broker and who have not come yet: their places, for a moment. See `holdings`."""
+"""Places of consumers whose topic came from another broker, kept until they connect or their time is over. See `holdings`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydanube_broker.subscription.window import Window
 
 
 class KeptPlaces:
-    """Keep the places of consumers whose topic came from another broker, until they come or their time is over.
+    """The kept places of one subscription.
 
     Says what the topic's next owner is to know when it goes.
     """
@@ -24,15 +24,15 @@ class KeptPlaces:
         self.until_ms: int | None = None  # None: there are none
 
     def take_in(self, holdings: Holdings, now_ms: int, until_ms: int) -> None:
-        """Go on where the topic's former owner ended, before anything else; places are kept until `until_ms`."""
+        """Take in the former owner's holdings, before anything else; places are kept until `until_ms`."""
         slots = self._members.slots
         if take_in(self._window, holdings, self._members.keep_places, now_ms, keyed=slots is not None):
             self.until_ms = until_ms
             if slots is not None:
-                slots.own_what_flies(self._window)
+                slots.own_in_flight(self._window)
 
     def hand_over(self, subscription_id: int, now_ms: int) -> Holdings | None:
-        """Say what the topic's next owner is to know beside the cursor, and end.
+        """Return what the topic's next owner has to know beside the cursor, and end.
 
         What it will not keep for those who hold it counts as delivered.
         """
@@ -48,12 +48,12 @@ class KeptPlaces:
         return holdings
 
     def resumed(self, consumer_id: int) -> bool:
-        """Whether the consumer went on with what was kept for it."""
+        """Return whether the consumer continued with what was kept for it."""
         consumer = self._members.find(consumer_id)
         return consumer is not None and consumer.resumed
 
     def due(self, now_ms: int) -> list[Effect]:
-        """Give up the places whose time is over."""
+        """Give up places whose time is over."""
         if self.until_ms is None or now_ms < self.until_ms:
             return []
         self.until_ms = None

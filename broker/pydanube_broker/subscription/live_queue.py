@@ -39,13 +39,13 @@ class LiveQueue:
         return bool(self._pieces)
 
     def room(self, batch: CachedBatch) -> int:
-        """How many messages of this batch may be offered."""
+        """Return how many messages of this batch may be offered."""
         if self.bytes and self.bytes + batch.stored_bytes > self._max_bytes:
             return 0
         return self._max_messages - self.messages
 
     def offer(self, batch: CachedBatch, indices: Indices) -> int:
-        """Take the first of these messages, as many as there is room for; returns how many."""
+        """Queue the first of these messages, as many as there is room for; return how many."""
         taken = min(len(indices), self.room(batch))
         if taken <= 0:
             return 0
@@ -55,7 +55,7 @@ class LiveQueue:
         return taken
 
     def take(self, max_messages: int) -> Piece | None:
-        """The next messages, at most so many (≥ 1) of one batch; None when it is empty."""
+        """Return the next messages, at most so many (≥ 1) of one batch; None when the queue is empty."""
         if not self._pieces:
             return None
         batch, indices = self._pieces[0]

@@ -1,4 +1,4 @@
-"""Who is attached to a subscription, in which order, and with which session and credit."""
+"""The consumers attached to a subscription: their order, sessions and credit."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Members:
     def join(
         self, consumer_id: int, name: str, terms: ConsumerTerms, *, ack_timeout_ms: int, now_ms: int
     ) -> list[Effect]:
-        """See `Subscription.join`; `ack_timeout_ms` is decided, 0 for none."""
+        """Attach a consumer. `ack_timeout_ms` is decided, 0 for none; otherwise as `Subscription.join`."""
         check_key_filters(self._type.value, terms.key_filters)
         same_id = self.find(consumer_id)
         if same_id is not None and same_id.name != name:
@@ -115,7 +115,7 @@ class Members:
         return effects
 
     def keep_places(self, holdings: Holdings) -> list[Consumer]:
-        """Take in consumers that have not come from the topic's former owner yet; returns them."""
+        """Add places for consumers that have not yet come from the topic's former owner; return them."""
         seats = []
         for number, each in enumerate(holdings.consumers, 1):
             seat = Consumer(
@@ -134,14 +134,14 @@ class Members:
 
     @property
     def active(self) -> Consumer | None:
-        """Of exclusive and failover: the one that is sent messages; the first that is not set aside."""
+        """Return the consumer that an exclusive or failover subscription sends to: the first that is not set aside."""
         for consumer in self.consumers:
             if not consumer.set_aside:
                 return consumer
         return None
 
     def leave(self, consumer_id: int) -> None:
-        """See `Subscription.leave`."""
+        """Detach a consumer and make ready what it held. Unknown ids are ignored."""
         consumer = self.find(consumer_id)
         if consumer is None:
             return
@@ -152,7 +152,7 @@ class Members:
         self._window.version += 1
 
     def grant(self, consumer_id: int, messages: int, size_bytes: int) -> None:
-        """See `Subscription.grant`."""
+        """Add credit to a consumer. Unknown ids are ignored. Raises `InvalidArgument`: the credit is negative."""
         if messages < 0 or size_bytes < 0:
             raise InvalidArgument(
                 "credit is added, never taken away; give 0 or more", field="messages", value=messages
@@ -167,13 +167,13 @@ class Members:
                 self.slots.recheck_held = True
 
     def pause(self, consumer_id: int) -> None:
-        """See `Subscription.pause`."""
+        """Plan nothing more for a consumer until `resume`. Unknown ids are ignored."""
         consumer = self.find(consumer_id)
         if consumer is not None:
             consumer.paused = True
 
     def resume(self, consumer_id: int) -> None:
-        """See `Subscription.resume`."""
+        """Plan for a paused consumer again. Unknown ids are ignored."""
         consumer = self.find(consumer_id)
         if consumer is not None and consumer.paused:
             consumer.paused = False
@@ -181,11 +181,11 @@ class Members:
                 self.slots.recheck_held = True
 
     def renew_sessions(self) -> list[Effect]:
-        """After a seek: every consumer gets a new session."""
+        """Give every consumer a new session, after a seek."""
         return [self._renew(consumer, SessionReason.SEEK) for consumer in self.consumers]
 
     def end_session(self, consumer: Consumer, reason: SessionReason) -> Effect:
-        """Make ready again what a consumer holds and void its answers; it stays."""
+        """Make ready again what a consumer holds, and end its session; it stays attached."""
         self._release(consumer)
         self._window.version += 1
         return self._renew(consumer, reason)
@@ -204,7 +204,7 @@ class Members:
         )
 
     def _release(self, consumer: Consumer) -> None:
-        """Make everything ready that a consumer holds. O(chunks)."""
+        """Make ready everything that a consumer holds. O(chunks)."""
         for chunk in self._window.chunks:
             for flight in chunk.flights.copy():
                 if flight.consumer is consumer:

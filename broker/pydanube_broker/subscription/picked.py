@@ -1,4 +1,4 @@
-"""Messages of the window as masks of its chunks: what a key-shared consumer waited for is thousands of short ranges.
+"""Messages of the window as masks of its chunks: thousands of short ranges, as key-shared consumers wait for.
 
 A `Picked` is a sequence of ranges to whoever wants ranges; they are only worked out when somebody looks. The shell and
 the core use the masks: a few operations a chunk in place of several a message.

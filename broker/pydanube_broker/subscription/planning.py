@@ -1,4 +1,4 @@
-"""Which messages may go next, read off the window; nothing is changed here."""
+"""Decide which messages may be sent next, from the window; nothing is changed here."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ MOST_CHUNKS: Final = 64  # looked at for failures: those at the front are what h
 
 
 def first_blocked(window: Window) -> tuple[int, Poison] | None:
-    """The first blocked message and what blocks it."""
+    """Return the first blocked message and what blocks it."""
     if not window.blocked:
         return None
     found: tuple[int, Poison] | None = None
@@ -79,7 +79,7 @@ def first_blocked(window: Window) -> tuple[int, Poison] | None:
 
 
 def oldest_sent(window: Window) -> dict[Consumer, int]:
-    """When what each consumer holds was sent at the earliest. O(flights)."""
+    """Return, for each consumer, the earliest time of sending among what it holds. O(flights)."""
     oldest: dict[Consumer, int] = {}
     for chunk in window.chunks:
         for flight in chunk.flights:
@@ -88,7 +88,7 @@ def oldest_sent(window: Window) -> dict[Consumer, int]:
 
 
 def only_untaken_since(window: Window, consumer: Consumer) -> int | None:
-    """When the oldest of what waits in a consumer's buffer was sent; None if its application has a message, or nothing waits.
+    """Return when the oldest message in a consumer's buffer was sent; None if its application has one, or the buffer is empty.
 
     O(flights).
     """
@@ -103,7 +103,7 @@ def only_untaken_since(window: Window, consumer: Consumer) -> int | None:
 
 
 def worst_failure(window: Window) -> HeadOfLine | None:
-    """The open message that failed most often, the first of them, among the first chunks."""
+    """Return the open message that failed most often, the first of them, in the first chunks."""
     best: tuple[int, int, int, Chunk, int] | None = None  # failures, -offset, deliveries, chunk, bit
     for chunk in window.chunks[:MOST_CHUNKS]:
         for (deliveries, failures), mask in chunk.history.items():
@@ -131,7 +131,7 @@ def worst_failure(window: Window) -> HeadOfLine | None:
 
 
 def barrier(window: Window, *, ordered_retry: bool) -> int | None:
-    """The first offset behind which nothing may be sent; None if there is none. O(chunks), only after failures."""
+    """Return the first offset after which nothing may be sent; None if there is none. O(chunks), only after failures."""
     if not window.blocked and not (ordered_retry and window.waiting):
         return None
     for chunk in window.chunks:
@@ -148,7 +148,7 @@ def barrier(window: Window, *, ordered_retry: bool) -> int | None:
 
 
 def first_ready(window: Window) -> tuple[Chunk, int] | None:
-    """The chunk and bit of the first message that is ready again. O(chunks before it)."""
+    """Return chunk and bit of the first message that is ready again. O(chunks before it)."""
     for chunk in window.chunks:
         if chunk.ready:
             return chunk, 1 << lowest(chunk.ready)
@@ -158,7 +158,7 @@ def first_ready(window: Window) -> tuple[Chunk, int] | None:
 def next_ready(
     window: Window, *, limit: int, barrier: int | None, consumer_id: int | None = None
 ) -> tuple[list[Range], int] | None:
-    """The first messages that are ready again, in offset order, all with one delivery count.
+    """Return the first messages that are ready again, in offset order, all with one delivery count.
 
     Args:
         limit: at most this many messages, from 1.
@@ -206,7 +206,7 @@ def next_ready(
 
 
 def deliveries_at(chunk: Chunk, bit: int) -> tuple[int, int]:
-    """How often the message of a bit came back, and the mask of all messages (of the chunk) alike in that."""
+    """Return how often the message of a bit came back, and the mask of the chunk's messages with the same count."""
     one = 1 << bit
     count = 0
     for (deliveries, _), mask in chunk.history.items():
@@ -222,5 +222,5 @@ def deliveries_at(chunk: Chunk, bit: int) -> tuple[int, int]:
 
 
 def lowest(mask: int) -> int:
-    """The lowest set bit of a mask that has one."""
+    """Return the lowest set bit of a mask that is not 0."""
     return (mask & -mask).bit_length() - 1

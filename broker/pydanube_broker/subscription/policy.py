@@ -22,7 +22,7 @@ class Backoff(StrEnum):
 
 
 class PoisonPolicy(StrEnum):
-    """The fate of a message whose deliveries are exhausted."""
+    """The handling of a message whose redeliveries are exhausted."""
 
     BLOCK = "block"
     DROP = "drop"

@@ -42,7 +42,7 @@ def check_ranges(ranges: Sequence[Range], *, field: str = "ranges") -> None:
 
 
 def normalise(ranges: Iterable[Range]) -> list[Range]:
-    """The same offsets as a normal list; empty ranges vanish. O(n log n)."""
+    """Return the same offsets as a normal list, without empty ranges. O(n log n)."""
     merged: list[Range] = []
     for start, end in sorted(ranges):
         if start >= end:
@@ -56,7 +56,7 @@ def normalise(ranges: Iterable[Range]) -> list[Range]:
 
 
 def joined(masks: Iterable[tuple[int, int]]) -> list[Range]:
-    """The normal list of (mask, base) pairs that ascend and do not overlap: only their borders may touch."""
+    """Return the normal list of (mask, base) pairs that ascend and at most touch."""
     found: list[Range] = []
     for mask, base in masks:
         runs = ranges_of(mask, base)
@@ -67,7 +67,7 @@ def joined(masks: Iterable[tuple[int, int]]) -> list[Range]:
 
 
 def total(ranges: Iterable[Range]) -> int:
-    """How many offsets the ranges cover, if they do not overlap."""
+    """Return how many offsets ranges cover that do not overlap."""
     return sum(end - start for start, end in ranges)
 
 
@@ -90,12 +90,12 @@ def subtract(ranges: Sequence[Range], removed: Sequence[Range]) -> list[Range]:
 
 
 def digits_of(mask: int) -> bytes:
-    """A byte 0 or 1 for each bit of a mask that is not 0, the lowest first: selectors for `compress`."""
+    """Return a byte 0 or 1 for each bit of a mask that is not 0, the lowest first: selectors for `compress`."""
     return bin(mask)[:1:-1].encode().translate(_DIGIT)
 
 
 def head_of_mask(mask: int, count: int) -> int:
-    """The lowest `count` set bits of a mask, from 1."""
+    """Return the lowest `count` (≥ 1) set bits of a mask."""
     if mask.bit_count() <= count:
         return mask
     set_bits = compress(range(mask.bit_length()), digits_of(mask))
@@ -155,7 +155,7 @@ class RangeSet:
         return start >= end or (at >= 0 and self._ends[at] >= end)
 
     def add(self, start: int, end: int) -> int:
-        """Add `[start, end)`; the number of offsets that were not in the set before."""
+        """Add `[start, end)`; return how many of the offsets are new."""
         if start >= end:
             return 0
         before = self.size

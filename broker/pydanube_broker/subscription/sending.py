@@ -1,4 +1,4 @@
-"""Plans and their answers: which consumer gets which messages next, by type."""
+"""Plans and their answers: which consumer gets which messages next, for each type."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _held_by: Final = attrgetter("in_flight")
 
 
 def _came_back_from(consumer: Consumer, chunk: Chunk, bit: int) -> bool:
-    """Whether others are asked first to take a message that is ready again."""
+    """Whether others are to take messages that came back from a consumer before it gets them again."""
     on_trial = consumer.standing is not Standing.ANSWERING
     return on_trial or bool(chunk.not_first.get(consumer.consumer_id, 0) & bit)
 
@@ -75,7 +75,7 @@ class Sending:
         self.unrouted = 0
 
     def next_plan(self, *, max_messages: int | None = None, end: int | None = None) -> Plan | None:
-        """Propose what to send next; None while there is nothing, no credit, or no room.
+        """Propose what to send next; None if there is no message, no credit, or no room.
 
         Call it again after every answer, until None. `max_messages` bounds this one plan (dispatch rate). With `end`: what
         would be proposed if the topic's readable end were there; not key-shared.
@@ -141,7 +141,7 @@ class Sending:
         return self._plan_routed(room, max_messages)
 
     def _plan_routed(self, room: int, max_messages: int | None) -> Plan | None:
-        """A plan for unseen messages that are then spread over all consumers with credit."""
+        """Plan unseen messages that are then spread over all consumers with credit."""
         window = self._window
         end = window.fresh_limit(self.end)
         takers = self._takers()
@@ -179,7 +179,7 @@ class Sending:
         return [c for c in turns if c.has_credit][:MAX_ROUTED]
 
     def _share(self, consumer: Consumer) -> int:
-        """The most messages of one slice: what makes it hold as much as the others with credit would."""
+        """Return the most messages of one slice, with which it holds as much as the others with credit would."""
         takers = self._members.consumers
         if len(takers) > 1:
             takers = [one for one in takers if one.has_credit]
@@ -193,7 +193,7 @@ class Sending:
         return min(SLICE_MESSAGES, max(least, fair - consumer.in_flight))
 
     def _whose_turn(self, again: tuple[Chunk, int] | None) -> Consumer | None:
-        """Of those with credit the one that holds least; the next in turn among equals.
+        """Return the consumer with credit that holds least; the next in turn among equals.
 
         A message that came back is for another consumer than it came from, and for none on trial, where there is one.
         """
@@ -208,7 +208,7 @@ class Sending:
     def sent(
         self, plan: Plan, ranges: Sequence[Range], size_bytes: int, next_offset: int, now_ms: int
     ) -> bool:
-        """Take note of what was read and is being sent for a plan with a consumer.
+        """Note what was read and sent for a plan with a consumer.
 
         Args:
             ranges: the messages, ascending, inside the plan's ranges and within its limits; may be empty.
@@ -258,7 +258,7 @@ class Sending:
         slots: Sequence[int] | None = None,
         keys: Sequence[str] | None = None,
     ) -> bool:
-        """Answer a plan of unseen messages by sending none: those of `waits` are ready when due, the others at once.
+        """Answer a plan of unseen messages without sending any: those of `waits` are ready when due, the others at once.
 
         False if the plan no longer holds. Arguments as for `sent` and `routed`.
         """
@@ -289,7 +289,7 @@ class Sending:
         keys: Sequence[str] | None = None,
         sizes: Sequence[int] | None = None,
     ) -> list[Selection] | None:
-        """Decide who gets which message of a part read for a plan without consumer, and take note of it.
+        """Decide who gets which message of a part read for a plan without consumer, and note that as sent.
 
         Args:
             ranges, next_offset: as for `sent`.
@@ -406,7 +406,7 @@ class Sending:
     def _learn_keys(
         self, plan: Plan, ranges: Sequence[Range], next_offset: int, keys: Sequence[str] | None
     ) -> None:
-        """Held messages were read again because their keys are needed now."""
+        """Take in the keys of held messages, which were read again for them."""
         if keys is None:
             raise InvalidArgument("keys: key filters are in use; give the key of every message", field="keys")
         at = 0
@@ -441,7 +441,7 @@ class Sending:
         sizes: Sequence[int] | None,
         size_bytes: int | None = None,
     ) -> Selection:
-        """Charge the messages to the consumer; they are in flight. `size_bytes` is their sum where it is known."""
+        """Put messages in flight with a consumer, and charge its credit. `size_bytes`: their sum, if known."""
         if size_bytes is None:
             size_bytes = 0 if sizes is None else sum(map(sizes.__getitem__, indices))
         consumer.launched(len(indices), size_bytes)
@@ -455,7 +455,7 @@ class Sending:
         )
 
     def _check_answer(self, plan: Plan, ranges: Sequence[Range], next_offset: int) -> int:
-        """The number of messages in an answer that fits its plan."""
+        """Check that an answer fits its plan; return its number of messages."""
         if type(ranges) is Picked:
             # Nothing is missing in such an answer: it is all that the plan has below its end.
             fits = type(plan.ranges) is Picked and ranges.masks == plan.ranges.below(next_offset)
@@ -480,7 +480,7 @@ class Sending:
         return messages
 
     def _close_missing(self, plan: Plan, ranges: Sequence[Range], next_offset: int) -> None:
-        """Messages that were due again and are no longer in the log count as acknowledged."""
+        """Acknowledge messages that are due again but no longer in the log."""
         if list(ranges) == list(plan.ranges):
             return
         looked_at = [(s, min(e, next_offset)) for s, e in plan.ranges if s < next_offset]

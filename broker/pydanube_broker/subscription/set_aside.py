@@ -1,4 +1,4 @@
-"""Consumers that hang: they are set aside, tried again, and taken back.
+"""Consumers that hang are set aside, put on trial, and taken back.
 
 A consumer *lets everything expire* when a delivery of its runs into the ack timeout and it has answered nothing since it
 was handed that delivery. Sent more, it would only hold that up too. So it is set aside: it is sent nothing, and what it
@@ -35,7 +35,7 @@ MOST_DOUBLINGS: Final = 4
 
 
 class SettingAside:
-    """Decides who is set aside, and until when."""
+    """Decides which consumers are set aside, and until when."""
 
     __slots__ = ("_members", "_type", "_window", "next_trial_ms")
 
@@ -46,7 +46,7 @@ class SettingAside:
         self.next_trial_ms: int | None = None
 
     def let_expire(self, silent: Container[Consumer], now_ms: int) -> list[Effect]:
-        """These let everything expire: set aside whom others stand in for, by arrival. O(consumers)."""
+        """Set aside consumers that let everything expire, if others can take their messages; by arrival. O(consumers)."""
         effects: list[Effect] = []
         for consumer in tuple(self._members.consumers):
             if consumer in silent and self.may_set_aside(consumer):
@@ -54,7 +54,7 @@ class SettingAside:
         return effects
 
     def heard_of(self, consumer: Consumer, now_ms: int) -> list[Effect]:
-        """A consumer lives: set it aside if its application takes nothing. O(in flight) when it took nothing for long."""
+        """Note a sign of life; set the consumer aside if its application takes nothing. O(in flight) if it took nothing for long."""
         if self._type not in (SubscriptionType.KEY_SHARED, SubscriptionType.FAILOVER):
             return []  # shared: what waits is asked back
         long_ago_ms = now_ms - consumer.ack_timeout_ms
@@ -92,14 +92,14 @@ class SettingAside:
             self._next()
 
     def answered_late(self, chunk: Chunk, mask: int) -> None:
-        """Messages that came back from somebody, and were not sent since, are acknowledged by whoever had them."""
+        """Acknowledge late answers: messages that came back from a consumer and were not sent since."""
         for consumer_id, came_back in chunk.not_first.items():
             late = self._members.find(consumer_id) if came_back & mask else None
             if late is not None:
                 self.answered(late)
 
     def due(self, now_ms: int) -> None:
-        """Put those on trial whose time it is."""
+        """Put consumers on trial whose time has come."""
         if self.next_trial_ms is None or now_ms < self.next_trial_ms:
             return
         for consumer in self._members.consumers:
@@ -108,7 +108,7 @@ class SettingAside:
         self._next()
 
     def settle(self, now_ms: int, *, but: Consumer | None = None) -> None:
-        """Take back whoever nobody stands in for any more, those first that were set aside first."""
+        """Take back consumers whose messages nobody else takes any more, those first that were set aside first."""
         consumers = self._members.consumers
         aside = [one for one in consumers if one.set_aside and one is not but]
         for consumer in sorted(aside, key=lambda one: one.standing_since_ms or 0):
@@ -117,13 +117,13 @@ class SettingAside:
         self._next()
 
     def may_set_aside(self, consumer: Consumer) -> bool:
-        """Whether there is somebody else who takes what it would be sent. O(consumers)."""
+        """Return whether another consumer takes what this one would be sent. O(consumers)."""
         if self._type is SubscriptionType.EXCLUSIVE or consumer.set_aside:
             return False
         return any(one is not consumer and one.takes_all_of(consumer) for one in self._members.consumers)
 
     def activated(self, before: Consumer | None) -> list[Effect]:
-        """Failover: what to tell the consumer that is active now, if `before` was."""
+        """Failover: return the effects that tell a newly active consumer, if `before` was active."""
         after = self._members.active
         if self._type is not SubscriptionType.FAILOVER or after is None or after is before:
             return []

@@ -1,4 +1,4 @@
-"""Share what waits in buffers: what is asked back of one consumer for another that has nothing to do."""
+"""Take messages back from one consumer's buffer for another that has nothing to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECALL_MESSAGES: Final = 8_192
 
 
 class Recall(NamedTuple):
-    """Ask a consumer for those of these messages that its application was not handed."""
+    """Ask a consumer to give back those of these messages that its application has not taken."""
 
     consumer_id: int
     session: int
@@ -26,7 +26,7 @@ def _idle(consumer: Consumer) -> bool:
 
 
 def next_recall(type: SubscriptionType, members: Members, now_ms: int) -> Recall | None:
-    """See `Subscription.next_recall`. O(consumers), and O(messages in a buffer) when it asks."""
+    """Return what to take back from which consumer; None: nothing. O(consumers), and O(messages in a buffer) if it asks."""
     if type not in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
         return None
     consumers = members.consumers

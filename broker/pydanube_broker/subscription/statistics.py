@@ -1,4 +1,4 @@
-"""Statistics of a subscription."""
+"""The counters and states of one subscription, as screens, metrics and tests read them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pydanube_broker.subscription.consumer import ConsumerStatistics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockedBy:
-    """The first message that blocks."""
+    """The first message that blocks delivery."""
 
     offset: int
     reason: str
 
 
 class Marks(NamedTuple):
-    """A few numbers for a sampler to compare with those it saw last; cheap to take for ten thousand subscriptions."""
+    """A few numbers that a sampler compares with those of the last round; cheap for ten thousand subscriptions."""
 
     floor: int
     generation: int

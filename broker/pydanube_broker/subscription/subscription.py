@@ -133,7 +133,7 @@ class Subscription(Sending):
 
     @classmethod
     def restore(cls, type: SubscriptionType, cursor: CursorSnapshot, **options: object) -> Subscription:
-        """The subscription after a restart: what was unacknowledged is to be sent, counts go on."""
+        """Set the state after a restart: unacknowledged messages are to be sent, and counts continue."""
         return cls(type, cursor=cursor, **options)  # type: ignore[arg-type]
 
     @property
@@ -165,11 +165,11 @@ class Subscription(Sending):
         return self._members.slots is not None and self._members.slots.filtered
 
     def seats_of(self, slots: array[int]) -> bytearray | None:
-        """Key-shared without filters: the seat of each slot, one byte each, as far as known; a hint, see `KeySlots`."""
+        """Key-shared without filters: return the seat of each slot, one byte each; a hint, see `KeySlots`."""
         return None if self._members.slots is None else self._members.slots.seats_of(slots)
 
     def is_active(self, consumer_id: int) -> bool:
-        """Whether messages go to the consumer: of a failover subscription the first, also after it took over its name."""
+        """Return whether messages go to the consumer: for failover the first one, also after it took over its name."""
         if self._type is not SubscriptionType.FAILOVER:
             return True
         return (active := self._members.active) is not None and active.consumer_id == consumer_id
@@ -185,7 +185,7 @@ class Subscription(Sending):
         return 0 if consumer is None else consumer.in_flight
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do; None while there is nothing."""
+        """The next time at which `tick` has something to do; None if there is none."""
         times = (self._window.next_timer_ms(), self._aside.next_trial_ms, self.places.until_ms)
         return min((time for time in times if time is not None), default=None)
 
@@ -215,7 +215,7 @@ class Subscription(Sending):
         return effects
 
     def leave(self, consumer_id: int, now_ms: int) -> list[Effect]:
-        """Detach a consumer, however it went; what it held is ready again at once. Unknown ids are ignored."""
+        """Detach a consumer, for whatever reason; what it held is ready again at once. Unknown ids are ignored."""
         active = self._members.active
         self._members.leave(consumer_id)
         self._aside.settle(now_ms)
@@ -236,12 +236,12 @@ class Subscription(Sending):
     # -- sending ---------------------------------------------------------------------------------------------
 
     def grew(self, next_offset: int) -> None:
-        """The topic's readable end is `next_offset` now; a smaller one is ignored."""
+        """Set the topic's readable end; a smaller one is ignored."""
         if next_offset > self.end:
             self.end = next_offset
 
     def outlived(self, ranges: Sequence[Range]) -> None:
-        """Messages that nobody holds have outlived their time: they count as dropped, and as acknowledged."""
+        """Acknowledge expired messages that nobody holds (`ttl_ms`); they count as dropped."""
         for start, end in ranges:
             self._failures.dropped += end - start
             self._window.close_range(start, end)
@@ -251,7 +251,7 @@ class Subscription(Sending):
     def ack(
         self, consumer_id: int, session: int, ranges: Sequence[Range], masks: Sequence[tuple[int, int]] = ()
     ) -> int:
-        """Acknowledge messages, in any order; how many were open. A mask is (offset of its lowest bit, its bits).
+        """Acknowledge messages, in any order; return how many were open. A mask is (offset of its lowest bit, bits).
 
         Raises:
             NotDelivered: names the first offset the consumer was never sent.
@@ -276,7 +276,7 @@ class Subscription(Sending):
         return closed
 
     def ack_delivered(self, ranges: Sequence[Range], now_ms: int) -> int:
-        """Acknowledge what was ever sent to anyone, whoever holds it now; how many were open. The rest is ignored.
+        """Acknowledge messages that were ever sent, whoever holds them; return how many were open. The rest is ignored.
 
         For clients that name neither consumer nor session with an answer. They grant no credit either, so that much
         is queued on its way to a slow one; its time for what is behind the answered message begins with the answer.
@@ -302,7 +302,7 @@ class Subscription(Sending):
         return closed
 
     def _refresh(self, answered: Iterable[tuple[Flight, int]], now_ms: int) -> None:
-        """Consumers have their whole time again for what they hold behind the messages that were answered.
+        """Give consumers their full time again for what they hold after the answered messages.
 
         A message that was passed over keeps its deadline. Done a few times in each timeout, as it costs O(in flight).
         """
@@ -326,7 +326,7 @@ class Subscription(Sending):
         delay_ms: int = 0,
         reason: str = "",
     ) -> list[Effect]:
-        """Give messages back as failed; they come again after the policy's delay or `delay_ms`, if that is longer.
+        """Return messages as failed; they are delivered again after the policy's delay, or `delay_ms` if that is longer.
 
         Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
         """
@@ -337,7 +337,7 @@ class Subscription(Sending):
     def nack_delivered(
         self, ranges: Sequence[Range], now_ms: int, *, delay_ms: int = 0, reason: str = ""
     ) -> list[Effect]:
-        """Give back as failed what is in flight, whoever holds it; the rest is ignored. See `ack_delivered`.
+        """Return messages in flight as failed, whoever holds them; the rest is ignored. See `ack_delivered`.
 
         Raises `InvalidArgument`: a range is empty or inverted, or the delay is negative.
         """
@@ -357,7 +357,7 @@ class Subscription(Sending):
     def _give_back(
         self, held: Sequence[tuple[Flight, int]], now_ms: int, delay_ms: int, reason: str
     ) -> list[Effect]:
-        """Messages in flight have failed."""
+        """Count messages in flight as failed."""
         random = self._failures.random() if held else 0.0
         for flight, mask in held:
             self._window.end_flight(flight, mask)
@@ -368,7 +368,7 @@ class Subscription(Sending):
     def terminate(
         self, consumer_id: int, session: int, ranges: Sequence[Range], now_ms: int, *, reason: str = ""
     ) -> list[Effect]:
-        """Give messages back as hopeless: the poison policy takes them now, whatever their count.
+        """Apply the poison policy to messages at once, whatever their count.
 
         Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
         """
@@ -382,7 +382,7 @@ class Subscription(Sending):
     def taken(
         self, consumer_id: int, session: int, total: int, now_ms: int, *, busy: bool = False
     ) -> list[Effect]:
-        """The application of a consumer that reports was handed `total` messages of the session, in order of sending.
+        """Note that a consumer's application has taken `total` messages of the session, in order of sending.
 
         Their time begins now; what waits in its buffer is not late, since it was heard of. But key-shared and failover
         set it aside when it takes nothing and holds nothing for a whole timeout; `busy`: it takes messages of other topics.
@@ -405,7 +405,7 @@ class Subscription(Sending):
         return []
 
     def given_back(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> int:
-        """Take back what waited in a consumer's buffer, as if it had never been sent; how many messages.
+        """Take back messages from a consumer's buffer, as if they had never been sent; return how many.
 
         Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
         """
@@ -421,7 +421,7 @@ class Subscription(Sending):
         return sum(mask.bit_count() for mask in back.values())
 
     def next_recall(self, now_ms: int) -> Recall | None:
-        """Ask when `next_plan` gives nothing: what to ask back of whom, for a consumer that has nothing to do.
+        """Return what to take back from which consumer for one that has nothing to do; ask when `next_plan` gives nothing.
 
         Shared and key-shared only. Whoever was asked is not asked again for a moment, so it may be asked often.
         """
@@ -430,7 +430,7 @@ class Subscription(Sending):
     def extend(
         self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int, now_ms: int
     ) -> int:
-        """Let deliveries expire only `extension_ms` from now; how many. Those that do not expire are left alone.
+        """Let deliveries expire `extension_ms` from now; return how many. Those without a deadline stay so.
 
         Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
         """
@@ -447,7 +447,7 @@ class Subscription(Sending):
     def _held(
         self, consumer_id: int, session: int, ranges: Sequence[Range], *, answers: bool = True
     ) -> list[tuple[Flight, int]]:
-        """The messages of the ranges that the consumer holds, by flight; its application `answers` to them."""
+        """Return the messages of the ranges that the consumer holds, by flight, and note its answer to them."""
         check_ranges(ranges)
         consumer = self._current(consumer_id, session)
         if consumer is None:
@@ -473,19 +473,19 @@ class Subscription(Sending):
     # -- failures --------------------------------------------------------------------------------------------
 
     def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> int:
-        """The dead-letter copies are durable: acknowledge the originals; how many."""
+        """Acknowledge originals whose dead-letter copies are durable; return how many."""
         return self._failures.dead_lettered(generation, ranges)
 
     def dead_letter_failed(self, generation: int, ranges: Sequence[Range], now_ms: int) -> None:
-        """The copies could not be made: `tick` asks for them again after the policy's delay."""
+        """Note that copies could not be made: `tick` asks for them again after the policy's delay."""
         self._failures.dead_letter_failed(generation, ranges, now_ms)
 
     def set_policy(self, policy: FailurePolicy, now_ms: int) -> list[Effect]:
-        """Apply a new policy at once, also to what is blocked; ack timeouts of attached consumers stay as they are."""
+        """Apply a policy at once, also to blocked messages; ack timeouts of attached consumers stay."""
         return self._failures.set_policy(policy)
 
     def leaving(self, policy: FailurePolicy) -> int:
-        """How many messages `set_policy` would drop or dead-letter at once."""
+        """Return how many messages `set_policy` would drop or dead-letter at once."""
         return self._failures.leaving(policy)
 
     def tick(self, now_ms: int) -> list[Effect]:
@@ -495,7 +495,7 @@ class Subscription(Sending):
     # -- moving the cursor -----------------------------------------------------------------------------------
 
     def seek(self, offset: int, now_ms: int) -> list[Effect]:
-        """Begin a new generation at `offset`, back or forth: counts, acknowledgements and flights are forgotten.
+        """Begin a new generation at `offset`: counts, acknowledgements and flights are forgotten.
 
         Raises `InvalidArgument`: the offset is negative or beyond the end.
         """
@@ -538,7 +538,7 @@ class Subscription(Sending):
         return start, end
 
     def skipped(self, start: int, end: int) -> int:
-        """The log holds no message in `[start, end)` any more (retention, compaction): they count as acknowledged.
+        """Acknowledge `[start, end)`: the log has no message there any more (retention, compaction).
 
         Returns:
             How many of them had been delivered and were open.
@@ -550,7 +550,7 @@ class Subscription(Sending):
     # -- durable state ---------------------------------------------------------------------------------------
 
     def snapshot(self) -> CursorSnapshot:
-        """All that must survive a restart."""
+        """Return everything that has to survive a restart."""
         return self._window.snapshot()
 
     def changes(self) -> CursorDelta | None:
@@ -561,13 +561,13 @@ class Subscription(Sending):
         return self._window.changes()
 
     def kept(self) -> None:
-        """Note that the `changes` told have been appended to the journal."""
+        """Note that the last `changes` were appended to the journal."""
         self._window.kept()
 
     # -- looking ---------------------------------------------------------------------------------------------
 
     def marks(self) -> Marks:
-        """The numbers that change when anything happens here. O(1)."""
+        """Return numbers that change whenever anything here does. O(1)."""
         window, failures = self._window, self._failures
         return Marks(
             window.floor,
@@ -583,11 +583,11 @@ class Subscription(Sending):
 
     @property
     def acked_above(self) -> int:
-        """Offsets at or above the floor that are acknowledged, or hold no message. O(chunks)."""
+        """Return how many offsets at or above the floor are acknowledged, or have no message. O(chunks)."""
         return self._window.acked_above
 
     def worst_failure(self) -> HeadOfLine | None:
-        """The open message that failed most often, among the first ones; None if none has. O(chunks looked at)."""
+        """Return the open message that failed most often, among the first; None if none failed. O(chunks looked at)."""
         return worst_failure(self._window)
 
     def statistics(self, now_ms: int) -> SubscriptionStatistics:

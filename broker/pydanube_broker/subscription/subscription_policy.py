@@ -32,7 +32,7 @@ MAX_COUNT: Final = (1 << 31) - 1  # three weeks in milliseconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionPolicy:
-    """The policy for deliveries that fail, and where dead letters go.
+    """The failure policy, and the topic for dead letters.
 
     `dead_letter_topic` of None is the default one, see `default_dead_letter_topic`.
     """
@@ -42,7 +42,7 @@ class SubscriptionPolicy:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any], defaults: Mapping[str, Any]) -> SubscriptionPolicy:
-        """The policy that stored fields and the broker's defaults come to.
+        """Return the policy that stored fields and the broker's defaults give.
 
         Raises `InvalidArgument`: a field that is none, or a value that is none of its.
         """
@@ -76,7 +76,7 @@ class SubscriptionPolicy:
         return cls(failure=failure, dead_letter_topic=target)
 
     def check(self, topic: TopicName, subscription: str) -> None:
-        """Whether dead letters may go where they would.
+        """Check that dead letters may go to their topic. Raises `InvalidArgument`.
 
         Raises:
             InvalidArgument: it is their own topic.
@@ -94,7 +94,7 @@ class SubscriptionPolicy:
             )
 
     def target(self, topic: TopicName, subscription: str) -> TopicName:
-        """Where the dead letters of this subscription go."""
+        """The topic for this subscription's dead letters."""
         return self.dead_letter_topic or default_dead_letter_topic(topic, subscription)
 
     @property
@@ -114,7 +114,7 @@ class SubscriptionPolicy:
 
 
 def default_dead_letter_topic(topic: TopicName, subscription: str) -> TopicName:
-    """`<topic>-dlq-<subscription>`, one for all partitions; what a topic's name cannot hold becomes `-`.
+    """Return `<topic>-dlq-<subscription>`, one for all partitions; characters that topic names cannot have become `-`.
 
     Where that leaves anything out, a checksum of the whole keeps two subscriptions apart.
     """

@@ -1,4 +1,4 @@
-"""The terms that a consumer asks for when it attaches to a subscription, whatever kind of client it is."""
+"""The terms that a consumer of any kind asks for when it attaches to a subscription."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that are not due yet, and those whose time is over, among what was read for a plan. Pure."""
+"""Find delayed messages, and those past their time to live, among what was read for a plan. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pydanube_broker.subscription.subscription import Subscription
 
 @dataclass(frozen=True, slots=True)
 class TimedPart:
-    """The messages of a batch, within the ranges asked for, that must not be sent now.
+    """The messages of a batch, within the ranges of a plan, that must not be sent now.
 
     Attributes:
         expired: ranges whose time to live is over.
@@ -34,7 +34,7 @@ class TimedPart:
 def timed_parts(
     batches: Sequence[CachedBatch], ranges: Sequence[Range], now_ms: int, *, delays: bool
 ) -> Iterator[TimedPart]:
-    """The parts of batches with messages in the ranges that must not be sent now, in their order.
+    """Return the parts of batches that must not be sent now, in their order.
 
     Args:
         delays: False for what was sent or held before: then only what has expired counts.
@@ -76,7 +76,7 @@ def due_now(
     now_ms: int,
     monotonic_ms: int,
 ) -> tuple[list[CachedBatch] | None, int]:
-    """Of what was read for a plan, what may be sent now; or None, and the core was told of what may not: plan again.
+    """Return what may be sent now; None if some may not: the core was told, and has to plan again.
 
     Args:
         now_ms: by the clock that gives append times; `monotonic_ms` by that of the core.

@@ -53,7 +53,7 @@ assert MERGE_OFFSETS <= CHUNK_OFFSETS
 
 
 class StateListener(Protocol):
-    """Told when messages of a chunk enter or leave a state; key-shared keeps its slots by it."""
+    """Hears when messages of a chunk enter or leave a state; key-shared updates its slots by it."""
 
     def ready_added(self, chunk: Chunk, mask: int) -> None: ...
     def queued(self, chunk: Chunk, mask: int, seat: int) -> None: ...
@@ -99,11 +99,11 @@ class Window:
     # -- reading ahead --------------------------------------------------------------------------------------------
 
     def room(self, span: int) -> int:
-        """How many more messages fit between floor and next."""
+        """How many more messages fit between the floor and the next one."""
         return span - (self.next - self.floor - self.gaps.size)
 
     def fresh_limit(self, end: int) -> int:
-        """The end of the next stretch of unseen offsets of which none is acknowledged and all have one count."""
+        """The end of the next stretch of unseen offsets without acknowledged ones and with equal counts."""
         limit = end
         if self._ahead:
             limit = min(limit, self._ahead.first()[0])
@@ -113,7 +113,7 @@ class Window:
         return limit
 
     def fresh_count(self) -> int:
-        """The delivery count of the next unseen message: 1, or more if it was tried before a restart."""
+        """The delivery count of the next unseen message: 1, or more if it was delivered before a restart."""
         if self._ahead_attempts and self._ahead_attempts[0].start <= self.next:
             return self._ahead_attempts[0].deliveries + 1
         return 1
@@ -189,7 +189,7 @@ class Window:
         self.version += 1
 
     def _adopt_attempts(self, placed: list[tuple[Chunk, int]]) -> None:
-        """Give what was placed the counts that it has. O(placed + counts of offsets below `next`); both ascend."""
+        """Give placed messages their stored counts. O(placed + counts of offsets below `next`); both ascend."""
         ahead, at = self._ahead_attempts, 0
         while ahead and ahead[0].start < self.next:
             start, end, counts = ahead[0].start, ahead[0].end, ahead.popleft()[2:]
@@ -215,7 +215,7 @@ class Window:
             self._dirty_ranges = [(s, e) for s, e in normalise(self._dirty_ranges) if e > self.floor]
 
     def _jump(self) -> None:
-        """Move next past what is acknowledged already."""
+        """Advance `next` past acknowledged offsets."""
         while self._ahead and self._ahead.first()[0] <= self.next:
             end = self._ahead.first()[1]
             if end > self.next:
@@ -224,7 +224,7 @@ class Window:
             self._ahead.discard_below(self.next)
 
     def raise_floor(self) -> None:
-        """Bring the floor up to the first open message."""
+        """Raise the floor to the first open message."""
         if self.chunks:
             first = self.chunks[0]
             mask = first.open
@@ -237,7 +237,7 @@ class Window:
     # -- states ---------------------------------------------------------------------------------------------------
 
     def launch(self, chunk: Chunk, mask: int, consumer: Consumer, now_ms: int) -> None:
-        """Put messages in no state in flight with `consumer`. Its credit is the caller's business."""
+        """Put messages in no state in flight with `consumer`; the caller accounts for its credit."""
         deadline = now_ms + consumer.ack_timeout_ms if consumer.ack_timeout_ms else None
         self.in_flight += mask.bit_count()
         if consumer.has_answered:
@@ -258,7 +258,7 @@ class Window:
             self._timers.set(deadline, flight)
 
     def make_ready(self, chunk: Chunk, mask: int) -> None:
-        """Messages in no state may be sent now."""
+        """Make messages in no state ready to be sent."""
         chunk.ready |= mask
         self.ready += mask.bit_count()
         self.version += 1
@@ -266,7 +266,7 @@ class Window:
             self.listener.ready_added(chunk, mask)
 
     def queue(self, chunk: Chunk, mask: int, seat: int) -> None:
-        """Messages in no state may be sent as soon as the consumer in that seat has credit (key-shared)."""
+        """Queue messages in no state for the consumer in that seat, until it has credit (key-shared)."""
         assert self.listener is not None
         chunk.ready |= mask
         self.ready += mask.bit_count()
@@ -274,7 +274,7 @@ class Window:
         self.listener.queued(chunk, mask, seat)
 
     def take_ready(self, chunk: Chunk, mask: int) -> None:
-        """Ready messages are in no state any more: they are about to be launched or closed."""
+        """Take ready messages out of their state, to launch or close them."""
         assert chunk.ready & mask == mask, "only what is ready can be taken"
         chunk.ready ^= mask
         self.ready -= mask.bit_count()
@@ -283,7 +283,7 @@ class Window:
             self.listener.ready_removed(chunk, mask)
 
     def wait(self, chunk: Chunk, mask: int, due_ms: int, reason: str) -> None:
-        """Messages in no state are sent again at `due_ms`."""
+        """Let messages in no state wait until `due_ms`."""
         wait = Wait(chunk, mask, due_ms, reason)
         chunk.waits.append(wait)
         self.waiting += mask.bit_count()
@@ -293,7 +293,7 @@ class Window:
             self.listener.stop_added(chunk, mask, retry=True)
 
     def poison(self, chunk: Chunk, mask: int, reason: str, deliveries: int, *, blocked: bool) -> Poison:
-        """Messages in no state are not sent again."""
+        """Mark messages in no state as exhausted: they are not sent again."""
         poison = Poison(chunk, mask, reason, deliveries, blocked=blocked)
         chunk.poisons.append(poison)
         if blocked:
@@ -304,7 +304,7 @@ class Window:
         return poison
 
     def end_flight(self, flight: Flight, mask: int) -> None:
-        """Messages of a flight are in no state any more: the caller gives them one."""
+        """Take messages out of a flight; the caller gives them another state."""
         flight.mask ^= mask
         messages = mask.bit_count()
         self.in_flight -= messages
@@ -317,7 +317,7 @@ class Window:
             self.listener.flight_removed(flight.chunk, mask, flight.consumer)
 
     def end_wait(self, wait: Wait, mask: int) -> None:
-        """Waiting messages are in no state any more: the caller gives them one."""
+        """Take messages out of their wait; the caller gives them another state."""
         wait.mask ^= mask
         self.waiting -= mask.bit_count()
         if not wait.mask:
@@ -328,7 +328,7 @@ class Window:
             self.listener.stop_removed(wait.chunk, mask, retry=True)
 
     def end_poison(self, poison: Poison, mask: int) -> None:
-        """Poisoned messages are in no state any more: the caller gives them one."""
+        """Take messages out of their poison; the caller gives them another state."""
         poison.mask ^= mask
         if poison.blocked:
             self.blocked -= mask.bit_count()
@@ -362,7 +362,7 @@ class Window:
     # -- closing --------------------------------------------------------------------------------------------------
 
     def locate(self, ranges: Sequence[Range]) -> dict[Chunk, int]:
-        """The open messages of the ranges, by chunk, ascending if the ranges are."""
+        """Return the open messages of the ranges, by chunk, ascending if the ranges are."""
         found: dict[Chunk, int] = {}
         if len(ranges) == 1:
             self._locate_one(found, *ranges[0])
@@ -392,7 +392,7 @@ class Window:
         return found
 
     def locate_masks(self, found: dict[Chunk, int], masks: Sequence[tuple[int, int]]) -> None:
-        """Add the open messages of masks, each behind the offset of its lowest bit. O(chunks touched)."""
+        """Add the open messages of masks, each given with the offset of its lowest bit. O(chunks touched)."""
         for first, mask in masks:
             begin, stop = (
                 bisect_right(self._starts, first) - 1,
@@ -465,7 +465,7 @@ class Window:
             del self.chunks[at], self._starts[at]
 
     def close_range(self, start: int, end: int) -> int:
-        """Acknowledge every offset of `[start, end)`, seen or not; the number of open messages among them."""
+        """Acknowledge every offset of `[start, end)`, seen or not; return the number of open messages among them."""
         closed = 0
         for chunk, mask in self.locate([(start, end)]).items():
             closed += mask.bit_count()
@@ -525,7 +525,7 @@ class Window:
         self._split(flight, mask, flight.sent_at_ms, deadline_ms, taken=flight.taken)
 
     def take(self, flight: Flight, mask: int, now_ms: int) -> None:
-        """The application has these messages of a flight: their time begins."""
+        """Note that the application has taken these messages of a flight: their time begins."""
         timeout_ms = flight.consumer.ack_timeout_ms
         self._split(flight, mask, now_ms, now_ms + timeout_ms if timeout_ms else None, taken=True)
 
@@ -553,7 +553,7 @@ class Window:
             self._timers.set(deadline_ms, other)
 
     def refresh(self, consumer: Consumer, offset: int, deadline_ms: int) -> None:
-        """Give what a consumer holds from `offset` on a new deadline, where it has one that is earlier. O(in flight)."""
+        """Give what a consumer holds from `offset` on a new deadline, unless it has a later one. O(in flight)."""
         for chunk in self.chunks:
             if chunk.end <= offset:
                 continue
@@ -564,7 +564,7 @@ class Window:
                     self.extend(flight, mask, deadline_ms)
 
     def heard_of(self, consumer: Consumer, now_ms: int) -> None:
-        """A consumer that reports lives: what it has not taken, or may keep for longer, is not late. O(in flight)."""
+        """Extend what a reporting consumer has not taken, or may keep for longer: it is alive. O(in flight)."""
         if consumer.standing is not Standing.ANSWERING:
             return  # it has to take its message, not only to be heard of
         deadline_ms = now_ms + consumer.ack_timeout_ms
@@ -590,7 +590,7 @@ class Window:
             self._dirty = list(kept)
 
     def _attempts_of(self, chunks: Iterable[Chunk], ahead: Iterable[Attempts] = ()) -> list[Attempts]:
-        """Ascending; what touches and has the same counts is one."""
+        """Return attempts by range, ascending; touching ranges with equal counts are joined."""
         rows: list[tuple[int, int, int, int]] = []
         for chunk in chunks:
             for counts, mask in chunk.history.items():
@@ -605,17 +605,17 @@ class Window:
         return merge_attempts(found, ahead) if ahead else found
 
     def open_ranges(self) -> list[Range]:
-        """The unacknowledged messages below next, normal."""
+        """Return the unacknowledged ranges below `next`, normal."""
         return joined((chunk.open, chunk.start) for chunk in self.chunks)
 
     @property
     def acked_above(self) -> int:
-        """Offsets at or above the floor that are acknowledged, or hold no message. O(chunks)."""
+        """Return how many offsets at or above the floor are acknowledged, or have no message. O(chunks)."""
         still_open = sum(chunk.open.bit_count() for chunk in self.chunks)
         return self.next - self.floor - still_open + self._ahead.size
 
     def snapshot(self) -> CursorSnapshot:
-        """All that must survive. O(chunks + runs of unacknowledged messages)."""
+        """Return everything that has to survive a restart. O(chunks + runs of unacknowledged messages)."""
         # between the end of a run of open messages and the start of the next
         acknowledged: list[Range] = []
         if open_runs := self.open_ranges():
@@ -654,7 +654,7 @@ class Window:
         )
 
     def kept(self) -> None:
-        """Note that the `changes` told are on their way to the disk: begin anew from here.
+        """Start a new set of changes: the last ones are on their way to the disk.
 
         Not before the record is appended: what was taken out for a record that found no room is in none.
         """

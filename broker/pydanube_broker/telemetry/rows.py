@@ -1,4 +1,4 @@
-"""From rounds of the sampler to rows of the telemetry tables. Pure.
+"""Turn rounds of the sampler into rows of the telemetry tables. Pure.
 
 Cursors and the broker are told in every round; heads, consumers and loads of topics less often, so what was told of
 them last is kept: as much as the sampler itself keeps of them.
@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Facts that do not change while the broker runs. Capacities that nobody declared are None."""
+    """Facts that stay while the broker runs. Capacities that nobody declared are None."""
 
     broker_id: str
     incarnation: int  # of this start of the broker
@@ -43,7 +43,7 @@ class RoundRows:
         self._rounds = 0
 
     def take(self, found: Round, *, due: bool = True) -> Mapping[str, Sequence[Row]]:
-        """Rows of a round, by table; none if they are not due yet: then what changed is told with the next ones.
+        """Return the rows of a round, by table; none if they are not due yet: changes are then part of the next ones.
 
         All have the round's time: rows of a subject differ by whole intervals then, and cost less.
         """

@@ -1,4 +1,4 @@
-"""The tier's process's part: rows to files, and looking after them. Blocking; pyarrow is here and nowhere else."""
+"""Telemetry in the tier's process: write rows to files, merge and delete files. Blocking; only this module uses pyarrow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TelemetryWork:
         return {"telemetry_write": self.write, "telemetry_tend": self.tend}
 
     def write(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Write files: `files`: [{table, key, sizes}], the rows of each beside it, in their order."""
+        """Write files. `files`: [{table, key, sizes}]; `blob` has the rows of each, in order."""
         at = written = 0
         for file in arguments["files"]:
             table = table_named(file["table"])

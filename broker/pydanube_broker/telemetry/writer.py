@@ -1,4 +1,4 @@
-"""Writes telemetry: takes rounds in the loop, hands them to the tier's process every `flush_age`.
+"""Write telemetry: take rounds in the loop, give them to the tier's process every `flush_age`.
 
 In the loop a row costs a microsecond: it is packed where it is taken, by `marshal`, and decoded in the process that has
 pyarrow. What waits is bounded by bytes: beyond it rounds are dropped and counted, and the telemetry has a gap, which
@@ -65,7 +65,7 @@ class _Packed:
 
 
 class TelemetryWriter:
-    """Single user: the loop. `take` is told of rounds; `run` is its task.
+    """Gathers rounds, given to `take`, and writes them; `run` is its task. Single user: the loop.
 
     Args:
         call: asks the tier's process.
@@ -107,7 +107,7 @@ class TelemetryWriter:
         )
 
     def take(self, found: Round) -> None:
-        """Take a round. Never waits, never raises; where there is no room, it is dropped and counted."""
+        """Take a round. Never waits, never raises; without room for it, it is dropped and counted."""
         # The sampler may look more often than is written down, and its rounds are never quite an interval apart.
         due_ms = self._taken_ms + self._settings.sample_interval * 1000 - found.interval_s * 500
         # A clock that was set back repeats times that are told: nothing is due until it has caught up. One that was
@@ -132,7 +132,7 @@ class TelemetryWriter:
         self._waiting_bytes += len(data)
 
     async def run(self) -> None:
-        """Flush and look after what is there, until cancelled."""
+        """Flush, and maintain the stored files, until cancelled."""
         flushes = 0
         while True:
             await asyncio.sleep(self._settings.flush_age)
@@ -148,7 +148,7 @@ class TelemetryWriter:
                 await self.flush()
 
     async def flush(self) -> None:
-        """Write all that waits: a file for each table and day. What cannot be written waits for the next time."""
+        """Write everything that waits, one file for each table and day; what fails is tried again next time."""
         async with self._flushing:
             taken = list(self._waiting)
             if not taken:
@@ -217,6 +217,6 @@ def usable_cpus() -> int | None:
 
 
 def machine_of(broker_id: str, incarnation: int) -> Machine:
-    """Return processors and memory. Network capacity cannot be asked, nor is it declared yet."""
+    """Return processors and memory. The network's capacity cannot be asked, nor is it declared yet."""
     memory = psutil.virtual_memory().total
     return Machine(broker_id=broker_id, incarnation=incarnation, cpus=usable_cpus(), memory_bytes=memory)

@@ -1,1 +1,1 @@
-"""What each namespace and principal takes of this broker, and how much it may."""
+"""Quotas of namespaces and principals at this broker: what they use, and how much they may."""

@@ -1,4 +1,4 @@
-"""What one namespace, or one principal, takes of this broker, held against its quota. Pure: time comes in.
+"""The use of one namespace or one principal at this broker, compared with its quota. Pure: time comes in.
 
 Rates are taken afterwards: a batch is stored, or sent, whole, and who brought it waits until the debt is paid. So nothing
 is refused for coming at once, order is kept, and who shares the account waits by turns; the rate holds on the average.
@@ -20,8 +20,8 @@ LONGEST_DEBT_MS: Final = 10_000
 
 
 @dataclass(slots=True)
-class Told:
-    """How often one quota was felt, and when last (milliseconds, monotonic)."""
+class QuotaTally:
+    """How often one quota took effect, and when last (monotonic milliseconds)."""
 
     times: int = 0
     waited_ms: int = 0
@@ -40,9 +40,9 @@ class Account:
         self.name = name
         self.quota = Quota(kind=kind, name=name)
         self.counts: Counter[str] = Counter()  # connections, producers, stored_bytes: as they are now
-        self.slowed: dict[str, Told] = {}  # by quota
-        self.refused: dict[str, Told] = {}
-        self.warned: dict[str, Told] = {}
+        self.slowed: dict[str, QuotaTally] = {}  # by quota
+        self.refused: dict[str, QuotaTally] = {}
+        self.warned: dict[str, QuotaTally] = {}
         self._hard: dict[str, TokenBucket] = {}
         self._soft: dict[str, TokenBucket] = {}
 
@@ -51,13 +51,13 @@ class Account:
         return f"{self.kind} {self.name}"
 
     def idle(self, now_ms: int) -> bool:
-        """Whether nothing counts that would be forgotten with it."""
+        """Whether the account holds nothing that would be lost if it were forgotten."""
         return not any(self.counts.values()) and not any(
             bucket.wait_ms(0, now_ms) for bucket in self._hard.values()
         )
 
     def use(self) -> QuotaUse:
-        """What it takes, and what it has felt."""
+        """Return the counts, and how often the quota slowed, refused or warned."""
         slowed, refused, warned = (
             {key: (told.times, told.waited_ms) for key, told in found.items()}
             for found in (self.slowed, self.refused, self.warned)
@@ -68,7 +68,7 @@ class Account:
         )
 
     def set_quota(self, quota: Quota, now_ms: int) -> None:
-        """Another quota from now on; debts stay."""
+        """Set another quota; debts stay."""
         self.quota = quota
         for buckets, wanted in ((self._hard, quota.limits), (self._soft, quota.warnings)):
             rates = {key: rate for key, rate in wanted.items() if rate and key in RATES}
@@ -83,7 +83,7 @@ class Account:
     # -- rates ---------------------------------------------------------------------------------------------------
 
     def take(self, key: str, count: int, now_ms: int) -> int:
-        """Count what has come, or gone; how long, in ms, whoever brought it waits now."""
+        """Count messages and bytes that came or left; return how many ms their sender has to wait."""
         self._watch(key, count, now_ms)
         bucket = self._hard.get(key)
         if bucket is None:
@@ -95,14 +95,14 @@ class Account:
         return wait_ms
 
     def check_debt(self, key: str, now_ms: int) -> None:
-        """Raise `QuotaExceeded` where so much waits already that no more is taken."""
+        """Raise `QuotaExceeded` if the debt is so large that nothing more is accepted."""
         bucket = self._hard.get(key)
         debt_ms = 0 if bucket is None else bucket.wait_ms(0, now_ms)
         if debt_ms > LONGEST_DEBT_MS:
             raise self._exceeded(key, debt_ms - LONGEST_DEBT_MS, now_ms)
 
     def take_one(self, key: str, now_ms: int) -> None:
-        """Count one, where the answer to too many is an error. Raises `QuotaExceeded`; then nothing was counted."""
+        """Count one of a quota whose excess is an error. Raises `QuotaExceeded`; then nothing was counted."""
         self._watch(key, 1, now_ms)
         bucket = self._hard.get(key)
         if bucket is not None:
@@ -111,7 +111,7 @@ class Account:
             bucket.take(1, now_ms)
 
     def _watch(self, key: str, count: int, now_ms: int) -> None:
-        """Count for a warning: it is due where more comes than the rate, and nobody pays for it."""
+        """Count for a warning, which is due when the rate is exceeded; nobody waits for it."""
         soft = self._soft.get(key)
         if soft is not None:
             soft.take(count, now_ms)
@@ -122,7 +122,7 @@ class Account:
     # -- numbers -------------------------------------------------------------------------------------------------
 
     def check_room(self, key: str, present: int, now_ms: int, *, more: int = 1) -> None:
-        """Raise `QuotaExceeded` where so many more would be too many."""
+        """Raise `QuotaExceeded` if `more` would exceed the quota."""
         warning = self.quota.warnings.get(key)
         if warning and present + more > warning:
             _note(self.warned, key, now_ms)
@@ -150,8 +150,8 @@ class Account:
         )
 
 
-def _note(told: dict[str, Told], key: str, now_ms: int, waited_ms: int = 0) -> None:
-    found = told.setdefault(key, Told())
+def _note(told: dict[str, QuotaTally], key: str, now_ms: int, waited_ms: int = 0) -> None:
+    found = told.setdefault(key, QuotaTally())
     found.times += 1
     found.waited_ms += waited_ms
     found.last_ms = now_ms

@@ -1,4 +1,4 @@
-"""A session that waits while what it takes from is used up."""
+"""Pause a session while a quota that it counts against is used up."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ class Pace:
         self._topic = topic
         self._go_on = go_on
 
-    def check_in(self) -> None:
-        """Raise `QuotaExceeded` where nothing more may be published now."""
+    def check_publish(self) -> None:
+        """Raise `QuotaExceeded` if nothing more may be published now."""
         if self._share is not None and self._share.on:
-            self._share.check_in()
+            self._share.check_publish()
 
-    def took_in(self, messages: int, size: int) -> None:
-        """Count what was published."""
+    def count_published(self, messages: int, size: int) -> None:
+        """Count published messages and their bytes; pause the producer if its quota is used up."""
         if self._share is not None and self._share.on:
-            self._wait(self._share.took_in(self._topic, messages, size))
+            self._wait(self._share.count_published(self._topic, messages, size))
 
-    def took_out(self, messages: int, size: int) -> None:
-        """Count what was delivered."""
+    def count_delivered(self, messages: int, size: int) -> None:
+        """Count delivered messages and their bytes; pause delivery if the quota is used up."""
         if self._share is not None and self._share.on:
-            self._wait(self._share.took_out(self._topic, messages, size))
+            self._wait(self._share.count_delivered(self._topic, messages, size))
 
     def producers(self, change: int) -> None:
-        """Producers have come, or gone."""
+        """Count producers that came (positive) or left (negative)."""
         if self._share is not None:
             self._share.producers(change)
 

@@ -1,4 +1,4 @@
-"""The quotas of the cluster as this broker holds them against its sessions.
+"""The cluster's quotas, applied to this broker's sessions.
 
 They are read like roles and bindings: at the start, when one changes, and every few seconds for what other brokers change.
 A rate holds at each broker; topics, subscriptions and stored bytes are those of the cluster as this broker knows them.
@@ -62,7 +62,7 @@ class Quotas:
     # -- which there are -----------------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """Read them again if something was changed."""
+        """Read the quotas again if they were changed."""
         found = await self._state.read(VERSION)
         version = None if found is None else found.value
         if version == self._version:
@@ -88,16 +88,16 @@ class Quotas:
             account.set_quota(self.of(account.kind, account.name), now_ms)
 
     def of(self, kind: Kind, name: str) -> Quota:
-        """What holds: its own, else that of everybody, else that of the settings."""
+        """Return the quota in effect: the holder's own, else the one for everybody, else that of the settings."""
         own = self._own.get((kind, name)) or self._own.get((kind, ""))
         return own or self._defaults.get(kind) or Quota(kind=kind, name=name)
 
     def uses(self) -> Sequence[QuotaUse]:
-        """What every account takes that has sessions at this broker, or had them of late."""
+        """Return the use of every namespace and principal that has sessions at this broker, or had some recently."""
         return [account.use() for account in self.accounts()]
 
     def account(self, kind: Kind, name: str) -> Account:
-        """Of a namespace, or of a principal."""
+        """Return the account of a namespace or a principal."""
         found = self._accounts.get((kind, name))
         if found is None:
             now_ms = self.clock()
@@ -108,11 +108,11 @@ class Quotas:
         return found
 
     def accounts(self) -> Sequence[Account]:
-        """All that are known."""
+        """Return the accounts of all namespaces and principals that this broker counts."""
         return list(self._accounts.values())
 
     def of_principal(self, identity: Identity | None) -> Account | None:
-        """None for whoever nobody knows, and for the operator on the machine."""
+        """Return a principal's account; None for an unknown caller, and for the operator on this machine."""
         if identity is None or identity.method == "none" or identity.everything:
             return None
         return self.account("principal", str(identity.principal))
@@ -120,7 +120,7 @@ class Quotas:
     # -- what is taken -------------------------------------------------------------------------------------------
 
     def share(self, namespace: str, identity: Identity | None) -> Share:
-        """What a session on a topic of that namespace takes from."""
+        """Return the accounts that a session on a topic of the namespace counts against; the same object for the same principal."""
         principal = self.of_principal(identity)
         key = (namespace, "" if principal is None else principal.name)
         found = self._shares.get(key)
@@ -131,7 +131,7 @@ class Quotas:
         return found
 
     def connection(self, identity: Identity) -> Callable[[], None]:
-        """Count a connection of whoever has shown who he is; what is given back is called when it has ended.
+        """Count a connection of an authenticated principal; call the result when it closes.
 
         Raises `QuotaExceeded`: it is one too many.
         """
@@ -155,7 +155,7 @@ class Quotas:
     async def making(
         self, key: str, namespace: str, number: int, present: Callable[[], int]
     ) -> AsyncIterator[None]:
-        """While topics or subscriptions are made: those that others are making count, too.
+        """Context in which topics or subscriptions are created; creations under way count, too.
 
         Raises `QuotaExceeded`: they would be too many; nothing has begun.
         """
@@ -172,25 +172,25 @@ class Quotas:
             account.counts[key] -= number
 
     async def measure(self, stored: Callable[[str], Awaitable[int]]) -> None:
-        """See how much is stored of each namespace that has a quota of it."""
+        """Measure the stored bytes of each namespace with a quota for them."""
         for account in self.accounts():
             quota = account.quota
             if quota.limits.get("stored_bytes") or quota.warnings.get("stored_bytes"):
                 account.counts["stored_bytes"] = await stored(account.name)
 
     def note_slowed(self, topic: str, quota: str) -> None:
-        """Remember, for diagnosis, what a topic's traffic waits for."""
+        """Note, for diagnosis, the quota that a topic's traffic waits for."""
         if topic not in self.slowed and len(self.slowed) >= MOST_SLOWED:
             del self.slowed[next(iter(self.slowed))]
         self.slowed.setdefault(topic, {})[quota] = self.clock()
 
     def slowed_of(self, topic: str, window_ms: int) -> dict[str, float]:
-        """The quotas that a topic's traffic waited for in the window → seconds ago."""
+        """Return the quotas that a topic's traffic waited for in the window → seconds ago."""
         now_ms, told = self.clock(), self.slowed.get(topic, {})
         return {label: (now_ms - at) / 1000 for label, at in told.items() if now_ms - at <= window_ms}
 
     def felt(self) -> Iterator[tuple[tuple[str, str, str], int]]:
-        """((whose, quota, slowed | refused | warned), how often): for metrics"""
+        """Return ((holder, quota, slowed | refused | warned), how often), for metrics."""
         for use in self.uses()[:MOST_SLOWED]:
             for what, found in (("slowed", use.slowed), ("refused", use.refused), ("warned", use.warned)):
                 for quota, (times, _) in found.items():
@@ -198,14 +198,14 @@ class Quotas:
 
 
 class Waited(NamedTuple):
-    """How long a session waits, in ms, and for which quota."""
+    """How many ms a session waits, and for which quota."""
 
     wait_ms: int
     quota: str
 
 
 class Share:
-    """What the sessions of one principal in one namespace take from."""
+    """The accounts that the sessions of one principal in one namespace count against."""
 
     __slots__ = ("__weakref__", "_quotas", "accounts")
 
@@ -215,26 +215,26 @@ class Share:
 
     @property
     def on(self) -> bool:
-        """Whether there is any quota: nothing else is asked where there is none."""
+        """Whether any quota is set; if not, nothing else is asked."""
         return self._quotas.on
 
-    def check_in(self) -> None:
-        """Raise `QuotaExceeded` where nothing more may be published now."""
+    def check_publish(self) -> None:
+        """Raise `QuotaExceeded` if nothing more may be published now."""
         now_ms = self._quotas.clock()
         for account in self.accounts:
             account.check_debt("messages_in_per_s", now_ms)
             account.check_debt("bytes_in_per_s", now_ms)
             account.check_room("stored_bytes", account.counts["stored_bytes"], now_ms, more=0)
 
-    def took_in(self, topic: str, messages: int, size: int) -> Waited | None:
-        """Count what was published; how long its producer waits now."""
+    def count_published(self, topic: str, messages: int, size: int) -> Waited | None:
+        """Count published messages; return how long their producer has to wait."""
         for account in self.accounts:
             if "stored_bytes" in account.quota.limits:  # until it is measured again
                 account.counts["stored_bytes"] += size
         return self._took(topic, "messages_in_per_s", messages, "bytes_in_per_s", size)
 
-    def took_out(self, topic: str, messages: int, size: int) -> Waited | None:
-        """Count what was delivered; how long its consumer waits now."""
+    def count_delivered(self, topic: str, messages: int, size: int) -> Waited | None:
+        """Count delivered messages; return how long their consumer has to wait."""
         return self._took(topic, "messages_out_per_s", messages, "bytes_out_per_s", size)
 
     def _took(self, topic: str, by_number: str, messages: int, by_size: str, size: int) -> Waited | None:
@@ -250,16 +250,15 @@ class Share:
         return longest
 
     def check_producer(self) -> None:
-        """Raise `QuotaExceeded` where one more producer would be too many."""
+        """Raise `QuotaExceeded` if another producer would be too many."""
         now_ms = self._quotas.clock()
         for account in self.accounts:
             account.check_room("producers", account.counts["producers"], now_ms)
 
     def producers(self, change: int) -> None:
-        """Producers have come, or gone."""
+        """Count producers that came (positive) or left (negative)."""
         for account in self.accounts:
             account.counts["producers"] += change
 
 
-def _nothing() -> None:
-    """Nobody counts it."""
+def _nothing() -> None: ...

@@ -1,1 +1,1 @@
-"""The cold tier on the owner's side: what leaves the journal, comes back, is kept (docs/design.md#5-the-cold-tier)."""
+"""The cold tier on the owner's side: flush from the journal, read back, maintain (docs/design.md#5-the-cold-tier)."""

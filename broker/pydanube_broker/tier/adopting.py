@@ -1,4 +1,4 @@
-"""Objects that are newer than the catalog, as after the restoration of an older backup: taken into it, not destroyed.
+"""Add objects that are newer than the catalog to it instead of deleting them, as after an older backup was restored.
 
 Which objects make up the topic is pure (`chain`): what is listed and there stays; where it is missing, an object that
 nobody lists and that covers it takes its place, as a merge of the lost future did; behind the last one the objects
@@ -21,7 +21,7 @@ log = logging.getLogger("pydanube.tier")
 
 
 def chain(listed: Sequence[tuple[int, int, str]], there: Collection[str], tiered: int) -> list[ObjectName]:
-    """The objects to be taken in, in order of their offsets. Pure.
+    """Return the objects to add, in order of their offsets. Pure.
 
     Args:
         listed: (start, end, name) of the catalog's, ascending, without gaps.
@@ -61,7 +61,7 @@ def chain(listed: Sequence[tuple[int, int, str]], there: Collection[str], tiered
 
 
 async def adopt(topic_id: int, topic: str, epoch: int, catalog: ObjectCatalog, child: TierChild) -> int:
-    """Take what is newer than the catalog into it; how many objects that were. The topic is this owner's by now, in `epoch`."""
+    """Add newer objects to the catalog; return how many. This broker owns the topic by now, in `epoch`."""
     held = await catalog.head(topic_id)
     if held is None:
         return 0

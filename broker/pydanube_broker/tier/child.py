@@ -1,4 +1,4 @@
-"""The broker's side of the tier's process: start it when it is needed, ask, hear answers, start it again.
+"""The broker's side of the tier's process: start it on demand, call it, start it again if it ends.
 
 Its death is a retry for whoever waits: nothing counts before the catalog says so, so nothing is lost with it.
 """
@@ -32,7 +32,7 @@ class ChildDied(Unavailable):
 
 
 class TierChild:
-    """Single user: the loop. `call` starts the process where there is none."""
+    """The tier's process, started by the first `call`. Single user: the loop."""
 
     def __init__(self, options: StoreOptions) -> None:
         self._options = options
@@ -53,7 +53,7 @@ class TierChild:
     async def call(
         self, name: str, arguments: dict[str, Any], blob: bytes = b""
     ) -> tuple[dict[str, Any], memoryview]:
-        """One call of `TierWork`. Cancelled, it goes on in the child and its answer is dropped.
+        """Call `TierWork`. When cancelled, the work continues in the child and its answer is dropped.
 
         Raises `ChildDied`: the process ended; ask again. Else what the call raised.
         """
@@ -75,7 +75,7 @@ class TierChild:
             self._asked_s.pop(number, None)
 
     def longest_wait_s(self) -> float:
-        """How long the oldest call has waited for its answer; 0 when nobody waits."""
+        """The seconds that the oldest call has waited; 0 if none waits."""
         oldest_s = min(self._asked_s.values(), default=None)
         return 0.0 if oldest_s is None else asyncio.get_running_loop().time() - oldest_s
 
@@ -165,7 +165,7 @@ class TierChild:
 
 
 def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
-    """A program started with a descriptor, not a fork of a process with threads."""
+    """Start the program with a descriptor; a fork would copy a process with threads."""
     return subprocess.Popen(
         [sys.executable, "-m", "pydanube_broker.tier.process", str(theirs.fileno())],
         pass_fds=(theirs.fileno(),),

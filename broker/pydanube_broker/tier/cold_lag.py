@@ -1,4 +1,4 @@
-"""How far behind a cursor is that stands in the cold tier: bytes of objects behind it, append time of its message.
+"""The lag of a cursor that stands in the cold tier: bytes of objects after it, append time of its message.
 
 Bytes are those of the objects as they are stored, the first in proportion to its offsets. Beyond `_EXACT_OBJECTS` they are
 in proportion to the whole topic's, which costs one look-up whatever the number of objects. A figure is kept while its topic's part of the
@@ -37,7 +37,7 @@ _CLOSE: Final = 0.01  # of the age; a second always is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdPart:
-    """Of a cursor at `offset`: what is unread in the cold tier. `append_time_ms` is None where the object cannot be read."""
+    """The unread part of the cold tier for a cursor. `append_time_ms` is None if the object cannot be read."""
 
     offset: int
     bytes: int
@@ -61,7 +61,7 @@ class ColdLag:
         )  # topic id → points of look-ups
 
     async def part(self, topic: Topic, offset: int) -> ColdPart | None:
-        """Return what is unread in the cold tier from `offset` on; None: nothing is.
+        """Return the unread part of the cold tier from `offset` on; None if there is none.
 
         Raises `StoreUnavailable`: the metadata store.
         """

@@ -1,4 +1,4 @@
-"""Reading what the journal does not hold any more: cold → journal → tail, by offset, for every kind of reader.
+"""Read messages that the journal no longer has: cold tier → journal → tail, by offset, for every kind of reader.
 
 `read` answers from memory or says None; `fill` brings what is missing and says when. Pumps use both as they do for the
 journal's disk, so the hand-over is invisible: it is decided anew at each read by where the journal begins at that moment.
@@ -29,7 +29,7 @@ log = logging.getLogger("pydanube.tier")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColdRange:
-    """Offsets `[start, end)` of a topic and all messages in them, ascending."""
+    """The offsets `[start, end)` of a topic, with all messages in them, ascending."""
 
     topic_id: int
     start: int
@@ -39,7 +39,7 @@ class ColdRange:
 
 
 class ColdCache:
-    """Ranges of offsets that were read and are still of use, bounded in bytes for the whole broker. Pure.
+    """Ranges that were read and may be needed again, bounded in bytes for the whole broker. Pure.
 
     A range says everything about its offsets: one without batches says that there is no message. The least recently used
     range goes first, so that one topic's replay does not throw another's out before it is used; the newest always stays.
@@ -52,7 +52,7 @@ class ColdCache:
         self.used_bytes = 0
 
     def find(self, topic_id: int, offset: int) -> ColdRange | None:
-        """The range that covers `offset`."""
+        """Return the cached range that covers `offset`."""
         ranges = self._topics.get(topic_id)
         if not ranges:
             return None
@@ -63,7 +63,7 @@ class ColdCache:
         return ranges[at]
 
     def add(self, found: ColdRange) -> None:
-        """Take a range in place of those that it overlaps."""
+        """Add a range; it replaces those that it overlaps."""
         ranges = self._topics.setdefault(found.topic_id, [])
         for old in [each for each in ranges if each.start < found.end and found.start < each.end]:
             self._remove(old)
@@ -97,7 +97,7 @@ Filled = Callable[[Any], None]
 
 
 class ColdReads:
-    """Single user: the loop. `start` runs a coroutine as a task of the broker."""
+    """Reads of the cold tier. `start` runs a coroutine as a task of the broker. Single user: the loop."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class ColdReads:
     def fill(
         self, topic: Topic, offset: int, end: int, max_bytes: int, give_way: GiveWay, done: Filled
     ) -> None:
-        """Bring what `read` missed. `done` is called in the loop: with an error, or with anything else: read again."""
+        """Load what `read` missed. `done` is called in the loop: with an error, or with another value: then read again."""
         at = offset
         while at < end and not self._in_journal(topic, at):
             known = self.cache.find(topic.topic_id, at)
@@ -209,7 +209,7 @@ class ColdReads:
                 done(result)
 
     async def _load(self, topic: Topic, offset: int) -> None:
-        """Put the range that begins at `offset` into the cache."""
+        """Load the range that begins at `offset` into the cache."""
         if self._missing is not None:
             raise self._missing
         for attempt in range(_ATTEMPTS):
@@ -270,7 +270,7 @@ class ColdReads:
         return entry
 
     def where(self, topic_id: int, entry: CatalogEntry) -> dict[str, Any]:
-        """Return what the child needs to open an object."""
+        """Return the facts by which the child opens an object."""
         return {
             "key": f"{self._folders[topic_id]}/{entry.name}",
             "bytes": entry.bytes,
@@ -279,13 +279,13 @@ class ColdReads:
         }
 
     def forget(self, topic_id: int) -> None:
-        """Objects of the topic were replaced or dropped, or the topic was deleted."""
+        """Drop what is cached of a topic: its objects were replaced or dropped, or it was deleted."""
         self._entries.pop(topic_id, None)
 
     # -- time ------------------------------------------------------------------------------------------------
 
     def may_hold_time(self, topic: Topic, found: int | None) -> bool:
-        """Whether the cold part may hold an earlier message of a time than `found`, which the journal has."""
+        """Return whether the cold tier may have an earlier message for a time than `found`, which is in the journal."""
         return topic.state.tiered_offset > topic.start_offset and (
             found is None or not self._journal.holds(topic.topic_id, found - 1)
         )
@@ -311,7 +311,7 @@ class ColdReads:
 
 
 def _to_gap(batches: Sequence[CachedBatch] | Sequence[Entry]) -> int:
-    """How many of these follow each other: what the journal lacks in between is in objects, not nowhere."""
+    """Return how many of these batches follow each other without a gap: a gap in the journal is filled by objects."""
     for i in range(1, len(batches)):
         if batches[i].base != batches[i - 1].end:
             return i

@@ -1,4 +1,4 @@
-"""Deleting objects: retired ones after their grace time, orphans, and all of a topic that was deleted.
+"""Delete objects: retired ones after their grace period, orphans, and all of a deleted topic.
 
 Only the topic's owner deletes, while the store is its own (`holding`), and only what no catalog has and what is proven
 to be of no use: this life wrote it, or the catalog had it before, or every offset of it is in objects that are listed
@@ -34,7 +34,7 @@ _DELETE_AT_ONCE: Final = 100
 
 
 class Collector:
-    """Single user: the loop. Each method raises what catalog and child raise; what it did until then is done."""
+    """Deletes objects. Methods raise what catalog and child raise; what was done until then stays. Single user: the loop."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Collector:
         self.deleted = 0
 
     async def delete_retired(self, topic: Topic, *, grace_ms: int) -> int:
-        """Delete retired objects that have rested for the grace time; returns how many.
+        """Delete retired objects whose grace period is over; return how many.
 
         Raises `StoreUnavailable`: some could not be deleted; the others are.
         """
@@ -79,14 +79,14 @@ class Collector:
         return deleted
 
     def _rested_ms(self, topic_id: int, group: Resting) -> int:
-        """How long objects have rested, at least. The wall clock has no part in it: a step would end the grace."""
+        """Return how long objects have been retired, at least; not by the wall clock, whose steps would end the grace."""
         now = self._clock.now_ms()
         if group.since.boot and group.since.boot == boot_id():
             return now - group.since.boot_ms
         return self._seen_ms(topic_id, group.group)
 
     async def _delete(self, topic: Topic, names: Sequence[str]) -> tuple[list[str], ClusterError | None]:
-        """Delete objects of a topic's folder: which are gone, and why others are not.
+        """Delete objects of a topic's folder; return which are gone, and why others are not.
 
         In no particular order: a few that cannot be deleted must not stand before the others for ever.
         """
@@ -106,7 +106,7 @@ class Collector:
         return said["deleted"], None if said["error"] is None else ClusterError.from_dict(said["error"])
 
     async def orphans(self, topic: Topic, *, grace_ms: int) -> list[dict[str, Any]]:
-        """Objects in the topic's folder that are not the topic: {key, bytes, modified_ms}, retired ones after `grace_ms`."""
+        """Return objects in the topic's folder that do not belong to it: {key, bytes, modified_ms}, retired ones after `grace_ms`."""
         await self._flusher.claim(topic)
         self.young.discard(topic.topic_id)
         folder = self._folders[topic.topic_id]
@@ -141,18 +141,18 @@ class Collector:
         return found
 
     def _seen_ms(self, topic_id: int, name: str) -> int:
-        """How long ago something was met first."""
+        """Return how long ago something was first seen."""
         now = self._clock.now_ms()
         return now - self._first_seen.setdefault((topic_id, name), now)
 
     def _written_here(self, name: ObjectName) -> bool:
-        """Whether this very life wrote it: then what the catalog does not list of it never counted."""
+        """Return whether this start of the broker wrote an object: if the catalog does not list it, it never counted."""
         return name.random.startswith(self._hold.life)
 
     async def collect(
         self, topic: Topic, *, grace_ms: int = GRACE_MS, work: Work | None = None
     ) -> list[dict[str, Any]]:
-        """Delete what is not the topic; returns what was."""
+        """Delete the objects that do not belong to the topic; return them."""
         gone = await self.orphans(topic, grace_ms=grace_ms)
         names = [fact["key"].rpartition("/")[2] for fact in gone]
         if work is not None:
@@ -172,14 +172,14 @@ class Collector:
         return gone
 
     def busy(self, topic_id: int) -> bool:
-        """Whether an object of the topic is being made: what is uploaded next would outlive a deletion."""
+        """Return whether an object of the topic is being written: it would outlive a deletion."""
         folder = self._folders.get(topic_id)
         return topic_id in self._flusher.in_flight or any(
             folder is not None and key.startswith(f"{folder}/") for key in self._flusher.merging
         )
 
     async def discard(self, topic_id: int) -> int:
-        """Delete every object of a topic that was deleted, then what the catalog knows of it; returns how many."""
+        """Delete every object of a deleted topic, then its records in the catalog; return how many."""
         held = await self._catalog.head(topic_id)
         if held is None:
             return 0
@@ -202,7 +202,7 @@ class Collector:
 
 
 def covered(ranges: Sequence[tuple[int, int]]) -> Callable[[int, int], bool]:
-    """Whether every offset of a range lies in one of these ranges, which ascend and do not overlap. Pure."""
+    """Return whether ascending ranges that do not overlap cover every offset of a range. Pure."""
     joined: list[tuple[int, int]] = []
     for start, end in ranges:
         if joined and joined[-1][1] == start:

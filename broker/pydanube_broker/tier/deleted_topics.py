@@ -1,4 +1,4 @@
-"""Deleted topics that may still come back, as far as the tier goes: their last messages are tiered as everybody's.
+"""Deleted topics that can be restored: their last messages are tiered like any others.
 
 What such a topic has in the journal alone keeps all that follows it there, for the grace of its deletion. It is flushed
 by the same rules as before, so that it holds the journal up for `tier.flush_age` and not for a day.
@@ -27,7 +27,7 @@ _AT_ONCE: Final = 50  # looked at for the first time: each asks the catalog
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """The settings of its topic that an object tells."""
+    """The settings of a topic that its objects record."""
 
     spec: TopicSpec
 
@@ -37,7 +37,7 @@ class _Options:
 
 
 class _Deleted:
-    """A topic that nobody serves, as the flusher asks it."""
+    """A deleted topic in the form that the flusher takes."""
 
     subscriptions: MappingProxyType[str, Any] = MappingProxyType({})
 
@@ -55,7 +55,7 @@ class _Deleted:
 
     @property
     def commit(self) -> int:
-        """Return the commit offset; what was under way when the topic was deleted counts once it is safe."""
+        """The commit offset; messages under way at the deletion count once they are safe."""
         leaving = self._hub.leaving.get(self.topic_id)
         return self.state.next_offset if leaving is None else leaving.commit
 
@@ -81,7 +81,7 @@ class DeletedTopics:
         self._known: dict[int, _Deleted] = {}
 
     async def look(self) -> list[Topic]:
-        """Those that have something in the journal alone."""
+        """Return the deleted topics with messages that only the journal has."""
         waiting = []
         for i, each in enumerate(list(self._tombstones())):
             if i % _SLICE == _SLICE - 1:

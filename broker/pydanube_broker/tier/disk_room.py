@@ -1,4 +1,4 @@
-"""The room that the tier may take of the disk that the journal writes to: it must not fill what the guard keeps free.
+"""The space that the tier may use on the journal's disk: it must leave what the guard keeps free.
 
 An object is written before the journal may forget what is in it, so flushes go on below the guard, in objects that leave
 a quarter of it: they are what makes room. A merge frees nothing before its sources have rested, and telemetry never does:
@@ -23,7 +23,7 @@ Measure = Callable[[], tuple[int | None, int]]
 
 
 def shares_disk(folder: Path, local: Path | None) -> bool:
-    """Whether objects, or what waits to be uploaded, are on the disk of `folder`; `local` is a store of files."""
+    """Return whether objects, or files waiting for upload, are on the disk of `folder`; `local`: the store is a folder."""
     try:
         device = folder.stat().st_dev
         return _above(local or Path(tempfile.gettempdir())).stat().st_dev == device
@@ -52,7 +52,7 @@ class DiskRoom:
         self._taken = 0  # by objects that are being written
 
     def for_flush(self, least: int = LEAST_BYTES) -> int:
-        """Bytes that one object may take now. Raises `DiskFull`: they are less than `least`."""
+        """Return the bytes that one object may take now. Raises `DiskFull`: they are less than `least`."""
         if not self.shared:
             return _MUCH
         free, guard = self._measure()
@@ -66,7 +66,7 @@ class DiskRoom:
         return room
 
     def check(self, size: int, what: str, *, local: Path | None = None) -> None:
-        """Raise `DiskFull` where writing this much would leave less than the guard keeps free.
+        """Raise `DiskFull` if writing this much would leave less than the guard keeps free.
 
         Args:
             local: a folder that it is written to instead of the store.
@@ -79,7 +79,7 @@ class DiskRoom:
 
     @contextlib.contextmanager
     def taken(self, size: int) -> Iterator[None]:
-        """While an object of about this size is written: what another may take is less."""
+        """Context in which an object of about this size is written, so that others may take less."""
         self._taken += size
         try:
             yield
@@ -89,7 +89,7 @@ class DiskRoom:
     def _full(self, what: str, free: int, limit: int) -> DiskFull:
         return DiskFull(
             f"{what} waits: {free} bytes are free in {self._folder}, and {limit} are kept free for the journal: free space "
-            "there, or lower data.min_free_bytes. It goes on by itself",
+            "there, or lower data.min_free_bytes. It resumes without help",
             field="data.min_free_bytes",
             value=limit,
             free_bytes=free,

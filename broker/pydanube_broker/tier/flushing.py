@@ -1,4 +1,4 @@
-"""Tiering: which topic is due, and the way of one object from the journal to the catalog.
+"""Flush topics to the cold tier: which one is due, and the steps of an object from the journal to the catalog.
 
 A topic is due by size or by age; the oldest goes first, under a budget of objects a second for the whole broker. One
 object: plan (positions of committed batches behind the tiered offset) → the child encodes, uploads, reads it back →
@@ -43,7 +43,7 @@ _URGENT_FLUSHES: Final = 16  # flushes behind which the child stops giving way t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """A topic that has something to flush; `since_ms` is the append time of the oldest."""
+    """A topic with something to flush; `since_ms` is the append time of the oldest message."""
 
     topic: Topic
     since_ms: int
@@ -53,7 +53,7 @@ class Due:
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """An object under way. `committed` is decided when it ends; whoever follows waits for it."""
+    """An object being written. `committed` is set when it ends; the next object of the topic waits for it."""
 
     end: int  # one past its last offset
     before: int  # stored bytes of the topic below `end`
@@ -62,7 +62,7 @@ class _Flight:
 
 @dataclass(slots=True)
 class Failure:
-    """A topic that could not be tiered, and when it is tried again."""
+    """A topic that could not be flushed, and when it is tried again."""
 
     error: ClusterError
     count: int
@@ -111,7 +111,7 @@ class Flusher:
     # -- which -----------------------------------------------------------------------------------------------
 
     def backlog_bytes(self, topic: Topic) -> int:
-        """Stored bytes that are not tiered, about: what was appended and not committed is among them."""
+        """Return about how many stored bytes are not tiered, uncommitted ones included."""
         state = topic.state
         flushed = self._flushed.get(topic.topic_id)
         if flushed is None:
@@ -120,7 +120,7 @@ class Flusher:
         return state.stored_bytes - flushed
 
     def due(self, topic: Topic, now: int, *, force: bool = False) -> Due | None:
-        """Whether a topic should be flushed now."""
+        """Return whether a topic should be flushed now."""
         state = topic.state
         if state.tiered_offset >= topic.commit or topic.closed is not None:
             return None
@@ -145,7 +145,7 @@ class Flusher:
         return Due(topic=topic, since_ms=now - age_ms, bytes=size, forced=force)
 
     def waiting(self, topic: Topic, now: int, *, force: bool = False) -> int | None:
-        """Append time of a topic's oldest message that should be tiered by now, whatever keeps it; None: none should."""
+        """Return the append time of a topic's oldest message that should be tiered by now; None if there is none."""
         state = topic.state
         if state.tiered_offset >= topic.commit or topic.closed is not None:
             return None
@@ -160,7 +160,7 @@ class Flusher:
         return now - age_ms if late else None
 
     def _age_ms(self, topic_id: int, start: int, now: int) -> int | None:
-        """Age of what is next to be flushed: by the wall clock when it is seen first, from then on by the loop's."""
+        """Return the age of the next message to flush: by the wall clock when first seen, from then on by the loop's clock."""
         known = self._waiting_since.get(topic_id)
         now_s = asyncio.get_running_loop().time()
         if known is None or known[0] != start:
@@ -171,7 +171,7 @@ class Flusher:
         return known[1] + round((now_s - known[2]) * 1000)
 
     def _following(self, topic: Topic) -> tuple[int, int] | None:
-        """Where an object begins that may follow those under way, and the bytes behind; None: there is to be none."""
+        """Return where the object after those under way begins, and the bytes from there; None if there is none to write."""
         flights = self._flights[topic.topic_id]
         size = topic.state.stored_bytes - flights[-1].before
         if len(flights) >= _FLIGHTS or topic.topic_id in self.failures or size < self._object_bytes:
@@ -180,13 +180,13 @@ class Flusher:
 
     @property
     def urgent_bytes(self) -> int:
-        """A backlog of the broker beyond which the child takes its share of the processor: it must not grow for ever."""
+        """The broker's backlog in bytes from which the child gets its full share of the processor: it must not grow for ever."""
         return _URGENT_FLUSHES * self._flush_bytes
 
     # -- one object ------------------------------------------------------------------------------------------
 
     async def flush(self, topic: Topic, *, urgent: bool = False) -> bool:
-        """Tier the topic's next part; whether it went well. Never raises but when cancelled.
+        """Flush the topic's next part; return whether that succeeded. Raises only when cancelled.
 
         Args:
             urgent: the backlog is long: the child does not give way to everybody else.
@@ -233,7 +233,7 @@ class Flusher:
         )
 
     async def claim(self, topic: Topic) -> None:
-        """Make this owner's epoch the one that may change the topic's objects, and take over what the head says."""
+        """Reserve the topic's objects for this owner's epoch, and take over what the head says."""
         epoch = topic.assigned_epoch
         if self._claimed.get(topic.topic_id) == epoch:
             return
@@ -304,7 +304,7 @@ class Flusher:
         *,
         urgent: bool,
     ) -> bool:
-        """Have the child write the object, then commit it behind the one before it; False: that one failed."""
+        """Have the child write the object, then commit it after the previous one; return False if that one failed."""
         epoch = topic.assigned_epoch
         subscriptions = subscriptions_of(topic)
         schemas = dict(topic.options.settings.schema or {})
@@ -350,14 +350,14 @@ class Flusher:
         return True
 
     def forget(self, topic_id: int) -> None:
-        """Forget a topic that was deleted."""
+        """Forget what is kept of a deleted topic."""
         self._flushed.pop(topic_id, None)
         self._waiting_since.pop(topic_id, None)
         self._claimed.pop(topic_id, None)
         self.failures.pop(topic_id, None)
 
     def store_error(self) -> StoreUnavailable | None:
-        """Why the store takes nothing now, if that is so."""
+        """The error with which the store refuses objects now; None if it does not."""
         for failure in self.failures.values():
             if isinstance(failure.error, StoreUnavailable):
                 return failure.error
@@ -387,7 +387,7 @@ def entry_of(
 
 
 def subscriptions_of(topic: Topic) -> dict[str, Any]:
-    """The topic's subscriptions as a head and a footer carry them: id, type, everything below is acknowledged."""
+    """Return a topic's subscriptions for a head or footer: id, type, first offset that is not acknowledged."""
     return {
         name: {"id": pump.subscription_id, "type": pump.type.value, "next_unacked": pump.floor}
         for name, pump in sorted(topic.subscriptions.items())
@@ -395,7 +395,7 @@ def subscriptions_of(topic: Topic) -> dict[str, Any]:
 
 
 def producers_of(topic: Topic) -> list[Any]:
-    """Sessions of idempotent producers: id, epoch, name, next sequence."""
+    """Return the sessions of idempotent producers: id, epoch, name, next sequence."""
     return [
         [session.producer_id, session.epoch, session.name, session.next_sequence]
         for session in topic.state.producers.sessions()

@@ -33,7 +33,7 @@ class FragmentWork:
         return {"fragment_write": self.write, "fragment_read": self.read, "fragments_collect": self.collect}
 
     def write(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Store a fragment as `key`, and read it back: it is promised by what the store has, not by what it was given.
+        """Store a fragment as `key` and read it back: the result is what the store has, not what it was given.
 
         Raises `StoreUnavailable`: the store has something else, or nothing.
         """
@@ -50,11 +50,11 @@ class FragmentWork:
         return {}, b""
 
     def read(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Bytes [`start`, `end`) of `key`."""
+        """Read the bytes [`start`, `end`) of `key`."""
         return {}, self._store.read(arguments["key"], arguments["start"], arguments["end"])
 
     def collect(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Delete what lies below `prefix` and was written before `before_ms`, by the store's clock."""
+        """Delete objects below `prefix` written before `before_ms`, by the store's clock."""
         old = [
             fact.key
             for fact in self._store.list(arguments["prefix"])
@@ -66,7 +66,7 @@ class FragmentWork:
 
 
 class Fragments:
-    """The broker's side; single user: the loop. `call` asks the tier's process."""
+    """Fragments of the broker. `call` asks the tier's process. Single user: the loop."""
 
     def __init__(self, call: Call, cluster: str, broker_id: BrokerId) -> None:
         self._call = call
@@ -74,7 +74,7 @@ class Fragments:
         self._broker_id = broker_id
 
     async def write(self, data: bytes) -> str:
-        """Store a fragment under a name of its own, which is returned once it was read back.
+        """Store a fragment under a new name; return that once the fragment was read back.
 
         Raises `StoreUnavailable`, `DiskFull`: it may be there, and nobody knows of it.
         """
@@ -83,7 +83,7 @@ class Fragments:
         return key
 
     async def collect(self, *, before_ms: int) -> int:
-        """Delete fragments that were written before then, at whichever broker; returns how many. For when none is needed.
+        """Delete fragments of all brokers written before a time; return how many. To be called when none is needed.
 
         Raises `StoreUnavailable`.
         """
@@ -92,7 +92,7 @@ class Fragments:
         return int(found["deleted"])
 
     async def read(self, part: HandOverPart) -> bytes:
-        """The bytes of a part, as the store has them. Raises `ObjectMissing`, `CorruptObject`, `StoreUnavailable`."""
+        """Return the bytes of a part as the store has them. Raises `ObjectMissing`, `CorruptObject`, `StoreUnavailable`."""
         _, data = await self._call(
             "fragment_read", {"key": part.key, "start": part.start, "end": part.end}, b""
         )

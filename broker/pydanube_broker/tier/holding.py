@@ -1,4 +1,4 @@
-"""The broker's hold on its store: takes it at the start, notices when somebody else has it, says why it may not write.
+"""The broker's ownership of its store: taken at the start, watched, and reported when it is lost.
 
 A local store is asked at once, a remote one through the tier's process, at the start for a bounded time: when it is
 away the broker starts all the same, writes nothing there, and asks again. What is decided is in `ownership`.
@@ -53,7 +53,7 @@ _NAMING_LOOK_S: Final = 0.1
 
 
 class StoreHold:
-    """Single user: the loop. `held` says whether this life may write; `reason` why not."""
+    """Whether this start of the broker may write to the store (`held`), and if not, why (`reason`). Single user: the loop."""
 
     def __init__(
         self,
@@ -105,13 +105,13 @@ class StoreHold:
 
     @property
     def inside(self) -> bool:
-        """Whether the store is in the data directory, and goes where that goes."""
+        """Whether the store is in the data directory, and is copied with it."""
         return self.local is not None and self.local.is_relative_to(self._data_dir)
 
     async def take(
         self, cluster: str, *, objects_listed: bool, adopt: Callable[[], Awaitable[None]]
     ) -> Verdict | None:
-        """At the start: make the store this life's. None: a remote store is away, and is asked again later.
+        """Take the store at the start. None: a remote store is away, and is asked again later.
 
         Args:
             adopt: takes what is newer than the catalog into it, before the store is taken: it is done again after a crash.
@@ -140,7 +140,7 @@ class StoreHold:
             return None
 
     async def ask_again(self) -> None:
-        """Later: take a store that was away, or see whether it is still this life's. Never raises but when cancelled."""
+        """Take a store that was away, or check that it is still this start's. Raises only when cancelled."""
         if self._scheme == "memory" or self._monotonic() < self._again_s:
             return
         self._again_s = self._monotonic() + (CHECK_S if self.held else _AGAIN_S)
@@ -166,7 +166,7 @@ class StoreHold:
 
     @property
     def code(self) -> str:
-        """Of the reason, for `/status`."""
+        """The code of the reason, for `/status`."""
         match self.reason:
             case StoreOwned():
                 return "TIER_STORE_OWNED"
@@ -178,7 +178,7 @@ class StoreHold:
                 return "TIER_STORE_UNAVAILABLE"
 
     def check(self) -> None:
-        """Raise why this life may not write to the store, or delete there."""
+        """Raise the error if this start may not write to the store, or delete there."""
         if not self.held:
             raise self.reason or StoreUnavailable(
                 "the store was not asked yet whose it is", retry_after_ms=1000
@@ -268,7 +268,7 @@ class StoreHold:
         return verdict
 
     async def _check_shared(self) -> None:
-        """Raise `TierNotShared` where this is not the store that the other brokers of the cluster have."""
+        """Raise `TierNotShared` if this is not the store of the cluster's other brokers."""
         known = await self._name_of_store()
         found = await self._identity("")
         if found != known:

@@ -1,4 +1,4 @@
-"""What a broker says of its topics once a minute, in the object store: `<cluster>/states/<broker>/<incarnation>-<n>.fragment`.
+"""A broker's report of its topics, once a minute, in the object store: `<cluster>/states/<broker>/<incarnation>-<n>.fragment`.
 
 A fragment (`topics.fragment`) without messages: of each topic where it ends, its producer sessions, and where its cursors
 stand. Whoever takes the topics of a broker over that was removed begins with the newest. There is one of each broker, but
@@ -25,7 +25,7 @@ log = logging.getLogger("pydanube.cluster")
 
 
 class KeptStates:
-    """The broker's side; single user: the loop. `call` asks the tier's process."""
+    """Writes and reads reports. `call` asks the tier's process. Single user: the loop."""
 
     def __init__(self, call: Call, cluster: str) -> None:
         self._call = call
@@ -34,7 +34,7 @@ class KeptStates:
         self._count = 0
 
     async def write(self, me: BrokerId, incarnation: Incarnation, states: Iterable[LogState]) -> bool:
-        """Store what these topics are now, unless that is what was stored last; returns whether it was stored.
+        """Store the topics' states unless they are those stored last; return whether they were stored.
 
         Raises `StoreUnavailable`, `DiskFull`.
         """
@@ -63,7 +63,7 @@ class KeptStates:
         return True
 
     async def read(self, broker_id: BrokerId) -> tuple[dict[int, LogState], int | None]:
-        """Return what a broker has said last of its topics, by their ids, and when that was written (ms); None: it has not.
+        """Return a broker's last report, by topic id, and when it was written (ms); None if there is none.
 
         What is damaged counts as not said: its topics have no other way to an owner.
 

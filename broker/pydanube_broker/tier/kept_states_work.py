@@ -1,4 +1,4 @@
-"""What brokers say of their topics, as the tier's process stores it (`kept_states`)."""
+"""Write and read brokers' reports of their topics, in the tier's process (`kept_states`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class KeptStatesWork:
         return {"states_write": self.write, "states_newest": self.newest}
 
     def write(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Store the newest as `folder`/`name`, read it back, and delete what it replaces.
+        """Store the newest report as `folder`/`name`, read it back, and delete the one that it replaces.
 
         Raises `StoreUnavailable`: the former ones are there as they were.
         """
@@ -38,7 +38,7 @@ class KeptStatesWork:
         return {}, b""
 
     def newest(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """The newest of `folder`, and when it was written; nothing where there is none."""
+        """Return the newest report of `folder`, and when it was written; nothing if there is none."""
         found = max(self._of(arguments["folder"]), key=lambda fact: fact.key, default=None)
         if found is None:
             return {}, b""

@@ -1,6 +1,6 @@
-"""What only the journal of a removed broker has is written to the object store when that broker is started once more.
+"""When a removed broker starts once more, write to the object store what only its journal has.
 
-Its topics went on at other brokers, far above these offsets (`topics.left_behind`): none of it becomes part of them again. The
+Its topics went on at other brokers, far above these offsets (`topics.rebuilt_state`): none of it becomes part of them again. The
 same becomes of what a restored etcd does not know (`cluster_recovery`). It lies there for people, as the cold tier's Parquet,
 below `<cluster>/lost+found/<broker>/`; what is there already is not written twice.
 """
@@ -38,7 +38,7 @@ _FOLDER: Final = "lost+found"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What a journal has of a topic, from an offset on, that nobody else has and that becomes part of no topic."""
+    """The messages of a topic, from `start` on, that only this journal has and that no topic will have again."""
 
     topic: TopicName
     start: int
@@ -51,7 +51,7 @@ async def refuse_removed(
     metadata: MetadataStore,
     make_room: Callable[[], bool],
 ) -> None:
-    """Let a broker go on that was not removed from its cluster. The journal was recovered, and does not serve yet.
+    """Raise `Fenced` for a removed broker, after its remaining messages were written to the store; before the journal serves.
 
     Raises `Fenced`: it was removed; says where everything is that only its journal has, or why it is there alone still.
     """
@@ -91,7 +91,7 @@ async def _keep(
 async def _left_behind(
     me: BrokerId, metadata: MetadataStore, catalog: ObjectCatalog, state: LogState
 ) -> Left | None:
-    """What a broker that was removed has of a topic, and its next owner has not."""
+    """Return the messages that a removed broker has of a topic and its next owner lacks; None if there are none."""
     item = await metadata.get(keys.assignment_key(TopicId(state.topic_id)))
     if item is None or not state.epoch:
         return None  # deleted for good, or a copy that was not finished
@@ -104,7 +104,7 @@ async def _left_behind(
 
 
 async def _stored_to(catalog: ObjectCatalog, state: LogState, head: CatalogHead | None) -> int:
-    """Up to where the topic's objects had its messages when it was taken away."""
+    """Return the offset up to which the topic's objects had its messages when it was taken away."""
     if head is None:
         return 0
     if head.tiered_offset <= state.next_offset:
@@ -117,7 +117,7 @@ async def _stored_to(catalog: ObjectCatalog, state: LogState, head: CatalogHead 
 
 
 class LostAndFound:
-    """What is to be kept of a journal that serves nobody any more, or not yet; it has begun."""
+    """Writes to the object store the messages of a journal that is not served."""
 
     def __init__(self, settings: Settings, me: BrokerId, hub: Hub, cluster: str, child: TierChild) -> None:
         self._me = me
@@ -128,7 +128,7 @@ class LostAndFound:
         self._child = child
 
     async def write(self, left: Callable[[LogState], Awaitable[Left | None]]) -> tuple[int, str]:
-        """Write what is not there yet of what is `left` of each topic; how many objects are there in all, and where.
+        """Write what is `left` of each topic and not yet there; return the number of objects in all, and where they are.
 
         Raises `DiskFull`, `StoreUnavailable`, `Unavailable`: some of it may be there.
         """
@@ -161,7 +161,7 @@ class LostAndFound:
                 await self._child.call(
                     "flush", {"key": key, "urgent": True, "segments": runs, "meta": meta}, blob
                 )
-                log.warning("tail_kept", extra={"topic": str(topic), "object": key})
+                log.warning("tail_stored", extra={"topic": str(topic), "object": key})
             count += 1
             at = end
         return count

@@ -1,4 +1,4 @@
-"""The store remembers the metadata: no older state of etcd, and no second etcd, writes to the same objects.
+"""Marks of the metadata in the store, so that no older state of etcd, and no second etcd, writes to the same objects.
 
 Once a minute, where the metadata have changed, one broker leaves a mark in the store, `<cluster>/owner/metadata/<revision>.json`.
 Before it makes the mark, etcd notes its number and life (`/tier/metadata`). So an etcd that knows nothing of the newest
@@ -31,14 +31,14 @@ _LIFE_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
-    """The marks that the metadata know of, ascending, and the revisions at which that was read and written."""
+    """The marks that the metadata know, ascending, and the revisions at which that was read and written."""
 
     marks: tuple[tuple[int, str], ...]
     read_at: Revision
     written_at: Revision | None  # None: there is no such key yet
 
     def knows(self, mark: OwnerMark) -> bool:
-        """Whether it was made from these metadata.
+        """Return whether the mark was made from these metadata.
 
         One that is older than all that they remember is: the store takes no new ones, or was put back itself.
         """
@@ -47,7 +47,7 @@ class Noted:
 
 
 async def read_noted(metadata: MetadataStore) -> Noted:
-    """Return what the metadata know of the marks in their store."""
+    """Read which marks the metadata know."""
     item = await metadata.get(_KEY)
     read_at = metadata.statistics().revision
     if item is None:
@@ -57,14 +57,14 @@ async def read_noted(metadata: MetadataStore) -> Noted:
 
 
 async def note(metadata: MetadataStore, noted: Noted, number: int, life: str) -> None:
-    """Let the metadata know of one more mark. Raises `GuardFailed`: another broker has noted one meanwhile."""
+    """Note one more mark in the metadata. Raises `GuardFailed`: another broker has noted one meanwhile."""
     marks = [*noted.marks, (number, life)][-_KEPT:]
     guard = Absent(_KEY) if noted.written_at is None else ModRevision(_KEY, noted.written_at)
     await metadata.transact([Put(_KEY, json.dumps(marks).encode())], guards=[guard])
 
 
 def check_known(newest: OwnerMark | None, noted: Noted, url: str) -> None:
-    """Pure: raise `ClusterMismatch` where the newest mark of the store at `url` was not made from these metadata."""
+    """Raise `ClusterMismatch` if the newest mark of the store at `url` was not made from these metadata. Pure."""
     if newest is None or noted.knows(newest):
         return
     raise ClusterMismatch(
@@ -81,7 +81,7 @@ def check_known(newest: OwnerMark | None, noted: Noted, url: str) -> None:
 
 
 class MetadataWitness:
-    """Single user: the loop.
+    """Checks and writes the marks. Single user: the loop.
 
     Args:
         newest, make: read the newest mark of the store, and make one; they raise what stores raise.
@@ -108,7 +108,7 @@ class MetadataWitness:
         self._due_s = float("-inf")  # a start changes metadata: it leaves a mark at once
 
     async def look(self) -> None:
-        """See that the newest mark is of these metadata, and leave one where that is due.
+        """Check that the newest mark was made from these metadata, and write one if that is due.
 
         Raises `ClusterMismatch`: it is not. What store and metadata raise.
         """

@@ -1,4 +1,4 @@
-"""From the broker's settings to a store, and what is missing for it."""
+"""The object store that the broker's settings name, and extras that it lacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydanube_broker.settings import Settings
 
 
 def store_options(settings: Settings, folder: Path, *, spool: str = "") -> StoreOptions:
-    """Where this broker's objects are. `spool`: names its own part of the spool folder."""
+    """Return the options of this broker's store. `spool`: names its own part of the spool folder."""
     tier = settings.tier
     return StoreOptions(
         url=tier.url or str(folder / "objects"),
@@ -31,7 +31,7 @@ def store_options(settings: Settings, folder: Path, *, spool: str = "") -> Store
 
 
 def missing_extra(options: StoreOptions) -> MissingExtra | None:
-    """Return what keeps the tier off."""
+    """Return why the tier is off; None if it can work."""
     needed = [("pyarrow", "tier")]
     if "://" in options.url and not options.url.startswith("file://"):
         needed.append(("fsspec", "tier"))
@@ -46,7 +46,7 @@ def missing_extra(options: StoreOptions) -> MissingExtra | None:
 
 
 def check_asked_for(settings: Settings) -> None:
-    """Refuse a tier that was asked for and cannot work; unset, it may be off for want of pyarrow.
+    """Refuse a tier that was asked for and cannot work; without a setting it may be off for lack of pyarrow.
 
     Raises:
         InvalidArgument: `tier.url` is no store, or settings of the tier that exclude each other.

@@ -1,4 +1,4 @@
-"""Who may write and delete in the store: one life of one data directory at a time.
+"""Who may write and delete in the store: one start of one data directory at a time.
 
 Each start marks the store as its own (`objects.owner`) before it writes there, one incarnation higher than the mark it
 knows from its own metadata. What the mark says otherwise decides:
@@ -68,7 +68,7 @@ class Known:
         return cls(**{name: found[name] for name in cls.__dataclass_fields__ if name in found})
 
     def took(self, mark: OwnerMark) -> bool:
-        """Whether the mark is of a life of this directory."""
+        """Return whether the mark is of a start of this directory."""
         return (mark.incarnation, mark.life) in (
             (self.incarnation, self.life),
             (self.next_incarnation, self.next_life),
@@ -84,7 +84,7 @@ def judge(
     objects_listed: bool,
     take_over: int | None,
 ) -> Verdict:
-    """See the table. Pure.
+    """Judge by the module's table. Pure.
 
     Args:
         inside: the store is in the data directory.
@@ -105,7 +105,7 @@ def judge(
 
 
 def refusal(verdict: Verdict, mark: OwnerMark, url: str) -> StoreOwned:
-    """Why this broker may not have the store, and how it may."""
+    """Return why this broker may not have the store, and what would permit it."""
     why = (
         "this data directory is a copy of that one, or was moved"
         if verdict is Verdict.OTHER
@@ -124,13 +124,13 @@ def refusal(verdict: Verdict, mark: OwnerMark, url: str) -> StoreOwned:
 
 
 def place_of(data_dir: Path) -> str:
-    """Tells a directory from a copy of it: the number its file system gave to a file that is written once."""
+    """Return what tells a directory from its copy: the inode number of a file that is written once."""
     stat = (data_dir / "format.json").stat()
     return str(stat.st_ino)
 
 
 def mark_of(incarnation: int, life: str, *, place: str, broker_id: str, data_dir: str) -> OwnerMark:
-    """Return the mark that this process makes now."""
+    """Return the mark of this process."""
     return OwnerMark(
         incarnation=incarnation,
         life=life,
@@ -144,7 +144,7 @@ def mark_of(incarnation: int, life: str, *, place: str, broker_id: str, data_dir
 
 
 async def read_known(metadata: MetadataStore, scope: str) -> Known | None:
-    """Return what this broker last knew of its store; None too where that cannot be read: then the mark in the store decides.
+    """Read what this broker last knew of its store; None also if it cannot be read: then the mark in the store decides.
 
     `scope`: the broker's id where several share metadata and store, each with marks of its own; empty of a lone one.
     """
@@ -163,7 +163,7 @@ async def write_known(metadata: MetadataStore, scope: str, known: Known) -> None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreName:
-    """The name of the store that the brokers of a cluster share, as the metadata have it.
+    """The name of the store that the brokers of a cluster share, as in the metadata.
 
     `giver`: the broker that is about to give it to the store; None: it has it.
     """
@@ -174,7 +174,7 @@ class StoreName:
 
 
 async def store_name(metadata: MetadataStore, broker_id: str, proposed: str) -> StoreName:
-    """Return the name of the cluster's store; where it has none, this broker is to give it the one that is proposed."""
+    """Return the name of the cluster's store; if it has none, this broker is to give it the proposed one."""
     value = f"{proposed} {broker_id}".encode()
     with contextlib.suppress(GuardFailed):
         revision = await metadata.transact([Put(_STORE, value)], guards=[Absent(_STORE)])
@@ -187,14 +187,14 @@ async def store_name(metadata: MetadataStore, broker_id: str, proposed: str) -> 
 
 
 async def note_name(metadata: MetadataStore, name: StoreName, store_id: str, giver: str | None) -> None:
-    """Note what the store is called, or who is to give it its name now; nothing where another broker has noted something."""
+    """Note the store's name, or who is to give it one; nothing if another broker has noted something."""
     value = store_id if giver is None else f"{store_id} {giver}"
     with contextlib.suppress(GuardFailed):
         await metadata.transact([Put(_STORE, value.encode())], guards=[ModRevision(_STORE, name.revision)])
 
 
 async def is_store(metadata: MetadataStore, store_id: str) -> bool:
-    """Whether brokers on these metadata had the store of that name last."""
+    """Return whether brokers on these metadata last used the store of that name."""
     item = await metadata.get(_STORE)
     return item is not None and bool(store_id) and item.value.decode().partition(" ")[0] == store_id
 

@@ -10,7 +10,7 @@ while a consumer waits for it, is two knobs, since either alone may do nothing. 
 threads that write are niced. Where it groups processes by session (`sched_autogroup`, usual outside of containers) it
 shares the processor between sessions first: the value of a session, `/proc/self/autogroup`, counts then. Anybody may set
 that to 0 and above, up and down. The session is as nice as the least patient of its calls, and for a while after it: the
-kernel takes a change every 100 ms. Elsewhere than on Linux the first thread that writes nices the process, for good.
+kernel takes a change every 100 ms. CallRelay than on Linux the first thread that writes nices the process, for good.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FILE: Final = Path("/proc/self/autogroup")
 
 
 def nice_thread(value: int) -> None:
-    """Nice the calling thread (Linux) or the process; never back, which needs rights that nobody should have."""
+    """Lower the priority of the calling thread (Linux) or the process, for good: raising it again takes privileges."""
     who = threading.get_native_id() if sys.platform == "linux" else 0
     with contextlib.suppress(OSError):
         if os.getpriority(os.PRIO_PROCESS, who) < value:
@@ -125,7 +125,7 @@ class _Server:
         self._calls: Any = None
 
     def run(self) -> None:
-        """Serve until the broker is gone; what is under way then is abandoned, like by a crash."""
+        """Serve until the broker is gone; work under way is then abandoned, as by a crash."""
         while (message := self._receive()) is not None:
             number, body, blob = message
             if self._calls is None:

@@ -1,4 +1,4 @@
-"""Why the tier is behind, for `/status`: whose the store is, what it answers, what the disk has no room for."""
+"""Why the tier is behind, for `/status`: the store's owner, its errors, a lack of disk space."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydanube_core.facts import Reason
 
 from pydanube_broker.tier.flushing import Flusher
 from pydanube_broker.tier.holding import StoreHold
-from pydanube_broker.tier.tending import Tending
+from pydanube_broker.tier.maintenance import Maintenance
 
 _SILENT_TIMES: Final = 2  # times `tier.timeout`
 _SILENT_S: Final = 30.0  # what writing an object may take beside, while everybody else comes first
@@ -18,14 +18,14 @@ _SILENT_S: Final = 30.0  # what writing an object may take beside, while everybo
 def reasons_of(
     hold: StoreHold,
     flusher: Flusher,
-    tending: Tending,
+    tending: Maintenance,
     *,
     url: str,
     waiting_s: float,
     timeout_s: float,
     no_room: DiskFull | None,
 ) -> tuple[Reason, ...]:
-    """Each says what is to be done.
+    """Return the reasons; each says what to do.
 
     Args:
         waiting_s: how long the oldest call of the store has had no answer.

@@ -1,4 +1,4 @@
-"""The broker's cold tier: the child, the catalog, what flushes, what reads back, what it says of itself.
+"""The broker's cold tier: the child process, the catalog, flushing, reading back, status.
 
 Entered after the journal has begun. Without pyarrow it is off: the broker runs, says so, and a read of what was tiered
 before answers `MISSING_EXTRA`.
@@ -35,10 +35,10 @@ from pydanube_broker.tier.deleted_topics import DeletedTopics
 from pydanube_broker.tier.disk_room import DiskRoom, Measure, shares_disk
 from pydanube_broker.tier.flushing import Due, Flusher
 from pydanube_broker.tier.holding import StoreHold
+from pydanube_broker.tier.maintenance import Maintenance
 from pydanube_broker.tier.options import missing_extra, store_options
 from pydanube_broker.tier.reasons import reasons_of
 from pydanube_broker.tier.steps import Step, reached
-from pydanube_broker.tier.tending import Tending
 from pydanube_broker.tier.upkeep import Upkeep
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -108,7 +108,7 @@ class Tier:
         self.flusher: Flusher
         self.collector: Collector
         self.upkeep: Upkeep
-        self.tending: Tending
+        self.tending: Maintenance
         self.cluster = ""
         self._wake = asyncio.Event()
         self._tokens = OBJECTS_PER_S
@@ -141,7 +141,7 @@ class Tier:
         return self
 
     def _make_workers(self) -> None:
-        """What writes, merges and deletes objects: their keys begin with the cluster's name."""
+        """Make the workers that write, merge and delete objects, once the cluster's name is known: keys begin with it."""
         self.flusher = Flusher(
             self._hub,
             self.catalog,
@@ -165,10 +165,12 @@ class Tier:
             cluster=self.cluster,
             object_bytes=self._settings.object_bytes,
         )
-        self.tending = Tending(self._hub, self.folders, self.flusher, self.upkeep, self.collector, self.note)
+        self.tending = Maintenance(
+            self._hub, self.folders, self.flusher, self.upkeep, self.collector, self.note
+        )
 
     async def _take_store(self) -> None:
-        """Make the store this broker's, with what is in it and not in the catalog."""
+        """Take the store, and add objects to the catalog that it lacks."""
         heads = await self.catalog.heads()
         await self.hold.take(
             self.cluster, objects_listed=any(head.objects for head in heads.values()), adopt=self._adopt
@@ -177,7 +179,7 @@ class Tier:
             self.room.shared = await asyncio.to_thread(shares_disk, self._folder, self.hold.local)
 
     async def _know_what_is_tiered(self) -> None:
-        """Tell each topic what of it is in objects, before it gives out an offset that is there."""
+        """Tell each topic up to where it is tiered, before it assigns offsets."""
         for topic_id, head in (await self.catalog.heads()).items():
             self.folders[topic_id] = head.folder
             self.object_bytes[topic_id] = head.bytes
@@ -203,7 +205,7 @@ class Tier:
         await self.child.close()
 
     async def _adopt(self) -> None:
-        """The objects are newer than the catalog: take them in, before a topic gives out an offset that is there."""
+        """Add objects that are newer than the catalog, before a topic assigns offsets that they have."""
         for topic_id in await self.catalog.heads():
             topic = self._hub.topics.get(topic_id)
             if topic is None:
@@ -212,7 +214,7 @@ class Tier:
             await adopt(topic_id, topic.name, topic.assigned_epoch, self.catalog, self.child)
 
     async def _cluster_name(self) -> str:
-        """The first part of every object's key: one name a metadata store, so that no two clusters share a folder."""
+        """Return the first part of every object's key: one name for each metadata store, so that clusters share no folder."""
         item = await self._metadata.get(CLUSTER_KEY)
         if item is None:
             name = f"cluster-{secrets.token_hex(4)}"
@@ -225,7 +227,7 @@ class Tier:
     # -- the loop --------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Look what is due, start what may be started, look after topics. Waits for none of it: each has its own task."""
+        """Start what is due, again and again, each in a task of its own; maintain topics."""
         pause = min(1.0, self._settings.flush_age / 4)
         clock = asyncio.get_running_loop().time
         looked_s = clock()
@@ -251,7 +253,7 @@ class Tier:
             self._wake.clear()
 
     async def _look(self) -> list[Due]:
-        """Topics that are due, the oldest first."""
+        """Return the topics that are due, oldest first."""
         if self._hub.journal.read_only is not None:
             return []
         now, found, backlog = now_ms(), [], 0
@@ -275,7 +277,7 @@ class Tier:
         return found
 
     def _holding_up(self, topics: Mapping[int, Topic]) -> set[int]:
-        """Topics to be flushed at any size: `journal.retention_*` asks for it, or they keep the oldest of many segments."""
+        """Return topics to flush at any size: `journal.retention_*` asks for it, or they keep the oldest of many segments."""
         asked, self._hub.flush_first = self._hub.flush_first, set()
         sealed = self._hub.journal.sealed()
         if len(sealed) <= _HELD_UP_SEGMENTS:
@@ -288,7 +290,7 @@ class Tier:
         }
 
     def _flush_some(self) -> None:
-        """Start what is due, as far as the budget and the number under way allow."""
+        """Start flushes that are due, as far as the budget and the number under way allow."""
         loop = asyncio.get_running_loop()
         self._no_room = None
         if self._due:
@@ -321,7 +323,7 @@ class Tier:
             await self.tending.turn()
 
     async def _refresh_lag(self) -> None:
-        """Look up how old the first unread message of cursors in the cold tier is, for the metrics."""
+        """Look up the age of the first unread message of cursors in the cold tier, for the metrics."""
         now = asyncio.get_running_loop().time()
         if now < self._lag_again_s:
             return
@@ -363,7 +365,7 @@ class Tier:
             reached(Step.TRIMMED)
 
     async def note(self, topic: Topic) -> None:
-        """Take over what the catalog says of the topic's size and of what is still to be deleted."""
+        """Take in from the catalog a topic's size and its objects still to be deleted."""
         held = await self.catalog.head(topic.topic_id)
         if held is not None:
             self.object_bytes[topic.topic_id] = held.head.bytes
@@ -372,7 +374,7 @@ class Tier:
             (self.tending.retired.add if resting else self.tending.retired.discard)(topic.topic_id)
 
     def forget(self, topic_id: int) -> None:
-        """The topic was deleted: its objects and what the catalog knows of it go, now or at a later start."""
+        """Delete a deleted topic's objects and catalog records, now or after a later start."""
         self.flusher.forget(topic_id)
         self.cold.forget(topic_id)
         self.cold.cache.drop(topic_id)
@@ -381,7 +383,7 @@ class Tier:
         self.wake()
 
     async def tiered_up_to(self, topic: Topic, offset: int) -> None:
-        """Return when everything below `offset`, which is committed, is in the cold tier.
+        """Wait until everything below `offset`, which is committed, is in the cold tier.
 
         Raises `ClusterError`: why it cannot be.
         """
@@ -396,7 +398,7 @@ class Tier:
                     raise failure.error
 
     def path(self, topic_id: int, name: str) -> str:
-        """Where tools open an object."""
+        """Return the path at which tools open an object."""
         return f"{self.options.url.rstrip('/')}/{self.folders[topic_id]}/{name}"
 
     def wake(self) -> None:
@@ -407,13 +409,13 @@ class Tier:
     # -- what operations ask for -----------------------------------------------------------------------------
 
     def enabled(self) -> Upkeep:
-        """Raises `MissingExtra` where the tier is off."""
+        """Raise `MissingExtra` if the tier is off."""
         if self.missing is not None:
             raise self.missing
         return self.upkeep
 
     async def objects(self, topic: Topic, *, start: int, end: int | None) -> list[dict[str, Any]]:
-        """The committed objects of a topic that overlap `[start, end)`, ascending."""
+        """Return the committed objects of a topic that overlap `[start, end)`, ascending."""
         return [
             {
                 "path": self.path(topic.topic_id, entry.name),
@@ -431,14 +433,14 @@ class Tier:
         ]
 
     def shown(self, facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Objects of a listing with the path that tools open."""
+        """Return objects of a listing, with the paths that tools open."""
         url = self.options.url.rstrip("/")
         return [{"path": f"{url}/{fact['key']}", "bytes": fact["bytes"]} for fact in facts]
 
     async def write_telemetry(
         self, name: str, arguments: dict[str, Any], blob: bytes
     ) -> tuple[dict[str, Any], Any]:
-        """A call of the tier's process for telemetry, which takes no room that the guard keeps free.
+        """Call the tier's process for telemetry, within the disk space that the guard leaves.
 
         Raises `DiskFull`: it would. Else what the call raises.
         """
@@ -449,7 +451,7 @@ class Tier:
     # -- what it says of itself ------------------------------------------------------------------------------
 
     def reasons(self) -> tuple[Reason, ...]:
-        """Why the tier is behind. Degrades, does not make the broker unready."""
+        """Return why the tier is behind; the broker stays ready."""
         if self.missing is not None:
             return (Reason(code="TIER_OFF", message=self.missing.message),)
         return reasons_of(

@@ -1,4 +1,4 @@
-"""Upkeep of a topic's objects, so that they are few, young enough and whole: compaction, retention, verification.
+"""Maintenance of a topic's objects: compaction, retention, verification.
 
 Each change is one guarded change of the catalog, before which nothing is deleted. What leaves the catalog retires: its
 object is deleted after a grace time (`collecting`), so that who listed it may finish.
@@ -32,7 +32,7 @@ RETAINED_PIECES: Final = 8  # of what retention keeps by bytes: no merge makes a
 def neighbours(
     entries: Sequence[CatalogEntry], *, object_bytes: int, at_least: int
 ) -> list[list[CatalogEntry]]:
-    """Runs of neighbours worth merging: small ones that fit one object together, `at_least` of them. Pure."""
+    """Return runs of neighbours worth merging: `at_least` small ones that fit one object together. Pure."""
     found: list[list[CatalogEntry]] = []
     run: list[CatalogEntry] = []
     size = 0
@@ -51,7 +51,7 @@ def neighbours(
 def expired(
     entries: Sequence[CatalogEntry], keep: Keep, *, total_bytes: int, now: int, slowest: int | None
 ) -> list[CatalogEntry]:
-    """The first objects that retention takes: whole ones, never past the slowest cursor unless told so. Pure."""
+    """Return the first objects that retention deletes: whole ones, never past the slowest cursor unless told so. Pure."""
     found: list[CatalogEntry] = []
     page = entries[:MAX_CHANGED]
     # What a clock that ran ahead has stamped is no newer than what came after it.
@@ -67,7 +67,7 @@ def expired(
 
 
 class Upkeep:
-    """Single user: the loop. Each method raises what catalog and child raise; nothing is half done."""
+    """Maintains objects. Methods raise what catalog and child raise; nothing is left half done. Single user: the loop."""
 
     def __init__(
         self,
@@ -98,14 +98,14 @@ class Upkeep:
         return [entry async for entry in self._catalog.entries(topic.topic_id)]
 
     async def compact(self, topic: Topic, *, at_least: int = 2, work: Work | None = None) -> int:
-        """Merge small neighbours, as long as there are any; returns how many objects went into others."""
+        """Merge small neighbours until there are none; return how many objects were merged."""
         total = 0
         while merged := await self.compact_some(topic, at_least=at_least, work=work):
             total += merged
         return total
 
     async def compact_some(self, topic: Topic, *, at_least: int, work: Work | None = None) -> int:
-        """Merge one run of small neighbours, the first; returns how many objects went into another."""
+        """Merge the first run of small neighbours; return how many objects were merged."""
         await self._flusher.claim(topic)
         most = self._object_bytes
         if (
@@ -182,7 +182,7 @@ class Upkeep:
         self.merged += len(run)
 
     async def retain(self, topic: Topic, keep: Keep) -> int:
-        """Take what retention allows out of the catalog; returns how many objects."""
+        """Remove from the catalog what retention permits; return how many objects."""
         if keep.everything or topic.state.tiered_offset <= topic.start_offset:
             return 0
         held = await self._catalog.head(topic.topic_id)
@@ -202,7 +202,7 @@ class Upkeep:
         return len(gone)
 
     async def forecast(self, topic: Topic, keep: Keep) -> tuple[int, int]:
-        """Where a topic would begin once retention has taken what these limits do not keep, and the bytes that go."""
+        """Return where a topic would begin under these limits, and the bytes that would be deleted."""
         start, taken, held = topic.start_offset, 0, await self._catalog.head(topic.topic_id)
         if keep.everything or held is None:
             return start, taken
@@ -218,7 +218,7 @@ class Upkeep:
         return start, taken
 
     async def drop(self, topic: Topic, gone: Sequence[CatalogEntry], start_offset: int) -> None:
-        """The topic begins at `start_offset` from now on."""
+        """Let the topic begin at `start_offset` from now on."""
         await self._flusher.claim(topic)
         await self._catalog.drop(topic.topic_id, gone, start_offset=start_offset, epoch=topic.assigned_epoch)
         reached(Step.DROPPED)

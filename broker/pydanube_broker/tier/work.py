@@ -1,4 +1,4 @@
-"""The child's work: journal positions to objects, objects to batches, and everything else that asks the store.
+"""The work of the tier's process: write objects from journal positions, read batches from objects, ask the store.
 
 Blocking functions over one `ObjectStore`, called by `process` from a few threads. Nothing here decides what counts:
 that is the catalog's, and only the broker writes it. Arguments and results are JSON values; bytes go beside them.
@@ -94,7 +94,7 @@ class TierWork:
     def _spooling(
         self, call: Callable[[dict[str, Any], bytes], Answer]
     ) -> Callable[[dict[str, Any], bytes], Answer]:
-        """A call that writes an object to the spool first: what the disk under that says is the store's trouble."""
+        """Context of a call that first writes an object to the spool: errors of that disk count as the store's."""
 
         def spooling(arguments: dict[str, Any], blob: bytes) -> Answer:
             try:
@@ -117,7 +117,7 @@ class TierWork:
     # -- out -------------------------------------------------------------------------------------------------
 
     def flush(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Write batches of the journal as one object, upload it, read it back.
+        """Write batches of the journal as one object, upload it, and read it back.
 
         Args:
             arguments: `key`, `meta` (`Meta`), `segments`: [path, number of places] each.
@@ -147,7 +147,7 @@ class TierWork:
         return _facts(written), b""
 
     def _verify(self, key: str, written: WrittenObject) -> None:
-        """Read the object back from the store: length, footer, hash. The journal is trimmed on this."""
+        """Read the object back from the store: length, footer, hash. The journal is trimmed on the strength of this."""
         expected = Expected(
             bytes=written.bytes, footer_bytes=written.footer_bytes, footer_crc=written.footer_crc
         )
@@ -180,7 +180,7 @@ class TierWork:
         return _facts(written), b""
 
     def delete(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Remove objects: `keys`. Which are gone, and the first error; a few that fail do not keep the others.
+        """Delete the objects `keys`; return which are gone, and the first error. One failure does not stop the others.
 
         A store that is away is not asked for all of them.
         """
@@ -204,7 +204,7 @@ class TierWork:
     # -- back ------------------------------------------------------------------------------------------------
 
     def read(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Batches of one row group from `offset` on, about `max_bytes`, and the offsets they speak for."""
+        """Read batches of one row group from `offset` on, about `max_bytes`, and the offsets that they cover."""
         key, offset, limit = arguments["key"], arguments["offset"], arguments["max_bytes"]
         lock, reader = self._reader(key, _expected(arguments))
         with lock:
@@ -251,7 +251,7 @@ class TierWork:
         return found
 
     def time(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """First offset of the object appended at or after `time_ms`."""
+        """Return the first offset of the object appended at or after `time_ms`."""
         lock, reader = self._reader(arguments["key"], _expected(arguments))
         with lock:
             return {"offset": reader.offset_at_time(arguments["time_ms"])}, b""
@@ -265,7 +265,7 @@ class TierWork:
     # -- looking after ---------------------------------------------------------------------------------------
 
     def list(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Every object of ours below `folder`: [{key, bytes, modified_ms}]."""
+        """List every object of ours below `folder`: [{key, bytes, modified_ms}]."""
         found = [
             {"key": fact.key, "bytes": fact.bytes, "modified_ms": fact.modified_ms}
             for fact in self._store.list(arguments["folder"])
@@ -274,7 +274,7 @@ class TierWork:
         return {"objects": found}, b""
 
     def check(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Whether an object is what the catalog says: {state: ok | missing | damaged, why}."""
+        """Compare an object with the catalog: {state: ok | missing | damaged, why}."""
         key = arguments["key"]
         try:
             reader = ObjectReader(self._store, key, _expected(arguments))
@@ -290,7 +290,7 @@ class TierWork:
         return {"state": "ok", "why": ""}, b""
 
     def facts(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Return what the catalog is to say of an object that it does not list: `key`."""
+        """Return the catalog's entry for an object that it does not list: `key`."""
         return _facts(ObjectReader(self._store, arguments["key"]).described()), b""
 
     def store_identity(self, arguments: dict[str, Any], blob: bytes) -> Answer:
@@ -299,12 +299,12 @@ class TierWork:
         return {"store_id": found}, b""
 
     def owner_newest(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Whose the store is: `cluster`, `scope` → {mark}."""
+        """Return the newest owner's mark: `cluster`, `scope` → {mark}."""
         mark = newest_mark(self._store, arguments["cluster"], arguments["scope"])
         return {"mark": None if mark is None else asdict(mark)}, b""
 
     def owner_make(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Become the owner: `cluster`, `scope`, `mark` → {mark of who is, ahead_s}: this clock ahead of the store's."""
+        """Become the owner: `cluster`, `scope`, `mark` → {mark of the owner, ahead_s: this clock minus the store's}."""
         cluster, scope = arguments["cluster"], arguments["scope"]
         now = make_mark(self._store, cluster, OwnerMark(**arguments["mark"]), scope)
         now_ms = time.time() * 1000
@@ -324,7 +324,7 @@ def _expected(said: Mapping[str, Any]) -> Expected:
 
 
 def bodies(path: Path, places: Sequence[int]) -> Iterator[tuple[int, memoryview]]:
-    """(position, body) of each place in a journal segment; neighbours are read together."""
+    """Yield (position, body) for each place in a journal segment; neighbours are read together."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -344,7 +344,7 @@ def bodies(path: Path, places: Sequence[int]) -> Iterator[tuple[int, memoryview]
 
 
 def near(places: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Index ranges that are worth one read: what lies between two batches is other topics' and read for nothing."""
+    """Return index ranges that are worth one read each, including other topics' batches in between."""
     first = 0
     for i in range(1, len(places)):
         end = (places[i - 1] >> 32) + (places[i - 1] & _SIZE)

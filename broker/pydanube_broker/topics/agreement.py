@@ -1,4 +1,4 @@
-"""Whether the journal and the metadata of a data directory belong together: asked at the start, before either changes.
+"""Check at the start, before either changes, that a data directory's journal and metadata belong together.
 
 The metadata says which topics exist, and a state in the journal that no topic claims is dropped as that of a deleted
 topic. If the metadata is gone, or a copy from before, every topic made since looks deleted, and its id would be given
@@ -38,7 +38,7 @@ _RESTORE: Final = (
 
 
 class LossAccepted:
-    """Whether the file ACCEPT_LOSS says that a damaged journal is to be started."""
+    """The permission of the file ACCEPT_LOSS to start with a damaged journal."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "ACCEPT_LOSS"
@@ -48,12 +48,12 @@ class LossAccepted:
         return self._given
 
     def used(self) -> None:
-        """The broker has started with what was left: the next loss is to be asked for again."""
+        """Delete the permission after a start with it: the next loss needs a new one."""
         self._file.unlink(missing_ok=True)
 
 
 def newest_id(states: Iterable[LogState], tail_topics: Iterable[int]) -> int:
-    """The highest topic or subscription id that the journal knows; 0 where it knows none.
+    """Return the highest topic or subscription id in the journal; 0 if there is none.
 
     Args:
         states: of all topics, as the proven records gave them.
@@ -68,7 +68,7 @@ def newest_id(states: Iterable[LogState], tail_topics: Iterable[int]) -> int:
 
 
 def check_metadata_there(file: Path, newest: int) -> None:
-    """Before the file is made: a journal that knows topics has had one.
+    """Refuse to create a metadata file beside a journal with topics, which has had one.
 
     Raises:
         CorruptMetadata
@@ -84,7 +84,7 @@ def check_metadata_there(file: Path, newest: int) -> None:
 
 
 def check_ids(file: Path, newest: int, revision: int) -> None:
-    """Right after opening.
+    """Check, right after opening, that the metadata is not older than the journal's ids.
 
     Raises:
         CorruptMetadata
@@ -99,7 +99,7 @@ def check_ids(file: Path, newest: int, revision: int) -> None:
 
 
 def check_epoch(topic: str, journal: int, metadata: int, *, store: str) -> None:
-    """A topic's epoch in the journal against the one that the metadata last gave it, before it gets the next.
+    """Check a topic's epoch in the journal against the metadata's last one, before it gets the next.
 
     Raises:
         CorruptMetadata
@@ -111,7 +111,7 @@ def check_epoch(topic: str, journal: int, metadata: int, *, store: str) -> None:
 
 
 def check_journal_there(folder: Path, segments: int, reliable_topics: int, accepted: LossAccepted) -> None:
-    """Before the first segment is made.
+    """Refuse to create the first segment for metadata whose topics have had a journal.
 
     Raises:
         CorruptJournal

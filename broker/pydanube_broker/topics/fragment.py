@@ -76,7 +76,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a section lies in its fragment: bytes `[start, end)`, whose SHA-256 is `digest` (hex)."""
+    """The place of a section in its fragment: bytes `[start, end)`, whose SHA-256 is `digest` (hex)."""
 
     topic_id: int
     start: int
@@ -87,7 +87,7 @@ class Place:
 
 
 class FragmentBuilder:
-    """Gathers sections into one fragment. `broker_id`: who writes it, for people."""
+    """Gathers sections into one fragment. `broker_id`: its writer, for people."""
 
     def __init__(self, broker_id: int) -> None:
         self._broker_id = broker_id
@@ -97,11 +97,11 @@ class FragmentBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether what comes next belongs into another fragment."""
+        """Whether the next section belongs into another fragment."""
         return self.bytes >= FRAGMENT_BYTES
 
     def add(self, section: Section) -> Place:
-        """Take in a section; returns where it will lie."""
+        """Add a section; return its place."""
         pieces = _encode(section)
         hashed, start = sha256(), self.bytes
         for piece in pieces:
@@ -119,13 +119,13 @@ class FragmentBuilder:
         )
 
     def finish(self) -> bytes:
-        """Return the whole object."""
+        """Return the bytes of the whole object: header and sections."""
         header = FILE_HEADER.pack(_FILE_MAGIC, VERSION, self._sections, self._broker_id, 0, 0)[:-_CRC_BYTES]
         return b"".join((header, crc32(header).to_bytes(_CRC_BYTES, "little"), *self._pieces))
 
 
 def read_fragment(data: bytes) -> Iterator[Section]:
-    """Every section of a whole object, in order, each when it is asked for.
+    """Yield every section of a whole object, in order, each read on demand.
 
     Raises:
         CorruptObject: damaged, cut off, or longer than it says.
@@ -152,7 +152,7 @@ def read_fragment(data: bytes) -> Iterator[Section]:
 
 
 def read_section(data: Buffer, *, digest: str | None = None) -> Section:
-    """One section, of exactly these bytes; `digest` as the metadata has it. Raises as `read_fragment`."""
+    """Parse one section of exactly these bytes; `digest` as in the metadata. Raises as `read_fragment`."""
     view = memoryview(data)
     if digest is not None and sha256(view).hexdigest() != digest:
         raise _corrupt("a section is not the one that the metadata names")
@@ -218,7 +218,7 @@ def _encode(section: Section) -> list[Buffer]:
 
 
 def _section_bytes(view: memoryview, at: int) -> int:
-    """Length of the section at byte `at`, whose header is whole; it may reach beyond the view."""
+    """Return the length of the section at byte `at`, whose header is complete; it may exceed the view."""
     if at + SECTION_HEADER.size > len(view):
         raise _corrupt(f"it is cut off at byte {len(view)}")
     fields = SECTION_HEADER.unpack_from(view, at)

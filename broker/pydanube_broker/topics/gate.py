@@ -1,4 +1,4 @@
-"""Who may be at a topic, and how fast it may be written: its limits, its publish rate, its exclusive producer.
+"""Access to a topic: its limits, its publish rate, its exclusive producer.
 
 One for each concrete topic, the same for stored and for passed-on ones. Changes of policy count from the next call.
 """
@@ -41,11 +41,11 @@ class AttachedProducer(Protocol):
     """A connection through which a producer writes."""
 
     def end(self, error: ClusterError) -> None:
-        """Its right to write is over."""
+        """End: the right to write is gone."""
 
 
 class WithLinks(Protocol):
-    """A subscription, for counting its consumers."""
+    """A subscription, whose consumers are counted."""
 
     links: Mapping[int, Any]
 
@@ -80,7 +80,7 @@ class TopicGate:
         self.set_limits(limits)
 
     def set_limits(self, limits: Limits) -> None:
-        """Other limits from now on. Those who are attached stay, even where they are now too many."""
+        """Set other limits. Attached clients stay, even if they are now too many."""
         self.limits = limits
         rate = limits.max_publish_rate
         if not rate:
@@ -94,17 +94,17 @@ class TopicGate:
 
     @property
     def held_by(self) -> str | None:
-        """The name of the exclusive producer."""
+        """The name of the exclusive producer; None if there is none."""
         return None if self._exclusive is None else self._attached[self._exclusive]
 
     def attached(self) -> list[tuple[int, str, bool, AttachedProducer]]:
-        """Who is connected: (id, name, whether it holds the topic alone, the connection)."""
+        """Return the attached producers: (id, name, whether it is exclusive, the connection)."""
         return [
             (self._numbers[one], name, one is self._exclusive, one) for one, name in self._attached.items()
         ]
 
     def check_producer(self, name: str, mode: AccessMode, present: int) -> None:
-        """Whether a producer of that name may come.
+        """Check that a producer of that name may attach.
 
         Args:
             present: producers connected to the topic, those of other protocols included.
@@ -141,13 +141,13 @@ class TopicGate:
         )
 
     def _replaced(self, name: str, mode: AccessMode) -> list[AttachedProducer]:
-        """The connections that give way: such a name has one at a time."""
+        """Return the connections that a new one replaces: such a name has only one."""
         if mode is not AccessMode.SHARED or self.held_by == name:
             return [one for one, other in self._attached.items() if other == name]
         return []
 
     def attach(self, producer: AttachedProducer, name: str, mode: AccessMode, present: int) -> None:
-        """A producer is there. An exclusive or named one ends earlier connections of its name.
+        """Attach a producer. An exclusive or named one ends earlier connections of its name.
 
         Raises `ProducerFenced`, `LimitReached`: as `check_producer`; nothing has changed.
         """
@@ -171,7 +171,7 @@ class TopicGate:
             )
 
     def detach(self, producer: AttachedProducer) -> None:
-        """A producer has gone; unknown ones are ignored."""
+        """Detach a producer; unknown ones are ignored."""
         self._attached.pop(producer, None)
         self._numbers.pop(producer, None)
         if self._exclusive is producer:
@@ -180,7 +180,7 @@ class TopicGate:
     # -- consumers -------------------------------------------------------------------------------------------
 
     def check_consumer(self, pumps: Iterable[WithLinks], readers: int, of_subscription: int) -> None:
-        """Whether one more consumer may come: `of_subscription` are at its subscription, plain readers count as well.
+        """Check that another consumer may attach. `of_subscription` are attached to its subscription; plain readers count, too.
 
         Raises `LimitReached`: `max_consumers_per_subscription`, `max_consumers_per_topic`.
         """
@@ -199,7 +199,7 @@ class TopicGate:
 
     @property
     def batch_messages(self) -> int:
-        """The most messages a producer should send at once, so that its pace is even; 0: any number."""
+        """Return the most messages that a producer should send at once, for an even pace; 0: any number."""
         rate = self.limits.max_publish_rate
         return max(1, rate // BATCHES_A_SECOND) if rate else 0
 

@@ -1,4 +1,4 @@
-"""All topics of a broker behind its one journal: what becomes durable is told to its topics here.
+"""All topics of a broker on its one journal; tells topics what has become durable.
 
 The hub owns the log states between recovery and the catalog: a state whose topic the catalog does not know was
 deleted while the broker died, and is dropped.
@@ -28,7 +28,7 @@ log = logging.getLogger("pydanube.topics")
 
 
 class Hub:
-    """The topics of one journal, as the journal sees them."""
+    """The topics of one journal, and what the journal asks of them."""
 
     def __init__(self) -> None:
         self.journal: Journal = None  # type: ignore[assignment]  # set by whoever opens the journal, before its use
@@ -77,7 +77,7 @@ class Hub:
         self.on_failure(error)
 
     def begins(self) -> Mapping[int, int]:
-        """From which address on a topic's batches are its own, for those that came from another broker."""
+        """Return topic → the address from which its batches are its own, for topics that came from another broker."""
         return {state.topic_id: state.since_lsn for state in self.states.values() if state.since_lsn}
 
     # -- for topics ------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class Hub:
         self._pending.append((lsn, topic))
 
     async def settled(self) -> None:
-        """Wait until everything that topics have appended so far is safe. Raises what stands in the way."""
+        """Wait until everything that topics have appended so far is safe. Raises the error that prevents it."""
         for topic in dict.fromkeys(topic for _, topic in self._pending):
             await topic.settled()
 
@@ -95,13 +95,13 @@ class Hub:
         self.topics[topic.topic_id] = topic
 
     def take_state(self, topic_id: int) -> LogState:
-        """Return the state that the journal gave back of a topic; a new one where it has nothing."""
+        """Return the state of a topic that the journal recovered; a new one if it has none."""
         state = self.states.setdefault(topic_id, LogState(topic_id))
         state.fold_replayed()
         return state
 
     def fold_replayed(self) -> None:
-        """Everything was replayed: bring the cursors up to date, and the topics that were made before the journal's tail.
+        """After the replay, bring up to date the cursors, and topics that were opened before it.
 
         A topic that had just come from another broker may have arrived in that tail, with a state of its own.
         """
@@ -116,14 +116,14 @@ class Hub:
                 topic.state.cursors.setdefault(number, cursor)
 
     def forget_unknown(self, kept: Callable[[int], bool] = lambda topic_id: False) -> list[int]:
-        """Drop the states that no topic took over, but those kept for a topic that may come back; returns their ids."""
+        """Drop states without a topic, except those kept for a restoration; return their ids."""
         gone = [topic_id for topic_id in self.states if topic_id not in self.topics and not kept(topic_id)]
         for topic_id in gone:
             self.drop(topic_id)
         return gone
 
     def detach(self, topic_id: int) -> None:
-        """A topic was deleted and may come back: its state and its batches stay, for whoever adopts them again."""
+        """Keep the state and batches of a deleted topic that can be restored, for the one that adopts them."""
         topic = self.topics.pop(topic_id, None)
         if topic is None or topic.position <= topic.safe:
             return
@@ -136,7 +136,7 @@ class Hub:
         topic.when_safe(topic.position, told)
 
     def drop(self, topic_id: int) -> None:
-        """A topic was deleted: note it in the journal and forget where its batches are."""
+        """Note the deletion of a topic in the journal, and forget where its batches are."""
         state = self.states.pop(topic_id, None)
         self.topics.pop(topic_id, None)
         self.leaving.pop(topic_id, None)
@@ -148,13 +148,13 @@ class Hub:
         self.on_drop(topic_id)
 
     def forget(self, topic_id: int) -> None:
-        """Forget a topic: what stands of it in the journal is not its own any more."""
+        """Forget a topic: what the journal has of it no longer belongs to it."""
         self.states.pop(topic_id, None)
         self.topics.pop(topic_id, None)
         self.journal.drop_topic(topic_id)
 
     def give_up(self, topic_id: int, offset: int) -> None:
-        """The journal is to keep nothing below an offset: for good, unless there is a cold tier, which takes it first.
+        """Let the journal give up everything below an offset: for good, or once a cold tier has it.
 
         A deleted topic that may come back has no more right to the journal than those that are there.
         """
@@ -170,7 +170,7 @@ class Hub:
             state.start_offset = offset
 
     def collect(self) -> int:
-        """Delete journal segments that no topic needs any more; none while a record that says so is not durable."""
+        """Delete journal segments that no topic needs; none while the record that permits it is not durable."""
         # The record and the segments are on the same disk, and only its recovery joins them: it is asked of the disk.
         if self.trimmed_lsn > self.journal.durable_lsn:
             return 0  # the next call is seconds away

@@ -1,4 +1,4 @@
-"""The limits of a topic: what its policies, its namespace's and the broker's settings come to. Pure.
+"""The limits of a topic, from its policies, its namespace's and the broker's settings. Pure.
 
 Each key is taken from the topic if it is set there, else from the namespace, else from `[policies]`. 0 is no limit,
 and a 0 that is set counts as set: a topic can be freed from its namespace's limit.
@@ -27,7 +27,7 @@ MAX_VALUE: Final = (1 << 53) - 1  # what JSON carries without loss
 
 
 def check_policies(policies: Mapping[str, Any], *, field: str = "policies") -> dict[str, int]:
-    """The policies, where any are given. Raises `InvalidArgument`: an unknown key, or not a count."""
+    """Check policies and return them. Raises `InvalidArgument`: an unknown key, or no count."""
     checked: dict[str, int] = {}
     for key, value in policies.items():
         if key not in POLICY_KEYS:
@@ -53,7 +53,7 @@ def check_policies(policies: Mapping[str, Any], *, field: str = "policies") -> d
 
 
 def effective_policies(*layers: Mapping[str, Any]) -> dict[str, int]:
-    """Every policy, from the first layer that sets it; 0 where none does."""
+    """Return every policy, from the first layer that sets it; 0 if none does."""
     return {key: next((int(layer[key]) for layer in layers if key in layer), 0) for key in POLICY_KEYS}
 
 
@@ -77,14 +77,14 @@ class Limits:
 
     @classmethod
     def of(cls, *layers: Mapping[str, Any]) -> Limits:
-        """The limits of layers of policies, the nearest first."""
+        """Return the limits of layers of policies, nearest first."""
         return cls(**effective_policies(*layers))
 
     def as_policies(self) -> dict[str, int]:
         return asdict(self)
 
     def check_room(self, key: str, present: int, *, what: str, topic: str) -> None:
-        """Raise `LimitReached` where one more would be too many."""
+        """Raise `LimitReached` if one more would be too many."""
         limit: int = getattr(self, key)
         if limit and present >= limit:
             raise LimitReached(

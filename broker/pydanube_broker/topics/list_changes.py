@@ -1,4 +1,4 @@
-"""Which topics and subscriptions changed since when, for lists that are refreshed by what changed.
+"""Which topics and subscriptions changed since a mark, for lists that fetch only changes.
 
 Whoever changes what a list shows notes the key: a name in a set, nothing more. Who asks has what was noted numbered, each
 key with the number of its newest change, so that an answer costs what changed and not what is there. A mark is such a
@@ -27,7 +27,7 @@ class ListChanges:
         self._forgotten = 0  # changes up to this one are not all known any more
 
     def mark(self) -> int:
-        """The number to ask `since` with later, for what changes from now on. O(keys noted since the last time)."""
+        """Return a mark for a later `since`. O(keys noted since the last time)."""
         for key in self._noted:
             self._numbers.pop(key, None)
             self._last += 1
@@ -38,7 +38,7 @@ class ListChanges:
         return self._last
 
     def since(self, mark: int) -> list[Key] | None:
-        """The keys that changed after a mark, newest first; None: it is too old, or none of ours. O(those keys)."""
+        """Return the keys that changed after a mark, newest first; None: the mark is too old, or unknown. O(those keys)."""
         last = self.mark()
         if not self._forgotten <= mark <= last:
             return None

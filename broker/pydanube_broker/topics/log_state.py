@@ -1,4 +1,4 @@
-"""The state that the journal must give back of a topic after a crash, and its bytes in heads and records.
+"""The state of a topic that the journal recovers after a crash, and its encoding in heads and records.
 
 Pure. Little-endian. A head is a count of topics and, for each, the fields below; cursors are opaque here
 (`subscription.cursor`). Bodies of the records that belong to a topic (ids are in the record's header)::
@@ -70,7 +70,7 @@ _COPIED_RANGES: Final = 1024
 
 @dataclass(slots=True)
 class LogState:
-    """One concrete topic's log, as far as it was appended. Offsets are half-open: `next_offset` is one past the last."""
+    """One concrete topic's log, up to the last append. `next_offset` is one past the last message."""
 
     topic_id: int
     epoch: int = 0
@@ -100,7 +100,7 @@ class LogState:
         return max(self.start_offset, self.tiered_offset)
 
     def apply(self, header: RecordHeader, body: memoryview) -> None:
-        """Replay one record of this topic."""
+        """Apply one record of this topic."""
         match header.kind:
             case Kind.BATCH:
                 part = read_broker_part(body[:BROKER_PART_BYTES])
@@ -136,7 +136,7 @@ class LogState:
                 raise AssertionError(f"a record of kind {header.kind} does not belong to a topic")
 
     def fold_replayed(self) -> None:
-        """Bring `cursors` up to date with what was replayed."""
+        """Bring `cursors` up to date with the replayed records."""
         for subscription_id in tuple(self.deltas):
             self._fold(subscription_id)
 
@@ -149,14 +149,14 @@ class LogState:
             self.cursors[subscription_id] = apply_deltas(old, deltas)
 
     def note_copied(self, subscription_id: int, *deltas: CursorDelta) -> None:
-        """Messages of another topic's subscription have their copies here."""
+        """Note that messages of another topic's subscription have their copies here."""
         known = apply_deltas(self.copied.pop(subscription_id, CursorSnapshot(floor=0)), deltas)
         self.copied[subscription_id] = replace(known, acknowledged=known.acknowledged[-_COPIED_RANGES:])
         if len(self.copied) > _ORIGINS:
             del self.copied[next(iter(self.copied))]
 
     def copies(self, subscription_id: int, generation: int) -> list[Range]:
-        """Which messages of another topic's subscription have their copies here; those of other generations do not count."""
+        """Return which messages of another topic's subscription have copies here, of this generation of its cursor."""
         known = self.copied.get(subscription_id)
         if known is None or known.generation != generation:
             return []
@@ -171,7 +171,7 @@ class LogState:
         self.stored_bytes += stored_bytes
 
     def encode(self) -> bytes:
-        """The entry of this topic in a head.
+        """Encode this topic's entry in a head.
 
         Kept until a value it was made from is another: most of many topics lie still from one head to the next, and
         10 000 entries take 90 ms to make, 8 to look through. Compared by value, not marked by whoever changes one:
@@ -239,7 +239,7 @@ class LogState:
 
 
 def encode_head(states: Iterable[LogState]) -> list[bytes]:
-    """The head of these topics, in pieces."""
+    """Encode the head of these topics, in pieces."""
     opened = [state for state in states if state.opened]
     entries = [state.encode() for state in opened]
     if not any(state.since_lsn for state in opened):
@@ -249,7 +249,7 @@ def encode_head(states: Iterable[LogState]) -> list[bytes]:
 
 
 def decode_head(head: memoryview) -> dict[int, LogState]:
-    """The states in a head; its checksum was verified."""
+    """Decode the states in a head, whose checksum was verified."""
     count, version = _COUNT.unpack_from(head)
     if version > _WITH_SINCE:
         raise FormatTooNew(
@@ -303,7 +303,7 @@ def decode_head(head: memoryview) -> dict[int, LogState]:
 
 
 def replay_record(states: dict[int, LogState], header: RecordHeader, body: memoryview) -> None:
-    """Replay one record that belongs to a topic into the states of all topics."""
+    """Apply one record about a topic to the states of all topics."""
     topic_id = header.topic_id
     match header.kind:
         case Kind.TOPIC_CLOSE | Kind.RELEASE:
@@ -320,7 +320,7 @@ def replay_record(states: dict[int, LogState], header: RecordHeader, body: memor
 
 
 def starts_in(records: Iterable[tuple[RecordHeader, bytes]]) -> dict[int, int]:
-    """Topic id → the highest offset at which these records let it begin; without the topics of which they say nothing."""
+    """Return topic id → the highest begin that these records set; without topics that they do not mention."""
     starts: dict[int, int] = {}
     for header, body in records:
         match header.kind:
@@ -343,7 +343,7 @@ def encode_release_body(epoch: int, end_offset: int) -> bytes:
 
 
 def encode_state(state: LogState) -> bytes:
-    """A head of one topic, as it goes to another journal or stands in ADOPT: without an address in this one."""
+    """Encode a head of one topic for another journal, or for ADOPT: without an address in this one."""
     return _COUNT.pack(1, _FORMAT) + state.encode()
 
 

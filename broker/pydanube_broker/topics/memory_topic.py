@@ -1,4 +1,4 @@
-"""One concrete non-reliable topic: nothing is stored, a batch goes straight to whoever is connected.
+"""One concrete non-reliable topic: nothing is stored, a batch goes straight to the connected consumers.
 
 It has the surface of `Topic`, so that publish and consume streams need not know which of the two they are on. A
 receipt says `memory`: the batch was handed to the queues, and that is all. Offsets begin at 0 with each life of the
@@ -18,7 +18,7 @@ from pydanube_core.refusals import system_is_closed
 
 from pydanube_broker.cluster.ids import Epoch, numbers_of
 from pydanube_broker.journal import CachedBatch, Kind
-from pydanube_broker.outcome import Told
+from pydanube_broker.outcome import OutcomeCallback
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.log_state import LogState
 from pydanube_broker.topics.producers import Appended, ProducerSession
@@ -53,7 +53,7 @@ class MemoryTopic(Topic):
     def append(
         self, data: bytes | memoryview, part: ProducerPart, *, limited: bool = True, system: bool = False
     ) -> tuple[Appended, bool]:
-        """Pass a validated batch on, or find the answer a retry was given before; as `Topic.append`."""
+        """Pass a validated batch on, or return the answer that a retry had before; as `Topic.append`."""
         if self.is_system and not system:
             raise system_is_closed(self.name)
         if self.closed is not None:
@@ -89,36 +89,36 @@ class MemoryTopic(Topic):
         return Appended(part.first_sequence, part.count, base, time_ms), False
 
     def resume_producer(self, producer_id: int, epoch: int, token: int) -> ProducerSession:
-        """Nothing is stored, so that nothing can be there twice: a session of another life or broker goes on."""
+        """Accept the session of another start or broker: nothing is stored, so nothing can be stored twice."""
         return self.state.producers.take_in(producer_id, epoch, token)
 
     def when_room(self, done: Callable[[], None]) -> None:
         """Answer at once: there is always room."""
         done()
 
-    def when_committed(self, end_offset: int, done: Told) -> None:
+    def when_committed(self, end_offset: int, done: OutcomeCallback) -> None:
         """Answer at once: messages appended were passed on already."""
         done(None)
 
-    def when_safe(self, position: int, done: Told) -> None:
-        """Nothing more than that was promised."""
+    def when_safe(self, position: int, done: OutcomeCallback) -> None:
+        """Answer at once: nothing more was promised."""
         done(None)
 
     def append_record(self, kind: Kind, body: bytes) -> int:
-        """Nothing of this topic is stored."""
+        """Do nothing: nothing of this topic is stored."""
         return 0
 
     def check_writable(self) -> None:
-        """Nothing stands in the way."""
+        """Do nothing: nothing prevents a write."""
 
     def trim(self, start_offset: int) -> None:
         """Do nothing: nothing is kept."""
 
     def recovered(self) -> None:
-        """Nothing is kept, so there is nothing to recover."""
+        """Do nothing: nothing is kept, so nothing was recovered."""
 
     def fail(self, error: ClusterError) -> None:
-        """Do nothing: nobody waits."""
+        """Do nothing: no publish of a non-reliable topic waits for storage."""
 
     # -- read ------------------------------------------------------------------------------------------------
 
@@ -131,5 +131,5 @@ class MemoryTopic(Topic):
         return lambda: ()
 
     def resolve(self, position: Position) -> int:
-        """Every position is now, also those that would be elsewhere on a reliable topic."""
+        """Return the present end: every position means now."""
         return self.commit

@@ -1,4 +1,4 @@
-"""Idempotent producers of one topic: who may append what, and what a retry is answered.
+"""The idempotent producers of one topic: who may append what, and how a retry is answered.
 
 A session is (producer id, epoch, token): ids count from 1 in every topic, and a topic that is made anew, or a data
 directory that is restored, gives numbers out again, so that only the random token says whose session it is. Batches
@@ -28,7 +28,7 @@ SESSION_AGE_S: Final = 3600.0
 
 
 class Opening(NamedTuple):
-    """A session that is about to be opened: what its record says. Nothing has changed for anybody yet."""
+    """A session about to be opened, as in its record. It has no effect yet."""
 
     producer_id: int
     epoch: int
@@ -37,7 +37,7 @@ class Opening(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """A batch as it was appended. `base_offset` is None for a duplicate whose offsets are forgotten.
+    """An appended batch. `base_offset` is None for a duplicate whose offsets are no longer known.
 
     A tuple, not a frozen dataclass: one is made for each batch, in a third of the time.
     """
@@ -80,7 +80,7 @@ class Producers:
         return list(self._sessions.values())
 
     def add(self, producer_id: int, epoch: int, name: str, token: int = 0) -> ProducerSession:
-        """Note a session that was opened, or that a record tells of: the last one says who has it."""
+        """Add a session that was opened, or is in a record: the last one with a name holds it."""
         self.changes += 1
         session = self._sessions.get(producer_id)
         if session is None:
@@ -105,7 +105,7 @@ class Producers:
         return Opening(session.producer_id, session.epoch, token, name)
 
     def open(self, opening: Opening) -> ProducerSession:
-        """The record of the session is durable: from here on it is the one that writes.
+        """Open the session, whose record is durable: from here on it is the one that writes.
 
         Raises `ProducerFenced`: another took the name in the meantime.
         """
@@ -122,7 +122,7 @@ class Producers:
         return self.add(opening.producer_id, opening.epoch, opening.name, opening.token)
 
     def give_up(self, opening: Opening) -> Opening | None:
-        """It will not be opened; returns who has the session, for a record that says so. None: nothing was taken over."""
+        """Give up an opening; return who keeps the session, for a record that says so. None: nothing was taken over."""
         session = self._sessions.get(opening.producer_id)
         self._keep_promise(session, opening)
         if session is None or session.token == opening.token:
@@ -135,7 +135,7 @@ class Producers:
             self.changes += 1
 
     def expire(self, now_s: float) -> None:
-        """Forget the sessions that nobody was connected to for `SESSION_AGE_S` of this process' time. O(sessions)."""
+        """Forget sessions without a connection for `SESSION_AGE_S` of this process' time. O(sessions)."""
         gone = []
         for producer_id, session in self._sessions.items():
             if session.connections:
@@ -162,7 +162,7 @@ class Producers:
                 del self._sessions[session.producer_id]
 
     def _forget_one(self, kept: ProducerSession) -> None:
-        """Make room for `kept`; where all are connected there is one more than the bound."""
+        """Make room for `kept`; if all are connected there is one more than the bound."""
         for producer_id, session in self._sessions.items():
             if not session.connections and session is not kept:
                 del self._sessions[producer_id]
@@ -170,7 +170,7 @@ class Producers:
                 return
 
     def resume(self, producer_id: int, epoch: int, token: int) -> ProducerSession:
-        """The session of an earlier connection. Raises `ProducerUnknown`, `ProducerFenced`."""
+        """Return the session of an earlier connection. Raises `ProducerUnknown`, `ProducerFenced`."""
         session = self._known(producer_id, epoch)
         if not token or token != session.token:
             raise _unknown(producer_id, epoch)
@@ -179,7 +179,7 @@ class Producers:
         return session
 
     def take_in(self, producer_id: int, epoch: int, token: int) -> ProducerSession:
-        """As `resume`; one that another life or broker opened goes on here. For topics whose sessions outlive nothing.
+        """As `resume`, also for a session opened before this start or at another broker. For topics that store no sessions.
 
         Raises `ProducerFenced`.
         """
@@ -240,7 +240,7 @@ class Producers:
         base_offset: int,
         append_time_ms: int,
     ) -> Appended:
-        """Note a batch that was appended, or that the journal holds. Batches of id 0 belong to no session."""
+        """Note a batch that was appended, or is in the journal. Batches of id 0 belong to no session."""
         appended = Appended(first_sequence, count, base_offset, append_time_ms)
         session = self._sessions.get(producer_id)
         if session is None:

@@ -1,4 +1,4 @@
-"""A token bucket: so many messages a second, in a burst of one second's worth at most.
+"""A token bucket: a number of messages a second, with a burst of at most one second's worth.
 
 It refills continuously. (The reference broker refills only when a whole second has passed, so that traffic leaves it
 in bursts.) Pure: time comes in as milliseconds that never fall.
@@ -32,7 +32,7 @@ class TokenBucket:
         self._at_ms = now_ms
 
     def set_rate(self, rate_per_s: int, now_ms: int) -> None:
-        """Go on at another rate; what was saved up beyond its burst is gone, debts remain."""
+        """Change the rate; savings beyond its burst are lost, debts remain."""
         self._refill(now_ms)
         self.rate_per_s = rate_per_s
         self._tokens = min(self._tokens, float(rate_per_s))
@@ -44,18 +44,18 @@ class TokenBucket:
             self._at_ms = now_ms
 
     def available(self, now_ms: int) -> int:
-        """How many may be taken now; 0 when there is none, or a debt."""
+        """Return how many may be taken now; 0 if there are none, or a debt."""
         self._refill(now_ms)
         # Sums of fractions may fall a hair short of a whole token
         return max(0, math.floor(self._tokens + 1e-9))
 
     def wait_ms(self, count: int, now_ms: int) -> int:
-        """How long until `count` (at most the burst of them) may be taken; 0 is now."""
+        """Return the milliseconds until `count` (at most the burst) may be taken; 0: now."""
         self._refill(now_ms)
         missing = min(count, self.rate_per_s) - self._tokens
         return 0 if missing <= 1e-9 else max(1, math.ceil(missing * 1000 / self.rate_per_s))
 
     def take(self, count: int, now_ms: int) -> None:
-        """Take them, into debt if need be; ask `available` or `wait_ms` before."""
+        """Take `count`, into debt if need be; ask `available` or `wait_ms` before."""
         self._refill(now_ms)
         self._tokens -= count

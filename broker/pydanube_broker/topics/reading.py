@@ -16,7 +16,7 @@ READ_BYTES: Final = 1 << 20
 async def batches_between(
     topic: Topic, start: int, end: int, give_way: GiveWay
 ) -> AsyncIterator[CachedBatch]:
-    """Committed batches with messages in `[start, end)`, ascending; the first and the last may reach beyond it.
+    """Yield committed batches with messages in `[start, end)`, ascending; the first and the last may exceed it.
 
     Raises:
         What a consumer would get: CorruptObject, ObjectMissing, StoreUnavailable, CorruptJournal.
@@ -40,7 +40,7 @@ async def batches_between(
 async def read_once(
     topic: Topic, start: int, end: int, max_bytes: int, give_way: GiveWay
 ) -> Sequence[CachedBatch] | None:
-    """Committed batches from `start` on, about `max_bytes` of them; empty: there are none below `end`.
+    """Return committed batches from `start` on, about `max_bytes` of them; empty: there are none below `end`.
 
     Returns:
         None if the topic has changed meanwhile: ask again.

@@ -33,7 +33,7 @@ _WAITING: Final = 8  # batches of up to 1 MiB that are appended and not committe
 
 @dataclass(slots=True)
 class Copied:
-    """The messages that have arrived in one concrete topic."""
+    """The number of messages that arrived in one concrete topic."""
 
     topic: str
     messages: int = 0
@@ -42,7 +42,7 @@ class Copied:
 
 
 def copies_of(batch: CachedBatch, start: int, end: int, source: str) -> list[bytes]:
-    """Producer part and body of the copies of the messages in `[start, end)`. Pure."""
+    """Return producer part and body with copies of the messages in `[start, end)`. Pure."""
     offsets = list(view_of(batch).offsets())
     chosen = [i for i, offset in enumerate(offsets) if start <= offset < end]
     return [data for _, data in copied(batch, chosen, lambda i: {ATTRIBUTE: f"{source}@{offsets[i]}"})]
@@ -97,7 +97,7 @@ class Replay:
         self.copied = Copied(str(self.target))
 
     async def run(self, start: int, end: int, work: Work) -> None:
-        """Copy `[start, end)`; returns when all of it is committed.
+        """Copy `[start, end)`; return when all of it is committed.
 
         Raises `ClusterError`: what reading or appending raises; `details` gain `copied_until`, where to go on.
         """
@@ -128,7 +128,7 @@ class Replay:
                     waiting.exception()  # seen: the first of them was raised
 
     async def append(self, data: bytes, until: int, work: Work) -> None:
-        """Append one batch of copies; `until` is how far the source is copied once it is committed."""
+        """Append one batch of copies; once it is committed, the source is copied up to `until`."""
         count = read_producer_part(data, verify=False).count
         self._waiting.append((until, count, await self.begin(self.target, data)))
         while len(self._waiting) >= _WAITING:

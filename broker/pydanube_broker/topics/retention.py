@@ -1,4 +1,4 @@
-"""How much of a topic stays, and which part of the journal goes by that where there is no cold tier.
+"""How much of a topic is kept, and which part of the journal is given up without a cold tier.
 
 With the cold tier on, retention takes whole objects (`tier.upkeep`), and the journal keeps nothing that an object
 holds: `journal.retention_*` then makes the broker tier early, it never makes it forget. Without it, the journal is all
@@ -19,7 +19,7 @@ from pydanube_broker.topics.topic import Topic, now_ms
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """How much of a topic stays; None: everything. What lies below `from_offset` may go whatever the others say.
+    """How much of a topic is kept; None: everything. What is below `from_offset` may go regardless of the others.
 
     Whole objects and segments go, as long as at least `bytes` stay.
     """
@@ -44,7 +44,7 @@ class Keep:
         return self.bytes is None and self.age_ms is None and self.from_offset is None
 
     def may_go(self, *, end: int, newest_ms: int, bytes_left: int, now: int, slowest: int | None) -> bool:
-        """Whether the oldest part of a topic may go: its offsets end at `end`, without it the topic has `bytes_left`."""
+        """Return whether the oldest part of a topic may go: its offsets end at `end`, and `bytes_left` remain without it."""
         if slowest is not None and end > slowest and not self.drop_unread:
             return False
         return (
@@ -55,7 +55,7 @@ class Keep:
 
 
 def slowest_cursor(topic: Topic) -> int | None:
-    """Everything below is acknowledged by all subscriptions, also by deleted ones that may come back; None: there is none."""
+    """Return the lowest floor of all subscriptions, restorable ones included; None if there are none."""
     pumps = topic.subscriptions.values()
     served = {pump.subscription_id for pump in pumps}
     deleted = [cursor.floor for number, cursor in topic.state.cursors.items() if number not in served]
@@ -63,21 +63,21 @@ def slowest_cursor(topic: Topic) -> int | None:
 
 
 class JournalRetention:
-    """Applied every few seconds. Single user: the loop."""
+    """Applies retention to the journal, every few seconds. Single user: the loop."""
 
     def __init__(self, hub: Hub, settings: Journal) -> None:
         self._hub = hub
         self._settings = settings
 
     def apply(self) -> None:
-        """Give up what the settings, and without a cold tier the policies, do not keep."""
+        """Give up what exceeds the settings and, without a cold tier, the policies."""
         sealed = self._hub.journal.sealed()
         self._by_settings(sealed)
         if not self._hub.tiering:
             self._by_policies(sealed)
 
     def _by_settings(self, sealed: Iterable[tuple[int, int, Any]]) -> None:
-        """The oldest segments beyond `journal.retention_bytes` and `journal.retention_age`, of all topics alike."""
+        """Give up the oldest segments beyond `journal.retention_bytes` and `journal.retention_age`, of all topics alike."""
         limits = self._settings
         if limits.retention_bytes is None and limits.retention_age is None:
             return
@@ -96,12 +96,12 @@ class JournalRetention:
                 self._hub.give_up(topic_id, run.end)
 
     def _newest_ms(self, topic_id: int, stamped_ms: int) -> int:
-        """Return the newest time; a message stamped by a clock that ran ahead is no newer than what the topic got after it."""
+        """Return the newest append time, corrected for a clock that ran ahead."""
         topic = self._hub.topics.get(topic_id)
         return stamped_ms if topic is None else min(stamped_ms, topic.state.append_time_ms)
 
     def _by_policies(self, sealed: Iterable[tuple[int, int, Any]]) -> None:
-        """Return what each topic's own policies do not keep, as far as it is in sealed segments."""
+        """Return what exceeds each topic's own policies, as far as it is in sealed segments."""
         now = now_ms()
         of_topics: dict[int, list[Any]] = {}
         for _, _, runs in sealed:
@@ -112,13 +112,13 @@ class JournalRetention:
                 topic.trim(self._start_after(topic, Keep.of(topic.gate.limits), found, now))
 
     def forecast(self, topic: Topic, keep: Keep) -> tuple[int, int]:
-        """Where a topic would begin once retention has taken what these limits do not keep, and the bytes that go."""
+        """Return where a topic would begin under these limits, and the bytes that would be deleted."""
         found = [runs[topic.topic_id] for _, _, runs in self._hub.journal.sealed() if topic.topic_id in runs]
         start, stored_bytes = self._start_after(topic, keep, found, now_ms()), self._hub.journal.stored_bytes
         return start, stored_bytes(topic.topic_id, topic.start_offset) - stored_bytes(topic.topic_id, start)
 
     def _start_after(self, topic: Topic, keep: Keep, runs: Iterable[Any], now: int) -> int:
-        """Where a topic begins without those of its oldest runs that may go."""
+        """Return where a topic begins without its oldest runs that may go."""
         start = topic.start_offset
         if keep.everything:
             return start

@@ -22,7 +22,7 @@ from pydanube_broker.topics.topic import Topic, now_ms
 async def messages_between(
     topic: Topic, *, start: int, end: int, max_messages: int, max_bytes: int, give_way: GiveWay
 ) -> list[MessageFacts]:
-    """Committed messages of `[start, end)`, ascending, until one of the bounds; the first one in any case."""
+    """Return committed messages of `[start, end)`, ascending, until a bound is reached; at least the first."""
     found: list[MessageFacts] = []
     size = 0
     async for batch in batches_between(topic, start, min(end, topic.commit), give_way):
@@ -39,7 +39,7 @@ async def messages_between(
 async def payloads_between(
     topic: Topic, *, start: int, end: int, max_messages: int, max_bytes: int, give_way: GiveWay
 ) -> list[tuple[int, bytes]]:
-    """As `messages_between`, of each message the offset and the payload: what the audit reads by the thousand."""
+    """As `messages_between`, only (offset, payload): the audit reads thousands."""
     found: list[tuple[int, bytes]] = []
     size = 0
     async for batch in batches_between(topic, start, min(end, topic.commit), give_way):
@@ -100,7 +100,7 @@ async def append_durably(
     checked: bool = False,
     system: bool = False,
 ) -> int:
-    """Append messages as one batch and return the first one's offset, once all are on stable storage.
+    """Append messages as one batch; return the first one's offset once all are on stable storage.
 
     Args:
         checked: hold them against the topic's schema and publish rate, as a producer's are.

@@ -25,7 +25,7 @@ from pydanube_core.refusals import system_is_closed
 from pydanube_broker.cluster.ids import Epoch, numbers_of
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch, Journal, Kind
-from pydanube_broker.outcome import Told, outcome_of
+from pydanube_broker.outcome import OutcomeCallback, outcome_of
 from pydanube_broker.schema.guard import SchemaGuard
 from pydanube_broker.topics.gate import TopicGate
 from pydanube_broker.topics.limits import Limits
@@ -39,14 +39,14 @@ Filled = Callable[[Any], None]
 
 
 class LogListener(Protocol):
-    """Whoever delivers from this log."""
+    """Hears of a log's growth, to deliver from it."""
 
     def grew(self) -> None:
         """Note that the commit offset rose."""
 
 
 class ColdReader(Protocol):
-    """Reads what the journal does not hold any more (`tier.cold_reads`)."""
+    """Reads what the journal no longer has (`tier.cold_reads`)."""
 
     def read(self, topic: Topic, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None: ...
 
@@ -63,7 +63,7 @@ class ColdReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerLeft:
-    """The producer that went last."""
+    """The producer that left last."""
 
     at_ms: int
     name: str
@@ -71,7 +71,7 @@ class ProducerLeft:
 
 
 class TopicHub(Protocol):
-    """The needs that a topic has of all topics together."""
+    """The part of the hub that a topic uses."""
 
     journal: Journal
     cold: ColdReader | None
@@ -91,7 +91,7 @@ CLOCK: Final = WallClock()
 
 
 def now_ms() -> int:
-    """The broker's clock: milliseconds since 1970."""
+    """Return the broker's clock: milliseconds since 1970."""
     return CLOCK.now_ms()
 
 
@@ -146,7 +146,7 @@ class Topic:
         self._hub = hub
         # Batches above the commit offset: (position, end offset)
         self._unsafe: deque[tuple[int, int]] = deque()
-        self._waiters: deque[tuple[int, Told]] = deque()  # by position
+        self._waiters: deque[tuple[int, OutcomeCallback]] = deque()  # by position
 
     @property
     def topic_id(self) -> int:
@@ -154,7 +154,7 @@ class Topic:
 
     @property
     def max_message_bytes(self) -> int:
-        """The largest message it takes."""
+        """The largest message that the topic accepts."""
         return self.gate.limits.max_message_size
 
     @property
@@ -225,20 +225,20 @@ class Topic:
         return noted, False
 
     def sent(self, messages: int, stored_bytes: int) -> None:
-        """Count what leaves, for a consumer or a reader; what is sent again leaves again."""
+        """Count messages sent to a consumer or reader, redeliveries included."""
         self.messages_out += messages
         self.bytes_out += stored_bytes
 
     def when_room(self, done: Callable[[], None]) -> None:
-        """Call `done` once, when an append that was refused as `Overloaded` is worth trying again."""
+        """Call `done` once, when an append refused as `Overloaded` is worth trying again."""
         self._hub.journal.when_room(done)
 
     def write_now(self) -> None:
-        """Nothing more comes in this turn of the loop: what was appended need not wait for the next."""
+        """Write now what was appended: nothing more comes in this turn of the loop."""
         self._hub.journal.write_now()
 
-    def when_committed(self, end_offset: int, done: Told) -> None:
-        """Call `done` once everything below `end_offset` is committed; at once where it is."""
+    def when_committed(self, end_offset: int, done: OutcomeCallback) -> None:
+        """Call `done` once everything below `end_offset` is committed; at once if it is."""
         if end_offset <= self.commit:
             done(None)
         elif end_offset == self.state.next_offset:
@@ -246,8 +246,8 @@ class Topic:
         else:  # a retry, which finds its batch under way
             self.when_safe(next(at for at, end in self._unsafe if end >= end_offset), done)
 
-    def when_safe(self, position: int, done: Told) -> None:
-        """Call `done` once this topic's records up to `position` are as durable as promised; at once where they are."""
+    def when_safe(self, position: int, done: OutcomeCallback) -> None:
+        """Call `done` once this topic's records up to `position` are as durable as promised; at once if they are."""
         waiters = self._waiters
         if position <= self.safe:
             done(None)
@@ -261,7 +261,7 @@ class Topic:
             waiters.append((position, done))
 
     async def settled(self) -> None:
-        """Wait until everything appended so far is as durable as promised. Raises what stands in the way."""
+        """Wait until everything appended so far is as durable as promised. Raises the error that prevents it."""
         await outcome_of(lambda told: self.when_safe(self.position, told))
 
     async def ended(self) -> None:
@@ -277,11 +277,11 @@ class Topic:
             state.producers.take_back(self.commit)
 
     def resume_producer(self, producer_id: int, epoch: int, token: int) -> ProducerSession:
-        """The session of an earlier connection. Raises `ProducerUnknown`, `ProducerFenced`."""
+        """Return the session of an earlier connection. Raises `ProducerUnknown`, `ProducerFenced`."""
         return self.state.producers.resume(producer_id, epoch, token)
 
     async def open_producer(self, name: str, *, exclusive: bool = False) -> Opening:
-        """Prepare a session, safe when it is returned: a new id, or an exclusive name's id in its next epoch.
+        """Prepare a session, safe on return: with a new id, or an exclusive name's id in its next epoch.
 
         Whoever calls opens it with `state.producers.open`, or gives it up with `give_up_producer`: until then an
         exclusive producer of that name goes on.
@@ -300,7 +300,7 @@ class Topic:
         return opening
 
     def give_up_producer(self, opening: Opening) -> None:
-        """Nobody will write as this session: after a restart too, whoever had it before still has it."""
+        """Give up a session that nobody will use: its former holder keeps it, also after a restart."""
         holder = self.state.producers.give_up(opening)
         if holder is not None:
             # Where there is no room for it, the producer is fenced if the broker dies now: safe, and said to it.
@@ -308,7 +308,7 @@ class Topic:
                 self.append_record(Kind.SESSION, encode_session_body(holder))
 
     def open_epoch(self) -> None:
-        """Before the first record of an epoch of ownership: say which epoch it is."""
+        """Write which epoch begins, before the first record of the epoch."""
         state = self.state
         if not state.opened or state.epoch < self.assigned_epoch:
             epoch = max(state.epoch, self.assigned_epoch)
@@ -328,7 +328,7 @@ class Topic:
         return position
 
     def check_writable(self) -> None:
-        """Raise what stands in the way of any record of this topic."""
+        """Raise the error that prevents any record of this topic."""
         if self._hub.journal.read_only is not None:
             raise self._hub.journal.read_only
 
@@ -340,7 +340,7 @@ class Topic:
             self.changes.note(self.name)
 
     def producer_attached(self) -> None:
-        """A producer has come; `producers_connected` counts it until `producer_detached`."""
+        """Count a producer in `producers_connected`, until `producer_detached`."""
         self.producers_connected += 1
         self.producer_seen = True
         self.changes.note(self.name)
@@ -352,7 +352,7 @@ class Topic:
         assert self.producers_connected >= 0, "more producers have gone than had come"
 
     def reader_attached(self) -> None:
-        """A plain reader has come; `readers` counts it until `reader_detached`."""
+        """Count a plain reader in `readers`, until `reader_detached`."""
         self.readers += 1
         self.changes.note(self.name)
 
@@ -363,22 +363,22 @@ class Topic:
         assert self.readers >= 0, "more readers have gone than had come"
 
     def adopt_tiered(self, offset: int) -> None:
-        """Messages below an offset are in the cold tier; what was there before stays."""
+        """Note that messages below an offset are in the cold tier; earlier ones stay there."""
         self.state.tiered_offset = max(self.state.tiered_offset, offset)
         self.changes.note(self.name)
 
     def check_consumer(self, of_subscription: int) -> None:
-        """Raise `LimitReached` where one more consumer would be too many, of the subscription or of the topic."""
+        """Raise `LimitReached` if the subscription or the topic has too many consumers for another."""
         self.gate.check_consumer(self.subscriptions.values(), self.readers, of_subscription)
 
     # -- commit ----------------------------------------------------------------------------------------------
 
     def recovered(self) -> None:
-        """The journal has begun: all that it gave back is durable. Its tail was replayed after this topic was made."""
+        """Bring the topic up to date: the journal has begun, and everything recovered is durable."""
         self.commit = self.state.next_offset
 
     def advance(self, local_durable: int) -> None:
-        """The journal is durable so far: move what is safe and the commit offset by the rule, and tell who waits."""
+        """Advance the safe position and the commit offset to what the journal has durable, and tell those that wait."""
         safe = self.safe = safe_position(safe=self.safe, local_durable=local_durable)
         before, unsafe, waiters = self.commit, self._unsafe, self._waiters
         while unsafe and unsafe[0][0] <= safe:
@@ -393,7 +393,7 @@ class Topic:
             waiters.popleft()[1](None)
 
     def fail(self, error: ClusterError) -> None:
-        """Nothing that waits will be committed, as far as anyone knows."""
+        """Fail everything that waits: as far as anyone knows it will not be committed."""
         waiters, self._waiters = self._waiters, deque()
         for _, done in waiters:
             done(error)
@@ -401,7 +401,7 @@ class Topic:
     # -- read ------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None:
-        """Committed batches from `offset` on; see `Journal.read`."""
+        """Return committed batches from `offset` on; see `Journal.read`."""
         cold = self._hub.cold
         if cold is not None and offset < self.state.tiered_offset:
             return cold.read(self, offset, min(end, self.commit), max_bytes)
@@ -415,7 +415,7 @@ class Topic:
         return found[0] if found else None
 
     def fill(self, offset: int, end: int, max_bytes: int, give_way: GiveWay, done: Filled) -> None:
-        """Bring what `read` said None to. `done` gets an error, batches from `offset` on, or nothing: read again."""
+        """Load what `read` returned None for. `done` gets an error, batches from `offset` on, or nothing: read again."""
         cold = self._hub.cold
         if cold is not None and offset < self.state.tiered_offset:
             cold.fill(self, offset, min(end, self.commit), max_bytes, give_way, done)
@@ -423,13 +423,13 @@ class Topic:
             give_way.run(self.plan_cold_read(offset, end, max_bytes), done)
 
     def plan_cold_read(self, offset: int, end: int, max_bytes: int) -> Callable[[], Sequence[CachedBatch]]:
-        """Return the work for a worker thread where `read` said None."""
+        """Return the work for a worker thread after `read` returned None."""
         journal = self._hub.journal
         plan = journal.plan_read(self.topic_id, offset, min(end, self.commit), max_bytes)
         return journal.read_planned(plan)
 
     async def prepare(self, position: Position) -> None:
-        """Ask the cold tier what `resolve` cannot wait for; without it a time before the journal is the topic's start.
+        """Look up in the cold tier what `resolve` cannot wait for; without one, a time before the journal is the topic's start.
 
         Raises `StoreUnavailable`, `ObjectMissing`, `CorruptObject`, `MissingExtra`.
         """
@@ -440,7 +440,7 @@ class Topic:
             await cold.prepare_time(self, position.value)
 
     def resolve(self, position: Position) -> int:
-        """The offset of a position among what is committed: between start and commit offset, both inclusive.
+        """Return the offset of a position: between start and commit offset, both inclusive.
 
         Raises `InvalidArgument`: an offset beyond the end.
         """

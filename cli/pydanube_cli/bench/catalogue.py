@@ -1,4 +1,4 @@
-"""Which scenarios there are and what a run of one is made of; importable without what measuring needs."""
+"""The scenarios, and the plan of a run; importable without what measuring needs."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ class Plan:
 
     @property
     def about_a_subscription(self) -> bool:
-        """Whether something other than the plain batch path is measured, so that it is compared with that."""
+        """Whether something else than the plain batch path is measured, and so compared with that."""
         return self.sub_type != "exclusive" or self.keys > 0 or self.ack_delay_s > 0
 
     @property
     def reference(self) -> Plan:
-        """The same work on the plain batch path: one exclusive consumer, no keys, acks at once."""
+        """Return the same plan for the plain batch path: one exclusive consumer, no keys, acks at once."""
         return replace(self, sub_type="exclusive", keys=0, ack_delay_s=0.0, consumers=1)
 
     @property

@@ -1,4 +1,4 @@
-"""The scenarios of several brokers: what moving, failing and being several costs, held against what cannot be done without.
+"""The scenarios of several brokers: costs of moves and failures, compared with the unavoidable ones.
 
     move      a topic moved round under load, and a broker with many quiet topics that is drained
     failover  a broker killed and started again, and a leader killed
@@ -48,7 +48,7 @@ Found = dict[str, Any]
 
 
 async def move(plan: Plan, runs: int, home: Path | None) -> Found:
-    """Move a loaded topic `runs` times; then drain a broker that has `plan.topics` quiet ones."""
+    """Move a loaded topic `runs` times; then drain a broker with `plan.topics` quiet ones."""
     async with own_cluster(home) as cluster:
         pauses, needed, verified = await _moved_round(cluster, runs)
         drain_s, objects = await _drained(cluster, plan.topics)
@@ -70,7 +70,7 @@ async def move(plan: Plan, runs: int, home: Path | None) -> Found:
 
 
 async def _moved_round(cluster: OwnCluster, moves: int) -> tuple[list[float], list[float], Found]:
-    """Milliseconds of each pause, milliseconds of what a move cannot do without, and what became of the messages."""
+    """Return the milliseconds of each pause, those that a move cannot avoid, and what became of the messages."""
     pauses: list[float] = []
     needed: list[float] = []
     await cluster.call("topics.create", {"topic": "moving"})
@@ -90,7 +90,7 @@ async def _moved_round(cluster: OwnCluster, moves: int) -> tuple[list[float], li
 
 
 async def _unloaded(cluster: OwnCluster, topic: str, owner: int) -> int:
-    """Have a topic go to another broker; returns which, when it is there."""
+    """Move a topic to another broker; return which, when it is there."""
 
     async def begun() -> bool:
         try:
@@ -112,7 +112,7 @@ async def _unloaded(cluster: OwnCluster, topic: str, owner: int) -> int:
 
 @asynccontextmanager
 async def _loaded(cluster: OwnCluster, topic: str) -> AsyncIterator[list[float]]:
-    """Send to a topic all the time; gives the times of the receipts, as they come."""
+    """Send to a topic all the time; yields the list of receipt times, which grows."""
     receipts: list[float] = []
     enough = asyncio.Event()
     async with connect(cluster.broker(1).url, retry=PATIENCE) as client, client.producer(topic) as producer:
@@ -133,7 +133,7 @@ async def _loaded(cluster: OwnCluster, topic: str) -> AsyncIterator[list[float]]
 
 
 async def _read_back(cluster: OwnCluster, topic: str, sent: int) -> Found:
-    """Nothing else writes to the topic: its messages are those that were acknowledged, each once."""
+    """Read the topic back, and compare its messages with the acknowledged ones: each once."""
     received = 0
     async with connect(cluster.broker(1).url) as client, client.reader(topic, stop="head") as reader:
         async for _ in reader:
@@ -149,7 +149,7 @@ async def _read_back(cluster: OwnCluster, topic: str, sent: int) -> Found:
 
 
 async def _drained(cluster: OwnCluster, topics: int) -> tuple[float, int]:
-    """Seconds until a broker with so many quiet topics has none, and how many objects that took."""
+    """Return the seconds until a broker with so many quiet topics has none, and the number of objects for that."""
     first = cluster.local.facts(1)["broker_id"]
     others = [cluster.local.facts(n)["broker_id"] for n in range(2, BROKERS + 1)]
     for each in others:
@@ -220,7 +220,7 @@ async def failover(plan: Plan, runs: int, home: Path | None) -> Found:
 
 
 async def _killed(cluster: OwnCluster, n: int, topics: Sequence[str]) -> tuple[float, float]:
-    """Kill a broker and start it; seconds until it is ready, and until the last of its topics took a message."""
+    """Kill a broker and start it; return the seconds until it is ready, and until the last of its topics took a message."""
     other = next(m for m in range(1, BROKERS + 1) if m != n)
     async with (
         connect(cluster.broker(other).url, retry=OFTEN) as client,
@@ -283,7 +283,7 @@ async def cluster(plan: Plan, runs: int, home: Path | None) -> Found:
 
 
 async def _created(cluster: OwnCluster) -> tuple[list[float], list[float]]:
-    """Milliseconds of making a topic, and of a transaction of etcd beside each."""
+    """Return the milliseconds for creating a topic, and for a transaction of etcd beside each."""
     made: list[float] = []
     transactions: list[float] = []
     async with contextlib.AsyncExitStack() as stack:
@@ -305,7 +305,7 @@ async def _run(
 
 
 async def _relayed(plan: Plan, runs: int, first: RunningBroker, topics: tuple[list[str], list[str]]) -> Found:
-    """Messages a second through one broker, to topics of its own and of another, in turns."""
+    """Return messages per second through one broker, alternating between its own topics and another's."""
     single = replace(plan, scenario="unary", messages=max(1000, plan.messages // 100), producers=64)
     found: Found = {}
     for kind, scenario, each in (("batched", scenarios.publish, plan), ("single", scenarios.unary, single)):
@@ -320,7 +320,7 @@ async def _relayed(plan: Plan, runs: int, first: RunningBroker, topics: tuple[li
 
 
 async def _idle(cluster: OwnCluster, lone: RunningBroker, topics: int) -> Found:
-    """Shares of a core that idle brokers take: each of three, and a lone one that has a third of the topics."""
+    """Return the share of a core that idle brokers take: each of three, and a lone one with a third of the topics."""
     prose(f"making {topics} topics that nobody uses")
 
     async def there(n: int) -> None:
@@ -353,7 +353,7 @@ async def _idle(cluster: OwnCluster, lone: RunningBroker, topics: int) -> Found:
 
 
 async def _side_by_side(work: Callable[[int], Awaitable[None]], numbers: Sequence[int]) -> None:
-    """Do it for every number, AT_ONCE of them at a time."""
+    """Call a function for every number, AT_ONCE of them at a time."""
     left = iter(numbers)
 
     async def in_turn() -> None:

@@ -249,7 +249,7 @@ def _measure(plan: Plan, runs: int, common: Common, data_dir: Path | None) -> di
 
 
 def _measure_several(plan: Plan, runs: int, data_dir: Path | None) -> dict[str, Any]:
-    """The same for a scenario of three brokers: fields of those of one, as far as they mean something."""
+    """Measure a scenario of three brokers; the result has the fields of one broker's, as far as they apply."""
     from pydanube_cli.bench.cluster_scenarios import CLUSTER_SCENARIOS
     from pydanube_cli.bench.result import machine
     from pydanube_cli.local_cluster.child import etcd_binary
@@ -270,7 +270,7 @@ def _measure_several(plan: Plan, runs: int, data_dir: Path | None) -> dict[str, 
 
 
 def _clean_up(broker: RunningBroker, names: list[str], common: Common) -> None:
-    """Delete the topics that were made on somebody else's broker; what cannot be deleted is left."""
+    """Delete the topics made on a broker that was running before; failures are ignored."""
     from pydanube_admin.remote import call_sync
 
     for name in names:
@@ -286,7 +286,7 @@ def _clean_up(broker: RunningBroker, names: list[str], common: Common) -> None:
 
 
 def _judge(result: dict[str, Any], conditions: list[Expression], *, as_json: bool) -> int:
-    """The exit code: 5 if acknowledged messages are missing, 6 if a condition does not hold."""
+    """Return the exit code: 5 if acknowledged messages are missing, 6 if a condition does not hold."""
     missing = result["verified"]["missing"]
     missing += sum(run["reference"]["verified"]["missing"] for run in result["runs"] if "reference" in run)
     if missing:

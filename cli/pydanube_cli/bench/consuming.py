@@ -1,4 +1,4 @@
-"""The roles that receive: alone on a subscription, as one of several that share it, or from very many topics."""
+"""The receiving roles: alone on a subscription, as one of several, or from very many topics."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def consume_each(spec: Spec, start: Start) -> dict[str, Any]:
 
 
 async def consume_share(spec: Spec, start: Start) -> dict[str, Any]:
-    """Take what falls to one of several consumers of a subscription, until together they have `messages`.
+    """Receive one consumer's share of a subscription, until all consumers together have `messages`.
 
     The end is when the last batch came, not when it was noticed that nothing is missing.
     """
@@ -95,7 +95,7 @@ async def consume_share(spec: Spec, start: Start) -> dict[str, Any]:
             over = False
 
             async def look() -> None:
-                """End the taking when all have been received, or nothing comes any more."""
+                """Stop receiving when all messages have been received, or none come any more."""
                 nonlocal over
                 while not over:
                     await asyncio.sleep(LOOK_S)
@@ -219,7 +219,7 @@ async def fill_topics(spec: Spec, start: Start) -> dict[str, Any]:
 
 
 async def drain_topics(spec: Spec, start: Start) -> dict[str, Any]:
-    """Take what each topic's subscription has left."""
+    """Receive what each topic's subscription has left."""
     checker = Checker(size=spec["size"])
     async with open_client(spec) as client:
 

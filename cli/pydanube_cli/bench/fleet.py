@@ -82,7 +82,7 @@ class OwnBroker:
         )
 
     def stop(self, *, kill: bool = False) -> None:
-        """End it: by SIGTERM and, where that takes too long or `kill` asks for it, by SIGKILL."""
+        """Stop it by SIGTERM; by SIGKILL if that takes too long, or with `kill`."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -127,7 +127,7 @@ def _wait_ready(process: subprocess.Popen[bytes], ready: Path, log: Path) -> dic
 
 
 def _start_error(said: str) -> ClusterError:
-    """The error the broker printed, as our own."""
+    """Return the error that the broker printed, as our own."""
     for line in reversed(said.splitlines()):
         with suppress(ValueError, KeyError, AttributeError):
             return ClusterError.from_dict(json.loads(line)["error"])
@@ -140,7 +140,7 @@ def _tail(log: Path) -> str:
 
 @contextmanager
 def broker_at(url: str, admin_url: str, *, timeout_s: float) -> Iterator[RunningBroker]:
-    """A broker that runs already. What is not on this machine (or cannot be asked) is None."""
+    """Return a running broker; pid and data directory are None if it is on another machine, or cannot be asked."""
     from pydanube_admin.remote import call_sync
 
     pid: int | None = None
@@ -199,7 +199,7 @@ class ServerCost:
         return total
 
     def rss_bytes(self) -> int:
-        """Resident memory of all of them now."""
+        """Return the resident memory of all of them."""
         total = 0
         for process in self._family():
             with suppress(psutil.Error):

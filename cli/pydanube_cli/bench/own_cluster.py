@@ -1,4 +1,4 @@
-"""Three brokers and etcd of a benchmark's own, and what they cannot do without, measured beside them."""
+"""Three brokers and etcd for a benchmark, and measurements of the unavoidable costs beside them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class OwnCluster:
         self._measured = 0
 
     def broker(self, n: int) -> RunningBroker:
-        """The n-th, from 1, as scenarios of one broker take it."""
+        """Return broker `n` (from 1) in the form that scenarios of one broker take."""
         facts = self.local.facts(n)
         return RunningBroker(
             url=facts["grpc"],
@@ -67,7 +67,7 @@ class OwnCluster:
         return int(next(each["n"] for each in facts if each["broker_id"] == broker_id))
 
     async def call(self, operation: str, arguments: Mapping[str, Any], *, at: int = 1) -> dict[str, Any]:
-        """An operation, at the broker `at`. Raises what it raises."""
+        """Call an operation at the broker `at`. Raises what it raises."""
         async with OpsClient(self.broker(at).admin_url, timeout_s=60.0) as client:
             return await client.call(operation, dict(arguments))
 
@@ -93,7 +93,7 @@ class OwnCluster:
         return found
 
     async def revision(self) -> int:
-        """How many changes etcd has seen."""
+        """Return etcd's revision: how many changes it has seen."""
         return int((await self.store.range(keys.MEMBERS, limit=1)).revision)
 
     async def leader(self) -> int | None:
@@ -106,13 +106,13 @@ class OwnCluster:
         )
 
     async def transaction_ms(self) -> float:
-        """How long one transaction of etcd takes."""
+        """Return the milliseconds of one transaction of etcd."""
         begun = time.perf_counter()
         await self.store.transact([Put("/bench", os.urandom(_RECORD_BYTES))])
         return (time.perf_counter() - begun) * 1000
 
     async def put_and_get_ms(self, size: int) -> float:
-        """How long it takes to write an object of so many bytes, and to read it."""
+        """Return the milliseconds of writing an object of so many bytes and reading it."""
         self._measured += 1
         key, body = f"bench/{self._measured}.object", bytes(size)
         begun = time.perf_counter()
@@ -121,7 +121,7 @@ class OwnCluster:
         return (time.perf_counter() - begun) * 1000
 
     def fragments(self) -> int:
-        """How many hand-overs lie in the store."""
+        """Return the number of hand-over objects in the store."""
         return sum(1 for _ in Path(self.local.tier).rglob("*.fragment"))
 
 
@@ -153,7 +153,7 @@ async def own_cluster(parent: Path | None, *, one_address: bool = False) -> Asyn
 
 
 async def until(so: Callable[[], Awaitable[bool]], what: str) -> float:
-    """Ask again and again until it is so; returns the seconds that took. Raises `DeadlineExceeded` after five minutes."""
+    """Poll until a condition holds; return the seconds that took. Raises `DeadlineExceeded` after five minutes."""
     begun = time.perf_counter()
     while not await so():
         if time.perf_counter() - begun > _PATIENCE_S:
@@ -168,7 +168,7 @@ def _ports() -> list[int]:
 
 
 def _free_offset() -> int:
-    """An offset at which all ports of all brokers are free now."""
+    """Return a port offset at which all ports of all brokers are free."""
     for offset in random.sample(_OFFSETS, 50):
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             for n in range(BROKERS):

@@ -1,4 +1,4 @@
-"""Payloads that say which message they are and when they were sent, made and checked by the column.
+"""Payloads with their number and time of sending, made and checked by the column.
 
 The first 8 bytes are the sequence number, little-endian: the producer's index in the upper 24 bits, the message's
 number in the lower 40. The next 8, where the size allows, are `time.monotonic_ns()` of handing over, which all
@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 
 
 def make_payloads(*, producer: int, first: int, count: int, size: int, now_ns: int) -> list[bytes]:
-    """`count` payloads of `size` bytes, numbered from `first`."""
+    """Make `count` payloads of `size` bytes, numbered from `first`."""
     assert size >= MIN_SIZE
     rows = np.full((count, size), ord("."), dtype=np.uint8)
     numbers = np.arange(first, first + count, dtype="<u8") | np.uint64(producer << _NUMBER_BITS)
@@ -48,7 +48,7 @@ def key_of(number: int, keys: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """The fate of the messages of one consumer."""
+    """The result of one consumer's check: missing, duplicate and reordered messages."""
 
     sent: int
     received: int
@@ -58,7 +58,7 @@ class Verified:
 
 
 class Checker:
-    """Takes received payloads and says at the end what was missing, doubled or out of order."""
+    """Takes received payloads; reports at the end what is missing, duplicated or out of order."""
 
     def __init__(self, *, size: int) -> None:
         self._size = size
@@ -101,7 +101,7 @@ class Checker:
         return Part(received=received, distinct=distinct, out_of_order=out_of_order, seen=tuple(seen))
 
     def latencies_ms(self) -> Array | None:
-        """From handing over to here, one a message; None where the payload has no room for the time."""
+        """Return the latency of each message, from handing over to receipt; None if the payload has no room for the time."""
         return np.concatenate(self._latencies_ns) / 1e6 if self._latencies_ns else None
 
 
@@ -153,7 +153,7 @@ def _bits(part: Part, sent: Sequence[int]) -> int:
 
 
 def _late(numbers: Array, keys: int) -> int:
-    """How many numbers came, for the first time, behind a higher one (of their key)."""
+    """Return how many numbers arrived for the first time after a higher one (of their key)."""
     if not len(numbers):
         return 0
     if keys:
@@ -165,7 +165,7 @@ def _late(numbers: Array, keys: int) -> int:
 
 
 def percentiles_ms(latencies_ms: Array | Sequence[float] | None) -> dict[str, float | None]:
-    """p50, p99, p99.9 and the largest, in milliseconds."""
+    """Return p50, p99, p99.9 and the maximum, in milliseconds."""
     names = ("p50_ms", "p99_ms", "p999_ms", "max_ms")
     if latencies_ms is None or len(latencies_ms) == 0:
         return dict.fromkeys(names)
@@ -177,7 +177,7 @@ _WORD: Final = 8
 
 
 def make_tally(path: Path, workers: int) -> None:
-    """A new file with a zero for each worker."""
+    """Make a file with a zero for each worker."""
     path.write_bytes(bytes(_WORD * workers))
 
 
@@ -198,9 +198,9 @@ class Tally:
         self._map.close()
 
     def put(self, received: int) -> None:
-        """Say how many messages this worker has received."""
+        """Set how many messages this worker has received."""
         self._words[self._index] = received
 
     def total(self) -> int:
-        """How many all workers have."""
+        """Return how many messages all workers have received."""
         return int(self._words.sum())

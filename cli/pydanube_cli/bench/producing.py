@@ -1,4 +1,4 @@
-"""The roles of workers that publish.
+"""The publishing roles of workers.
 
 One of them publishes as Danube's official clients do, one call a message, one call in flight for each producer. Several
 producers of a worker have a connection each. The client is busier than the broker: what it cannot send is not the broker's
@@ -27,7 +27,7 @@ WARM_UP_PRODUCER: Final = 1 << 20  # no producer of the plan: such messages are 
 
 
 def _pieces(spec: Spec) -> Iterator[list[bytes]]:
-    """All payloads of a producer, made as they are taken."""
+    """Yield all payloads of a producer, made on demand."""
     for first in range(0, spec["messages"], CHUNK_MESSAGES):
         yield make_payloads(
             producer=spec["index"],
@@ -95,7 +95,7 @@ async def produce_each(spec: Spec, start: Start) -> dict[str, Any]:
 
 
 async def send_lone(spec: Spec, start: Start) -> dict[str, Any]:
-    """Send one message after another, each awaited; `messages` of them, or until told to stop."""
+    """Send messages one after another, each awaited; `messages` of them, or until told to stop."""
     limit = spec["messages"]
     async with open_client(spec) as client, open_producer(client, spec) as producer:
         for payload in make_payloads(
@@ -252,7 +252,7 @@ async def send_unary(spec: Spec, start: Start) -> dict[str, Any]:
 
 
 async def _durability(spec: Spec) -> str:
-    """Return the durability that an answer of this topic stands for; the official one has no word for it."""
+    """Return the durability behind an answer of this topic, for which the official protocol has no field."""
     [payload] = make_payloads(producer=WARM_UP_PRODUCER, first=0, count=1, size=spec["size"], now_ns=0)
     async with open_client(spec) as client, open_producer(client, spec) as producer:
         receipt = await producer.send(payload)

@@ -26,7 +26,7 @@ SERVE_WORD: Final = "serve"
 
 
 def raw_reference(directory: Path | None) -> dict[str, Any]:
-    """All references; those of the disk are null without a directory (a broker on another machine)."""
+    """Measure all references; those of the disk are null without a directory (a broker on another machine)."""
     disk: dict[str, Any] = dict.fromkeys(("fdatasync_p50_ms", "fdatasync_p99_ms", "fdatasync_per_s"))
     if directory is None:
         disk["fdatasync_p50_ms_reason"] = "the broker's disk is not this machine's"
@@ -36,7 +36,7 @@ def raw_reference(directory: Path | None) -> dict[str, Any]:
 
 
 def fdatasync_reference(directory: Path, *, seconds: float = SECONDS) -> dict[str, Any]:
-    """Write 512 bytes into a preallocated file and sync, one after another."""
+    """Measure writes of 512 bytes into a preallocated file, each synced before the next."""
     sync = getattr(os, "fdatasync", os.fsync)
     taken_ms: list[float] = []
     with tempfile.NamedTemporaryFile(dir=directory, prefix="danube-fsync-") as file:
@@ -61,7 +61,7 @@ def fdatasync_reference(directory: Path, *, seconds: float = SECONDS) -> dict[st
 
 
 def crc32_mb_per_s(*, seconds: float = 0.2) -> float:
-    """Megabytes (10⁶) a second over 1 MiB blocks."""
+    """Measure CRC-32 over 1 MiB blocks, in megabytes (10⁶) per second."""
     block = os.urandom(1 << 20)
     count, begun = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - begun) < seconds:
@@ -71,7 +71,7 @@ def crc32_mb_per_s(*, seconds: float = 0.2) -> float:
 
 
 def grpc_reference(*, seconds: float = SECONDS) -> dict[str, Any]:
-    """Empty unary calls and echoes on one stream: a lone one's p50, and how many a second with 32 in flight."""
+    """Measure empty unary calls and echoes on one stream: p50 of single ones, and calls per second with 32 in flight."""
     server = subprocess.Popen(
         [sys.executable, "-m", __spec__.name if __spec__ else "pydanube_cli.bench.raw", SERVE_WORD],
         stdin=subprocess.PIPE,

@@ -41,7 +41,7 @@ _COMPARISONS: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
 
 
 class Expression:
-    """A parsed condition. Parsing refuses everything that is not a comparison of names, numbers and texts.
+    """A parsed condition of comparisons of names, numbers and texts; parsing refuses everything else.
 
     Raises:
         InvalidArgument: the text is no such expression.
@@ -58,7 +58,7 @@ class Expression:
             raise self._bad("it compares nothing; write for example verified.missing == 0")
 
     def holds(self, result: Mapping[str, Any]) -> bool:
-        """Whether the result is so; an unknown (null) value makes an ordering false.
+        """Return whether the condition holds; an ordering of an unknown (null) value is false.
 
         Raises:
             InvalidArgument: a name that the result does not have.
@@ -66,7 +66,7 @@ class Expression:
         return bool(self._value(self._tree, result))
 
     def values(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """The names in the expression and what they were."""
+        """Return the names in the expression and their values."""
         names = [
             node
             for node in ast.walk(self._tree)
@@ -172,7 +172,7 @@ def assemble(
     raw: Mapping[str, Any],
     machine: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """One JSON object; everything that was measured is in it."""
+    """Return the whole result as one JSON object."""
     middle: dict[str, Any] = {name: _median([run.get(name) for run in runs]) for name in FIGURES}
     if (reason := runs[0].get("p50_ms_reason")) is not None:
         middle["p50_ms_reason"] = reason
@@ -204,7 +204,7 @@ def assemble(
 
 
 def _ratios(middle: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """How the figures stand to the machine's own; null where either is unknown."""
+    """Return the ratios of the figures to the machine's own; null if either is unknown."""
     return {
         "messages_per_fdatasync": _quotient(middle["messages_per_s"], raw.get("fdatasync_per_s")),
         "messages_per_empty_grpc_call": _quotient(
@@ -217,7 +217,7 @@ def _ratios(middle: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]
 
 
 def machine() -> dict[str, Any]:
-    """Return the machine's facts; to be called before the load starts."""
+    """Return the machine's facts; call it before the load starts."""
     names = ("pydanube", "grpcio", "protobuf", "numpy", "uvloop")
     return {
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

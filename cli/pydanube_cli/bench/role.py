@@ -1,4 +1,4 @@
-"""Parts that every role of a worker has: its start signal, and clients, producers and receivers by its specification."""
+"""Shared by all roles of a worker: the start signal, and clients, producers and receivers by its specification."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Spec: TypeAlias = dict[str, Any]
 
 
 class Start:
-    """The word `go`, what processor time this process had used by then, and whether `stop` was said."""
+    """The start signal: the processor time used before it, and whether `stop` was said."""
 
     def __init__(self, lines: LineSource) -> None:
         self._lines = lines

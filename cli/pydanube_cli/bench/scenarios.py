@@ -1,4 +1,4 @@
-"""The scenarios: which workers, in which order, and the figures of one run.
+"""The scenarios: which workers run in which order, and the figures of one run.
 
     e2e      producers and consumers at once; from the first send to the last message received
     publish  producers alone
@@ -64,7 +64,7 @@ def _producers(plan: Plan, broker: RunningBroker, topic: str) -> list[dict[str, 
 
 @contextmanager
 def _consumers(plan: Plan, broker: RunningBroker, topic: str) -> Iterator[Crew]:
-    """The consumers, ready to begin."""
+    """Start consumers; return them when they are ready."""
     common = {"sub_type": plan.sub_type, "ack_delay_s": plan.ack_delay_s, "sent": plan.shares}
     with tempfile.TemporaryDirectory(prefix="danube-bench-") as folder:
         if plan.shared_subscription:
@@ -112,7 +112,7 @@ def e2e(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 
 
 def publish(plan: Plan, broker: RunningBroker, topic: str) -> Run:
-    """Producers alone. How long a message waits for its ack is what `latency` measures."""
+    """Publish without consumers. `latency` measures how long a message waits for its receipt."""
     _create(plan, broker, topic)
     made, cost = _worked(_producers(plan, broker, topic), broker)
     return {
@@ -125,7 +125,7 @@ def publish(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 
 
 def consume(plan: Plan, broker: RunningBroker, topic: str) -> Run:
-    """Fill the topic, then take it."""
+    """Fill the topic, then consume it."""
     made = _fill(plan, broker, topic)
     with _consumers(plan, broker, topic) as consumers, ServerCost(broker.pid) as cost:
         consumers.go()
@@ -141,7 +141,7 @@ def consume(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 
 
 def latency(plan: Plan, broker: RunningBroker, topic: str) -> Run:
-    """A lone send, awaited, then the next."""
+    """Send single messages, each awaited before the next."""
     [made], cost = _worked([_spec(plan, broker, topic, "send_lone")], broker)
     return {
         **_rates(plan.messages, plan.size, _seconds([made])),
@@ -153,7 +153,7 @@ def latency(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 
 
 def await_(plan: Plan, broker: RunningBroker, topic: str) -> Run:
-    """Coroutines that each await one send."""
+    """Send from many coroutines that each await their send."""
     spec = _spec(plan, broker, topic, "send_await", coroutines=plan.producers, producers=1)
     [made], cost = _worked([spec], broker)
     return {
@@ -166,7 +166,7 @@ def await_(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 
 
 def unary(plan: Plan, broker: RunningBroker, topic: str) -> Run:
-    """Producers that send as official clients do, a few in each process."""
+    """Send as official clients do, from a few producers in each process."""
     _create(plan, broker, topic)
     shares = list(enumerate(plan.shares))
     workers = min(UNARY_WORKERS, plan.producers)
@@ -185,7 +185,7 @@ def unary(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 
 
 def backlog(plan: Plan, broker: RunningBroker, topic: str) -> Run:
-    """A reader far behind, first beside lone sends, then beside `producers` that await each send.
+    """Read a large backlog, first beside single sends, then beside `producers` that await each send.
 
     The topic is filled by the first run and read again by the others. `messages_per_s` is the reader beside the lone
     sends; percentiles are those of the lone sends beside it. For a type of subscription, keys or late acks the backlog
@@ -272,7 +272,7 @@ def topics(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 
 
 def run(plan: Plan, broker: RunningBroker, topic: str) -> Run:
-    """One run of the plan; where it is `about_a_subscription`, with one of the plain batch path just before it."""
+    """Run the plan once; if it is `about_a_subscription`, after a run of the plain batch path."""
     scenario = SCENARIOS[plan.scenario]
     if not plan.about_a_subscription:
         return scenario(plan, broker, topic)
@@ -302,7 +302,7 @@ SCENARIOS: Final[dict[str, Callable[[Plan, RunningBroker, str], Run]]] = {
 def _beside_reader(
     plan: Plan, broker: RunningBroker, topic: str, beside: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run `beside` for as long as a plain reader takes to read all of `topic`; (its result, the reader's)."""
+    """Run `beside` while a plain reader reads all of `topic`; return (its result, the reader's)."""
     reader = _spec(
         plan, broker, topic, "consume_batches", subscription="", sent=plan.shares, stop_at_head=True
     )
@@ -328,7 +328,7 @@ def _fill(plan: Plan, broker: RunningBroker, topic: str) -> list[dict[str, Any]]
 def _read_back(
     plan: Plan, broker: RunningBroker, topic: str, *, sent: list[int] | None = None
 ) -> list[dict[str, Any]]:
-    """Read what was stored, outside the measured time."""
+    """Read what was stored, outside of the measured time."""
     spec = _spec(
         plan, broker, topic, "consume_batches", subscription="", sent=sent or plan.shares, stop_at_head=True
     )
@@ -336,19 +336,19 @@ def _read_back(
 
 
 def _create(plan: Plan, broker: RunningBroker, topic: str) -> None:
-    """Make the topic by opening a producer on it: consumers do not create topics."""
+    """Create the topic by opening a producer on it: consumers do not create topics."""
     _worked([_spec(plan, broker, topic, "produce_many", messages=0)], broker)
 
 
 def _worked(specs: list[dict[str, Any]], broker: RunningBroker) -> tuple[list[dict[str, Any]], ServerCost]:
-    """Have workers of these roles work side by side; what each of them says, and what that cost the broker."""
+    """Run workers of these roles side by side; return their results, and their cost for the broker."""
     with Crew(specs) as crew, ServerCost(broker.pid) as cost:
         crew.go()
         return crew.results(), cost
 
 
 def _seconds(begun: list[dict[str, Any]], ended: list[dict[str, Any]] | None = None) -> float:
-    """From the first begin of some workers to the last end, of others where those are given."""
+    """Return the seconds from the first begin of some workers to the last end, of others if given."""
     last: int = max(each["ended"] for each in (begun if ended is None else ended))
     first: int = min(each["begun"] for each in begun)
     return (last - first) / 1e9
@@ -364,7 +364,7 @@ def _rates(messages: int, size: int, seconds: float) -> Run:
 
 
 def _checked(plan: Plan, got: list[dict[str, Any]]) -> Run:
-    """Check the messages, and count how many went to each consumer of a shared subscription."""
+    """Check the messages, and count those of each consumer of a shared subscription."""
     if not plan.shared_subscription:
         return {"verified": _verified(got)}
     verified = merge([Part(**result["part"]) for result in got], plan.shares)
@@ -375,7 +375,7 @@ def _checked(plan: Plan, got: list[dict[str, Any]]) -> Run:
 
 
 def _worst(results: list[dict[str, Any]]) -> Run:
-    """Percentiles of the slowest consumer, of those that received anything."""
+    """Return the percentiles of the slowest consumer that received anything."""
     results = [result for result in results if result["received"]] or results[:1]
     first: Run = results[0]["latency"]
     if any(value is None for value in first.values()):
@@ -397,7 +397,7 @@ def _publish_rate(made: list[dict[str, Any]]) -> float:
 
 
 def _cpu_us(results: list[dict[str, Any]], messages: int) -> float:
-    """Processor time of all these workers together since they began, without the checks at the end."""
+    """Return the processor time of all workers since their begin, without their final checks."""
     return round(sum(float(result["cpu_s"]) for result in results) * 1e6 / max(1, messages), 3)
 
 

@@ -1,4 +1,4 @@
-"""One process of a benchmark: a role, told by one JSON line on stdin, answering by JSON lines on stdout.
+"""One process of a benchmark: gets its role by one JSON line on stdin, and answers by JSON lines on stdout.
 
     → {"role": …, …}    what to be
     ← {"ready": true}   connected; waiting
@@ -42,7 +42,7 @@ ROLES: Final[dict[str, Callable[[Spec, Start], Awaitable[dict[str, Any]]]]] = {
 
 
 async def run_role(spec: Spec, lines: LineSource) -> None:
-    """Play the role and say how it went, and what processor time that took."""
+    """Run the role; return its result and processor time."""
     start = Start(lines)
     try:
         result = await ROLES[spec["role"]](spec, start)

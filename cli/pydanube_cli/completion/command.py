@@ -88,7 +88,7 @@ SCRIPTS: Final[Mapping[str, str]] = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
 def install(shell: str, *, home: Path, env: Mapping[str, str]) -> list[Path]:
-    """Write the script where the shell's own start finds it; returns what was written.
+    """Write the script to where the shell reads it at its start; return what was written.
 
     bash and zsh get one line in their start file, once; fish looks for completions by itself.
     """

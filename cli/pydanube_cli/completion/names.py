@@ -1,4 +1,4 @@
-"""Names from the broker, asked over a plain socket: importing grpc takes longer than a tab key may.
+"""Names from the broker, asked over a plain socket: importing grpc takes too long for a tab key.
 
 One call of `danube.ops/Call` is a handful of HTTP/2 frames with headers that need no compression, and an answer of
 which only the data counts. Whatever goes wrong (nobody listens, no answer in time, an error) means no names: a shell
@@ -37,7 +37,7 @@ _SOURCES: Final[dict[str, tuple[str, str]]] = {
 
 
 def names_of(kind: str, begin: str, *, topic: str | None, address: str, principal: str) -> list[str]:
-    """Names of that kind which start with `begin`, as they are typed; none where they cannot be had."""
+    """Return names of that kind that start with `begin`, as they are typed; none if they cannot be had."""
     operation, field = _SOURCES[kind]
     arguments: dict[str, Any] = {"limit": MAX_NAMES}
     if any(character in begin for character in "*?[]"):
@@ -64,7 +64,7 @@ def names_of(kind: str, begin: str, *, topic: str | None, address: str, principa
 
 
 def _topics_that_start(begin: str) -> dict[str, str]:
-    """A name without a slash is of /default; with one, it has its namespace before it."""
+    """Return topics: a name without a slash is in /default, else its namespace comes first."""
     if not begin:
         return {}
     if "/" in begin:
@@ -143,7 +143,7 @@ def _request(address: str, body: bytes) -> bytes:
 
 
 def _answer(connection: socket.socket, until: float) -> bytes:
-    """The data of stream 1, to its end."""
+    """Return the data of stream 1, to its end."""
     found = bytearray()
     waiting = bytearray()
     while True:
@@ -178,7 +178,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _field(number: int, value: bytes) -> bytes:
-    """A field of a protobuf message whose value is bytes."""
+    """Encode a field of a protobuf message whose value is bytes."""
     return bytes([number << 3 | 2]) + _varint(len(value)) + value
 
 
@@ -191,7 +191,7 @@ def _varint(value: int) -> bytes:
 
 
 def _first_field(message: bytes) -> tuple[int, bytes]:
-    """Number and value of the only field, which is bytes."""
+    """Return number and value of the only field, which is bytes."""
     if not message or message[0] & 7 != 2:
         raise ValueError("the message has no field of bytes")
     length, shift, at = 0, 0, 1

@@ -1,4 +1,4 @@
-"""`danube __complete`: what a press of the tab key runs. Says nothing where it knows nothing, and never fails.
+"""`danube __complete`: runs at a press of the tab key. Prints nothing if it knows nothing, and never fails.
 
     danube __complete bash LINE WORDBREAKS     the line up to the cursor, as bash has it
     danube __complete zsh WORD…                the words after `danube`; the last is being typed
@@ -36,7 +36,7 @@ Table = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The choices for one word. `kind`: of the names to be asked for, or FILES or FOLDERS; `glued` stands before each."""
+    """The choices for one word. `kind`: names to ask for, or FILES or FOLDERS; `glued`: put before each."""
 
     begin: str = ""
     words: Mapping[str, str]  # with what each is for
@@ -54,7 +54,7 @@ def load() -> Table:
 
 
 def split_line(line: str) -> list[str]:
-    """The words of a command line up to the cursor, as a shell splits them; the last is what is being typed.
+    """Split a command line up to the cursor as a shell does; the last word is being typed.
 
     Quotes that are still open are taken as closed at the end.
     """
@@ -70,7 +70,7 @@ def split_line(line: str) -> list[str]:
 
 
 def wanted(table: Table, words: Sequence[str]) -> Wanted:
-    """Return what may stand for the last of `words`, which follow the name of the program."""
+    """Return the choices for the last of `words`, which follow the name of the program."""
     *before, begin = words or [""]
     common: Table = table["common"]
     leaf: Table | None = None
@@ -125,7 +125,7 @@ def wanted(table: Table, words: Sequence[str]) -> Wanted:
 
 
 def _after(leaf: Table | None, common: Table, flag: str) -> Any:
-    """Return what follows a flag; None: nothing does, or it is unknown."""
+    """Return the choices after a flag; None: it takes no value, or is unknown."""
     if leaf is not None and flag in leaf["flags"]:
         return leaf["flags"][flag]
     return common.get(flag)

@@ -1,4 +1,4 @@
-"""The processes of a local cluster, each started in a session of its own, so that Ctrl-C reaches the command alone; and etcd."""
+"""The processes of a local cluster and etcd, each in a session of its own, so that Ctrl-C reaches the command alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOG_TAIL: Final = 2000
 
 
 class Child:
-    """A process with its log; ends when this one does, where the system can see to that (Linux)."""
+    """A process with its log; ends with this process if the system supports that (Linux)."""
 
     def __init__(self, name: str, log: Path) -> None:
         self.name = name
@@ -55,7 +55,7 @@ class Child:
             )
 
     async def ended(self) -> int:
-        """Wait for its end; returns the exit code."""
+        """Wait for its end; return the exit code."""
         assert self._process is not None, "it was not started"
         return await self._process.wait()
 
@@ -75,7 +75,7 @@ class Child:
             return await process.wait()
 
     def tail(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         with contextlib.suppress(OSError):
             return self.log.read_text(errors="replace")[-_LOG_TAIL:].strip()
         return ""
@@ -92,7 +92,7 @@ _STOP_S: Final = 10.0
 
 
 def etcd_binary() -> str:
-    """The `etcd` beside this Python, else of the system. Raises `MissingExtra`."""
+    """Return the `etcd` beside this Python, else the system's. Raises `MissingExtra`."""
     beside = Path(sys.executable).with_name("etcd")
     found = str(beside) if beside.is_file() else shutil.which("etcd")
     if found is None:

@@ -1,4 +1,4 @@
-"""The processes of a local cluster, over their lives: etcd, the brokers, and what is written down of them.
+"""A local cluster: the processes of etcd and the brokers, and the file that describes them.
 
 `local.json` in the data directory keeps what every start needs (etcd's ports, the brokers' numbers) and, while the cluster
 runs, where the command listens for `status|add|stop|start|kill` of other terminals, with a word that only its owner reads.
@@ -48,7 +48,7 @@ class State:
 
     @staticmethod
     def read(folder: Path) -> State | None:
-        """None where no local cluster was started. Raises `InvalidArgument` for a damaged file."""
+        """Read the state; None if no local cluster was started. Raises `InvalidArgument` for a damaged file."""
         file = folder / _STATE
         try:
             found = json.loads(file.read_bytes())
@@ -115,7 +115,7 @@ class LocalCluster:
                 group.create_task(self.start_broker(n))
 
     async def stop(self) -> None:
-        """End the brokers in good order, then etcd."""
+        """Stop the brokers in order, then etcd."""
         self._stopping = True
         running = [n for n, child in self._brokers.items() if child.pid is not None]
         await asyncio.gather(*(self.stop_broker(n) for n in running))
@@ -125,7 +125,7 @@ class LocalCluster:
         self._say("all stopped; the same command starts it again with all that was acknowledged")
 
     async def add(self) -> dict[str, Any]:
-        """Start one broker more; returns what `status` says of it."""
+        """Start another broker; return its entry of `status`."""
         if len(self.state.brokers) >= MOST_BROKERS:
             raise InvalidArgument(
                 f"a local cluster has at most {MOST_BROKERS} brokers", field="action", value="add"
@@ -136,7 +136,7 @@ class LocalCluster:
         return await self.start_broker(n)
 
     async def start_broker(self, n: int) -> dict[str, Any]:
-        """Start a broker on its data and its ports, and wait until it is ready."""
+        """Start a broker with its data and ports, and wait until it is ready."""
         async with self._lock(n):
             child = self._child(n)
             if child.pid is not None:
@@ -158,11 +158,11 @@ class LocalCluster:
             return self.facts(n)
 
     async def stop_broker(self, n: int) -> dict[str, Any]:
-        """SIGTERM, and wait for the end: what was acknowledged is safe."""
+        """Send SIGTERM and wait for the end."""
         return await self._end(n, signal.SIGTERM)
 
     async def kill_broker(self, n: int) -> dict[str, Any]:
-        """SIGKILL: what was acknowledged is safe all the same."""
+        """Send SIGKILL; acknowledged messages are safe all the same."""
         return await self._end(n, signal.SIGKILL)
 
     async def _end(self, n: int, number: signal.Signals) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class LocalCluster:
         }
 
     def status(self) -> dict[str, Any]:
-        """The whole cluster, as the ready file has it."""
+        """Return the whole cluster, in the form of the ready file."""
         return {
             "event": "ready",
             "etcd": self.etcd.endpoints,
@@ -237,7 +237,7 @@ class LocalCluster:
 
 
 def prepared(folder: Path, *, brokers: int | None, etcd: int | None, port_offset: int | None) -> State:
-    """Return what a start in this folder begins with: what it was made with, and more brokers where that is asked for.
+    """Return the state for a start in this folder: as it was created, with more brokers if asked for.
 
     Raises:
         Conflict: a local cluster runs there.
@@ -276,7 +276,7 @@ def is_running(state: State) -> bool:
 
 
 def _free_ports(members: int) -> list[tuple[int, int]]:
-    """Two ports for each member on which nothing listens now; they stay the cluster's."""
+    """Return two free ports for each member, which the cluster keeps."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(2 * members)]
         for each in sockets:

@@ -1,4 +1,4 @@
-"""How another terminal speaks to the command that runs a local cluster: one JSON line there, one back, on this machine.
+"""Control of a running local cluster from another terminal: one JSON line to its command, one back, on this machine.
 
 Whoever may read `local.json` (its owner) has the word that every request names.
 """
@@ -24,7 +24,7 @@ _MAX_BYTES: Final = 1 << 20
 
 
 async def serve(cluster: LocalCluster) -> asyncio.Server:
-    """Listen, and write down where."""
+    """Listen, and write the address into the state."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Where reading ends: offsets per partition, a time, a count. Pure: batches go in, what to take of them comes out."""
+"""Where reading ends: offsets by partition, a time, a count. Pure: batches in, how much of them to take out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Bounds:
         return self.taken == self.count or len(self.ended) == len(self.partitions)
 
     def take(self, partition: int | None, offsets: Sequence[int], append_time_ms: int) -> int:
-        """How many of a batch's messages, from its first, are wanted; counts them.
+        """Return how many of a batch's messages, from its first, are wanted; counts them.
 
         Offsets ascend and are not empty. Ends the partition when the batch reaches its end.
         """

@@ -158,7 +158,7 @@ def _job(options: ConsumeOptions, *, as_json: bool) -> _Job:
 
 
 async def _consume(job: _Job, common: Common) -> int:
-    """Returns how many messages were written."""
+    """Consume; return how many messages were written."""
     from pydanube import Retry, connect
 
     sys.stdout.flush()  # from here on the descriptor is written to directly
@@ -179,7 +179,7 @@ async def _consume(job: _Job, common: Common) -> int:
 
 
 class _receiver:
-    """The reader or consumer of the job; a missing topic is not created, the error says how to."""
+    """Return the reader or consumer; a missing topic is not created, and the error says how to."""
 
     def __init__(self, job: _Job, client: Client) -> None:
         credit = CREDIT_MESSAGES if job.count is None else min(CREDIT_MESSAGES, job.count)
@@ -215,7 +215,7 @@ class _receiver:
 
 
 class _Subjects:
-    """Subjects of schemas, each asked of the registry once; one that it does not tell is not asked for again."""
+    """Schema subjects by id, each asked of the registry once, also one that it does not know."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -231,7 +231,7 @@ class _Subjects:
 
 
 def _say_where_it_begins(job: _Job, common: Common, receiver: Any) -> None:
-    """An offset below the beginning of a topic is not there any more: what is read begins later, and that is said."""
+    """Say where reading begins, if the asked offset lies before the beginning of the topic."""
     if job.start is None or not job.start.startswith("offset:"):
         return
     asked = int(job.start.removeprefix("offset:"))
@@ -327,7 +327,7 @@ async def _pump(
 
 
 async def _hand_out(outlet: Outlet, data: bytes, acknowledged: Sequence[Any]) -> None:
-    """Write, then acknowledge. Cancelled in between, what the reader has taken is acknowledged all the same."""
+    """Write, then acknowledge; when cancelled in between, messages that the reader took are still acknowledged."""
     written = outlet.begin(data)
     try:
         await asyncio.shield(written)
@@ -344,7 +344,7 @@ async def _hand_out(outlet: Outlet, data: bytes, acknowledged: Sequence[Any]) ->
 
 
 async def _nothing_left(job: _Job, common: Common, bounds: Bounds, *, quiet_s: float) -> bool:
-    """Whether everything below the bounds has been handed to some consumer or was acknowledged before."""
+    """Return whether everything below the bounds has been delivered to some consumer, or acknowledged before."""
     from pydanube_admin.remote import OpsClient
 
     arguments = {"topic": job.topic, "subscription": job.subscription, "limit": 1000}

@@ -1,4 +1,4 @@
-"""How consumed messages look on stdout: text, raw, hex, JSON.
+"""Formats of consumed messages on stdout: text, raw, hex, JSON.
 
 `raw` is the payload's bytes and a line end, so that `produce -f F` and `consume --format raw` give F again. `text` is
 for eyes: what is no UTF-8 or would drive the terminal is escaped, and a message stays one line. All formats take a
@@ -31,7 +31,7 @@ class Format(StrEnum):
 
 
 class Received(Protocol):
-    """The part of the SDK's batch that a format needs."""
+    """A batch of the SDK, as formats use it."""
 
     @property
     def payloads(self) -> Sequence[bytes]: ...
@@ -40,7 +40,7 @@ class Received(Protocol):
 
 
 def formatter(format: Format, subjects: Mapping[Any, str] = NO_SUBJECTS) -> Callable[[Received], bytes]:
-    """The function that turns a batch into the bytes to write; every message ends with `\\n`.
+    """Return the function that turns a batch into bytes to write; every message ends with `\n`.
 
     Args:
         subjects: of the schemas of messages, by their references; JSON shows them.
@@ -90,7 +90,7 @@ def _json(subjects: Mapping[Any, str], batch: Received) -> bytes:
 
 
 def json_object(message: Any, subjects: Mapping[Any, str]) -> dict[str, Any]:
-    """One line of `consume --json` (docs/interface.md#4-commands)."""
+    """Return one line of `consume --json` (docs/interface.md#4-commands)."""
     body: dict[str, Any] = {
         "topic": message.topic,
         "partition": message.partition,

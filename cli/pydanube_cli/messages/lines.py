@@ -1,4 +1,4 @@
-"""Stdin as messages and stdout as a place to write bytes to, neither of which stops the event loop.
+"""Read stdin as messages and write to stdout without blocking the event loop.
 
 A thread reads and splits, the loop takes what has gathered. A line is the bytes up to `\n`, which is not part of it; `\r`
 stays; an empty line and a last line without `\n` are messages. A thread of our own, because reading a terminal or a slow pipe blocks, and because a worker thread that
@@ -37,7 +37,7 @@ Pieces = Iterator[bytes]
 
 
 def file_pieces(path: Path, *, repeat: int = 1) -> Pieces:
-    """The bytes of a file in pieces, `repeat` times over, as if the copies stood behind each other."""
+    """Yield a file in pieces, `repeat` times over, as if the copies followed each other."""
     for _ in range(repeat):
         with path.open("rb", buffering=0) as file:
             while piece := file.read(READ_BYTES):
@@ -45,7 +45,7 @@ def file_pieces(path: Path, *, repeat: int = 1) -> Pieces:
 
 
 def stdin_pieces() -> Pieces:
-    """The bytes of stdin as they come."""
+    """Yield the bytes of stdin as they arrive."""
     descriptor = sys.stdin.fileno()
     if sys.platform == "win32":
         import msvcrt
@@ -63,13 +63,13 @@ def stdin_pieces() -> Pieces:
 
 
 def text_pieces(payload: bytes, *, repeat: int = 1) -> Pieces:
-    """One payload, `repeat` times; for a source without a delimiter."""
+    """Yield one payload, `repeat` times; for a source without a delimiter."""
     for _ in range(repeat):
         yield payload
 
 
 class Gathered:
-    """Messages in order, and how many bytes of payload they are."""
+    """Messages in order, and the bytes of their payloads."""
 
     __slots__ = ("payload_bytes", "payloads")
 
@@ -79,7 +79,7 @@ class Gathered:
 
 
 def split_lines(pieces: Pieces, *, max_bytes: int = MAX_MESSAGE_BYTES) -> Iterator[list[bytes]]:
-    """Lines of the joined pieces, a list for each piece that ended at least one.
+    """Yield lists of lines, one for each piece that ended at least one line.
 
     Raises:
         MessageTooLarge: a line that is not over after `max_bytes`.
@@ -104,7 +104,7 @@ def split_lines(pieces: Pieces, *, max_bytes: int = MAX_MESSAGE_BYTES) -> Iterat
 
 
 def whole(pieces: Pieces, *, max_bytes: int = MAX_MESSAGE_BYTES) -> Iterator[list[bytes]]:
-    """All of the input as one message; empty input is an empty message.
+    """Yield the whole input as one message; empty input is an empty message.
 
     Raises:
         MessageTooLarge: before memory is full of it.
@@ -162,14 +162,14 @@ class LineSource:
         self._loop = None
 
     def stop(self) -> None:
-        """End the input here: `take` gives None at once. The thread may stay in a read; it is a daemon."""
+        """End the input: `take` returns None at once. The thread may stay in a read; it is a daemon."""
         with self._change:
             self._stopped = True
             self._change.notify_all()
         self._ready.set()
 
     async def take(self) -> Gathered | None:
-        """Everything that has gathered, at least one message; None at the end.
+        """Return everything that has gathered, at least one message; None at the end.
 
         Raises:
             ClusterError: the input cannot be read, once what came before it was taken.
@@ -211,7 +211,7 @@ class LineSource:
         self._wake()
 
     def _put(self, messages: list[bytes]) -> bool:
-        """Hand over; False when nobody wants more."""
+        """Hand over a message; return False if nobody wants more."""
         size = sum(map(len, messages))
         with self._change:
             while not self._stopped and (
@@ -259,7 +259,7 @@ class Outlet:
         self._pieces.put(None)
 
     async def write(self, data: bytes) -> None:
-        """Write all of `data`; returns when it has left the process.
+        """Write all of `data`; return when it has left the process.
 
         Raises:
             OSError: BrokenPipeError when the reader is gone.

@@ -41,7 +41,7 @@ RATE_TICK_S: Final = 0.05
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Counts of what happened so far; the summary is made of them, however the command ends."""
+    """Counts so far, from which the summary is made however the command ends."""
 
     topic: str
     sent: int = 0
@@ -54,7 +54,7 @@ class Tally:
     failed_within: tuple[int, int] | None = None  # messages of the input, counted from 1
 
     def failed(self, part: Sequence[bytes], done: Any) -> None:
-        """Count what is stored of a piece that failed. Which of its messages those are, ranges alone can say.
+        """Count what is stored of a piece that failed; only ranges tell which messages those are.
 
         The bytes are those of as many from its begin, which is exact unless the broker refused one in the middle.
         """
@@ -64,7 +64,7 @@ class Tally:
             self.sent_bytes += sum(map(len, part[: done.count]))
 
     def add(self, summary: Any) -> None:
-        """Count a `SendSummary`; neighbouring ranges grow together."""
+        """Add a `SendSummary`; neighbouring ranges are joined."""
         self.acknowledged += summary.count
         self.durability = summary.durability or self.durability
         for found in summary.ranges:
@@ -246,7 +246,7 @@ def _attributes(pairs: list[str]) -> dict[str, str]:
 
 
 async def _produce(job: Job, tally: Tally, common: Common) -> None:
-    """Send until the input ends; cancelled, finish what was handed over within `INTERRUPT_GRACE_S`."""
+    """Send until the input ends; when cancelled, finish what was handed over within `INTERRUPT_GRACE_S`."""
     from pydanube import Retry, connect
 
     async with LineSource(job.source) as source, anyio.create_task_group() as tasks:
@@ -285,7 +285,7 @@ async def _produce(job: Job, tally: Tally, common: Common) -> None:
 
 
 async def send_all(producer: Any, payloads: list[bytes], job: Job, tally: Tally) -> None:
-    """Send one piece of the input, at the rate asked for."""
+    """Send one piece of the input, at the given rate."""
     step = len(payloads) if job.rate is None else max(1, int(job.rate * RATE_TICK_S))
     for start in range(0, len(payloads), step):
         part = payloads[start : start + step] if step < len(payloads) else payloads
@@ -312,7 +312,7 @@ def _dressed(payloads: list[bytes], job: Job) -> Iterator[Message]:
 
 
 class _progress:
-    """A progress line on stderr, where somebody looks at it."""
+    """Show progress on stderr, if it is a terminal."""
 
     def __init__(self, job: Job, common: Common) -> None:
         self._wanted = sys.stderr.isatty() and not common.as_json and job.total_bytes is not None

@@ -1,4 +1,4 @@
-"""Administration with types: every operation a method, its result an object, what it would change a plan.
+"""Typed administration: every operation is a method, its result an object, and what it would change a plan.
 
     from pydanube.admin import connect_admin
 

@@ -1,4 +1,4 @@
-"""The way of an operation to the broker's admin port and back: `danube.ops/Call`."""
+"""Send an operation to the broker's admin port and return its result: `danube.ops/Call`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CALL_S: Final = 10.0
 
 
 class Caller:
-    """The calls of an asyncio program."""
+    """Calls operations from an asyncio program."""
 
     def __init__(
         self, channel: OpsChannel, *, principal: str | None = None, timeout_s: float = CALL_S

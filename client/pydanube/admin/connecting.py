@@ -1,4 +1,4 @@
-"""Where a program gets its admin client from."""
+"""Connect to a cluster for administration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def connect_admin(
     principal: str | None = None,
     timeout_s: float = CALL_S,
 ) -> AsyncIterator[Admin]:
-    """The operations of a cluster, for the block.
+    """Connect to a cluster's operations; use it as `async with`.
 
     Args:
         url: of the broker, its clients' port or its admin port; DANUBE_ADMIN_ENDPOINT, DANUBE_BROKER_URL, else

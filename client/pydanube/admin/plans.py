@@ -1,4 +1,4 @@
-"""A change as a plan: what it would do, and the way to do exactly that, once."""
+"""A change as a plan: what it would do, and how to apply exactly that, once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydanube.blocking.loop import Loop
 
 
 class _Shown:
-    """The fields of a plan that people look at; `document` has all."""
+    """The fields of a plan for display; `document` has all."""
 
     document: PlanDocument
 
@@ -47,7 +47,7 @@ class _Shown:
 
 
 class Plan(_Shown, Generic[ResultT]):
-    """Made by the `plan_…` methods."""
+    """A plan of a change; made by the `plan_…` methods."""
 
     def __init__(
         self, caller: Caller, document: PlanDocument, kind: type[ResultT], *, long_running: bool = False
@@ -58,7 +58,7 @@ class Plan(_Shown, Generic[ResultT]):
         self.document = document
 
     async def apply(self) -> ResultT:
-        """Do what it says.
+        """Apply the plan; return the result of its operation.
 
         Raises:
             PlanStale, PlanUsed, PlanExpired: it does not hold any more; make a new one.
@@ -67,7 +67,7 @@ class Plan(_Shown, Generic[ResultT]):
         return await self._caller.call(self.operation, arguments, self._kind, long_running=self._long_running)
 
     async def discard(self) -> None:
-        """Take it out of use."""
+        """Discard the plan, so that it cannot be applied any more."""
         await self._caller.call("plans.discard", {"plan_id": self.plan_id}, DiscardedPlan)
 
 
@@ -93,9 +93,9 @@ class SyncPlan(_Shown, Generic[ResultT]):
         self.document = plan.document
 
     def apply(self) -> ResultT:
-        """As `Plan.apply`."""
+        """Apply the plan, and return the result of its operation; blocks. Errors as of `pydanube.admin.Plan.apply`."""
         return self._loop.call(self._plan.apply())
 
     def discard(self) -> None:
-        """Take it out of use."""
+        """Discard the plan, so that it cannot be applied any more."""
         self._loop.call(self._plan.discard())

@@ -1,4 +1,4 @@
-"""Values that results are made of."""
+"""The values of which results are made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Result(BaseModel):
-    """Base of all results. What a newer broker adds is left aside."""
+    """Base of all results. Fields that only a newer broker knows are dropped."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, extra="ignore", protected_namespaces=())
 

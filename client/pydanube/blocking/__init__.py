@@ -1,1 +1,1 @@
-"""What `pydanube.sync` is derived with: a loop in a thread of its own, and methods that wait for it."""
+"""The base of `pydanube.sync`: an event loop in a thread of its own, and methods that wait for it."""

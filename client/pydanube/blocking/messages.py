@@ -1,4 +1,4 @@
-"""Messages and batches whose verbs block; `pydanube.sync` shows them."""
+"""Messages and batches with blocking methods, for `pydanube.sync`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Acks:
-    """Acks given by the application's threads, handed to the loop together; the first failure is raised later."""
+    """Acknowledgements by the application's threads, handed to the loop together; the first failure is raised later."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
@@ -34,7 +34,7 @@ class Acks:
             self.loop.soon(self._start)
 
     def check(self) -> None:
-        """Raise what an earlier acknowledgement met with."""
+        """Raise the failure of an earlier acknowledgement, if there was one."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -51,12 +51,12 @@ class Acks:
                 self._error = error
 
     async def drain(self) -> None:
-        """Hand over what was acknowledged, in the loop."""
+        """Hand over what was acknowledged; runs in the loop."""
         self._start()
 
 
 class Message:
-    """As `pydanube.Message`, with verbs that block."""
+    """A received message: `pydanube.Message` with blocking methods."""
 
     __slots__ = ("_acks", "_inner")
 
@@ -87,12 +87,12 @@ class Message:
     def value(self, into: Callable[..., T]) -> T: ...
 
     def value(self, into: Callable[..., Any] | None = None) -> Any:
-        """As `pydanube.Message.value`."""
+        """Decode the payload by its own schema version, as `pydanube.Message.value` does; blocks while the schema is fetched."""
         decoding = self._inner._from.lane.decode(self._inner, into)
         return self._loop.call(decoding)
 
     def ack(self) -> None:
-        """Gathered; `consumer.flush_acks()` waits until it is durable."""
+        """Acknowledge the message; sent in the background. `consumer.flush_acks()` waits until it is durable."""
         self._acks.give(self._inner)
 
     nack = Blocking(_Message.nack)
@@ -106,12 +106,12 @@ class Message:
 
 
 def message_of(loop: Loop, inner: _Message) -> Message:
-    """Return a message, outside of any consumer, with verbs that block."""
+    """Return a message with blocking methods, outside of any consumer."""
     return Message(inner, Acks(loop))
 
 
 class Batch:
-    """As `pydanube.Batch`, with verbs that block."""
+    """A batch: `pydanube.Batch` with blocking methods."""
 
     __slots__ = ("_acks", "_inner")
 
@@ -132,11 +132,11 @@ class Batch:
     delivery_count: Final[int] = same("delivery_count")
 
     def messages(self) -> list[Message]:
-        """As `pydanube.Batch.messages`."""
+        """Return the messages of the batch, one object each."""
         return [Message(message, self._acks) for message in self._inner.messages()]
 
     def ack(self) -> None:
-        """As `pydanube.Batch.ack`."""
+        """Acknowledge all messages of the batch; sent in the background, as by `pydanube.Batch.ack`."""
         self._acks.give(self._inner)
 
     nack = Blocking(_Batch.nack)

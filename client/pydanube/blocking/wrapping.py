@@ -1,4 +1,4 @@
-"""Objects of asyncio without await: their methods waited for, their facts passed on, with arguments and types as they are."""
+"""Derive blocking classes from asyncio classes, with the same arguments and types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ P = ParamSpec("P")
 
 
 class AroundAsyncio(Protocol):
-    """An object without await around one of asyncio, `_inner`, which belongs to the loop."""
+    """Base of a blocking object around an asyncio object, `_inner`, which belongs to the loop."""
 
     @property
     def _loop(self) -> Loop: ...
@@ -25,7 +25,7 @@ class AroundAsyncio(Protocol):
 
 
 class InLoop(Generic[InnerT]):
-    """An object without await around one of asyncio; calls come from any thread, and run in the client's loop."""
+    """Base of a blocking object that may be called from any thread; calls run in the client's loop."""
 
     def __init__(self, loop: Loop, inner: InnerT) -> None:
         self._loop = loop
@@ -33,7 +33,7 @@ class InLoop(Generic[InnerT]):
 
 
 class Blocking(Generic[P, T]):
-    """A method of an object around one of asyncio: the inner object's, called in the loop and waited for."""
+    """A blocking method: runs the inner object's method in the loop, and waits for its result."""
 
     def __init__(self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
         self._method = method
@@ -56,7 +56,7 @@ class Blocking(Generic[P, T]):
 
 
 class Wrapped(Generic[P, InnerT, T]):
-    """The same for a method whose result is of asyncio too: `wrap(loop, result)` makes the object without await of it."""
+    """A blocking method whose result is an asyncio object, too: `wrap(loop, result)` makes the blocking one."""
 
     def __init__(self, method: Blocking[P, InnerT], wrap: Callable[[Loop, InnerT], T]) -> None:
         self._blocking = method
@@ -81,7 +81,7 @@ class Wrapped(Generic[P, InnerT, T]):
 
 
 def at_once(method: Callable[Concatenate[Any, P], T]) -> Blocking[P, T]:
-    """The same for a method that does not wait: it is called in the loop, where nothing changes meanwhile."""
+    """Call a method that does not wait in the loop, where nothing changes meanwhile."""
 
     async def call(inner: Any, /, *args: P.args, **options: P.kwargs) -> T:
         return method(inner, *args, **options)
@@ -91,5 +91,5 @@ def at_once(method: Callable[Concatenate[Any, P], T]) -> Blocking[P, T]:
 
 
 def same(name: str) -> Any:
-    """A property: the inner object's of that name. Declare its type where it is used: `topic: Final[str] = same("topic")`."""
+    """Return a property with the inner object's value. Declare its type where it is used: `topic: Final[str] = same("topic")`."""
     return property(attrgetter(f"_inner.{name}"), doc=f"`{name}` of the object of asyncio.")

@@ -1,1 +1,1 @@
-"""Payloads and the values they hold: what a schema makes of a value, and of bytes a value again."""
+"""Encode values as payloads by a schema, and decode payloads to values."""

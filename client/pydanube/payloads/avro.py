@@ -1,4 +1,4 @@
-"""Avro schemas and data, as far as fastavro does not say: whether a schema is recursive, and where data do not fit."""
+"""Facts about Avro that fastavro does not tell: whether a schema is recursive, and where data do not fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Path = tuple[str | int, ...]
 
 
 def is_recursive(schema: Any, above: frozenset[str]) -> bool:
-    """Whether a record refers to one it lies in, by its simple name: more than enough to be careful."""
+    """Return whether a record refers to one that contains it, compared by simple name, which errs on the safe side."""
     match schema:
         case str():
             return schema.rpartition(".")[2] in above
@@ -29,7 +29,7 @@ def is_recursive(schema: Any, above: frozenset[str]) -> bool:
 def fault_of(
     data: Any, schema: Any, named: Mapping[str, Any], fits: Callable[[Any, Any], bool], path: Path = ()
 ) -> tuple[Path, str]:
-    """The first place where data do not fit a parsed schema, and why; the reason is empty where none is found.
+    """Return the first place where data do not fit a parsed schema, and why; the reason is empty if none is found.
 
     Args:
         data: plain data.

@@ -1,4 +1,4 @@
-"""Values to payloads, as a schema has them; what does not fit is refused before anything is sent.
+"""Encode values as payloads by a schema; a value that does not fit is refused before anything is sent.
 
 JSON Schema needs jsonschema-rs and Avro fastavro (the extra `schema`); Protobuf takes messages of the application's
 own classes; text is text. Compiled once a schema.
@@ -23,7 +23,7 @@ _FAULTS: Final = (ValueError, TypeError, KeyError, OverflowError, ArithmeticErro
 
 
 def payload_of(value: Any, serialise: Callable[[Any], bytes] | None) -> bytes | bytearray | memoryview:
-    """The payload of what was given to a producer; without a schema only bytes are.
+    """Return the payload for a producer's value; without a schema only bytes are accepted.
 
     Raises:
         PayloadInvalid: the value does not fit.
@@ -41,7 +41,7 @@ def payload_of(value: Any, serialise: Callable[[Any], bytes] | None) -> bytes | 
 
 
 def serialiser(schema: Schema) -> Callable[[Any], bytes]:
-    """A function from values to payloads of this schema.
+    """Return a function from values to payloads of this schema.
 
     It raises:
         PayloadInvalid: the value does not fit; `details["path"]` is the place, as a JSON pointer.
@@ -61,7 +61,7 @@ def serialiser(schema: Schema) -> Callable[[Any], bytes]:
 
 
 def payload_check(schema: Schema) -> Callable[[bytes], object]:
-    """A function that takes payloads of this schema; bytes of a type that says nothing of them are all taken, and Protobuf's.
+    """Return a function that checks payloads against this schema; it accepts everything for bytes and Protobuf.
 
     It raises:
         PayloadInvalid: the bytes are no such value, or it does not fit.

@@ -1,4 +1,4 @@
-"""Between the application's objects and plain data (dicts, lists, texts, numbers), which schemas speak of.
+"""Convert between the application's objects and plain data (dicts, lists, texts, numbers) as schemas describe it.
 
 Plain data become dataclasses, pydantic models, typed dicts and what else pydantic builds by type hints, checked on
 the way; anything else callable takes the fields of an object by keyword.
@@ -38,12 +38,12 @@ Value = (
 
 
 def pointer(*tokens: str | int) -> str:
-    """A place in plain data, as a JSON pointer (RFC 6901); `/` is the whole."""
+    """Return a place in plain data as a JSON pointer (RFC 6901); `/` is the whole."""
     return "".join("/" + str(token).replace("~", "~0").replace("/", "~1") for token in tokens) or "/"
 
 
 def to_json_data(value: Any) -> Any:
-    """Of dataclasses, models, datetimes, enums, UUIDs what JSON has for them.
+    """Convert dataclasses, models, datetimes, enums and UUIDs to JSON values.
 
     Raises:
         TypeError, ValueError: JSON has nothing for it.
@@ -66,7 +66,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def to_data(value: Any) -> Any:
-    """Of dataclasses and models dicts; everything else (datetimes, decimals) stays what it is."""
+    """Convert dataclasses and models to dicts; everything else (datetimes, decimals) stays."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: to_data(getattr(value, each.name)) for each in dataclasses.fields(value)}
     dump = getattr(value, "model_dump", None)
@@ -84,7 +84,7 @@ def to_data(value: Any) -> Any:
 
 
 def built(value: Any, into: Callable[..., Any]) -> Any:
-    """The object of class `into` with this data.
+    """Return an object of class `into` with this data.
 
     Raises:
         PayloadInvalid: the data do not fit; `details["path"]` is the place.
@@ -107,7 +107,7 @@ def built(value: Any, into: Callable[..., Any]) -> Any:
 
 @lru_cache(maxsize=256)
 def _adapter(into: Callable[..., Any]) -> Any:
-    """Return the adapter that builds it by its type hints; None where pydantic does not know how."""
+    """Return the adapter that builds a class by its type hints; None if pydantic cannot."""
     from pydantic import PydanticSchemaGenerationError, TypeAdapter
 
     if not isinstance(into, type) and not hasattr(into, "__origin__"):

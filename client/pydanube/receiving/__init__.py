@@ -1,1 +1,1 @@
-"""Deliveries on their way in: what a consumer or reader asks for, is sent, hands out and acknowledges."""
+"""Receive deliveries: what a consumer or reader asks for, gets, hands out and acknowledges."""

@@ -1,4 +1,4 @@
-"""Acknowledgements gathered into ranges, and into masks where a batch is every fourth message of its stretch.
+"""Gather acknowledgements into ranges, and into masks where that is smaller, as for every fourth message of a batch.
 
 One gatherer belongs to one session of one consumer's stream. Acknowledging the next offset in turn is one addition
 (`Message.ack` does it inline); everything else comes here. Nothing is sent from here: the lane takes the ranges.
@@ -24,13 +24,13 @@ _ONE: Final = ord("1")
 
 
 def cut(flat: Sequence[int]) -> list[Sequence[int]]:
-    """Ranges as they are sent: in as many requests as they need, at least one."""
+    """Split ranges into as many requests as they need, at least one."""
     step = 2 * RANGES_A_REQUEST
     return [flat[at : at + step] for at in range(0, len(flat), step)] or [flat]
 
 
 class AckGatherer:
-    """Ranges of acknowledged offsets that the broker has not been told of.
+    """Ranges of acknowledged offsets that were not sent yet.
 
     `next` is one past the run that is being extended, or -1 when there is none: then the next ack has to come through
     `note`, which is what arms the flush, notices the end of the session and raises a failure.
@@ -103,11 +103,11 @@ class AckGatherer:
 
     @property
     def pending(self) -> bool:
-        """Whether anything is gathered."""
+        """Whether there are acknowledgements that have not been sent."""
         return self.next >= 0 or bool(self._masks)
 
     def requests(self, *, confirm: int = 0) -> list[pb.Ack]:
-        """Return the requests gathered, to be sent in this order; the last one asks for the confirmation, if that is wanted."""
+        """Return the gathered requests, to be sent in this order; the last one asks for a confirmation, if that is wanted."""
         if not self.pending and not confirm:
             return []
         ranges = self.take()
@@ -122,7 +122,7 @@ class AckGatherer:
         ]
 
     def _take_masks(self, flat: Sequence[int]) -> dict[int, int]:
-        """The gathered masks without what is in the ranges too; none afterwards."""
+        """Return the gathered masks without offsets that the ranges have; then there are none."""
         masks, self._masks = self._masks, {}
         for first, mask in masks.items() if flat else ():
             end = first + mask.bit_length()
@@ -137,7 +137,7 @@ class AckGatherer:
         return masks
 
     def take(self) -> list[int]:
-        """The gathered ranges, ascending and merged, flat: first, end, first, end …; empty afterwards."""
+        """Return the gathered ranges, ascending and merged, flat: first, end, first, end …; then there are none."""
         if self.next < 0:
             return []
         self._ranges.append((self._first, self.next))
@@ -157,7 +157,7 @@ class AckGatherer:
         return flat
 
     def expire(self, *, lost: bool = False) -> None:
-        """The session is over: drop what was gathered, and whatever comes later. `lost`: with its connection."""
+        """End the session: drop what was gathered, and whatever comes later. `lost`: with its connection."""
         flat = self.take()
         masks = self._take_masks(flat)
         dropped = sum(flat[1::2]) - sum(flat[::2]) + sum(mask.bit_count() for mask in masks.values())

@@ -1,4 +1,4 @@
-"""One consumer, or reader, on one partition: a stream, its session, its credit.
+"""One consumer or reader on one partition: a stream, its session, its credit.
 
 * Credit: the broker may send `credit_messages` and `credit_bytes` (stored bytes, as carried in the frames) that the
   application has not taken. What was taken is granted again when it is half of the whole, so the local buffer is
@@ -41,7 +41,7 @@ from pydanube.receiving.consume_options import ConsumeOptions
 from pydanube.receiving.control import ControlQueue
 from pydanube.receiving.credit import CreditAccount
 from pydanube.receiving.kept_answers import KeptAnswers
-from pydanube.receiving.takings import Takings
+from pydanube.receiving.taken_counts import TakenCounts
 from pydanube.wire.first_answer import first_answer
 from pydanube.wire.lane_stream import LaneStream
 from pydanube.wire.transport import Stream, copy_of, gave_up
@@ -88,7 +88,7 @@ class ConsumeLane:
         self._answers = KeptAnswers()
         self._control = ControlQueue()
         self._timer: asyncio.TimerHandle | None = None
-        self._takings = Takings()
+        self._takings = TakenCounts()
         self._position = (0, 0)  # of the application among all that is delivered, when it was last reported
         self._ack_timeout_ms, self._takes_masks = 0, False
         self._report_timer: asyncio.TimerHandle | None = None
@@ -149,12 +149,12 @@ class ConsumeLane:
         self.credit.held = True
 
     def release_credit(self) -> None:
-        """Grant again, also what was used meanwhile."""
+        """Grant credit again, also for what was used meanwhile."""
         self.credit.held = False
         self._grant_used()
 
     def resize(self, messages: int, size_bytes: int) -> None:
-        """Another share of the consumer's credit. What is out above a smaller one is not granted again."""
+        """Set another share of the consumer's credit. Credit out beyond a smaller share is not renewed."""
         self.credit.resize(messages, size_bytes)
         self._grant_used()
 
@@ -164,7 +164,7 @@ class ConsumeLane:
             self._post(pb.ConsumeRequest(credit=pb.Credit(messages=messages, bytes=size_bytes)))
 
     def returned(self, delivered: Delivered, messages: int) -> None:
-        """Some messages of a delivery went back to the broker: their credit with them."""
+        """Take back the credit of messages that were given back to the broker."""
         self._takings.received -= messages
         self.credit.taken(messages, 0 if delivered else delivered.size_bytes)
         if not delivered:
@@ -172,7 +172,7 @@ class ConsumeLane:
         self.received_messages -= messages
 
     def _report(self) -> None:
-        """Tell the broker what the application has, and that it is heard of."""
+        """Report to the broker how many messages the application has taken."""
         self._report_timer = None
         if not self._connected:
             return
@@ -255,7 +255,7 @@ class ConsumeLane:
             self.unconfirmed = False
 
     def take_lost_acks(self) -> None:
-        """Say once that acks may have been lost with a connection.
+        """Return once whether acknowledgements may have been lost with a connection.
 
         Raises:
             Unavailable: they may.
@@ -269,7 +269,7 @@ class ConsumeLane:
             )
 
     async def seek(self, position: str, *, check: bool = False) -> None:
-        """Move the subscription's cursor (a reader's place) and drop what is buffered.
+        """Move the subscription's cursor (or the reader's position), and drop what is buffered.
 
         `check`: only say whether it could be done. A refusal changes nothing. Safe to repeat, and repeated over reconnects for as long as the client's `Retry` says.
         """
@@ -318,7 +318,7 @@ class ConsumeLane:
             await self._send(self._answers.note(pb.ConsumeRequest(terminate=terminate)))
 
     def _current(self, acks: AckGatherer, ranges: Sequence[int]) -> bool:
-        """Whether a verb about these messages still means anything; acks given before it go first."""
+        """Return whether an answer about these messages still has an effect; acks given before it are sent first."""
         if acks.error is not None:
             raise copy_of(acks.error)
         if acks.stale:
@@ -332,11 +332,11 @@ class ConsumeLane:
             self._control.post(message)
 
     def _answer(self, message: pb.ConsumeRequest) -> None:
-        """Send an answer to messages, now or at the topic's next owner."""
+        """Send an answer about messages, now or at the topic's next owner."""
         self._post(self._answers.note(message))
 
     async def _send(self, message: pb.ConsumeRequest) -> None:
-        """Send and wait until it was written, or the stream is lost (then the session ends, and with it the need)."""
+        """Send, and wait until it was written or the stream is lost, which ends the session and the need for it."""
         if self._connected:
             await self._control.written(message)
 
@@ -455,9 +455,9 @@ class ConsumeLane:
             self.opened.set_result(None)
 
     def _resume_session(self, session: int) -> None:
-        """The session goes on at the topic's next owner: what its former one did not carry out is sent again."""
+        """Continue the session at the topic's next owner: send again what the former one did not carry out."""
         keeps = self._options.receiver.max_extend_ms > 0
-        self._takings = Takings(self._ack_timeout_ms, keeps=keeps, before=self._takings)
+        self._takings = TakenCounts(self._ack_timeout_ms, keeps=keeps, before=self._takings)
         self.acks.session = session
         for answer in self._answers.resume(session):
             self._control.post(answer)
@@ -468,7 +468,7 @@ class ConsumeLane:
             old.expire()
         self._acked_before += old.acked
         self.unconfirmed = self.unconfirmed_verbs = False
-        self._takings = Takings(self._ack_timeout_ms, keeps=self._options.receiver.max_extend_ms > 0)
+        self._takings = TakenCounts(self._ack_timeout_ms, keeps=self._options.receiver.max_extend_ms > 0)
         self.acks = AckGatherer(session, self._arm, self._note_stale, takes_masks=self._takes_masks)
         if self.reader:
             self.acks.fail(
@@ -479,7 +479,7 @@ class ConsumeLane:
             )  # fmt: skip
 
     def _disconnect(self) -> None:
-        """The stream is lost: whoever waits for an answer on it is told, and the session is over."""
+        """End the session and fail those that wait for an answer: the stream is lost."""
         if not self._connected:
             return
         self._connected = False
@@ -492,7 +492,7 @@ class ConsumeLane:
         self._options.changed()
 
     def _session_lost(self) -> None:
-        """What is buffered is void: the broker sends it again. So are acks that it did not confirm."""
+        """Drop the buffer and unconfirmed acknowledgements: the session has ended, and the broker delivers them again."""
         self.generation += 1
         if self.unconfirmed:
             self.lost_acks = True
@@ -501,7 +501,7 @@ class ConsumeLane:
             self.acks.expire(lost=True)
 
     def _over(self) -> bool:
-        """Whether the stream's writer is to stop; raises what the reader met."""
+        """Return whether the stream's writer has to stop. Raises the reader's error."""
         if self._stream.error is not None:
             raise self._stream.error
         return self.ended
@@ -542,7 +542,7 @@ class ConsumeLane:
         self._watch_takings()
 
     def drop(self, delivered: Delivered) -> None:
-        """A delivery of a session that is over: what is left of it counts as stale, and its credit is given back."""
+        """Drop the rest of a delivery whose session is over: count it as stale, and return its credit."""
         left = len(delivered) - delivered.taken
         self.stale_messages += left
         self.taken(delivered, left)

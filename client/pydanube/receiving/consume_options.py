@@ -1,4 +1,4 @@
-"""The part of its receiver and its client that a lane of a consumer uses."""
+"""The parts of its receiver and its client that a consumer's lane uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of a consumer to the broker: one queue, one writer, and the answers that are waited for.
+"""A consumer's requests to the broker: one queue, one writer, and the answers that are awaited.
 
 The queue is short by construction: acks and credit are gathered before they come here, and whoever sends anything else
 waits until it was written.
@@ -17,7 +17,7 @@ from pydanube.wire.transport import Stream, copy_of
 
 
 class ControlQueue:
-    """Control messages of one consumer's stream; lives on over reconnects, its contents do not."""
+    """Control messages of one consumer's stream. It survives reconnects, its contents do not."""
 
     __slots__ = ("_last_request", "_outbox", "_requests", "_sleeper", "_written")
 
@@ -41,7 +41,7 @@ class ControlQueue:
         await written
 
     def new_request(self) -> int:
-        """A number for a message that the broker answers."""
+        """Return a number for a message that the broker answers."""
         self._last_request += 1
         return self._last_request
 
@@ -67,7 +67,7 @@ class ControlQueue:
                 answer.set_exception(error)
 
     def lost(self, error: ClusterError) -> None:
-        """The stream is gone: nothing of the queue will be sent on another, and no answer will come."""
+        """The stream is gone: drop the queue, and fail everything that waits for an answer."""
         self._outbox.clear()
         self._release()
         for answer in self._requests.values():
@@ -75,7 +75,7 @@ class ControlQueue:
                 answer.set_exception(copy_of(error))
 
     def nudge(self) -> None:
-        """Wake the task that writes."""
+        """Wake the task that writes, since something was queued."""
         sleeper = self._sleeper
         if sleeper is not None and not sleeper.done():
             sleeper.set_result(None)

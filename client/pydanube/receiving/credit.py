@@ -1,10 +1,10 @@
-"""A lane's credit: what the broker may still send it, and what was taken since it was last told."""
+"""A lane's credit: what the broker may still send, and what was taken since the last grant."""
 
 from __future__ import annotations
 
 
 class CreditAccount:
-    """Messages and stored bytes, each on its own; pure bookkeeping.
+    """Credit in messages and in stored bytes, each by itself; pure bookkeeping.
 
     Args:
         messages: the lane's share of its consumer's credit.
@@ -33,26 +33,26 @@ class CreditAccount:
         self._taken_bytes += size_bytes
 
     def resize(self, messages: int, size_bytes: int) -> None:
-        """Another share. What is out above a smaller one is not granted again."""
+        """Set another share. Credit out beyond a smaller share is not renewed."""
         self.taken(messages - self._share_messages, size_bytes - self._share_bytes)
         self._share_messages, self._share_bytes = messages, size_bytes
 
     @property
     def due(self) -> bool:
-        """Whether it is time to grant: half of the share was taken."""
+        """Return whether to grant now: half of the share was taken."""
         if self.held:
             return False
         return 2 * self._taken_messages >= self._share_messages or 2 * self._taken_bytes >= self._share_bytes
 
     def grant(self) -> tuple[int, int]:
-        """Messages and bytes to grant now; they count as granted."""
+        """Return messages and bytes to grant now; they count as granted."""
         messages, size_bytes = max(0, self._taken_messages), max(0, self._taken_bytes)
         self.taken(-messages, -size_bytes)
         self.delivered(-messages, -size_bytes)
         return messages, size_bytes
 
     def open(self, *, keeps: bool) -> tuple[int, int]:
-        """The credit a new stream begins with: the whole share, or (`keeps`) what the buffer that lives on leaves of it."""
+        """Return the credit for a new stream: the whole share or, with `keeps`, what the kept buffer leaves of it."""
         kept_messages = kept_bytes = 0
         if keeps:
             kept_messages = self._share_messages - self.messages - self._taken_messages

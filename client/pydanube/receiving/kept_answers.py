@@ -1,4 +1,4 @@
-"""Answers to messages, kept until it is known that they were carried out: the topic may go to another broker before.
+"""Keep answers to messages until the broker has carried them out, since the topic may move before that.
 
 A broker that hands a topic over says how many answers of a stream it carried out. The others are sent again to the next
 owner, where the session goes on. More than `MOST_KEPT` that were not carried out are not kept: then the session ends.
@@ -16,7 +16,7 @@ MOST_KEPT: Final = 512  # requests: a second and more of a busy consumer
 
 
 class KeptAnswers:
-    """Of one consumer's stream, and of the time until the next one. `settled` is not set between two owners."""
+    """The answers of one consumer's stream, until the next one. `settled` is not set between two owners."""
 
     __slots__ = ("_carried_out", "_kept", "_noted", "settled")
 
@@ -28,13 +28,13 @@ class KeptAnswers:
         self.settled.set()
 
     def note(self, message: pb.ConsumeRequest) -> pb.ConsumeRequest:
-        """Keep an Ack, Nack, Terminate or GivenBack that is about to be sent; returns it."""
+        """Keep an Ack, Nack, Terminate or GivenBack that is about to be sent, and return it."""
         self._kept.append(message)
         self._noted += 1
         return message
 
     def owner_left(self, carried_out: int) -> None:
-        """The topic goes to another broker; this one carried out so many of the stream's answers."""
+        """The topic moves to another broker; the former one carried out so many of the stream's answers."""
         self._carried_out = carried_out
         self.settled.clear()
 
@@ -44,18 +44,18 @@ class KeptAnswers:
 
     @property
     def complete(self) -> bool:
-        """Whether the session can go on: all that was not carried out is here."""
+        """Whether the session can continue: everything that was not carried out is kept."""
         return self._carried_out is not None and 0 <= self._noted - self._carried_out <= len(self._kept)
 
     def begin_stream(self, *, keeps: bool) -> None:
-        """Another stream. `keeps`: its session goes on, and what is here is sent on it."""
+        """Begin another stream. `keeps`: its session continues, and the kept answers are sent on it."""
         if not keeps:
             self._kept.clear()
         self._noted, self._carried_out = len(self._kept), None
         self.settled.set()
 
     def resume(self, session: int) -> tuple[pb.ConsumeRequest, ...]:
-        """The session goes on, under another number: return what is to be sent again, in order."""
+        """Continue the session under another number; return what is to be sent again, in order."""
         assert self._carried_out is not None
         for _ in range(len(self._kept) - (self._noted - self._carried_out)):
             self._kept.popleft()

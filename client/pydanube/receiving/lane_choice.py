@@ -1,4 +1,4 @@
-"""Which lanes of a consumer a call is about."""
+"""Choose the lanes of a consumer that a call is about."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydanube.receiving.consume_lane import ConsumeLane
 def lanes_of(
     lanes: Sequence[ConsumeLane], *, partition: int | None, topic: str | None
 ) -> Sequence[ConsumeLane]:
-    """Those of one topic, one partition, or all.
+    """Return the lanes of one topic, of one partition, or all.
 
     Raises:
         InvalidArgument: there is none; `details["field"]` says of which.
@@ -45,7 +45,7 @@ def lanes_of(
 
 
 async def until_open(lanes: Iterable[ConsumeLane]) -> None:
-    """Wait until each is open, or has left; raises the error of one that failed."""
+    """Wait until every lane is open, or has left; raise the error of one that failed."""
     for lane in lanes:
         try:
             await lane.opened

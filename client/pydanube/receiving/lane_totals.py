@@ -1,4 +1,4 @@
-"""The counters of a consumer's lanes added up, those that have left included."""
+"""Sum the counters of a consumer's lanes, those that have left included."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydanube.receiving.consume_lane import ConsumeLane
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneTotals:
-    """Each field is a counter of `ConsumeLane` by the same name."""
+    """Sums of the counters of `ConsumeLane` with the same names."""
 
     received_messages: int = 0
     received_bytes: int = 0
@@ -22,7 +22,7 @@ class LaneTotals:
     reconnects: int = 0
 
     def plus(self, lanes: Iterable[ConsumeLane]) -> LaneTotals:
-        """With the counters of these lanes as they are now."""
+        """Return the sums with the present counters of these lanes added."""
         lanes = list(lanes)
         return LaneTotals(
             **{

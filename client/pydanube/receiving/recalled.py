@@ -1,4 +1,4 @@
-"""Deliveries that wait here and are given back, because another consumer has nothing to do."""
+"""Give back buffered deliveries for another consumer that has nothing to do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydanube.message import Delivered
 def without(
     delivered: Delivered, wanted: Sequence[tuple[int, int]], back: list[int]
 ) -> list[Delivered] | None:
-    """The parts of a delivery outside the wanted ranges (ascending); None if nothing of it is inside.
+    """Return the parts of a delivery outside of the wanted ranges (ascending); None if nothing of it is inside.
 
     What is inside is added to `back`, as flat ranges.
     """

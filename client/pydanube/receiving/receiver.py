@@ -1,4 +1,4 @@
-"""The common part of consumers and readers: one stream of messages over the lanes of all partitions, of all topics.
+"""The base of consumers and readers: one stream of messages over the lanes of all partitions and topics.
 
 Deliveries queue up in the order of arrival, so each partition keeps its order and none starves. `async for` hands out
 messages of the current delivery without suspending; between deliveries it gives the loop one turn, so that reading,
@@ -38,7 +38,7 @@ _NOTHING: Final[Iterator[Message]] = iter(())
 
 
 class Receiver:
-    """The common part of consumers and readers; made by `client.consumer(…)` and `client.reader(…)`, used as `async with`.
+    """The base of consumers and readers; made by `client.consumer(…)` and `client.reader(…)`, used as `async with`.
 
     Iteration ends when the receiver is closed, or a reader reaches its stop. It raises the `ClusterError` that ended
     it for good: a fatal one, or a retryable one that lasted longer than the client's `Retry`. Losing the connection
@@ -96,7 +96,7 @@ class Receiver:
         return self
 
     async def _open_lanes(self, topics: dict[str, Partitions], options: ReceiverOptions) -> None:
-        """Add the lanes of these topics that are not there, and wait until they are open or failed."""
+        """Add the missing lanes of these topics, and wait until they are open or failed."""
         there = {lane.concrete_topic for lane in self._lanes}
         added = [
             self._lane(topic, index, concrete, options)
@@ -111,7 +111,7 @@ class Receiver:
         await until_open(added)
 
     async def _follow(self, watch: TopicWatch) -> None:
-        """Let topics and partitions join that are made later: from their first message on, whatever `start` says."""
+        """Let new topics and partitions join: from their first message on, whatever `start` says."""
         options = replace(self._options, start="earliest", start_given=False)
         try:
             while True:
@@ -178,7 +178,7 @@ class Receiver:
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Close at once; iterations that wait end. Acks that were not sent are lost: their messages come again."""
+        """Close at once; waiting iterations end. Unsent acknowledgements are lost: their messages are delivered again."""
         self._open = False
         self._wake(everyone=True)
         await self._tasks.aclose()
@@ -189,17 +189,17 @@ class Receiver:
 
     @property
     def topic(self) -> str:
-        """The full name, `/ns/topic`; of a consumer of several what it was asked for."""
+        """The topic's full name, `/ns/topic`; with several topics, what was asked for."""
         return self._topic
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The full names of the topics that it takes in now, sorted; one unless it was asked for several."""
+        """The full names of the topics that it receives from now, sorted."""
         return tuple(sorted({lane.topic for lane in self._lanes}))
 
     @property
     def starts(self) -> dict[tuple[str, int | None], int]:
-        """Where delivery began, by topic and partition: above what was asked for where that is gone."""
+        """Where delivery began, by topic and partition: later than asked for if those messages are gone."""
         return {(lane.topic, lane.partition): lane.start_offset for lane in self._lanes}
 
     @property
@@ -224,7 +224,7 @@ class Receiver:
     async def receive(
         self, max_messages: int = 100, max_bytes: int | None = None, max_wait_s: float = 1.0
     ) -> list[Message]:
-        """The messages that are here, waiting up to `max_wait_s` for the first; [] when it stays quiet.
+        """Return the messages that have arrived, waiting up to `max_wait_s` for the first; [] if none comes.
 
         Args:
             max_messages: at most that many.
@@ -266,7 +266,7 @@ class Receiver:
         return taken
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """Iterate by batch: what is left of each delivery, its columns as lists. The fast way to consume."""
+        """Iterate by batch: the rest of each delivery, with columns as lists. The fast way to consume."""
         while True:
             left = length_hint(self._offsets)
             if not left:
@@ -281,7 +281,7 @@ class Receiver:
             yield batch
 
     def pause(self) -> None:
-        """Hand out nothing until `resume`: iterations wait, `receive` finds nothing.
+        """Hand out nothing until `resume`: iterations wait, `receive` returns nothing.
 
         What was handed out may be acknowledged. What is in the buffer waits there and is not late; no more than the
         credit is added to it, for no credit is granted. The connection, and the place in the subscription, are kept.
@@ -299,7 +299,7 @@ class Receiver:
         self._finish_delivery()
 
     def resume(self) -> None:
-        """Go on after `pause`, with the message that would have been next. Harmless where nothing is paused."""
+        """Continue after `pause`, with the next message. Does nothing if not paused."""
         self._check_usable()
         self._paused = False
         for lane in self._lanes:
@@ -308,7 +308,7 @@ class Receiver:
 
     @property
     def paused(self) -> bool:
-        """Whether `pause` was called, and `resume` not since."""
+        """Whether `pause` was called without a `resume` since."""
         return self._paused
 
     async def seek(
@@ -358,7 +358,7 @@ class Receiver:
 
     @property
     def labels(self) -> tuple[str, str, str]:
-        """Role, topic and subscription, by which its counters are known."""
+        """Role, topic and subscription: the labels of its counters."""
         return self._options.role, self._topic, self._subscription
 
     # -- inside ----------------------------------------------------------------------------------------------
@@ -373,7 +373,7 @@ class Receiver:
         self._wake()
 
     def _handed_out(self, lane: Lane) -> int:
-        """Messages of the lane's current delivery that the application has and the lane was not told of."""
+        """Return the messages of the lane's current delivery that the application has and the lane was not told of."""
         delivered = self._delivered
         if delivered is None or delivered.lane is not lane:
             return 0
@@ -383,7 +383,7 @@ class Receiver:
         return self._begun, length_hint(self._offsets)
 
     def _give_back(self, lane: Lane, ranges: Sequence[int]) -> list[int]:
-        """Take out of the buffer what of these offsets the application was not handed; flat ranges."""
+        """Remove from the buffer those of these offsets that the application has not taken; return them as flat ranges."""
         wanted = list(zip(ranges[::2], ranges[1::2], strict=True))
         back: list[int] = []
         kept: deque[Delivered] = deque()
@@ -413,7 +413,7 @@ class Receiver:
         return back
 
     def _changed(self) -> None:
-        """A lane ended, failed or changed its session: void what is buffered of older sessions."""
+        """Drop what is buffered of older sessions: a lane ended, failed or changed its session."""
         gone = [lane for lane in self._lanes if lane.left]
         current = self._delivered
         if current is not None and not current.current:
@@ -440,7 +440,7 @@ class Receiver:
                     return
 
     def _finish_delivery(self) -> None:
-        """The current delivery has been handed out whole: its credit goes back, gathered acks leave."""
+        """Finish the current delivery: return its credit, and send gathered acks."""
         delivered = self._delivered
         if delivered is not None and not length_hint(self._offsets):
             self._delivered = None

@@ -1,1 +1,1 @@
-"""Batches on their way out: what a producer gathers, sends again and answers for."""
+"""Send batches: what a producer gathers, sends again and answers."""

@@ -1,4 +1,4 @@
-"""Columns of Arrow as batches, without a Python object for each message.
+"""Make batches from Arrow columns, without a Python object for each message.
 
 A batch has its payloads and keys as Arrow has them (`pydanube_core.batch.layout`): offsets and one run of bytes. So what
 is cut out of a column is taken over as it is; only the offsets are counted from 0 anew. Needs pyarrow, which is there
@@ -21,20 +21,20 @@ _SLICE: Final = 65_536  # messages that are looked at in one turn of the loop
 
 
 class Bounds(Protocol):
-    """What one lane sends in a batch, and takes as a message, now."""
+    """The present limits of a lane: bytes of a batch, and bytes of a message."""
 
     limit_bytes: int
     max_message_bytes: int
 
 
 def is_arrow(column: object) -> TypeGuard[Any]:
-    """Whether this is an array of Arrow, or a chunked one."""
+    """Return whether a value is an Arrow array, or a chunked one."""
     arrow = sys.modules.get("pyarrow")
     return arrow is not None and isinstance(column, (arrow.Array, arrow.ChunkedArray))
 
 
 def slices_of(messages: Any, keys: Any, *, topic: str) -> Iterator[tuple[Any, Any]]:
-    """Payloads as `binary` and keys as `string`, some at a time; None for keys where there is none at all.
+    """Yield slices of payloads as `binary` and keys as `string`; None for keys if there are none.
 
     Raises:
         InvalidArgument: the columns are of other types, a payload is null, or there are fewer keys than messages.
@@ -70,7 +70,7 @@ def _check(column: Any, more: tuple[Any, ...], field: str, topic: str) -> None:
 
 
 def packed(payloads: Any, keys: Any, bounds: Bounds) -> Iterator[PackedMessages] | None:
-    """Cut a slice into batches; None if one of its messages has to be looked at by itself.
+    """Cut a slice into batches; None if one of its messages needs individual treatment.
 
     That is a message without a key among others with one, and one as large as a batch may be.
 
@@ -115,7 +115,7 @@ def _longest(column: Any) -> int:
 
 
 def _offsets(column: Any) -> memoryview:
-    """Where the entries begin in the buffer, and where the last one ends."""
+    """Return where the entries begin in the buffer, and where the last one ends."""
     return memoryview(column.buffers()[1]).cast("i")[column.offset : column.offset + len(column) + 1]
 
 

@@ -1,4 +1,4 @@
-"""The input of `send_many` by the slice: payloads and keys as columns, where nothing must be looked at by itself."""
+"""Read the input of `send_many` in slices: payloads and keys as columns, unless a message needs individual treatment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHUNK_MESSAGES: Final = 1024  # big enough to vanish in the mean, small enough 
 def chunks_of(
     messages: Iterable[Any], keys: Iterable[str | None] | None, *, topic: str, whole: Bounds | None
 ) -> Iterator[tuple[list[Any] | PackedMessages, list[str | None] | None]]:
-    """Messages and the keys beside them, some at a time.
+    """Yield messages and the keys beside them, in chunks.
 
     Args:
         whole: where columns of Arrow may go as whole batches, what such a one may have.
@@ -59,7 +59,7 @@ def chunks_of(
 def columns_of(
     chunk: list[Any], own_keys: list[str | None] | None
 ) -> tuple[list[bytes], list[bytes | None] | None] | None:
-    """Payloads and keys of entries that go by the slice; None if one of them must be looked at by itself."""
+    """Return payloads and keys of a chunk as columns; None if one message needs individual treatment."""
     kinds = set(map(type, chunk))
     if kinds == {bytes}:
         return chunk, None if own_keys is None else encode_keys(own_keys)
@@ -71,7 +71,7 @@ def columns_of(
 
 
 def encode_keys(keys: list[str | None]) -> list[bytes | None] | None:
-    """Keys as they travel; None where there is none at all."""
+    """Encode keys; None if there are none."""
     try:
         return list(map(str.encode, keys))  # type: ignore[arg-type]  # mostly each message has one
     except (TypeError, UnicodeEncodeError):
@@ -81,7 +81,7 @@ def encode_keys(keys: list[str | None]) -> list[bytes | None] | None:
 
 
 def _columns_to_send(messages: Sequence[Message]) -> tuple[list[bytes], list[str | None]] | None:
-    """Payloads and keys of messages that were made to be sent; None if one was received or brings more than a key."""
+    """Return payloads and keys of messages made for sending; None if one was received, or has more than a key."""
     unsent = [message._delivered for message in messages]
     different = set(unsent)  # as many as there are keys
     if set(map(type, different)) != {Unsent} or any(map(_ATTRIBUTES, different)):

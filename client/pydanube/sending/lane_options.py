@@ -18,7 +18,7 @@ from pydanube.wire.transport import Transport
 
 @dataclass(slots=True, kw_only=True)
 class LaneCounters:
-    """Shared by the lanes of a producer."""
+    """Counters shared by the lanes of a producer."""
 
     acknowledged_messages: int = 0
     failed_messages: int = 0
@@ -31,7 +31,7 @@ class LaneCounters:
     throttled_by: str | None = None
 
     def throttled(self, ms: int, quota: str) -> None:
-        """The broker reads nothing more for so long: a quota is used up."""
+        """Count milliseconds for which the broker reads nothing more, because a quota is used up."""
         self.throttled_ms += ms
         self.throttled_by = quota
 

@@ -1,4 +1,4 @@
-"""The messages that one `send_many` has stored so far: batches in order, turned into offset ranges as they are answered."""
+"""The messages that one `send_many` has stored so far: answered batches, as offset ranges."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydanube.wire.transport import copy_of
 
 
 class Ledger:
-    """Bounded by the window: what is answered is kept as ranges, which merge."""
+    """Answered batches in order. Bounded by the window: they are kept as ranges, which merge."""
 
     __slots__ = ("_count", "_pending", "_ranges")
 
@@ -43,7 +43,7 @@ class Ledger:
             ranges.append([start, start + messages])
 
     def collect(self) -> None:
-        """Settle what has been answered, so that a long run does not hold all its batches."""
+        """Turn answered batches into ranges, so that a long run does not keep them all."""
         while self._pending and self._pending[0][0].answered:
             self._settle(*self._pending.popleft())
 
@@ -53,7 +53,7 @@ class Ledger:
             self._settle(*self._pending.popleft())
 
     async def failed(self, error: ClusterError, durability: str) -> ClusterError:
-        """The error to raise, after everything handed over has been answered."""
+        """Return the error to raise, once everything handed over is answered."""
         while self._pending:
             batch, first, messages = self._pending.popleft()
             await batch.wait()

@@ -1,4 +1,4 @@
-"""A batch on its way out, and the light handle each of its messages hands to the sender.
+"""A batch to be sent, and the light handle that each of its messages gives to the sender.
 
 A batch gathers columns in plain lists, is encoded once, and is answered once. A handle is two references: nothing
 per message is created in asyncio unless somebody awaits, and then one answer wakes all waiters of its batch.
@@ -29,7 +29,7 @@ assert _ATTRIBUTE_BYTES == 2 * 4
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Session:
-    """A producer session as the broker opened it: whose sequence numbers the batches carry."""
+    """A producer session as the broker opened it; batches carry its sequence numbers."""
 
     producer_id: int
     epoch: int
@@ -52,7 +52,7 @@ class Session:
     def lone(
         self, payload: bytes, publish_time_ms: int, key: bytes | None, attributes: Mapping[str, str] | None
     ) -> bytes:
-        """Return what `OutBatch.encode` makes of a batch of this message; takes no sequence number yet."""
+        """Return the bytes that `OutBatch.encode` would make of this message alone; uses no sequence number yet."""
         return write_bytes_field(
             PUBLISH_BATCH_FIELD,
             self._lone.encode(payload, self.next_sequence, publish_time_ms, key, attributes),
@@ -61,7 +61,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class PackedMessages:
-    """Messages that came as columns: one batch, as they are.
+    """Messages that came as columns, and make one batch.
 
     Attributes:
         bytes: what the window is charged with.
@@ -76,7 +76,7 @@ class PackedMessages:
 
 
 class OutBatch:
-    """Messages of one partition that travel together.
+    """Messages of one partition that are sent together.
 
     Life: gathering (`payloads` grows) → encoded (`wire`, sequence taken) → answered (`base_offset` ≥ 0 or `error`).
     A refusal further ahead may send an encoded batch back to be encoded again for a new session (`reopen`).
@@ -114,7 +114,7 @@ class OutBatch:
 
     @classmethod
     def of(cls, topic: str, partition: int | None, packed: PackedMessages) -> Self:
-        """Return a batch of columns, to which nothing is added any more."""
+        """Return a full batch of columns."""
         batch = cls(topic, partition)
         batch.packed, batch.count, batch.bytes = packed, len(packed), packed.bytes
         batch.publish_time_ms = time.time_ns() // 1_000_000
@@ -128,7 +128,7 @@ class OutBatch:
         return self.base_offset >= 0 or self.error is not None
 
     def add_keys(self, keys: Sequence[bytes | None]) -> None:
-        """Of the messages whose payloads are added next."""
+        """Add the keys of the messages whose payloads are added next."""
         if self.keys is None:
             self.keys = []
         if missing := len(self.payloads) - len(self.keys):
@@ -136,7 +136,7 @@ class OutBatch:
         self.keys += keys
 
     def add(self, payload: bytes, key: bytes | None, attributes: Mapping[str, str] | None) -> PendingSend:
-        """Add a message; returns its handle."""
+        """Add a message; return its handle."""
         index = len(self.payloads)
         if key is not None:
             self.add_keys((key,))
@@ -150,7 +150,7 @@ class OutBatch:
     # -- out -------------------------------------------------------------------------------------------------
 
     def encode(self, session: Session, codec: Codec) -> None:
-        """Take the session's next sequence numbers and make the bytes that every retry will send."""
+        """Take the session's next sequence numbers, and make the bytes that every retry sends."""
         count = len(self)
         attributes, packed = self.attributes, self.packed
         keys: Sequence[bytes | None] | PackedColumn | None
@@ -178,7 +178,7 @@ class OutBatch:
         self.keys = self.attributes = self.packed = None
 
     def reopen(self) -> None:
-        """Undo `encode`. Only for a batch of which it is known that it was not stored."""
+        """Undo `encode`. Only for a batch that is known not to be stored."""
         view = BatchView(self.wire[-self._batch_bytes() :])
         self.payloads = view.payloads()
         keys = view.keys()
@@ -231,7 +231,7 @@ class OutBatch:
             self._waiters = None
 
     def waiter(self) -> asyncio.Future[None]:
-        """A future of its own for each waiter, so that cancelling one leaves the others. Not for answered batches."""
+        """Return a future for one waiter, so that cancelling it leaves the others. Not for answered batches."""
         assert self.base_offset < 0
         assert self.error is None
         # not loop.create_future(): on asyncio's own loop that is one more Python frame for each awaited send
@@ -257,7 +257,7 @@ class OutBatch:
         assert self.answered
 
     def receipt(self, index: int) -> Receipt:
-        """The receipt of one message; raises its error."""
+        """Return the receipt of one message, or raise its error."""
         if self.error is not None:
             self.error_seen = True
             raise copy_of(self.error)
@@ -269,7 +269,7 @@ class OutBatch:
 
 
 class PendingSend:
-    """A message handed over; await it for its receipt, as often as you like, or drop it.
+    """A message that was handed over. Await it for its receipt, as often as needed, or ignore it.
 
     Awaiting raises the message's `ClusterError`. A failure that nobody awaits is raised by `flush()` and by leaving
     the producer's block. Cancelling the await does not take the message back: it will be stored.
@@ -289,11 +289,11 @@ class PendingSend:
         return handle
 
     def when_failed(self, told: Callable[[ClusterError], None]) -> None:
-        """Call `told` with the error if the message is not stored: a task that waits would cost more than sending it."""
+        """Call `told` with the error if the message is not stored; cheaper than a task that waits."""
         self._batch.when_failed(told)
 
     def done(self) -> bool:
-        """Whether the receipt, or the error, is there."""
+        """Whether the receipt, or an error, has arrived."""
         return self._batch.answered
 
     def __await__(self) -> Generator[Any, None, Receipt]:

@@ -102,7 +102,7 @@ class PublishLane:
         return self.gathering
 
     def add_packed(self, messages: PackedMessages) -> OutBatch:
-        """Queue a batch that is full already, behind what has gathered."""
+        """Queue a batch that is already full, after what has gathered."""
         self.seal()
         batch = OutBatch.of(self._options.topic, self._options.partition, messages)
         self._sealed.append(batch)
@@ -110,14 +110,14 @@ class PublishLane:
         return batch
 
     def first_message(self) -> None:
-        """The gathering batch has got its first message."""
+        """Note that the gathering batch has its first message."""
         self.gathering.publish_time_ms = time.time_ns() // 1_000_000
         if self.waker is not None:
             self.nudge()
 
     @property
     def _free_stream(self) -> Stream | None:
-        """Where a message is written at once, since it has no company to wait for: the last ones had none either.
+        """Return the stream, if a message is to be written at once: the last ones were alone in their batches, too.
 
         So the first of many coroutines that send in one turn does not leave alone, with the others behind it.
         """
@@ -128,7 +128,7 @@ class PublishLane:
     def send_alone(
         self, payload: bytes, key: bytes | None = None, attributes: Mapping[str, str] | None = None
     ) -> OutBatch | None:
-        """Send a batch of this message in this turn of the loop, where it has no company to wait for; else None."""
+        """Send a batch of this message alone in this turn of the loop, if it need not wait for others; else return None."""
         stream, session = self._free_stream, self.session
         if stream is None or session is None or len(payload) > self.max_message_bytes:
             return None
@@ -152,7 +152,7 @@ class PublishLane:
             sleeper.set_result(None)
 
     def hurry(self) -> list[OutBatch]:
-        """Send what has gathered without lingering; returns every batch that is not answered, oldest first."""
+        """Send what has gathered without lingering; return every unanswered batch, oldest first."""
         waiting = self.unanswered()
         if waiting:
             self._hurry = True
@@ -160,7 +160,7 @@ class PublishLane:
         return waiting
 
     def unanswered(self) -> list[OutBatch]:
-        """Every batch that has messages and no answer, oldest first."""
+        """Return every batch with messages and without an answer, oldest first."""
         waiting = [*self._in_flight, *self._sealed]
         if self.gathering.payloads:
             waiting.append(self.gathering)
@@ -210,7 +210,7 @@ class PublishLane:
         return bool(self._in_flight or self._sealed or self.gathering.payloads or not self.opened.done())
 
     async def connect_and_send(self) -> None:
-        """One stream, from open to failure; returns when the session is to be renewed."""
+        """Run one stream, from open to failure; return when the session has to be renewed."""
         await self._stream.run(lambda transport: transport.publish(), opening=self._open, writing=self._write)
 
     async def _open(self, stream: Stream) -> None:
@@ -305,7 +305,7 @@ class PublishLane:
             await stream.write(batch.wire)
 
     def _next(self) -> OutBatch | None:
-        """The batch to write now, None when there is nothing to do but wait."""
+        """Return the batch to write now; None if there is nothing to do but wait."""
         if self._unwritten:
             batch = self._in_flight[-self._unwritten]
             self._unwritten -= 1
@@ -337,7 +337,7 @@ class PublishLane:
         return min(linger_s - age_s, linger_s)
 
     async def _sleep(self) -> None:
-        """Wait for a message, an answer or a failure. The sleeper of a full pipe is not woken by messages."""
+        """Wait for a message, an answer or a failure; if the pipe is full, messages do not wake it."""
         if not self.gathering.payloads and not self._sealed:
             self._hurry = False
         loop = asyncio.get_running_loop()
@@ -449,7 +449,7 @@ class PublishLane:
     # -- failure ---------------------------------------------------------------------------------------------
 
     def _settle(self, failure: ClusterError) -> bool:
-        """Draw the consequences of a lost stream; False when the lane is over."""
+        """Handle a lost stream; return False if the lane is over."""
         self._options.emit(ClientEventKind.DISCONNECTED, self._stream.url, 0, failure.message)
         if isinstance(failure, Retryable):
             return True

@@ -1,4 +1,4 @@
-"""The key and attributes of a message that is made to be sent, in place of a delivery."""
+"""Key and attributes of a message made for sending, in the place of a delivery."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydanube_core.errors import Misuse
 
 
 class _NoAcks:
-    """Stands where a received message has its gatherer."""
+    """In the place of a received message's gatherer; acknowledges nothing."""
 
     __slots__ = ()
     next = -2
@@ -20,7 +20,7 @@ class _NoAcks:
 
 
 class Unsent:
-    """The key and attributes of a message made by `Message.new`, in place of a delivery."""
+    """Key and attributes of a message made by `Message.new`, in the place of a delivery."""
 
     __slots__ = ("attributes", "key")
     acks = _NoAcks()
@@ -32,5 +32,5 @@ class Unsent:
 
 @lru_cache(maxsize=4096)
 def unsent_with(key: str | None) -> Unsent:
-    """Shared by messages with one key: an object less each, to make and for the garbage collector to look at."""
+    """Return an object shared by messages with one key, which saves making one each."""
     return Unsent(key, MappingProxyType({}))

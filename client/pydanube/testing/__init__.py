@@ -1,4 +1,4 @@
-"""A broker for tests: real, in memory, and broken on purpose.
+"""A real broker for tests: in memory, with faults on demand.
 
     async def test_orders_are_billed(danube_cluster) -> None:        # a fixture of pytest, there once pydanube is installed
         async with danube_cluster.connect() as client:

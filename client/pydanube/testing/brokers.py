@@ -1,4 +1,4 @@
-"""The process that runs the brokers of tests: started with the first of them, ended with this process."""
+"""The process that runs brokers for tests: started with the first of them, ended with this process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class MemoryBrokers:
         return MemoryBroker(number=answer["broker"], url=answer["grpc"], admin_url=answer["admin"])
 
     def stop(self, broker: MemoryBroker) -> None:
-        """End it; returns at once."""
+        """Stop the broker; returns at once."""
         with self._lock:
             if self._process is not None:
                 self._write(self._process, {"stop": broker.number})

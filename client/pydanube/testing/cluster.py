@@ -1,4 +1,4 @@
-"""The in-memory cluster: what a test makes, fills, breaks and looks into."""
+"""The in-memory cluster of a test."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class InMemoryCluster:
         self._ended.atexit = False
 
     def close(self) -> None:
-        """End the broker; what it holds is gone. May be called again."""
+        """Stop the broker; its data is gone. May be called again."""
         self._ended()
 
     def __enter__(self) -> Self:
@@ -58,14 +58,14 @@ class InMemoryCluster:
         self.close()
 
     def connect(self, *, retry: Retry | None = None, tracing: bool = False) -> Client:
-        """A client of this cluster, to be used as `async with`; the faults below are its."""
+        """Return a client of this cluster, to be used as `async with`; the faults below apply to it."""
         spans = Tracing() if tracing else None
         return Client(
             self.url, lambda url: FaultyTransport(Http2Transport(url), self._faults), retry or Retry(), spans
         )
 
     def connect_sync(self, *, retry: Retry | None = None) -> SyncClient:
-        """A client of `pydanube.sync`, to be used as `with`, from any thread."""
+        """Return a client of `pydanube.sync`, to be used as `with`, from any thread."""
         return SyncClient(lambda: self.connect(retry=retry))
 
     def create_topic(
@@ -75,23 +75,23 @@ class InMemoryCluster:
         partitions: int = 0,
         dispatch_strategy: Literal["reliable", "non_reliable"] = "reliable",
     ) -> None:
-        """Make a topic; partitions 0: a topic without."""
+        """Create a topic; partitions 0: a topic without."""
         with connect_admin(self.admin_url) as admin:
             admin.topics.create(topic, partitions=partitions, dispatch_strategy=dispatch_strategy)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic with its subscriptions; whoever uses it is told `TopicNotFound`."""
+        """Delete a topic with its subscriptions; its clients get `TopicNotFound`."""
         with connect_admin(self.admin_url) as admin:
             admin.topics.plan_delete(topic).apply()
 
     def payloads(self, topic: str) -> list[bytes]:
-        """Everything stored in a topic, partition after partition."""
+        """Return everything stored in a topic, partition after partition."""
         with connect(self.url) as client, client.reader(topic, stop="head") as reader:
             found = sorted((message.partition or 0, message.offset, message.payload) for message in reader)
         return [payload for _, _, payload in found]
 
     def unacknowledged(self, topic: str, subscription: str) -> int:
-        """How far the subscription's floor is behind the head, over all partitions."""
+        """Return the distance of the subscription's floor from the head, over all partitions."""
         with connect_admin(self.admin_url) as admin:
             items = admin.subscriptions.lag(topic=topic, subscription=subscription, limit=1000).items
         return sum((item.next_offset or 0) - (item.next_unacked or 0) for item in items)
@@ -101,26 +101,26 @@ class InMemoryCluster:
         self._faults.drop_connections()
 
     def stop(self) -> None:
-        """Be unreachable until `restart`. Data stays, like that of a broker which was killed."""
+        """Be unreachable until `restart`. Data stays, as with a broker that was killed."""
         self._faults.down = True
         self._faults.drop_connections()
 
     def restart(self) -> None:
-        """Be reachable again, with all that was stored."""
+        """Be reachable again, with everything that was stored."""
         self._faults.down = False
 
     def forget_producers(self) -> None:
-        """Forget every producer session, as a broker does that has seen too many."""
+        """Forget every producer session, as a broker does that has too many."""
         self._faults.revoke_producers(
             ProducerUnknown("the producer is not known any more", outcome="unknown")
         )
 
     def fence_producers(self) -> None:
-        """Behave as if every producer had been opened again elsewhere, with exclusive access."""
+        """Behave as if every producer had been opened elsewhere with exclusive access."""
         self._faults.revoke_producers(ProducerFenced("the producer was opened again", outcome="unknown"))
 
     def refuse_publishes(self, *errors: ClusterError) -> None:
-        """Answer the next batches with these errors, one each; nothing of them is stored."""
+        """Answer the next batches with these errors, one each; none of them is stored."""
         self._faults.refusals.extend(errors)
 
     def cut_before_answers(self, count: int = 1) -> None:
@@ -128,5 +128,5 @@ class InMemoryCluster:
         self._faults.cuts = count
 
     def answers_held(self) -> AbstractContextManager[None]:
-        """Inside the block publishes are stored and their receipts held back; afterwards they are sent."""
+        """Context in which publishes are stored and their receipts held back until it ends."""
         return self._faults.answers_held()

@@ -1,4 +1,4 @@
-"""Faults between a real client and a real broker: connections that are cut, answers that are late, lost or replaced.
+"""Faults between a real client and a real broker: connections cut, answers delayed, lost or replaced.
 
 `FaultyTransport` stands around the real transport and passes everything on, but for what `Faults` was told to do.
 """
@@ -21,7 +21,7 @@ from pydanube.wire.transport import Stream, Transport, copy_of
 
 
 class Faults:
-    """Faults to bring about. A test sets them from any thread; the streams ask in their own loops."""
+    """The faults to cause. A test sets them from any thread; the streams read them in their own loops."""
 
     def __init__(self) -> None:
         self.down = False
@@ -42,12 +42,12 @@ class Faults:
             stream.soon(partial(stream.end, Unavailable("the connection was cut by the test")))
 
     def revoke_producers(self, error: ClusterError) -> None:
-        """Answer every producer session that is open now with this error, whatever it sends."""
+        """Answer every open producer session with this error, whatever it sends."""
         self._revoked |= {stream.producer_id: error for stream in tuple(self.streams) if stream.producer_id}
 
     @contextmanager
     def answers_held(self) -> Iterator[None]:
-        """Keep receipts back inside the block, and let them go after it."""
+        """Context in which receipts are held back until it ends."""
         self.held = []
         try:
             yield
@@ -59,7 +59,7 @@ class Faults:
     # -- asked by the streams --------------------------------------------------------------------------------------
 
     def refused(self, stream: FaultyStream, message: bytes) -> bytes | None:
-        """The answer to a message of a producer, where the broker is not to see it."""
+        """Return the answer to a producer's message that the broker is not to see; None: pass it on."""
         batch = read_bytes_field(PUBLISH_BATCH_FIELD, message)
         if batch is None:
             revoked = self._revoked.get(pb.PublishRequest.FromString(message).open.producer_id)
@@ -73,7 +73,7 @@ class Faults:
         return _failure(error, first_sequence=part.first_sequence, count=part.count)
 
     def swallowed(self, stream: FaultyStream, message: bytes) -> bool:
-        """Whether an answer to a producer stays here, for now or for ever."""
+        """Return whether an answer to a producer is held back, for now or for good."""
         answer = pb.PublishResponse.FromString(message)
         if answer.HasField("opened"):
             stream.producer_id = answer.opened.producer_id
@@ -90,7 +90,7 @@ class Faults:
 
 
 class FaultyStream:
-    """A stream whose messages pass `Faults` on their way."""
+    """A stream whose messages are subject to `Faults`."""
 
     def __init__(self, faults: Faults, stream: Stream, *, publishes: bool) -> None:
         faults.check_up()
@@ -156,7 +156,7 @@ class FaultyStream:
             raise copy_of(self._error)
 
     async def _wait(self) -> bool:
-        """Wait until something has arrived, or `take` has said enough, or the stream is over."""
+        """Wait until something has arrived, `take` has enough, or the stream is over."""
         self._reading = self._reading or self._loop.create_task(self._read())
         self._waiting = self._loop.create_future()
         try:
@@ -173,7 +173,7 @@ class FaultyStream:
     # -- what comes ------------------------------------------------------------------------------------------------
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Call in the loop of the stream: now, where that is the one that runs."""
+        """Call a function in the stream's loop; at once if that is the running one."""
         with contextlib.suppress(RuntimeError):  # no loop runs here
             if asyncio.get_running_loop() is self._loop:
                 call()
@@ -182,7 +182,7 @@ class FaultyStream:
             self._loop.call_soon_threadsafe(call)
 
     def end(self, error: ClusterError | None) -> None:
-        """Be over; what has come before still arrives."""
+        """End the stream; what arrived before is still delivered."""
         if not self._over:
             self._over, self._error = True, error
             self._wake(done=False)

@@ -1,4 +1,4 @@
-"""The token that a client shows: a text, or a function that gives one whenever a call or a stream begins.
+"""A client's token: a text, or a function that is called for each call or stream.
 
 It goes over TLS, or to this machine itself: whoever sees it can act in its owner's name.
 """
@@ -20,7 +20,7 @@ MOST_CHARS: Final = 8192
 
 
 def token_from(environment: Mapping[str, str] = os.environ) -> TokenSource | None:
-    """`DANUBE_TOKEN`, or what stands in the file `DANUBE_TOKEN_FILE` whenever a call begins; None without either."""
+    """Return `DANUBE_TOKEN`, or a function that reads the file `DANUBE_TOKEN_FILE` for each call; None without either."""
     if token := environment.get("DANUBE_TOKEN"):
         return token
     if file := environment.get("DANUBE_TOKEN_FILE"):
@@ -29,7 +29,7 @@ def token_from(environment: Mapping[str, str] = os.environ) -> TokenSource | Non
 
 
 def read_token(file: str) -> str:
-    """Raises `InvalidArgument` where there is none in it."""
+    """Read a token from a file. Raises `InvalidArgument` if there is none in it."""
     try:
         token = Path(file).expanduser().read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -43,7 +43,7 @@ def read_token(file: str) -> str:
 
 
 def check_channel(url: str, host: str, *, secure: bool) -> None:
-    """Refuse to send a token in the clear over a network.
+    """Refuse to send a token unencrypted over a network.
 
     Raises:
         InvalidArgument: the address is none of this machine, and there is no TLS.
@@ -58,7 +58,7 @@ def check_channel(url: str, host: str, *, secure: bool) -> None:
 
 
 def bearer(token: TokenSource) -> tuple[str, str]:
-    """The metadata of one call.
+    """Return the metadata of one call with the token.
 
     Raises:
         Unauthenticated: the function gave what is no token. Its own exceptions pass through.

@@ -1,4 +1,4 @@
-"""The connections of a client, one to each broker, and which of them leads to a topic's owner."""
+"""The connections of a client, one to each broker, and which one leads to a topic's owner."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Connections:
-    """Made when they are first needed; usable between `open` and `aclose`."""
+    """Connections made on demand; usable between `open` and `aclose`."""
 
     def __init__(self, urls: Sequence[str], make: TransportFactory, retry: Retry) -> None:
         self.url = urls[0]  # of the broker that is asked where topics are
@@ -43,18 +43,17 @@ class Connections:
         return len(self._transports)
 
     async def aclose(self) -> None:
-        """Close all connections."""
         transports = list(self._transports.values())
         self._transports.clear()
         for transport in transports:
             await transport.aclose()
 
     async def call(self, path: str, request: bytes, timeout_s: float) -> bytes:
-        """A unary call to a broker that the client was given, or learned of."""
+        """Make a unary call to one of the brokers that the client was given, or learned of."""
         return await self._asked(lambda transport: transport.call(path, request, timeout_s=timeout_s))
 
     async def _asked(self, ask: Callable[[Transport], Coroutine[Any, Any, _Answer]]) -> _Answer:
-        """Ask the broker that was reached last; where it cannot be reached, the next one is asked the next time."""
+        """Call the broker that was reached last; if it cannot be reached, the next call tries the next one."""
         url = self.url
         try:
             return await ask(self.to(url))
@@ -65,7 +64,7 @@ class Connections:
             raise
 
     def to(self, url: str) -> Transport:
-        """The transport to the broker at a url."""
+        """Return the transport to the broker at a URL."""
         if not self.usable:
             raise ClosedResource("the client is used outside its block: `async with connect() as client`")
         transport = self._transports.get(url)
@@ -76,7 +75,7 @@ class Connections:
     def preparer(
         self, request: pb.ResolveRequest, waiter: Waiter
     ) -> Callable[[], Coroutine[Any, Any, tuple[str, Partitions]]]:
-        """Return a function that asks for a topic's whole name and partitions, and holds them against what the request wants."""
+        """Return a function that looks up a topic's full name and partitions, and compares them with the request."""
 
         async def prepare() -> tuple[str, Partitions]:
             with waiter.asking(request.topic) as waiting:
@@ -107,7 +106,7 @@ class Connections:
     async def with_retry(
         self, ask: Callable[[], Coroutine[Any, Any, _Answer]], waiting: Callable[[str], None]
     ) -> _Answer:
-        """Ask again what may pass, for as long as the client's `Retry` says; `waiting` is told why."""
+        """Retry a call as long as the client's `Retry` says; `waiting` is told why."""
         since, attempt = time.monotonic(), 0
         while True:
             try:
@@ -126,7 +125,7 @@ class Connections:
     def watch(
         self, choice: TopicChoice, asked: ConsumerOptions, waiter: Waiter, *, several: bool
     ) -> TopicWatch:
-        """Return the watch by which a consumer finds topics and partitions that are made later."""
+        """Return the watch by which a consumer finds new topics and partitions."""
 
         async def match(patterns: Sequence[str], limit: int) -> tuple[dict[str, int], bool]:
             request = pb.MatchRequest(patterns=patterns, limit=limit).SerializeToString()
@@ -163,7 +162,7 @@ class Connections:
         return response
 
     async def locate(self, concrete_topic: str) -> Transport:
-        """The transport to the topic's owner, asked anew for each connection: it may have moved."""
+        """Return the transport to the topic's owner, looked up for each connection: the topic may have moved."""
         url = self._owners.pop(concrete_topic, None)
         if url is None:
             await self._resolve(pb.ResolveRequest(topic=concrete_topic))
@@ -172,4 +171,4 @@ class Connections:
 
 
 def _unheard(reason: str) -> None:
-    """Take a reason for waiting that nobody needs to be told."""
+    """Ignore a reason for waiting that nobody needs to know."""

@@ -1,4 +1,4 @@
-"""Where a broker answers, and what a connection to it needs: its address, certificates, who calls."""
+"""The address of a broker, and what a connection to it needs: certificates, principal."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Tls:
 
 
 def with_scheme(url: str) -> str:
-    """The address as a url: `127.0.0.1:6650` is `http://127.0.0.1:6650`."""
+    """Return the address as a URL: `127.0.0.1:6650` is `http://127.0.0.1:6650`."""
     known = not isinstance(url, str) or "://" in url or url.startswith(UNIX)
     return url if known else f"http://{url}"
 
 
 def each_address(url: str) -> list[str]:
-    """The urls in `danube://b1:6650,b2:6650`, or in several of them with commas between; an address alone is one.
+    """Return the URLs in `danube://b1:6650,b2:6650`, or in several such separated by commas; a single address is one.
 
     Raises:
         InvalidArgument: one is none, or they do not agree on TLS.
@@ -53,7 +53,7 @@ SCHEMES: Final = {"http": False, "https": True, "danube": False, "danubes": True
 
 
 def parse_url(url: str) -> tuple[str, bool]:
-    """`host:port` and whether to use TLS, from `http://host:port` or `https://host:port` (or danube, danubes).
+    """Return `host:port`, and whether to use TLS, for `http://host:port` or `https://host:port` (or danube, danubes).
 
     `unix:/path` is a socket on this machine; its target is the whole of it.
     """

@@ -1,4 +1,4 @@
-"""One call over our own HTTP/2 connection: messages as bytes in both directions, and how it ended."""
+"""One call over our own HTTP/2 connection: messages as bytes in both directions, and its status."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _STATUS_OF_HTTP: Final = {
 
 
 class CallLink(Protocol):
-    """The connection as a call sees it."""
+    """The connection, as a call uses it."""
 
     url: str
     loop: asyncio.AbstractEventLoop
@@ -46,7 +46,7 @@ class CallLink(Protocol):
     unpack: Unpacker
 
     def send(self) -> None:
-        """Something is to be sent."""
+        """Schedule a write to the connection."""
 
 
 class Call:
@@ -73,7 +73,7 @@ class Call:
     # -- for the application ---------------------------------------------------------------------------------
 
     async def write(self, message: bytes) -> None:
-        """Send one message; waits while too much of this stream is on its way.
+        """Send one message; waits while too much of this stream is queued.
 
         Raises:
             ClusterError: the call is over.
@@ -91,7 +91,7 @@ class Call:
                 self._room = None
 
     def write_at_once(self, message: bytes) -> bool:
-        """Send one message now; False, and nothing done, when the call is over or too much is on its way."""
+        """Send one message now; return False, and do nothing, if the call is over or too much is queued."""
         if self._over or self._stream.full:
             return False
         link = self._link
@@ -160,7 +160,7 @@ class Call:
             self._link.send()
 
     def cancel(self) -> None:
-        """End it at once; does nothing when it is over."""
+        """Cancel the call; does nothing if it is over."""
         if not self._over:
             self._link.http.reset(self._stream, ErrorCode.CANCEL)
             self._end(Unavailable(f"the stream to {self._link.url} is closed", broker=self._link.url))
@@ -175,7 +175,7 @@ class Call:
     # -- for the connection ----------------------------------------------------------------------------------
 
     def on_head(self, head: AnswerHead, *, ended: bool) -> None:
-        """The answer began, or ended with trailers."""
+        """Handle the headers of the answer, or its trailers."""
         fields = dict(head.fields)
         if ended:
             self._close(head, fields)
@@ -209,7 +209,7 @@ class Call:
             self._end(not_reached(self._link.url, "the answer ended without a status"))
 
     def _hand_over(self, messages: Sequence[bytes], take: Callable[[bytes], bool]) -> None:
-        """To whoever listens; what comes after the last that it wanted is dropped."""
+        """Give messages to the listener; those after the last that it wanted are dropped."""
         try:
             for message in messages:
                 if not take(message):
@@ -222,14 +222,14 @@ class Call:
         self._wake()
 
     def on_reset(self, code: int, why: str) -> None:
-        """End the call, whose stream is gone."""
+        """End the call: its stream is gone."""
         if not self._over:
             if not why:
                 why = f"the stream was reset: {_CODES.get(code, code)}"
             self._end(not_reached(self._link.url, why))
 
     def eased(self) -> None:
-        """There is room again for more."""
+        """Resume writing: there is room again."""
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
@@ -248,7 +248,7 @@ class Call:
             self._end(error_of(name, text, decode_metadata(head.fields), url=self._link.url))
 
     def _fail_http(self, head: AnswerHead) -> None:
-        """It is not gRPC that answers there."""
+        """Fail the call: the other side does not speak gRPC."""
         self._link.http.reset(self._stream, ErrorCode.CANCEL)
         status = head.status or b""
         name = _STATUS_OF_HTTP.get(status, "UNKNOWN")

@@ -59,7 +59,7 @@ _ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
 async def open_link(
     url: str, host: str, port: int, *, tls: ssl.SSLContext | None, patience_s: float, keepalive_s: float
 ) -> Link:
-    """Connect, and wait until the broker has said hello.
+    """Connect, and wait for the broker's HTTP/2 settings.
 
     Raises:
         Unavailable: it did not within `patience_s`, or there is none.
@@ -91,7 +91,7 @@ async def open_link(
 
 
 def _reason(error: OSError) -> str:
-    """Return a reason that a person can use: the system's words, not asyncio's list of addresses."""
+    """Return an error's reason in the system's words, without asyncio's list of addresses."""
     if isinstance(error, ssl.SSLError):
         return tls_failure(error)
     number = error.errno
@@ -142,7 +142,7 @@ class Link(asyncio.Protocol):
         return call
 
     def ask(self, headers: tuple[tuple[bytes, bytes], ...], request: bytes) -> Call:
-        """Begin a call whose only message this is, as it travels."""
+        """Begin a call with its only message."""
         stream, call = self._open()
         self.http.out.request(stream, headers, request)
         self.send()
@@ -158,7 +158,7 @@ class Link(asyncio.Protocol):
         return stream, call
 
     def _look(self) -> None:
-        """Whether the broker is still there, as long as somebody waits for it."""
+        """Close the connection if the broker shows no sign of life while calls are under way."""
         self._timer = None
         http = self.http
         if self._transport is None or not http.streams:
@@ -177,7 +177,7 @@ class Link(asyncio.Protocol):
         self._timer = self.loop.call_later(wait, self._look)
 
     def send(self) -> None:
-        """Something is to be sent."""
+        """Schedule a write in this turn of the loop."""
         if self._reading:
             return
         if not self._turning:
@@ -186,7 +186,7 @@ class Link(asyncio.Protocol):
             self.loop.call_soon(self._turn)
 
     def send_later(self) -> None:
-        """Something is to be sent by the end of this turn at the latest."""
+        """Schedule a write at the end of this turn of the loop."""
         if not self._turning:
             self._turning = True
             self.loop.call_soon(self._turn)
@@ -289,7 +289,7 @@ class Link(asyncio.Protocol):
     # -- the end ---------------------------------------------------------------------------------------------
 
     def close(self, why: str) -> None:
-        """Send what is there, and close."""
+        """Send what is queued, and close."""
         transport = self._transport
         if transport is not None:
             data = self.http.take(self.http.heard_at)
@@ -304,7 +304,7 @@ class Link(asyncio.Protocol):
         self._lost("given up")
 
     async def aclose(self) -> None:
-        """Say goodbye and close."""
+        """Send GOAWAY and close the connection; waits at most `CLOSE_S` for the other side."""
         transport = self._transport
         if transport is not None:
             self.http.say_goodbye()

@@ -1,4 +1,4 @@
-"""The transport over our own HTTP/2: a connection to one broker, made when it is first needed, and again when it was lost."""
+"""The transport over our own HTTP/2: a connection to one broker, made on demand, and again after a loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class Http2Stream:
-    """One bidirectional call, begun by the first who writes or reads."""
+    """One bidirectional call, begun by the first write or read."""
 
     __slots__ = ("_call", "_closed", "_headers", "_transport")
 
@@ -150,7 +150,7 @@ class Http2Transport:
         await asyncio.gather(*(link.aclose() for link in links))
 
     async def link(self) -> Link:
-        """The connection, made anew if there is none that takes calls.
+        """Return the connection, a new one if none takes calls.
 
         Raises:
             Unavailable: the broker cannot be reached.

@@ -1,4 +1,4 @@
-"""One stream of a lane, from its opening to its end: what publishing and consuming have in common.
+"""One stream of a lane, from opening to end, for publishing and consuming.
 
 Two tasks share a stream: the lane writes, a reader of its own reads. A write that fails only says that the stream is
 over; why it is over, the reader learns.
@@ -20,7 +20,7 @@ _REASON_S: Final = 1.0  # so long a failed write waits for the reader to say why
 
 
 class LaneStream:
-    """The stream that a lane has now, and the memory of the one before it.
+    """The present stream of a lane, and what is known of the one before.
 
     Args:
         topic: for errors, as the application names it.
@@ -59,7 +59,7 @@ class LaneStream:
         writing: Callable[[Stream], Coroutine[Any, Any, None]],
         over: Callable[[], None] = lambda: None,
     ) -> None:
-        """Open a stream, then write until that ends or fails, and read meanwhile; `over` is called when it is over.
+        """Open a stream, write until that ends or fails, and read meanwhile; `over` is called at the end.
 
         Raises:
             ClusterError: why the stream is over.

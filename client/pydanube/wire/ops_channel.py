@@ -1,4 +1,4 @@
-"""`danube.ops/Call` to one admin port: what the typed client and every face of the operations call through."""
+"""Calls of `danube.ops/Call` to one admin port, by the typed client and every face of the operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPS_CALL: Final = "/danube.ops.Ops/Call"
 
 
 class OpsChannel:
-    """A connection to an admin port; made with the first call, in the loop of that call, and again when it was lost.
+    """A connection to an admin port, made with the first call, in that call's loop, and again after a loss.
 
     Args:
         url: `http://host:port`, or `https://host:port` with TLS.
@@ -63,7 +63,7 @@ class OpsChannel:
         return await self.carry(OPS_CALL, data, operation=request.operation, timeout_s=timeout_s)
 
     async def carry(self, path: str, data: bytes, *, operation: str, timeout_s: float) -> bytes:
-        """As `call`, of a request as it travels, to a method that answers like `danube.ops/Call`."""
+        """As `call`, with an encoded request, for a method that answers like `danube.ops/Call`."""
         try:
             answer = await self._transport.call(path, data, timeout_s=timeout_s)
         except ClusterError as error:

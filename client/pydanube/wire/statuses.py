@@ -1,4 +1,4 @@
-"""The `ClusterError` behind the status that a call ended with, whatever carried it.
+"""The `ClusterError` for the status of a call, whatever carried it.
 
 The broker's errors arrive whole in the streams' `Failure` messages; on unary calls they are in the trailing metadata
 (`danube-error-bin`, JSON) or, failing that, in `CODE: message`. Everything else is the transport that speaks.
@@ -25,7 +25,7 @@ ERROR_METADATA: Final = "danube-error-bin"
 
 
 def not_reached(url: str, why: str, *, tls: bool = False) -> Unavailable:
-    """`tls`: it was reached, and both sides did not come to speak; `why` says what to do."""
+    """Return the error for a broker that cannot be reached. `tls`: the handshake failed, and `why` says what to do."""
     if tls:
         return Unavailable(f"no TLS with the broker at {url}: {why}", broker=url, tls=why)
     return Unavailable(f"the broker at {url} cannot be reached ({why}); is `danube up` running?", broker=url)

@@ -1,4 +1,4 @@
-"""TLS of a client: whom it trusts, what it shows, and what is wrong when a handshake fails, in words for a person."""
+"""TLS of a client: trusted authority, own certificate, and readable reasons for failed handshakes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WRONG_NAME: Final = frozenset((62, 64))
 
 
 def tls_from(environment: Mapping[str, str] = os.environ) -> Tls | None:
-    """`DANUBE_CA`, `DANUBE_CERT`, `DANUBE_KEY`: paths of PEM files; None where none is set."""
+    """Return the files named by `DANUBE_CA`, `DANUBE_CERT`, `DANUBE_KEY` (PEM); None if none is set."""
     ca, cert, key = (environment.get(f"DANUBE_{name}") or None for name in ("CA", "CERT", "KEY"))
     return None if (ca, cert, key) == (None, None, None) else Tls(ca=ca, cert=cert, key=key)
 
@@ -58,7 +58,7 @@ def client_context(tls: Tls) -> ssl.SSLContext:
 
 
 def tls_failure(error: ssl.SSLError) -> str:
-    """Say what is wrong, and what to do about it."""
+    """Return what is wrong with a handshake, and what to do about it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         code = error.verify_code
         if code == _EXPIRED:

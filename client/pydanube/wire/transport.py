@@ -1,4 +1,4 @@
-"""The seam between the SDK and what carries its bytes.
+"""The interface between the SDK and the transport of its bytes.
 
 A transport leads to one broker. Streams carry whole protobuf messages as bytes, in both directions, as
 `danube_stream.proto` describes them. There is one, over HTTP/2, and around it in tests the one of `pydanube.testing`,
@@ -23,13 +23,13 @@ class Stream(Protocol):
         """Send one message; returns when the transport took it. One write at a time."""
 
     def write_at_once(self, message: bytes) -> bool:
-        """Send one message now, in this turn of the loop; False, and nothing done, where that takes waiting."""
+        """Send one message now, in this turn of the loop; return False, and do nothing, if that would have to wait."""
 
     async def read(self) -> bytes | None:
-        """The next message, None when the other side ended the stream in order. One read at a time."""
+        """Return the next message; None when the other side ended the stream in order. One read at a time."""
 
     async def listen(self, take: Callable[[bytes], bool]) -> bool:
-        """Call `take` with each message that comes, as early as it is there, until it says False or raises.
+        """Call `take` with each message as soon as it arrives, until it returns False or raises.
 
         True when `take` has said so, False when the other side ended the stream in order. Not beside `read`.
         """
@@ -42,14 +42,14 @@ class Stream(Protocol):
 
 
 class Transport(Protocol):
-    """A way to one broker."""
+    """A connection to one broker, made on demand."""
 
     @property
     def url(self) -> str: ...
 
     @property
     def renews(self) -> bool:
-        """Whether a stream shows a token of its own, asked for when it begins."""
+        """Whether each stream shows a token of its own, read when it begins."""
 
     async def resolve(self, request: bytes, *, timeout_s: float) -> bytes:
         """Call `Resolve` with an encoded `ResolveRequest`; returns an encoded `ResolveResponse`."""
@@ -65,13 +65,13 @@ class Transport(Protocol):
 
 
 class TransportFactory(Protocol):
-    """Makes the transport to the broker at this url."""
+    """Makes the transport to the broker at a URL."""
 
     def __call__(self, url: str, /) -> Transport: ...
 
 
 async def say_goodbye(stream: Stream, reader: asyncio.Task[None]) -> None:
-    """End a stream in good order before it is cancelled: the broker then knows that nobody died.
+    """End a stream in order before it is cancelled, so that the broker does not take it for a failure.
 
     Not for long: whoever leaves does not wait for a broker that does not answer.
     """
@@ -80,7 +80,7 @@ async def say_goodbye(stream: Stream, reader: asyncio.Task[None]) -> None:
 
 
 def copy_of(error: ClusterError, **details: object) -> ClusterError:
-    """The same error again, for another waiter: one instance raised in many tasks would mix their tracebacks."""
+    """Return a copy of an error for another waiter: one instance raised in many tasks would mix their tracebacks."""
     facts = ClusterError.from_dict(error.to_dict() | {"details": error.details | details})
     # And nothing else: what a person is shown is one error, not how it travelled
     facts.__cause__ = error.__cause__
@@ -88,7 +88,7 @@ def copy_of(error: ClusterError, **details: object) -> ClusterError:
 
 
 def gave_up(error: ClusterError, waited_s: float) -> ClusterError:
-    """The error that ended an outage, saying how long it was tried."""
+    """Return the error at the end of an outage, with how long was tried."""
     facts = error.to_dict()
     tried = f"{error.message} (tried for {waited_s:.0f} s)" if waited_s >= 1 else error.message
     return ClusterError.from_dict(facts | {"message": tried})

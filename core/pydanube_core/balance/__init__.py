@@ -1,4 +1,4 @@
-"""How evenly brokers are loaded, and what would help: one pure function for reports, leaders and consoles."""
+"""How evenly brokers are loaded, and which moves would help: one pure function for reports, leaders and consoles."""
 
 from pydanube_core.balance.assess import Assessment, Verdict, assess
 from pydanube_core.balance.facts import BrokerLoad, LoadReport, Policy, Resource, Snapshot, TopicLoad

@@ -96,7 +96,7 @@ class Assessment:
 
 
 def assess(snapshot: Snapshot, policy: Policy) -> Assessment:
-    """Judge one snapshot and plan moves for it. Names of brokers do not matter, nor does the unit of load."""
+    """Judge one snapshot and plan moves for it. The result does not depend on broker names or the unit of load."""
     stale = [b.broker_id for b in snapshot.brokers if b.age_s > 2 * snapshot.interval_s]
     fresh = len(snapshot.brokers) - len(stale)
     if not snapshot.brokers or fresh < policy.fresh_share * len(snapshot.brokers):
@@ -206,7 +206,7 @@ def _view(
 
 
 def _fullness(view: ResourceView) -> tuple[bool, float]:
-    """Return how full a resource is where that is known, else how uneven: what makes it the bottleneck."""
+    """Return how full a resource is, if its capacity is known, else how uneven; the highest is the bottleneck."""
     if view.capacity_known:
         return True, view.spread.highest
     return False, view.spread.max_over_mean or 0.0
@@ -315,7 +315,7 @@ def _a_second(load: float) -> str:
 
 
 def _what_if(taking: Sequence[BrokerLoad], bottleneck: Resource | None, policy: Policy) -> list[WhatIf]:
-    """One broker less, and one more like the mean of those there are."""
+    """Return the bottleneck with one broker less, and with one more of average capacity."""
     found = []
     for count in (len(taking) - 1, len(taking), len(taking) + 1):
         if count < 1 or bottleneck is None:

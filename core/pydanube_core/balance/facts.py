@@ -33,7 +33,7 @@ class BrokerLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLoad:
-    """One log and its owner. `load`: what leaves its broker when it moves."""
+    """One log, its owner, and its load, which leaves the owner when the log moves."""
 
     topic: str
     broker_id: str
@@ -45,7 +45,7 @@ class TopicLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """What one broker says of itself, and of its topics that carry most; those without load are left out."""
+    """A broker's report of its own load and of its topics' loads; topics without load are left out."""
 
     broker: BrokerLoad
     topics: tuple[TopicLoad, ...] = ()
@@ -68,7 +68,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Two widths are the hysteresis: planning starts outside of the wide band and aims inside of the narrow one."""
+    """The limits of an uneven load. Planning starts outside of the wide band and aims inside of the narrow one (hysteresis)."""
 
     start_band: float = 0.20  # of the mean
     target_band: float = 0.09

@@ -1,4 +1,4 @@
-"""How uneven a list of loads is, in the figures that people know."""
+"""Common measures of how uneven a list of loads is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Spread:
 
 
 def spread_of(values: Sequence[float]) -> Spread:
-    """The figures of a list that is not empty."""
+    """Compute the measures of a list that is not empty."""
     mean = math.fsum(values) / len(values)
     if mean <= 0:
         return Spread(mean=mean, highest=max(values), max_over_mean=None, cv=None, gini=None)
@@ -38,7 +38,7 @@ def spread_of(values: Sequence[float]) -> Spread:
 
 
 def gini(values: Sequence[float]) -> float:
-    """Gini's coefficient: 0, all alike, to (n - 1) ÷ n, one has it all."""
+    """Return Gini's coefficient: from 0, all are equal, to (n - 1) ÷ n, one has everything."""
     ordered, total = sorted(values), math.fsum(values)
     if total <= 0:
         return 0.0
@@ -48,7 +48,7 @@ def gini(values: Sequence[float]) -> float:
 
 
 def robust_z(values: Sequence[float]) -> list[float | None]:
-    """How far each stands out, by median and median deviation; None for all where most are alike."""
+    """Return how far each value stands out, by median and median deviation; None for all if most are equal."""
     middle = median(values)
     deviation = median(abs(value - middle) for value in values)
     if deviation == 0:

@@ -1,4 +1,4 @@
-"""Which topics to move: the best single move or swap, its effect counted at once, again until nothing is gained.
+"""Choose topics to move: the best single move or swap, then the next, with the earlier ones counted, until none helps.
 
 A broker's excess is what it has above the band, as a share of the mean; the cost of a state is the sum of the squares
 of all excesses, so the worst counts most. Rules that each move keeps:
@@ -27,7 +27,7 @@ _ROUNDING: Final = 1e-9
 
 
 class Rejection(StrEnum):
-    """Why something was not moved."""
+    """Why a topic was not moved."""
 
     BALANCED = "balanced"
     TOO_FEW_BROKERS = "too_few_brokers"
@@ -44,7 +44,7 @@ class Rejection(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One topic to another broker. Before and after: utilisation of the bottleneck, or load where that is unknown."""
+    """One topic to another broker. `before`, `after`: utilisation of the bottleneck, or load if that is unknown."""
 
     topic: str
     source: str
@@ -61,7 +61,7 @@ class Move:
 
 
 class State:
-    """Loads while moves are tried on."""
+    """Loads while moves are tried."""
 
     def __init__(self, snapshot: Snapshot, resources: Sequence[Resource], policy: Policy) -> None:
         self.policy = policy
@@ -90,7 +90,7 @@ class State:
         return self.load[broker][resource] / self.scale[resource][broker]
 
     def mean(self, resource: Resource) -> float:
-        """Return what each would have were everything spread evenly over the brokers that take topics."""
+        """Return the load of each broker if everything were spread evenly over those that take topics."""
         return self._means[resource]
 
     def _mean(self, resource: Resource) -> float:
@@ -165,7 +165,7 @@ class _Planner:
         )
 
     def _movable(self, broker: str, most: int) -> list[TopicLoad]:
-        """Topics that may leave a broker, the heaviest first."""
+        """Return the topics that may leave a broker, heaviest first."""
         found = []
         for topic in sorted(self.state.topics[broker].values(), key=self._weight, reverse=True):
             if topic.cooling_down:
@@ -231,7 +231,7 @@ class _Planner:
         return None
 
     def _raises(self, steps: Sequence[tuple[TopicLoad, str, str]]) -> Rejection | None:
-        """Whether the steps together raise a maximum, or take a broker beyond its share of capacity."""
+        """Return whether the steps together raise a maximum, or take a broker above its share of capacity."""
         state = self.state
         for r in state.resources:
             change: dict[str, float] = {}
@@ -249,7 +249,7 @@ class _Planner:
         return None
 
     def _cost_after(self, cost: float, steps: Sequence[tuple[TopicLoad, str, str]]) -> float:
-        """Only the brokers of the steps change; means do not."""
+        """Return the cost after the steps; only their brokers change, means do not."""
         state, band = self.state, self.policy.target_band
         for r in state.resources:
             mean = state.mean(r)
@@ -299,7 +299,7 @@ class _Planner:
 def plan_moves(
     state: State, bottleneck: Resource, policy: Policy, *, level: bool
 ) -> tuple[list[Move], dict[Rejection, int]]:
-    """Moves off brokers that must not keep topics, and, if asked, those that level the load. `state` is changed."""
+    """Plan moves off brokers that must not keep topics and, if asked, moves that level the load. Changes `state`."""
     planner = _Planner(state, bottleneck, policy)
     planner.empty_leaving()
     if level:

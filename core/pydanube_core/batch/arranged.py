@@ -63,7 +63,7 @@ class Arranged:
             self._keys = _octets(np.frombuffer(stored, np.uint8).take(where))
 
     def find(self, rows: Ints) -> int | None:
-        """Where these rows follow each other, if they do."""
+        """Return where these rows are contiguous, None if they are not."""
         at = int(self._place[rows[0]])
         if at < 0:
             return None
@@ -71,7 +71,7 @@ class Arranged:
         return at if len(own) == len(rows) and bool((own == rows).all()) else None
 
     def payload(self, at: int, count: int) -> tuple[Buffer, Buffer]:
-        """Offsets and bytes of the payloads."""
+        """Return offsets and bytes of the payloads."""
         length = self._length
         return self._offsets[: 4 * (count + 1)], self._payload[at * length : (at + count) * length]
 

@@ -20,7 +20,7 @@ _NAMES: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
 
 def parse_codec(name: str) -> Codec:
-    """The codec of that name; raises `InvalidArgument` for any other."""
+    """Return the codec of that name; raises `InvalidArgument` for any other."""
     try:
         return _NAMES[name]
     except KeyError:
@@ -30,7 +30,7 @@ def parse_codec(name: str) -> Codec:
 
 
 def compress(data: bytes | memoryview, codec: Codec) -> bytes | memoryview:
-    """The bytes as stored. Nothing stays nothing, whatever the codec: `decompress` insists on it."""
+    """Return the bytes as stored. Nothing stays nothing, whatever the codec: `decompress` insists on it."""
     if not data:
         return data
     match codec:
@@ -43,7 +43,7 @@ def compress(data: bytes | memoryview, codec: Codec) -> bytes | memoryview:
 
 
 def decompress(data: bytes | memoryview, codec: Codec, raw_bytes: int) -> bytes | memoryview:
-    """The raw bytes, exactly `raw_bytes` of them.
+    """Return the raw bytes, exactly `raw_bytes` of them.
 
     The size is the caller's, checked against a bound before: neither codec allocates more than it here, whatever
     the compressed bytes claim. A zstd frame must be one frame with nothing behind it, and its window at most

@@ -1,4 +1,4 @@
-"""zlib's CRC-32 of many short rows at once: what a key's slot is made of. Needs numpy."""
+"""zlib's CRC-32 of many short rows at once, from which keys get their slots. Needs numpy."""
 
 from __future__ import annotations
 

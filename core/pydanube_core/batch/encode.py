@@ -39,7 +39,7 @@ _ATTRIBUTES: Final = int(Column.ATTRIBUTES)
 
 @dataclass(frozen=True, slots=True)
 class PackedColumn:
-    """A column of bytes laid out already, as Arrow has it: it is taken over as it is, without an object for each entry.
+    """A column of bytes in Arrow's layout, which is used as it is, without an object for each entry.
 
     Attributes:
         offsets: little-endian int32, from 0: where each entry begins, and where the last one ends.
@@ -81,7 +81,7 @@ def _ragged(parts: list[Buffer], items: Sequence[bytes]) -> None:
 
 
 def _texts(parts: list[Buffer], items: Sequence[str]) -> None:
-    """Append a column of text; ASCII, the usual, is encoded all at once."""
+    """Append a column of text; if it is ASCII, as usual, all at once."""
     text = "".join(items)
     data = text.encode()
     if len(data) == len(text):
@@ -121,7 +121,7 @@ def _attributes(parts: list[Buffer], count: int, attributes: Sequence[Mapping[st
 
 
 def optional_columns(key: bytes | None, attributes: Mapping[str, str] | None) -> tuple[int, bytes]:
-    """The columns that the key and the attributes of a batch's only message take: which they are, and their bytes."""
+    """Return the columns (bits and bytes) for the key and the attributes of a batch's only message."""
     parts: list[Buffer] = []
     columns = 0
     if key is not None:
@@ -134,7 +134,7 @@ def optional_columns(key: bytes | None, attributes: Mapping[str, str] | None) ->
 
 
 def _attributes_of_one(attributes: Mapping[str, str]) -> bytes:
-    """What `_attributes` makes of one message; for the usual, ASCII, in some ten calls."""
+    """Encode the attributes of one message as `_attributes` does, faster: about ten calls if they are ASCII."""
     count, texts = len(attributes), attributes.values()
     names, values = "".join(attributes).encode(), "".join(texts).encode()
     ends = struct.pack(f"<{count + 1}i", 0, *accumulate(map(len, attributes)))
@@ -156,7 +156,7 @@ def _attributes_of_one(attributes: Mapping[str, str]) -> bytes:
 def _producers(
     parts: list[Buffer], count: int, producers: Sequence[tuple[int, str]], index: Sequence[int] | None
 ) -> int:
-    """Append the table of producers and, where there are several, whose each message is; which columns that is."""
+    """Append the table of producers and, if there are several, each message's producer; return the column bits."""
     parts.append(len(producers).to_bytes(8, "little"))
     _fixed(parts, "Q", [number for number, _ in producers], "producers")
     _texts(parts, [name for _, name in producers])

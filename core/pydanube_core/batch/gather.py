@@ -15,7 +15,7 @@ _BOOL_COST_BYTES: Final = 450
 
 
 def gather(data: Buffer, starts: Ints, lengths: Ints) -> bytes:
-    """The bytes [start, start + length) of each row, joined; rows ascend and do not overlap.
+    """Join the bytes [start, start + length) of each row; rows ascend and do not overlap.
 
     Three ways, because none is good at everything: equal lengths are rows of a matrix; short rows are masked out of
     the bytes between first and last; for long ones a slice each is cheapest, neighbours taken together.
@@ -42,7 +42,7 @@ def gather(data: Buffer, starts: Ints, lengths: Ints) -> bytes:
 
 
 def equal_rows(data: Buffer, starts: Ints, length: int) -> bytes:
-    """The `length` bytes from each start, joined, in any order."""
+    """Join the `length` bytes from each start, in any order."""
     if not length:
         return b""
     # overlapping windows one byte apart: a view, so taking a row copies just that row

@@ -39,7 +39,7 @@ assert _NAME % 8 == 0
 
 
 def is_plain(data: Buffer, part: ProducerPart, *, max_message_bytes: int) -> bool:
-    """Whether `data` is a usual batch and nothing is wrong with it.
+    """Return whether `data` is a valid batch of the usual form.
 
     Args:
         data: producer part and body; `part` was read from it and its checksum verified.
@@ -92,7 +92,7 @@ def is_plain(data: Buffer, part: ProducerPart, *, max_message_bytes: int) -> boo
 
 
 def _attributes_end(data: Buffer, at: int, n: int) -> int:
-    """Where the attributes of `n` messages end, which begin at `at`; -1 where they are many or not found good."""
+    """Return where the attributes of `n` messages, which begin at `at`, end; -1 if they are many or not valid."""
     entries = _last_offset(data, at, n)
     at += 4 * n + 11 & ~7
     for _ in ("names", "values"):
@@ -108,7 +108,7 @@ def _attributes_end(data: Buffer, at: int, n: int) -> int:
 
 
 def _last_offset(data: Buffer, at: int, n: int) -> int:
-    """The last of the offsets of `n` entries, which begin at `at`; -1 where they are many or not found good."""
+    """Return the last of the offsets of `n` entries, which begin at `at`; -1 if they are many or not valid."""
     end = at + (4 * n + 11 & ~7)
     if not 0 <= n <= _FEW or end > len(data) or (not n & 1 and data[end - 4 : end] != _ZEROS[4]):
         return -1

@@ -1,4 +1,4 @@
-"""Cut batches: some of a batch's messages as a batch of their own, and what routing by message needs to know.
+"""Cut batches: make a batch of some of a batch's messages, and find what routing by message needs.
 
 A cut keeps what every column says of the messages it takes; only what belongs to the batch as a whole is made anew:
 the checksum, offset deltas (from the first message taken), tables (rows in use), and the codec (a cut is stored
@@ -56,7 +56,7 @@ _ARRANGED: Final = Column.PAYLOAD | Column.KEY | Column.PUBLISH_TIME | Column.PR
 
 
 class _Pick(Protocol):
-    """Which rows of a column are taken."""
+    """The rows of a column that a cut takes."""
 
     @property
     def count(self) -> int: ...
@@ -131,7 +131,7 @@ class _Rows:
 
 
 class Cutter:
-    """Cuts one batch, as often as it has consumers: what every cut needs is found, and inflated, once.
+    """Cuts one batch for several consumers: what every cut needs is found, and inflated, once.
 
     Args:
         order: rows of the batch, each at most once, in an order in which those of one consumer follow each other, in
@@ -150,7 +150,7 @@ class Cutter:
         self.__dict__.pop("_arranged", None)
 
     def select(self, indices: Sequence[int] | Ints) -> Cut:
-        """The messages at `indices`, strictly ascending, as a batch of their own.
+        """Return the messages at `indices`, strictly ascending, as a batch of their own.
 
         Raises `InvalidArgument`: no index, one outside the batch, or not ascending.
         """
@@ -172,7 +172,7 @@ class Cutter:
 
     @cached_property
     def _arranged(self) -> Arranged | None:
-        """The order's layout; None where the batch has columns or payloads that take more."""
+        """Return the layout of the order; None if the batch has columns or payloads that it does not cover."""
         part, view = self._part, self._view
         if self._order is None or not len(self._order) or part.columns & ~_ARRANGED:
             return None
@@ -196,7 +196,7 @@ class Cutter:
         )
 
     def _cut_arranged(self, arranged: Arranged, rows: Ints, at: int) -> Cut:
-        """Do as `_cut` does with the same rows."""
+        """Cut the same rows as `_cut`, from the arranged layout."""
         part, count = self._part, len(rows)
         columns, parts = int(Column.PAYLOAD), list[Buffer]()
         offsets, raw = arranged.payload(at, count)
@@ -223,7 +223,7 @@ class Cutter:
         return self._sealed(parts, (codec, count, columns, len(raw), len(payload)), sequence, first, last)
 
     def _packed(self, raw: Buffer) -> tuple[Codec, Buffer]:
-        """Payloads as they are stored: uncompressed where that takes no more room than the batch did."""
+        """Return payloads for storage: uncompressed if that takes no more room than the whole batch did."""
         part = self._part
         if part.codec != Codec.NONE and len(raw) > part.stored_bytes:
             packed = compress(raw, part.codec)
@@ -249,7 +249,7 @@ class Cutter:
         return Cut(batch, first_delta, last_delta)
 
     def slice(self, start: int, stop: int) -> Cut:
-        """The messages [start, stop) by index: `select` of a range, cheaper.
+        """Return the messages [start, stop) by index: `select` of a range, cheaper.
 
         Raises `InvalidArgument`: not a range within the batch.
         """
@@ -262,7 +262,7 @@ class Cutter:
         return self._cut(_Span(start, stop))
 
     def slots(self, slots: int = KEY_SLOTS, *, producer_name: str = "") -> npt.NDArray[np.uint32]:
-        """The slot of each message: CRC-32 of its key or, where it has none, of its producer's name.
+        """Return the slot of each message: CRC-32 of its key or, without one, of its producer's name.
 
         Args:
             producer_name: of the producer of the whole batch, for batches without a table of producers; without it
@@ -322,7 +322,7 @@ class Cutter:
 
     @cached_property
     def _one_producer(self) -> list[Buffer] | None:
-        """The table of producers where it has a single row, which every cut has whole."""
+        """Return the table of producers if it has a single row, which every cut copies."""
         at = self._view.column_start(Column.PRODUCERS)
         if at is None or self._view.column_start(Column.PRODUCER_INDEX) is not None:
             return None
@@ -385,12 +385,12 @@ class Cutter:
 
 
 def _offsets_at(data: Buffer, at: int, n: int) -> tuple[Ints, int]:
-    """The offset array of a variable-length column, and where its bytes begin."""
+    """Return the offset array of a variable-length column, and where its bytes begin."""
     return np.frombuffer(data, "<i4", n + 1, at), at + padded(4 * (n + 1))
 
 
 def _key_column(data: Buffer, view: BatchView) -> tuple[Ints, Ints, Buffer] | None:
-    """Which messages have a key (0 or 1 each), and the offsets and bytes of the keys; None where none has."""
+    """Return which messages have a key (0 or 1 each), and offsets and bytes of the keys; None if none has."""
     at, n = view.column_start(Column.KEY), view.part.count
     if at is None:
         return None
@@ -401,7 +401,7 @@ def _key_column(data: Buffer, view: BatchView) -> tuple[Ints, Ints, Buffer] | No
 
 
 def _ragged(parts: list[Buffer], data: Buffer, at: int, n: int, pick: _Pick) -> int:
-    """Append the rows taken of a variable-length column; where the column ends."""
+    """Append the rows taken of a variable-length column; return where the column ends."""
     offsets, start = _offsets_at(data, at, n)
     end = start + int(offsets[n])
     new_offsets, taken = pick.ragged(offsets, memoryview(data)[start:end])

@@ -1,4 +1,4 @@
-"""When a message may be delivered, and until when: two attributes, in milliseconds from its append time.
+"""Delays and lifetimes of messages: two attributes, in milliseconds from the append time.
 
 They are attributes and no column, so that they travel with every client, through the cold tier and into Spark. A batch
 without attributes is never looked at; of one with attributes, only their names, unless one of the two is among them.
@@ -29,7 +29,7 @@ def has_attributes(batch: bytes | memoryview) -> bool:
 
 
 def timings(view: BatchView) -> list[tuple[int, int | None]] | None:
-    """(delay, time to live or None) of each message, None where no message of the batch has either."""
+    """Return (delay, time to live or None) of each message; None if no message of the batch has either."""
     if len(view) == 1:  # its attributes are read as quickly as their names
         (only,) = view.attributes() or ({},)
         if DELAY_MS not in only and TTL_MS not in only:
@@ -45,7 +45,7 @@ def timings(view: BatchView) -> list[tuple[int, int | None]] | None:
 
 
 def _whole(attributes: Mapping[str, str], name: str) -> int | None:
-    """The number of an attribute; None where it is none, or no number that a client of ours would send."""
+    """Return the number in an attribute; None if it is missing, or not in the form that our clients send."""
     text = attributes.get(name)
     if text is None or not (text.isascii() and text.isdecimal() and len(text) <= 12):
         return None

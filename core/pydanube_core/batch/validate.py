@@ -1,4 +1,4 @@
-"""Check a batch on receipt, before an offset is assigned: everything that later code relies on without looking again.
+"""Check a batch on receipt, before an offset is assigned: everything that later code relies on without checking again.
 
 The checksum proves only that the bytes are those the producer summed. A hostile or broken producer sums what it
 likes: one falling offset in a column that Arrow wraps without a copy ends the process (`experiments/hostile_batch.py`).
@@ -78,7 +78,7 @@ def validate_batch(data: Buffer, *, max_message_bytes: int, allow_offset_delta: 
 def check_body(
     data: Buffer, part: ProducerPart, *, max_message_bytes: int, allow_offset_delta: bool = False
 ) -> None:
-    """All of `validate_batch` but the checksum, for a part that `read_producer_part` gave."""
+    """Do everything of `validate_batch` except the checksum, for a part that `read_producer_part` returned."""
     if not is_plain(data, part, max_message_bytes=max_message_bytes):
         walk_columns(data, part, max_message_bytes=max_message_bytes, allow_offset_delta=allow_offset_delta)
 
@@ -86,7 +86,7 @@ def check_body(
 def walk_columns(
     data: Buffer, part: ProducerPart, *, max_message_bytes: int, allow_offset_delta: bool = False
 ) -> None:
-    """`check_body` of any batch, column by column; whatever is refused is refused here."""
+    """Check any batch column by column; every refusal is made here."""
     if data[_RESERVED] != _ZEROS[:4]:
         raise _bad("reserved", bytes(data[_RESERVED]).hex(), "the reserved field is not 0")
     columns, n = part.columns, part.count
@@ -138,7 +138,7 @@ class _Walk:
         self._end = len(data)
 
     def take(self, length: int, field: str) -> int:
-        """Claim `length` bytes and their padding; where they start."""
+        """Claim `length` bytes and their padding; return where they start."""
         start = self.at
         stop = start + length
         self.at = end = start + padded(length)
@@ -156,7 +156,7 @@ class _Walk:
         return np.frombuffer(self._data, dtype, n, self.take(n * dtype.itemsize, field))
 
     def rows(self, n: int, field: str) -> int:
-        """Rows of a table in a batch of `n` messages."""
+        """Claim a table's number of rows, in a batch of `n` messages."""
         head = bytes(self.bytes(8, field))
         rows = int.from_bytes(head[:4], "little")
         if not 1 <= rows <= n:
@@ -166,7 +166,7 @@ class _Walk:
         return rows
 
     def offsets(self, n: int, field: str) -> tuple[Ints, int]:
-        """Offsets of `n` entries, found to start at 0 and never to fall; and where they end."""
+        """Claim the offsets of `n` entries, which start at 0 and never decrease; return them and where they end."""
         offsets = self.fixed(n + 1, _INT32, field)
         first, last = int(offsets[0]), int(offsets[n])
         if first:
@@ -179,7 +179,7 @@ class _Walk:
         return offsets, last
 
     def text(self, n: int, field: str, owner: Ints | None = None) -> Ints:
-        """A variable-length column of UTF-8; its offsets.
+        """Claim a variable-length column of UTF-8; return its offsets.
 
         Each entry must stand alone: the whole is decoded, and no entry may begin in the middle of a code point.
 

@@ -1,4 +1,4 @@
-"""Read a batch: headers at once, each column when it is asked for.
+"""Read a batch: headers at once, each column on demand.
 
 A view never reads outside the bytes it was given: slices are bounds-checked by Python, and what a column claims is
 checked against what there is. Decoding a payload costs ≈ 70 ns a message (`benchmarks/batch_codec.py`).
@@ -169,7 +169,7 @@ class BatchView:
     # -- where the columns are -------------------------------------------------------------------------------
 
     def column_start(self, column: Column) -> int | None:
-        """Byte position of a column, or None where the batch has none."""
+        """Return the byte position of a column; None if the batch does not have it."""
         if not self.part.columns & column:
             return None
         if self._at is None:
@@ -215,7 +215,7 @@ class BatchView:
         return starts
 
     def _attributes_at(self) -> int | None:
-        """Where the attributes begin, without the walk through all columns: many a lone message has some."""
+        """Return where the attributes begin, without walking through all columns: many single messages have some."""
         part, n = self.part, self.part.count
         if not part.columns & _ATTRIBUTES:
             return None
@@ -305,7 +305,7 @@ class BatchView:
         ]
 
     def attribute_names(self) -> bytes:
-        """The names of all attributes, one behind the other; empty for a batch without attributes."""
+        """Return the names of all attributes, joined; empty for a batch without attributes."""
         at = self._attributes_at()
         if at is None:
             return b""
@@ -333,7 +333,7 @@ class BatchView:
             raise InvalidArgument("attribute offsets fall", field="attributes", value=total) from None
 
     def _attributes_of_one(self, at: int) -> dict[str, str] | None:
-        """The attributes of a lone message in few calls; None where they are not the usual: some, of ASCII, in order."""
+        """Return the attributes of a single message in few calls; None if they are not of the usual form: some, ASCII, in order."""
         data = self._data
         try:
             first, count = _TWO_INTS.unpack_from(data, at)
@@ -406,7 +406,7 @@ class BatchView:
         return index
 
     def offset_deltas(self) -> tuple[int, ...] | range:
-        """Offset of each message less the base offset; a range where there are no holes."""
+        """Return each message's offset minus the base offset; a range if there are no gaps."""
         at = self.column_start(Column.OFFSET_DELTA)
         return range(self.part.count) if at is None else self.ints(at, self.part.count, "I")
 

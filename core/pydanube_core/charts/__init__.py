@@ -1,1 +1,1 @@
-"""Charts as data, and as a picture: what reports on telemetry and the MCP server show."""
+"""Charts as data, and as pictures: for reports on telemetry and the MCP server."""

@@ -1,4 +1,4 @@
-"""Charts as data: series over labels, round values for their axis, and where a line is broken. Pure."""
+"""Charts as data: series over labels, round values for their axis, and gaps in lines. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MARGIN: Final = (58, 34, 30, 16)  # left, right, bottom, top
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Values of one thing, one for each label; None: not known, and left out. `colour` is a name that whoever draws knows."""
+    """One value for each label; None: unknown, and left out. `colour`: a name that the drawing code maps."""
 
     name: str
     colour: str
@@ -23,7 +23,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """`stacked`: bars on top of each other; else lines."""
+    """A chart of series; `stacked`: as bars on top of each other, else as lines."""
 
     title: str
     unit: str
@@ -36,7 +36,7 @@ class Chart:
 
 
 def top_of(chart: Chart) -> float:
-    """The highest value that must be shown; never 0."""
+    """Return the highest value to be shown; never 0."""
     if chart.stacked:
         sums = [sum(each.values[i] or 0 for each in chart.series) for i in range(len(chart.labels))]
     else:
@@ -45,7 +45,7 @@ def top_of(chart: Chart) -> float:
 
 
 def ticks(top: float, wanted: int = 4) -> list[float]:
-    """Round values from 0 to at least `top`."""
+    """Return round values from 0 to at least `top`."""
     raw = top / wanted
     power = 10.0 ** floor(log10(raw))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
@@ -53,7 +53,7 @@ def ticks(top: float, wanted: int = 4) -> list[float]:
 
 
 def short(value: float) -> str:
-    """A value as an axis shows it: 1.5k, 20M."""
+    """Return a value as an axis shows it: 1.5k, 20M."""
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= limit:
             return f"{value / limit:.3g}{letter}"
@@ -69,7 +69,7 @@ def labels_shown(chart: Chart) -> list[int]:
 
 
 def runs(values: Sequence[float | None]) -> list[list[int]]:
-    """Indices of neighbours that are known: a line is broken where a value is missing."""
+    """Yield runs of indices whose values are known: a line has a gap at a missing value."""
     found: list[list[int]] = [[]]
     for i, value in enumerate(values):
         if value is None:

@@ -1,4 +1,4 @@
-"""Charts with a title and figures as a PNG, for where no browser is at hand."""
+"""Charts with a title and figures as a PNG, for use without a browser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEGEND_CHARS: Final = 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """The content of a picture. Texts are drawn as they are: who made them sees to it that they are printable.
+    """The content of a picture. Texts are drawn as they are: their author makes sure that they are printable.
 
     Args:
         figures: (value, what it is), six at most.
@@ -33,7 +33,7 @@ class Picture:
 
 
 def png(picture: Picture, *, scale: float) -> bytes:
-    """Draw a picture of `WIDTH * scale` pixels in width; some 50 ms of processor.
+    """Draw a picture `WIDTH * scale` pixels wide; takes about 50 ms of processor time.
 
     Raises `ImportError`: Pillow is not installed.
     """

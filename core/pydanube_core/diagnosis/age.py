@@ -1,4 +1,4 @@
-"""How old the oldest unread message is, and how well that is known. Nothing is extrapolated beyond what was seen.
+"""The age of the oldest unread message, and how well it is known. Nothing is extrapolated beyond the samples.
 
 | quality | the age is |
 |---|---|
@@ -27,7 +27,7 @@ class AgeQuality(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadAge:
-    """`age_s` is None exactly if `reason` is not. It is the older end where there are two."""
+    """An age, or the reason why it is unknown (exactly one is None). If bounds are known, `age_s` is the older one."""
 
     age_s: float | None
     reason: str | None  # caught_up | trimmed | not_known
@@ -39,7 +39,7 @@ class UnreadAge:
 def append_time_between(
     times_ms: Sequence[int], offsets: Sequence[int], offset: int
 ) -> tuple[int, int] | None:
-    """Between which two looks at the head the message at `offset` was appended; None if not between any two.
+    """Return the two sampled times between which the message at `offset` was appended; None if there are none.
 
     A head of h at t says: h-1 was there at t, h was not. So the message came after the last look at which the head
     was at most its offset, and no later than the next one.
@@ -51,7 +51,7 @@ def append_time_between(
 
 
 def unread_age(window: LagWindow) -> UnreadAge:
-    """The age of the oldest message that is unread at the window's last state."""
+    """Return the age of the oldest message that is unread at the window's last state."""
     last = window.states[-1] if window.states else None
     if last is not None and not last.lag_messages:
         return UnreadAge(age_s=None, reason="caught_up", quality=AgeQuality.EXACT)
@@ -72,7 +72,7 @@ def unread_age(window: LagWindow) -> UnreadAge:
 
 
 def _heads(window: LagWindow) -> tuple[Sequence[int], Sequence[int]]:
-    """The heads seen: those given, else the window's own."""
+    """Return the sampled heads: those given, else the window's own."""
     if window.head_times_ms:
         return window.head_times_ms, window.head_offsets
     return [state.taken_at_ms for state in window.states], [state.next_offset for state in window.states]

@@ -1,4 +1,4 @@
-"""Alerts: findings that lasted. The same rules, with hysteresis, so that nothing flaps.
+"""Alerts: findings that lasted. The same rules, with hysteresis against flapping.
 
 A finding of warning or worse opens an alert once it was there in `open_after` looks in a row, and the alert closes
 after `close_after` looks without it. Its id is made of rule, subject and the moment it opened. Open alerts and the
@@ -43,7 +43,7 @@ class _Pending:
 
 
 class Alerts:
-    """Mutable; owned by whoever looks."""
+    """The open and closed alerts of a broker. Mutable; owned by its observer."""
 
     def __init__(self, options: DiagnosisOptions) -> None:
         self._options = options
@@ -56,7 +56,7 @@ class Alerts:
         return len(self._open)
 
     def look(self, scope: str, findings: Iterable[Finding], now_ms: int) -> bool:
-        """Take one look at a scope (a subscription, a topic, the broker): all that holds there now.
+        """Take in everything found in one look at a scope (a subscription, a topic, the broker).
 
         Returns:
             Whether something is under way: an alert that may open or close with the next look.
@@ -97,7 +97,7 @@ class Alerts:
         return unsettled
 
     def forget(self, scope: str, now_ms: int) -> None:
-        """The subject is no more: its alerts close."""
+        """Close the alerts of a subject that is gone."""
         for state in self._states.pop(scope, {}).values():
             if state.alert is not None:
                 self._close(state.alert, now_ms)

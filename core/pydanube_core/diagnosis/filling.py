@@ -1,4 +1,4 @@
-"""How fast a disk fills, and over what time that was seen. Pure.
+"""How fast a disk fills, and over what time that was observed. Pure.
 
 A copy that runs for two minutes says nothing of the next day: a rate counts for `AHEAD` times as long as it was seen, and
 only as far as both halves of that time had it.
@@ -21,7 +21,7 @@ class Filling:
 
 
 def filling(samples: Sequence[tuple[int, int]], *, room: int, least_s: float) -> Filling | None:
-    """Of the rates that say `room` will be used up the highest, else the one over all that was seen.
+    """Return the highest rate at which `room` will be used up; if none does, the rate over all samples.
 
     Args:
         samples: (time_ms, free bytes), ascending.
@@ -48,7 +48,7 @@ def filling(samples: Sequence[tuple[int, int]], *, room: int, least_s: float) ->
 
 
 def _steady(samples: Sequence[tuple[int, int]]) -> float:
-    """The lesser rate of both halves of the time."""
+    """Return the lower of the rates of both halves of the time."""
     first, last = samples[0], samples[-1]
     middle = min(samples[1:-1], key=lambda one: abs(2 * one[0] - first[0] - last[0]))
     halves = ((first, middle), (middle, last))

@@ -1,4 +1,4 @@
-"""Findings, as rules make them: the numbers behind one, what it is not, what could not be seen, and the next call."""
+"""Findings: evidence, causes that were ruled out, what could not be observed, and the next call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydanube_core.diagnosis.options import DiagnosisOptions
 
 
 class Severity(IntEnum):
-    """Ordered: the worst is the largest."""
+    """How severe a finding is; ordered, the worst is the largest."""
 
     INFO = 0
     WARNING = 1
@@ -30,7 +30,7 @@ class Verdict(StrEnum):
 
 
 class RuleArea(StrEnum):
-    """The kind of thing that a rule looks at."""
+    """The kind of subject that a rule checks."""
 
     SUBSCRIPTION = "subscription"
     TOPIC = "topic"
@@ -39,7 +39,7 @@ class RuleArea(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NextCall:
-    """An operation that would help; the admin core adds its tool and its command."""
+    """An operation that would help; the admin core adds its tool and command."""
 
     operation: str
     arguments: Mapping[str, Any]
@@ -54,7 +54,7 @@ class RuledOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A check says what it saw; what is not given (`rule`, `subject`, `unobservable`) is that of its rule and its view.
+    """The result of a check. Fields not given (`rule`, `subject`, `unobservable`) come from its rule and its view.
 
     `untrusted` holds what others wrote: keys of messages, reasons of consumers.
     """
@@ -80,7 +80,7 @@ Outcome: TypeAlias = Finding | str
 
 
 class Check(Protocol):
-    """Look at a view, and say what is found."""
+    """Check a view; return a finding, or why there is none."""
 
     __name__: str
 
@@ -89,7 +89,7 @@ class Check(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A rule as it is carried out and as the documentation shows it: `@partial(Rule, …)` above its check makes one."""
+    """A rule, for evaluation and for the documentation: `@partial(Rule, …)` above its check makes one."""
 
     check: Check = field(kw_only=False)
     area: RuleArea
@@ -126,7 +126,7 @@ class Diagnosis:
 
 
 def verdict_of(findings: Sequence[Finding], *, seen: bool = True) -> Verdict:
-    """`seen`: enough was looked at to call silence health."""
+    """Return the verdict on findings. `seen`: enough was observed to call their absence healthy."""
     worst = max((finding.severity for finding in findings), default=Severity.INFO)
     match worst:
         case Severity.CRITICAL:

@@ -1,4 +1,4 @@
-"""Equal findings of many subjects as one: how many there are, which is worst, and where the others can be read.
+"""Join equal findings of many subjects into one: how many there are, the worst, and where to read the others.
 
 Two thousand subscriptions that nobody reads are one piece of news. The worst of them is told in full, the next few by
 name; all of them are pages of `alerts.list`.
@@ -21,7 +21,7 @@ BRIEF_BYTES: Final = 5_500  # of findings as JSON; with tools and commands an an
 
 
 def grouped(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
-    """One finding for each rule and severity, in the order of their worst; `findings` are ranked.
+    """Return one finding for each rule and severity, in the order of their worst; `findings` are ranked.
 
     What was ruled out is left to the diagnosis of the subject, which is the first call of `next`.
     """
@@ -32,7 +32,7 @@ def grouped(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Find
 
 
 def joined(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
-    """As `grouped`, of what is grouped already: what several brokers found.
+    """Join findings of several brokers, which are grouped already.
 
     What is wrong with a broker itself is told of each, since what helps is, too.
     """
@@ -58,7 +58,7 @@ def _together(found: Sequence[Finding], rule: Rule) -> Finding:
 
 
 def _as_one(found: Sequence[Finding], rule: Rule, calls: Sequence[NextCall]) -> Finding:
-    """`found` are single findings, or groups as this function makes them; the worst is the first."""
+    """Join findings into one; each is single, or a group made by this function; the first is the worst."""
     worst = found[0]
     count = sum(one.evidence.get("members", 1) for one in found)
     named = chain.from_iterable(
@@ -80,7 +80,7 @@ def _as_one(found: Sequence[Finding], rule: Rule, calls: Sequence[NextCall]) -> 
 
 
 def _in_full(finding: Finding, rule: Rule) -> tuple[NextCall, ...]:
-    """The diagnosis of the subject alone, with what is ruled out."""
+    """Return the call that diagnoses the subject alone, with what is ruled out."""
     arguments = {name: finding.subject[name] for name in ("topic", "subscription") if name in finding.subject}
     if rule.area is RuleArea.BROKER:
         return ()
@@ -89,7 +89,7 @@ def _in_full(finding: Finding, rule: Rule) -> tuple[NextCall, ...]:
 
 
 def that_fit(findings: Sequence[Finding]) -> Sequence[Finding]:
-    """As many of the first as a brief answer has room for; the first always."""
+    """Return as many of the first findings as a brief answer has room for; at least the first."""
     left = BRIEF_BYTES
     for place, one in enumerate(findings):
         left -= _size(one)

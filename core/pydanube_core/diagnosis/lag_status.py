@@ -1,4 +1,4 @@
-"""The state of a subscription, from a window of samples: pure, the same for the broker, alerts, reports and consoles.
+"""The status of a subscription, from a window of samples: pure, the same for broker, alerts, reports and consoles.
 
 The first line that holds wins. Defaults are those of `DiagnosisOptions`.
 
@@ -8,9 +8,9 @@ The first line that holds wins. Defaults are those of `DiagnosisOptions`.
 | `DATA_LOST` | messages were trimmed before they were read |
 | `CAUGHT_UP` | nothing is unread, or nothing that is older than two samples |
 | `AT_RISK` | retention takes the oldest unread message before two more samples, or in a fifth of its time and not gaining |
-| `STUCK` | the cursor has not moved for `stuck_after`, while there was unread mail for as long |
+| `STUCK` | the cursor has not moved for `stuck_after`, while there was unread messages for as long |
 | `FALLING_BEHIND` | the lower bound of the lag's slope is above 0: it grows, however large it is |
-| `SLOW` | gaining, but for longer than an hour yet; or neither gaining nor losing, with old mail or without a consumer |
+| `SLOW` | gaining, but for longer than an hour yet; or neither gaining nor losing, with old messages or without a consumer |
 | `CATCHING_UP` | gaining, or consumers keep pace with every message read within `stuck_after` |
 
 A status that lacks data is `UNKNOWN`, never fine: half a window of silence is no health. Wall clock decides what is
@@ -51,7 +51,7 @@ class LagStatus(StrEnum):
 
 
 class StuckReason(StrEnum):
-    """Why the cursor stands, as far as the window tells."""
+    """Why the cursor does not move, as far as the window shows."""
 
     POISON = "poison"  # the message at the cursor failed three times, or blocks
     HEAD_OF_LINE = "head_of_line"  # messages behind the cursor's are acknowledged
@@ -63,7 +63,7 @@ class StuckReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewind:
-    """The cursor went back, between two samples or as an event told."""
+    """The cursor moved back, between two samples or by a known operation."""
 
     at_ms: int
     from_offset: int
@@ -73,7 +73,7 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagJudgement:
-    """One status and the numbers that decided it. What is None has a reason in `reasons`, under its name."""
+    """A status and the numbers behind it. A number that is None has its reason in `reasons`, under its name."""
 
     status: LagStatus
     since_ms: int | None
@@ -107,7 +107,7 @@ def judge_lag(window: LagWindow, options: DiagnosisOptions, *, rates: bool = Tru
 
 
 def eta_of_partitions(etas_s: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """When a whole topic is caught up, and how uneven its partitions are: (the latest, latest ÷ median).
+    """Return (when the slowest partition will be caught up, that ÷ the median) for a whole topic.
 
     None where one partition's is not known: what is never caught up has no end to give.
     """
@@ -154,12 +154,12 @@ class _Judge:
 
     @cached_property
     def produced(self) -> Slope | None:
-        """The slope of the head."""
+        """The slope of the head: messages published per second."""
         return theil_sen(self.times, [state.next_offset for state in self.states])
 
     @cached_property
     def consumed(self) -> Slope | None:
-        """The slope of what is read."""
+        """The slope of the cursor: messages consumed per second."""
         first = self._after_rewind()
         return theil_sen(self.times[first:], self.read[first:])
 
@@ -174,7 +174,7 @@ class _Judge:
         return theil_sen(self.times[first:], self.lags[first:])
 
     def _after_rewind(self) -> int:
-        """Where the cursor stands after it went back last: a step back is no rate of consumption."""
+        """Return the index of the state after the last rewind: a step back is not part of the consumption rate."""
         states = self.states
         for at in range(len(states) - 1, 0, -1):
             if states[at].next_unacked < states[at - 1].next_unacked:
@@ -191,7 +191,7 @@ class _Judge:
     # -- since when ------------------------------------------------------------------------------------------
 
     def _moved_ms(self) -> int | None:
-        """When the cursor was seen to move last; the window's start where it did not, and nothing earlier is known."""
+        """Return when the cursor was last seen to move; if never, the window's start."""
         states = self.states
         for at in range(len(states) - 1, 0, -1):
             if states[at].next_unacked != states[at - 1].next_unacked:
@@ -201,7 +201,7 @@ class _Judge:
         return states[0].taken_at_ms if states else None
 
     def _unread_ms(self) -> int | None:
-        """Since when there has been unread mail."""
+        """Return since when there have been unread messages."""
         window = self.window
         since = self._since(lambda state, lag: lag > self.options.allowed_messages)
         if since is None:
@@ -213,7 +213,7 @@ class _Judge:
         return since
 
     def _since(self, holds: Callable[[CursorState, int], bool]) -> int | None:
-        """When the run of states that ends with the newest, and of which all hold, began."""
+        """Return when the run of states began that ends with the newest and in which `holds` is true of each."""
         since: int | None = None
         for state, lag in zip(reversed(self.states), reversed(self.lags), strict=True):
             if not holds(state, lag):
@@ -257,7 +257,7 @@ class _Judge:
         )
 
     def _not_known(self) -> _Found | None:
-        """Why the window says nothing, if it does not."""
+        """Return why the window does not suffice for a status; None if it does."""
         samples, window = len(self.states), self.window
         if samples < FEWEST_SAMPLES or 2 * samples < window.expected_samples:
             return _Found(LagStatus.UNKNOWN, because="too_few_samples")
@@ -267,7 +267,7 @@ class _Judge:
         return None
 
     def _status(self, headroom_s: float | None) -> _Found:
-        """The first line of the module's table that holds."""
+        """Return the status by the first line of the module's table that holds."""
         options, last, age_s = self.options, self.states[-1], self.age.age_s
         lag, lost = last.lag_messages, last.lost_messages
         if lost:
@@ -339,7 +339,7 @@ class _Judge:
         )
 
     def _lowest_ms(self) -> int:
-        """When the lag was lowest last: it has grown since."""
+        """Return when the lag was last lowest, since when it has grown."""
         lowest = min(range(len(self.lags)), key=lambda i: (self.lags[i], -i))
         return self.states[lowest].taken_at_ms
 
@@ -370,7 +370,7 @@ class _Judge:
         return None
 
     def _headroom(self) -> float | None:
-        """How long until retention takes the oldest unread message."""
+        """Return the seconds until retention deletes the oldest unread message."""
         retention = self.window.retention
         why: str | None = None
         if self.last is not None and not self.last.lag_messages:

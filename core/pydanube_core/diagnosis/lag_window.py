@@ -1,4 +1,4 @@
-"""The past of one subscription of one log: what a broker has in its ring, and a report in its columns."""
+"""The past of one subscription of one log: from a broker's ring, or from a report's columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LagWindow:
         oldest_unread_append_ms: append time of the message at the cursor; None: not known, or nothing is unread.
         oldest_unread_between_ms: where that time is not known, but its bounds are.
         cursor_moved_ms: when the cursor was seen to move last, if that is before the window.
-        unread_since_ms: since when there has been unread mail without a break, if that is before the window.
+        unread_since_ms: since when there has been unread messages without a break, if that is before the window.
         head_times_ms, head_offsets: heads seen, oldest first, reaching back further than the window, if there are.
     """
 
@@ -55,5 +55,5 @@ class LagWindow:
 
     @property
     def expected_samples(self) -> int:
-        """How many there would be had none been missed."""
+        """The number of samples that the window has if none was missed."""
         return max(1, int(self.window_s / self.interval_s))

@@ -1,4 +1,4 @@
-"""How long to look and how long to wait before something is called wrong."""
+"""How long to observe, and how long to wait before something is called wrong."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class DiagnosisOptions:
 
     @property
     def allowed_age_s(self) -> float:
-        """Mail younger than this is on its way, not late: two samples (10 s by default), at least a second."""
+        """The age up to which unread messages are not late: two samples (10 s by default), at least a second."""
         return max(SHORTEST_ALLOWED_AGE_S, 2 * self.sample_interval_s)
 
     @property
     def patience_s(self) -> float:
-        """Nobody is missed before: half a minute, in which a process is started anew."""
+        """The time after which a client that went is missed: half a minute, enough for a process to restart."""
         return min(LEAST_PATIENCE_S, self.stuck_after_s)

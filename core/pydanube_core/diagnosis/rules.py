@@ -1,4 +1,4 @@
-"""All rules, in the order in which causes come before what they cause; and how they are carried out together.
+"""All rules, causes before their effects, and how they are evaluated together.
 
 A view is held against every rule of its area. What holds is a finding; what does not says why, and findings of the
 same view carry that as what was ruled out. The worst severity comes first, then the broker itself, which everything
@@ -93,7 +93,7 @@ MOST_FINDINGS: Final = 100  # of one answer; the others are counted
 def check_view(
     view: SubscriptionView | TopicView | BrokerView, options: DiagnosisOptions
 ) -> tuple[Finding, ...]:
-    """Every finding of one view, ranked."""
+    """Return every finding about one view, ranked."""
     found: list[Finding] = []
     ruled_out: list[RuledOut] = []
     for rule in RULES_OF[view.area]:  # fallbacks stand last
@@ -112,7 +112,7 @@ def check_view(
 
 
 def ranked(findings: Iterable[Finding], *, of_subject: bool = False) -> list[Finding]:
-    """Worst first; see the module. `of_subject`: what the broker is only warned of comes after the subject's own."""
+    """Rank findings, worst first; see the module. `of_subject`: warnings about the broker come after the subject's own."""
 
     def place(one: Finding) -> tuple[float, ...]:
         broker = RULES[one.rule].area is RuleArea.BROKER
@@ -132,7 +132,7 @@ def diagnose(
     unobservable: tuple[str, ...] = (),
     brief: bool = False,
 ) -> Diagnosis:
-    """Put findings of several views together.
+    """Join the findings of several views into one diagnosis.
 
     Args:
         brief: equal ones become one each, and everything that is wrong is told in a few kilobytes.
@@ -152,7 +152,7 @@ def diagnose(
 
 
 def of_all_brokers(answers: Mapping[str, Diagnosis], *, missing: Mapping[str, str]) -> Diagnosis:
-    """Make one brief answer of what the brokers of a cluster found.
+    """Join the findings of all brokers of a cluster into one brief diagnosis.
 
     Args:
         answers: by broker.
@@ -168,7 +168,7 @@ def of_all_brokers(answers: Mapping[str, Diagnosis], *, missing: Mapping[str, st
 
 
 def of_owners(answers: Sequence[Diagnosis]) -> Diagnosis:
-    """Make one answer about a topic of what the owners of its partitions found."""
+    """Join the findings of the owners of a topic's partitions into one diagnosis."""
     return _of_several(answers, subject=answers[0].subject, unseen=(), brief=False)
 
 
@@ -197,12 +197,12 @@ def _of_several(
 
 
 def alerts_of_all(found: Iterable[Sequence[Alert]]) -> list[Alert]:
-    """Those of every broker; of a fact of the cluster the one that opened first."""
+    """Return the alerts of all brokers; of one about the whole cluster only the first that opened."""
     return list(_once(sorted(chain.from_iterable(found), key=lambda alert: alert.opened_at_ms)))
 
 
 def _once(found: Iterable[FoundT]) -> Iterator[FoundT]:
-    """Of what every broker of a cluster finds the first one only."""
+    """Keep only the first of findings that every broker of a cluster has."""
     told: set[str] = set()
     for one in found:
         if not (RULES[one.rule].of_cluster and one.rule in told):

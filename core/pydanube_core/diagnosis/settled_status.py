@@ -1,4 +1,4 @@
-"""The status of a subscription as broker, alerts and reports tell it: judgements go in, one after the other.
+"""The status of a subscription that broker, alerts and reports show, settled from successive judgements.
 
 What is judged from rates and times may waver, so it settles: `open_after` judgements in a row before it counts,
 `close_after` that differ before it ends. What is a fact needs no second look: messages were lost, everything is read,
@@ -51,7 +51,7 @@ class SettledStatus:
 
 
 def counts_at_once(found: LagStatus, *, after: LagStatus) -> bool:
-    """Whether a judgement that follows a settled status needs no second look."""
+    """Return whether a judgement after a settled status counts without a second one."""
     return found in _COME_AT_ONCE or after in _GO_AT_ONCE
 
 

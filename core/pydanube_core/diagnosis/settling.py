@@ -1,4 +1,4 @@
-"""Hysteresis: a value counts once it has held for a while, and a fault ends only after it was gone for longer."""
+"""Hysteresis: a value counts once it has held for a while, and a fault ends only after being gone for longer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Settling(Generic[T]):
         return self._away > 0
 
     def observe(self, value: T, now_ms: int, *, enter_after: int, leave_after: int) -> bool:
-        """Take an observation; whether the settled value changed."""
+        """Take an observation; return whether the settled value changed."""
         if value == self.value:
             self._away = self._count = 0
             self._candidate = value

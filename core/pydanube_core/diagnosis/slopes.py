@@ -1,4 +1,4 @@
-"""Slopes that one odd sample cannot bend: Theil-Sen, with the interval of Kendall's rank correlation.
+"""Slopes that are robust against single outliers: Theil-Sen, with the interval of Kendall's rank correlation.
 
 The slope is the median of the slopes between all pairs of samples (Sen, 1968: "Estimates of the regression
 coefficient based on Kendall's tau"). Its interval comes from the ranks alone: of the sorted pair slopes, those so
@@ -22,7 +22,7 @@ _NORMAL_95: Final = 1.959964  # two-sided 95 % of the normal distribution
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slope:
-    """A rate of change, units a second. `low` and `high` hold the true one in 95 of 100 cases."""
+    """A rate of change in units per second. The true rate lies between `low` and `high` in 95 of 100 cases."""
 
     per_s: float
     low: float
@@ -33,19 +33,19 @@ class Slope:
 
     @property
     def gaining(self) -> bool:
-        """Whether what is measured surely shrinks, taken as the lag of a subscription."""
+        """Whether a quantity such as lag surely shrinks."""
         return self.per_s < 0 and self.high <= 0
 
 
 def thinned(count: int, most: int = MOST_SAMPLES) -> list[int]:
-    """Which of `count` ascending samples to look at: at most `most`, evenly spread, both ends included."""
+    """Return which of `count` ascending samples to use: at most `most`, evenly spread, with both ends."""
     if count <= most:
         return list(range(count))
     return [round(i * (count - 1) / (most - 1)) for i in range(most)]
 
 
 def theil_sen(times_ms: Sequence[int], values: Sequence[float]) -> Slope | None:
-    """The slope of values over time, in units a second.
+    """Return the slope of values over time, in units per second.
 
     Args:
         times_ms: ascending; of samples of the same moment the slope is not asked.

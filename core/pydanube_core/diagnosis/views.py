@@ -1,4 +1,4 @@
-"""Facts for the rules: of one subscription, one topic, one broker, at one moment and over a window.
+"""Views for the rules: facts about one subscription, topic or broker, at one moment and over a window.
 
 A view is made by whoever has the facts; rules never ask for more. Unknown is None. `Count` is a counter since the
 broker's start and what of it fell into the window.
@@ -50,7 +50,7 @@ class ConsumerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departure:
-    """The last client that went, while none has come since."""
+    """The last client that left, if none has come since."""
 
     at_ms: int
     name: str
@@ -62,7 +62,7 @@ class Departure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departures:
-    """How consumers went within three windows, as far as that is kept."""
+    """How consumers left within three windows, as far as that is kept."""
 
     count: int
     abrupt: int  # connections that broke
@@ -72,7 +72,7 @@ class Departures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """What an operator wants to be alerted of, by the policies `alert_…` of a topic; 0: nothing."""
+    """When unread messages raise an alert, by the policies `alert_…` of a topic; 0: never."""
 
     messages: int = 0  # unread: more than so many
     age_s: int = 0  # of the oldest unread message: older than this
@@ -87,7 +87,7 @@ NO_THRESHOLDS: Final = Thresholds()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadOfLine:
-    """The message that failed most among the first ones that are open."""
+    """The message that failed most often among the first open ones."""
 
     offset: int
     deliveries: int
@@ -108,7 +108,7 @@ class KeySample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Production:
-    """How a log grew: over the window, and before it in its steady stretch."""
+    """How a log grew: over the window, and before that in its steady stretch."""
 
     window_s: float
     messages: int  # in the window
@@ -124,7 +124,7 @@ class Production:
 
     @property
     def burst(self) -> Burst | None:
-        """The part of the window that brought much more than the others, if one did."""
+        """The part of the window with far more messages than the others; None if there is none."""
         if len(self.segments) < FEWEST_SEGMENTS:
             return None
         typical, peak = sorted(self.segments)[(len(self.segments) - 1) // 2], max(self.segments)
@@ -139,7 +139,7 @@ class Production:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Burst:
-    """More than three times of what is typical for the window, at once."""
+    """A part of the window with more than three times its typical growth."""
 
     messages: int  # above the typical
     peak_rate: float  # messages a second
@@ -148,7 +148,7 @@ class Burst:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passing:
-    """The cursor was moved forward, over messages that were unread."""
+    """The cursor was moved forward, over unread messages."""
 
     at_ms: int
     from_offset: int
@@ -197,7 +197,7 @@ class SubscriptionView:
 
     @property
     def status(self) -> LagStatus:
-        """The one that lists, reports and alerts tell."""
+        """The status that lists, reports and alerts show."""
         return self.lag.status if self.settled is None else self.settled
 
     @property
@@ -206,7 +206,7 @@ class SubscriptionView:
 
     @property
     def impact(self) -> int:
-        """Messages that wait, or were taken out of the subscription unread."""
+        """The number of messages that wait, or were removed unread."""
         gone = (self.dead_lettered, self.dropped, self.unrouted)
         return self.unread + self.state.lost_messages + sum(one.in_window for one in gone)
 
@@ -217,7 +217,7 @@ class SubscriptionView:
 
     @property
     def arguments(self) -> dict[str, object]:
-        """Of operations on this subscription."""
+        """The arguments of operations on this subscription."""
         return {"topic": self.topic, "subscription": self.subscription}
 
 
@@ -247,7 +247,7 @@ class TopicView:
 
     @property
     def impact(self) -> int:
-        """Messages that came or were refused in the window."""
+        """The number of messages that came in or were refused in the window."""
         counts = (*self.refused_messages.values(), *self.violations.values())
         return self.production.messages + sum(one.in_window for one in counts)
 
@@ -278,7 +278,7 @@ class Pressure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """A broker that is registered. `software`: its version; empty of one that does not say."""
+    """A registered broker. `software`: its version; empty if it does not say."""
 
     broker_id: str
     state: str
@@ -337,7 +337,7 @@ class BrokerView:
 
     @property
     def impact(self) -> int:
-        """Everything depends on the broker: it is ranked before all subjects anyway."""
+        """Return 0: the broker is ranked before all subjects anyway."""
         return 0
 
     @property
@@ -346,5 +346,5 @@ class BrokerView:
 
 
 def ago_s(view: SubscriptionView | TopicView | BrokerView, then_ms: int | None) -> float | None:
-    """Seconds from a moment to that of a view, never less than 0; None where the moment is not known."""
+    """Return the seconds from a moment to that of a view, at least 0; None for an unknown moment."""
     return None if then_ms is None else max(0, view.now_ms - then_ms) / 1000

@@ -1,4 +1,4 @@
-"""How much of each kind of useless behaviour a peer may show before its connection is closed.
+"""Budgets for useless behaviour of a peer, by kind; when one is used up, the connection is closed.
 
 HTTP/2 lets a peer cause work at no cost of its own: requests reset as they are made (CVE-2023-44487), endless SETTINGS,
 PING, empty or unknown frames (CVE-2019-9512 and its siblings), windows opened byte by byte. Each of these is harmless now
@@ -17,7 +17,7 @@ from pydanube_core.http2.codes import ConnectionFailure, ErrorCode
 
 
 class Kind(StrEnum):
-    """The thing that is counted; the value is the reason in the log and in the metrics."""
+    """The kinds of useless behaviour; the value is the reason in the log and in the metrics."""
 
     RESETS = "rapid_reset"
     FAULTS = "stream_errors"  # streams that we had to reset for what the peer did on them
@@ -45,7 +45,7 @@ BUDGETS: Final[Mapping[Kind, tuple[int, float]]] = MappingProxyType(
 
 
 class Budgets:
-    """The rest of each kind of budget, of one connection."""
+    """The remaining budgets of one connection, by kind."""
 
     __slots__ = ("_left",)
 
@@ -53,7 +53,7 @@ class Budgets:
         self._left: dict[Kind, tuple[float, float]] = {}  # kind → (left, as of)
 
     def spend(self, kind: Kind, now: float) -> None:
-        """Count one. Raises `ConnectionFailure`: the budget is overdrawn."""
+        """Count one. Raises `ConnectionFailure`: the budget is used up."""
         burst, rate = BUDGETS[kind]
         left, since = self._left.get(kind, (float(burst), now))
         left = min(burst, left + (now - since) * rate) - 1

@@ -66,7 +66,7 @@ class ClientConnection(Side[AnswerEvent]):
     # -- commands ----------------------------------------------------------------------------------------------
 
     def open(self) -> Stream:
-        """A new stream; its headers are to be sent next, before another is opened.
+        """Open a stream; send its headers before another is opened.
 
         Not to be called when `going`, `full` or `ended`.
         """
@@ -79,7 +79,7 @@ class ClientConnection(Side[AnswerEvent]):
         return stream
 
     def say_goodbye(self) -> None:
-        """GOAWAY; to be followed by closing."""
+        """Send GOAWAY: no more streams are opened. Close afterwards."""
         self.going = True
         self.out.control(frames.goaway(0, ErrorCode.NO_ERROR, ""))
 
@@ -146,7 +146,7 @@ class ClientConnection(Side[AnswerEvent]):
     def _complete(
         self, stream_id: int, flags: int, block: bytes, now: float, events: list[AnswerEvent]
     ) -> None:
-        """A header block is whole: the head of an answer, or its trailers."""
+        """Handle a complete header block: the head of an answer, or its trailers."""
         if len(block) > self.limits.header_block_bytes:
             raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "header_block_too_large")
         try:
@@ -177,7 +177,7 @@ class ClientConnection(Side[AnswerEvent]):
             self._answered(stream)
 
     def _answered(self, stream: Stream) -> None:
-        """The server has said all. What we had to say still does not matter any more (section 8.1)."""
+        """End the stream: the answer is complete, and the rest of the request no longer matters (section 8.1)."""
         if stream.state is _CLOSED:
             self.out.forget(stream)
             self.streams.pop(stream.id, None)
@@ -204,7 +204,7 @@ class ClientConnection(Side[AnswerEvent]):
                 self._going_away(payload, events)
 
     def _going_away(self, payload: bytes, events: list[AnswerEvent]) -> None:
-        """Section 6.8: streams above the last that the server names were not looked at."""
+        """Handle GOAWAY (section 6.8): streams above the last one that the server names were not processed."""
         self.going = True
         last = int.from_bytes(payload[:4], "big") & LARGEST_ID
         for stream in [each for each in self.streams.values() if each.id > last]:
@@ -217,7 +217,7 @@ class ClientConnection(Side[AnswerEvent]):
     # -- the end -----------------------------------------------------------------------------------------------
 
     def _fault(self, failure: StreamFailure, now: float, events: list[AnswerEvent]) -> None:
-        """End a stream for what the server did on it."""
+        """End a stream because of an error of the server."""
         self._budgets.spend(Kind.FAULTS, now)
         stream = self.streams.pop(failure.stream_id, None)
         if stream is not None:

@@ -1,4 +1,4 @@
-"""The numbers of RFC 9113, and the two ways in which a peer can be wrong."""
+"""The numbers of RFC 9113, and the two kinds of errors that a peer can make."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class ServerConnection(Side[Event]):
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes that the peer makes this side hold, about: frames that are not whole, open streams, what waits to be sent."""
+        """Return about how many bytes are held for the peer: incomplete frames, open streams, and data to be sent."""
         return (
             len(self._partial)
             + (0 if self._block is None else self._block.size)
@@ -179,7 +179,7 @@ class ServerConnection(Side[Event]):
         super()._headers(flags, stream_id, payload, now, events)
 
     def _complete(self, stream_id: int, flags: int, block: bytes, now: float, events: list[Event]) -> None:
-        """A header block is whole: a request, or the trailers of one."""
+        """Handle a complete header block: a request, or its trailers."""
         if len(block) > self.limits.header_block_bytes:
             raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "header_block_too_large")
         ended = bool(flags & _END_STREAM)
@@ -224,7 +224,7 @@ class ServerConnection(Side[Event]):
         events.append(DataReceived(stream, b"", 0, 0, True))
 
     def _late_headers(self, stream_id: int, block: bytes) -> None:
-        """HEADERS of a stream that is not open any more."""
+        """Handle HEADERS of a stream that is no longer open."""
         reset_by_us = self._closed.get(stream_id)
         if reset_by_us is None:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "stream_id_used_before")
@@ -233,7 +233,7 @@ class ServerConnection(Side[Event]):
         self._reader.read_once(block)  # they were under way; the table takes note
 
     def _stray(self, stream_id: int, what: str) -> None:
-        """A frame of a stream that is not open."""
+        """Handle a frame of a stream that is not open."""
         self._known_id(stream_id)
         if not self._closed.get(stream_id, False):  # else it was under way when we reset the stream
             raise StreamFailure(stream_id, ErrorCode.STREAM_CLOSED, f"{what} after the end")
@@ -266,16 +266,16 @@ class ServerConnection(Side[Event]):
     # -- commands ----------------------------------------------------------------------------------------------
 
     def announce_end(self) -> None:
-        """Tell the peer to open no more streams; those under way when it hears it are still taken (section 6.8)."""
+        """Tell the peer to open no more streams; those opened before it hears that are still accepted (section 6.8)."""
         self.control.announce_end()
 
     def stop_taking(self) -> None:
-        """Refuse streams from here on. Happens by itself when the peer has heard of `announce_end`."""
+        """Refuse new streams. Called without being asked once the peer has heard `announce_end`."""
         if self.control.announced:
             self.leave("shutting down")
 
     def leave(self, why: str) -> None:
-        """Say which stream was the last that is taken: whoever has opened one after it asks elsewhere (section 6.8)."""
+        """Name the last stream that is accepted, so that clients send later ones elsewhere (section 6.8)."""
         if not self.going and not self.ended:
             self.going = True
             self.out.control(frames.goaway(self._last_id, ErrorCode.NO_ERROR, why))
@@ -295,7 +295,7 @@ class ServerConnection(Side[Event]):
     # -- the end -----------------------------------------------------------------------------------------------
 
     def _fault(self, failure: StreamFailure, now: float, events: list[Event]) -> None:
-        """End a stream for what the peer did on it."""
+        """End a stream because of an error of the peer."""
         stream_id, code = failure.stream_id, failure.code
         self._budgets.spend(Kind.RESETS if code == ErrorCode.REFUSED_STREAM else Kind.FAULTS, now)
         stream = self._pop(stream_id)
@@ -317,7 +317,7 @@ class ServerConnection(Side[Event]):
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        """Forget so many that it is done once for many streams; a dict keeps its order."""
+        """Forget the oldest entries, many at once so that it is rarely done; a dict keeps its order."""
         for stream_id in tuple(islice(self._closed, len(self._closed) - _REMEMBERED)):
             del self._closed[stream_id]
 

@@ -1,4 +1,4 @@
-"""The frames of the connection itself: SETTINGS, PING, GOAWAY, and those that are read past (RFC 9113 section 6)."""
+"""Frames of the connection itself: SETTINGS, PING, GOAWAY, and those that are ignored (RFC 9113 section 6)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GOING_PING: Final = b"goingoff"
 
 
 class Control:
-    """Agreements and debts of both sides. Begins with our `greeting`, which ends with SETTINGS."""
+    """The settings of both sides, and answers that are due. Begins with our `greeting`, which ends with SETTINGS."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Control:
             self._out.control(frames.window_update(0, more))
 
     def frame(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
-        """Any frame but those of streams and the acknowledgement of a PING.
+        """Handle a frame that is neither of a stream nor the acknowledgement of a PING.
 
         Raises `ConnectionFailure`, `StreamFailure`: the peer is wrong.
         """
@@ -118,7 +118,7 @@ class Control:
                 pass  # unknown, or (MAX_HEADER_LIST_SIZE) nothing we come near
 
     def acked(self, stream_id: int, payload: bytes) -> bool:
-        """Our PING was acknowledged: whether it was the one that says goodbye."""
+        """Handle the acknowledgement of our PING; return whether it is the one of `announce_end`."""
         if stream_id:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "connection_frame_on_stream")
         if len(payload) != 8:
@@ -132,7 +132,7 @@ class Control:
         self.answer_pings(now)
 
     def answer_pings(self, now: float) -> float:
-        """Acknowledge what is due; in how many seconds there will be more, 0 for never."""
+        """Acknowledge PINGs that are due; return in how many seconds there will be more, 0 for never."""
         if not self.pings:
             return 0.0
         wait = self._ping_answered_at + self._limits.ping_answer_s - now
@@ -145,11 +145,11 @@ class Control:
         return 0.0
 
     def probe(self) -> None:
-        """Ask for a sign of life."""
+        """Send a PING, to see whether the peer answers."""
         self._out.control(frames.ping(_OUR_PING, ack=False))
 
     def announce_end(self) -> None:
-        """GOAWAY that still takes everything, and a PING whose answer says that the peer has heard it."""
+        """Send a GOAWAY that still accepts everything, and a PING whose answer shows that the peer has read it."""
         self._out.control(frames.goaway(LARGEST_ID, ErrorCode.NO_ERROR, "shutting down"))
         self._out.control(frames.ping(_GOING_PING, ack=False))
         self.announced = True

@@ -1,4 +1,4 @@
-"""Events of a connection."""
+"""Events that an HTTP/2 connection reports to its owner: requests, answers, data, resets, and the end of the connection."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RequestReceived:
 
 @dataclass(slots=True, eq=False)
 class HeadReceived:
-    """An answer began, or ended with trailers: then `head.status` is None, or all of it is trailers.
+    """The head of an answer, or trailers: then `head.status` is None. Or an answer that is trailers only.
 
     Args:
         ended: nothing follows.
@@ -49,7 +49,7 @@ class HeadReceived:
 
 @dataclass(slots=True, eq=False)
 class DataReceived:
-    """`data[start:end]` came on a stream: a place in what was received, so that nothing is copied before it is wanted.
+    """Data on a stream: `data[start:end]`, a part of what was received, so that nothing is copied unless needed.
 
     Empty with `ended` where a stream ended by trailers or an empty frame.
     """
@@ -63,7 +63,7 @@ class DataReceived:
 
 @dataclass(slots=True, eq=False)
 class StreamReset:
-    """A stream is gone without an answer: reset by the peer, or by us for what the peer did on it."""
+    """A stream ended without an answer: reset by the peer, or by us for an error of the peer."""
 
     stream: Stream
     code: ErrorCode | int
@@ -76,7 +76,7 @@ class PingAcked:
 
 @dataclass(slots=True, eq=False)
 class GoingAway:
-    """The peer takes no more streams; those that are open and that it had seen go on."""
+    """The peer accepts no more streams; open ones that it had seen continue."""
 
     code: ErrorCode | int
     why: str
@@ -84,7 +84,7 @@ class GoingAway:
 
 @dataclass(slots=True, eq=False)
 class ConnectionEnded:
-    """Nothing is read any more; what `take` returns is to be sent before closing.
+    """Nothing is read any more; send what `take` returns, then close.
 
     Args:
         code: as it stands in our GOAWAY.

@@ -1,4 +1,4 @@
-"""Frames on their way out (RFC 9113 sections 4 and 6). On their way in they are read in place, by `connection`."""
+"""Encode frames (RFC 9113 sections 4 and 6). Received frames are decoded in place, by `connection`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ assert FRAME_HEADER.size == FRAME_HEADER_BYTES
 
 
 def data_header(stream_id: int, length: int, *, end: bool) -> bytes:
-    """The header of a DATA frame; its `length` bytes follow."""
+    """Return the header of a DATA frame of `length` bytes."""
     return FRAME_HEADER.pack(length >> 8, length & 0xFF, FrameType.DATA, END_STREAM if end else 0, stream_id)
 
 
 def headers(stream_id: int, block: bytes, *, end: bool, max_frame_bytes: int) -> bytes:
-    """HEADERS, and CONTINUATION frames where the block is larger than one frame may be."""
+    """Encode HEADERS, with CONTINUATION frames if the block exceeds one frame."""
     flags = END_STREAM if end else 0
     size = len(block)
     if size <= max_frame_bytes:

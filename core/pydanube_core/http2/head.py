@@ -24,7 +24,7 @@ class MalformedHead(Exception):
 
 
 class RequestHead:
-    """One header list, as many requests as carry it.
+    """One header list, shared by all requests that carry it.
 
     `note` is the upper layer's: what it made of the head, made once.
     """
@@ -32,9 +32,7 @@ class RequestHead:
     __slots__ = ("authority", "content_length", "fields", "method", "note", "path", "scheme", "size")
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """
-        Raises `MalformedHead`: says what is wrong.
-        """
+        """Check and parse a header list. Raises `MalformedHead`, which says what is wrong."""
         self.size = 0  # what it takes in memory, about
         pseudo: dict[bytes, bytes] = {}
         fields: list[tuple[bytes, bytes]] = []
@@ -69,7 +67,7 @@ class RequestHead:
 
 
 class AnswerHead:
-    """One header list of an answer: its head, where there is a `status`, or its trailers.
+    """One header list of an answer: its head if it has a `status`, else its trailers.
 
     `note` is as in `RequestHead`.
     """
@@ -77,9 +75,7 @@ class AnswerHead:
     __slots__ = ("content_length", "fields", "note", "status")
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """
-        Raises `MalformedHead`: says what is wrong.
-        """
+        """Check and parse a header list. Raises `MalformedHead`, which says what is wrong."""
         status: bytes | None = None
         fields: list[tuple[bytes, bytes]] = []
         for name, value in headers:
@@ -99,9 +95,7 @@ class AnswerHead:
 
 
 def check_trailers(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """
-    Raises `MalformedHead`: there is a pseudo-header, or what no request may carry.
-    """
+    """Check trailers. Raises `MalformedHead`: a pseudo-header, or a field that requests must not carry."""
     for name, value in headers:
         if name[:1] == b":":
             raise MalformedHead(f"{_shown(name)} in trailers")

@@ -1,4 +1,4 @@
-"""Header blocks on their way in: without padding and priority, and put together from CONTINUATION frames."""
+"""Received header blocks: remove padding and priority, and join CONTINUATION frames."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LARGEST_ID: Final = (1 << 31) - 1
 
 
 class PartialBlock:
-    """A header block that CONTINUATION frames will complete; nothing else may come in between."""
+    """A header block that CONTINUATION frames will complete; no other frame may come in between."""
 
     __slots__ = ("_count", "_parts", "flags", "size", "stream_id")
 
@@ -24,7 +24,7 @@ class PartialBlock:
         self._count = 0
 
     def add(self, kind: int, flags: int, stream_id: int, payload: bytes, limits: Limits) -> bytes | None:
-        """The next frame; the whole block if it is the last.
+        """Add a frame; return the whole block if it is the last.
 
         Raises `ConnectionFailure`: it is another frame, or too much.
         """
@@ -39,7 +39,7 @@ class PartialBlock:
 
 
 def unwrapped(flags: int, stream_id: int, payload: bytes) -> bytes:
-    """A HEADERS payload without padding and priority. Raises `ConnectionFailure`: they are not as they must be."""
+    """Return a HEADERS payload without padding and priority. Raises `ConnectionFailure`: they are invalid."""
     try:
         if flags & frames.PADDED:
             padding = payload[0]

@@ -1,4 +1,4 @@
-"""Header blocks by `hpack`, remembered: a block that was unpacked once costs a look into a dict.
+"""Encode and decode header blocks with `hpack`, cached: a repeated block costs one look-up in a dict.
 
 What a block says depends on the decoder's dynamic table, so a remembered block is good for as long as the table does not
 change, and only if reading it changed nothing. Both are seen from the table itself, which counts its changes: nothing has
@@ -56,7 +56,7 @@ class _CountingTable(HeaderTable):
 
 
 class HeaderReader:
-    """Header blocks of one peer.
+    """Decodes the header blocks of one peer.
 
     Args:
         table_bytes: as announced; it holds from `acked` on.
@@ -92,7 +92,7 @@ class HeaderReader:
         self._limit = self._table_bytes
 
     def read(self, block: bytes, make: Callable[[Headers], Any]) -> tuple[Any, bytes | None]:
-        """Return what `make` made of the header list, and the value of the varying header if it was split off.
+        """Return what `make` makes of the header list, and the value of the varying header if that was split off.
 
         What `make` raises is not remembered.
 
@@ -136,7 +136,7 @@ class HeaderReader:
         return made, None
 
     def read_once(self, block: bytes) -> Headers:
-        """The header list of a block that will not repeat. Raises `ConnectionFailure`: as `read`."""
+        """Return the header list of a block that will not repeat. Raises `ConnectionFailure`, as `read`."""
         return self._decode(block)
 
     def _remember(self, key: bytes, headers: Headers, made: Any) -> None:
@@ -153,7 +153,7 @@ class HeaderReader:
         self.remembered_bytes = 0
 
     def _as_last(self, block: bytes) -> bytes | None:
-        """The varying header's value, where that is all in which a block differs from the last that was split."""
+        """Return the varying header's value, if a block differs from the last split one only in that."""
         assert self._last is not None
         before, behind, _ = self._last
         start = len(before)
@@ -166,7 +166,7 @@ class HeaderReader:
         return _text(block[start:end])
 
     def _split(self, block: bytes) -> tuple[bytes, bytes, bytes] | None:
-        """The block before the varying header, its value, and the block behind it."""
+        """Split a block: before the varying header, its value, and after it."""
         at = block.find(self._names[self._name])
         if at < 0:
             for number, name in enumerate(self._names):
@@ -187,7 +187,7 @@ class HeaderReader:
         return None if value is None else (block[:at], value, block[end:])
 
     def _try(self, piece: bytes) -> Headers | None:
-        """A piece that decodes without touching the table; None where it is no piece."""
+        """Decode a piece that does not touch the table; None if it does, or is no piece."""
         before = self._table.changes
         try:
             found = tuple(
@@ -214,7 +214,7 @@ class HeaderReader:
 
 
 class HeaderWriter:
-    """Header blocks towards one peer, in the order in which they are sent."""
+    """Encodes header blocks for one peer, in the order in which they are sent."""
 
     def __init__(self) -> None:
         self._encoder = Encoder()
@@ -228,7 +228,7 @@ class HeaderWriter:
         self._pair_at = -1
 
     def table_size(self, size: int) -> None:
-        """The peer's SETTINGS_HEADER_TABLE_SIZE; the next block says that it was heard (RFC 7541 4.2)."""
+        """Apply the peer's SETTINGS_HEADER_TABLE_SIZE; the next block acknowledges it (RFC 7541 4.2)."""
         size = min(size, _LARGEST_TABLE)
         self._sizes = (min(size, size if self._sizes is None else self._sizes[0]), size)
 
@@ -241,7 +241,7 @@ class HeaderWriter:
             self._encoder.header_table_size = last
 
     def write(self, headers: Headers) -> bytes:
-        """The block of a header list that repeats: it may use the table and stay there."""
+        """Encode a header list that repeats; it may enter the table."""
         if self._sizes is not None:
             self._resize()
         table = self._table
@@ -258,7 +258,7 @@ class HeaderWriter:
         return block
 
     def write_pair(self, headers: Headers, trailers: Headers) -> tuple[bytes, bytes]:
-        """Both blocks of a whole response; for the pair of the last time they are the same object as then."""
+        """Encode both blocks of a response; an equal pair is the same object as the last time."""
         pair = self._pair
         if (
             pair is not None
@@ -274,7 +274,7 @@ class HeaderWriter:
         return blocks
 
     def write_once(self, headers: Headers) -> bytes:
-        """The block of a list that does not repeat (an error's text): it leaves the table as it is."""
+        """Encode a list that does not repeat (an error's text), without changing the table."""
         if self._sizes is not None:
             self._resize()
         return self._encoder.encode([(name, value, True) for name, value in headers])
@@ -282,7 +282,7 @@ class HeaderWriter:
 
 @lru_cache(maxsize=2048)
 def _text(written: bytes) -> bytes | None:
-    """A string as it is written, its byte of length in front; None where it is none.
+    """Return a plain string with its length byte; None if it is not of that form.
 
     Remembered, since Go packs its time-outs by Huffman's code, which takes 3 µs to unpack, and most are within some
     hundred microseconds of one value.

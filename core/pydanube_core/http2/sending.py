@@ -1,4 +1,4 @@
-"""Sending: control frames and whole answers at once, streams in turns as the peer's windows allow.
+"""Sending: control frames and whole answers at once, streams in turn as the peer's windows allow.
 
 A stream's data waits in the stream. It is taken from there when what was handed out before has left, 64 KiB a turn, one
 stream after the other: so a stream that has much to say delays no other by more than a turn, and an answer to a call, or
@@ -34,7 +34,7 @@ _pack = frames.FRAME_HEADER.pack
 
 
 class Outbox:
-    """Everything on its way to one peer.
+    """Everything queued for one peer.
 
     Args:
         answering: the peer asks and we answer, so a stream that we end is over.
@@ -68,14 +68,14 @@ class Outbox:
         self.held_bytes += len(frame)
 
     def reset(self, stream: Stream, code: ErrorCode) -> None:
-        """End a stream at once; what waits in it is dropped."""
+        """End a stream at once; what is queued in it is dropped."""
         self.forget(stream)
         stream.cut = True
         self.control(frames.rst_stream(stream.id, code))
         self.ended.append(stream)
 
     def head(self, stream: Stream, headers: Headers) -> None:
-        """The headers of a response, or of a request, alone."""
+        """Send the headers of a response or request alone."""
         if stream.state is _CLOSED:  # gone meanwhile; its user will be told
             return
         self._step(stream, Act.SEND)
@@ -84,7 +84,7 @@ class Outbox:
         self.control(frames.headers(stream.id, block, end=False, max_frame_bytes=self.max_frame_bytes))
 
     def request(self, stream: Stream, headers: Headers, body: bytes) -> None:
-        """A whole request, in one piece where the windows have room."""
+        """Send a whole request, in one piece if the windows have room."""
         size = len(body)
         self.head(stream, headers)
         if stream.state is _CLOSED:
@@ -99,7 +99,7 @@ class Outbox:
         self.control(frames.data_header(stream.id, size, end=True) + body)
 
     def answer(self, stream: Stream, headers: Headers, body: bytes, trailers: Headers) -> None:
-        """A whole response. Nothing of it was sent before, and all of it leaves now if the windows have room."""
+        """Send a whole response, of which nothing was sent before; at once if the windows have room."""
         size = len(body)
         if (
             size > self.max_frame_bytes
@@ -141,7 +141,7 @@ class Outbox:
     # -- what leaves in turns ----------------------------------------------------------------------------------
 
     def data(self, stream: Stream, body: bytes) -> None:
-        """So much of a stream's data; at once if nothing waits and there is room, else in its turn."""
+        """Queue data of a stream; it is sent at once if nothing is queued and there is room."""
         size = len(body)
         if stream.state is _CLOSED:
             return
@@ -170,7 +170,7 @@ class Outbox:
             self.turns.append(stream)
 
     def admits(self, stream: Stream) -> bool:
-        """Whether a stream may be handed more; if not, it is `relieved` when there is room again.
+        """Return whether a stream may be given more; if not, it is `relieved` when there is room again.
 
         A stream's own share is not enough: many streams, each handed one whole frame, would hold any amount.
         """
@@ -183,7 +183,7 @@ class Outbox:
         return False
 
     def release(self, count: int) -> None:
-        """So much waits no more."""
+        """Count bytes as no longer queued."""
         self.waiting_bytes -= count
         if self.parked and self.waiting_bytes < self._limits.queued_bytes // 2:
             parked, self.parked = self.parked, []
@@ -192,7 +192,7 @@ class Outbox:
             self.relieved += parked
 
     def finish(self, stream: Stream, trailers: Headers | None, *, repeats: bool) -> None:
-        """End a stream once its data has left: with trailers, or with a last DATA frame where there are none.
+        """End a stream after its data: with trailers, or without any by a last DATA frame.
 
         Args:
             repeats: the trailers are worth remembering.
@@ -229,7 +229,7 @@ class Outbox:
             self.turns.append(stream)
 
     def forget(self, stream: Stream) -> None:
-        """A stream is gone: nothing of it is sent any more."""
+        """Drop a stream that is gone: nothing of it is sent any more."""
         stream.state = _CLOSED
         stream.ending = None
         if stream.queue is not None:
@@ -243,13 +243,13 @@ class Outbox:
                 self.turns.remove(stream)
 
     def clear(self) -> None:
-        """The connection is over: streams have no more turns."""
+        """Drop all streams: the connection is over."""
         self.turns.clear()
         self.parked.clear()
 
     @property
     def overdue(self) -> bool:
-        """Whether so much waits for the peer's windows that nothing may be added: it asks, and does not read."""
+        """Whether so much is queued that nothing may be added: the peer sends requests, and does not read."""
         return self.waiting_bytes > self._limits.unsent_bytes
 
     @property
@@ -266,7 +266,7 @@ class Outbox:
         return self.window - (RESERVE_BYTES if self.answers_open else 0)
 
     def take(self) -> bytes:
-        """Return what may be sent now."""
+        """Return bytes that may be sent now."""
         if self.turns:
             self._fill()
         out = self._out
@@ -279,7 +279,7 @@ class Outbox:
         return data
 
     def _fill(self) -> None:
-        """Give the streams their turns, until enough is under way or the window is used up."""
+        """Give streams their turns, until enough is queued or the window is used up."""
         ready, limit, turn = self.turns, self._limits.out_bytes, self._limits.turn_bytes
         while ready and self.held_bytes < limit:
             room = self._room()
@@ -301,7 +301,7 @@ class Outbox:
                 self.relieved.append(stream)
 
     def _turn(self, stream: Stream, room: int) -> None:
-        """One stream's turn: at most so many bytes, whole pieces of its queue where they fit into a frame."""
+        """Take a stream's turn: at most so many bytes, whole pieces of its queue if they fit into a frame."""
         queue, out, largest = stream.queue, self._out, self.max_frame_bytes
         assert queue is not None, "only streams that wait have turns"
         sent = 0

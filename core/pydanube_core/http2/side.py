@@ -1,4 +1,4 @@
-"""The common part of both sides of an HTTP/2 connection: windows, header blocks, faults of streams, commands to a stream."""
+"""The base of both sides of an HTTP/2 connection: windows, header blocks, stream errors, commands to a stream."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ class Side(Generic[EventT]):
 
     @property
     def greeted(self) -> bool:
-        """Whether the peer has spoken HTTP/2 so far."""
+        """Whether the peer has sent valid HTTP/2 so far."""
         return self._settled
 
     # -- commands ----------------------------------------------------------------------------------------------
 
     def reset(self, stream: Stream, code: ErrorCode) -> None:
-        """Give a stream up; its user is not told."""
+        """Reset a stream; its user is not told."""
         if stream.state is not StreamState.CLOSED:
             self.out.reset(stream, code)
 
     def pause(self, stream: Stream) -> None:
-        """Let the peer send what the stream's window has room for, and no more."""
+        """Pause a stream: the peer may send only what its window has room for."""
         stream.paused = True
 
     def resume(self, stream: Stream, now: float) -> None:
@@ -73,18 +73,18 @@ class Side(Generic[EventT]):
             self.out.control(frames.window_update(stream.id, receive.update(now)))
 
     def probe(self) -> None:
-        """Ask for a sign of life: `PingAcked`."""
+        """Send a PING; the answer is the event `PingAcked`."""
         self.control.probe()
 
     def fail(self, code: ErrorCode, why: str) -> list[EventT]:
-        """End the connection for a reason seen from outside (time)."""
+        """End the connection for a reason outside of the protocol (time)."""
         events: list[EventT] = []
         if not self.ended:
             self._end(code, why, events)
         return events
 
     def take(self, now: float) -> bytes:
-        """Return what is to be sent now."""
+        """Return bytes to be sent now."""
         if self.control.pings:
             self.control.answer_pings(now)
         data = self.out.take()
@@ -95,7 +95,7 @@ class Side(Generic[EventT]):
     # -- receiving ---------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> list[EventT]:
-        """Return the events that the bytes mean, in their order."""
+        """Process received bytes; return the resulting events, in order."""
         events: list[EventT] = []
         if self.ended:
             return events
@@ -112,7 +112,7 @@ class Side(Generic[EventT]):
         raise NotImplementedError
 
     def _complete(self, stream_id: int, flags: int, block: bytes, now: float, events: list[Any]) -> None:
-        """A header block is whole."""
+        """Handle a complete header block."""
         raise NotImplementedError
 
     def _forget_ended(self) -> None:
@@ -121,7 +121,7 @@ class Side(Generic[EventT]):
     def _guarded(
         self, kind: int, flags: int, stream_id: int, payload: bytes, now: float, events: list[Any]
     ) -> None:
-        """A frame where only one kind may come: the first SETTINGS, or the rest of a header block."""
+        """Handle a frame where only one kind is permitted: the first SETTINGS, or the rest of a header block."""
         block = self._block
         if block is None:
             if kind != FrameType.SETTINGS or flags & frames.ACK:
@@ -135,7 +135,7 @@ class Side(Generic[EventT]):
             self._complete(block.stream_id, block.flags, whole, now, events)
 
     def _known_id(self, stream_id: int) -> None:
-        """Frames of streams that are over were under way; of streams that never were, they are a fault."""
+        """Check the id of a frame: late frames of closed streams are permitted, those of streams never opened are not."""
         if stream_id > self._last_id or not stream_id & 1:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_on_idle_stream")
 

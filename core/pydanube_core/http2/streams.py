@@ -1,4 +1,4 @@
-"""The life of a stream (RFC 9113 section 5.1) as a table, and what a stream holds.
+"""The states of a stream (RFC 9113 section 5.1) as a table, and the data of a stream.
 
 Where nothing is pushed there are five states, for either side. An act that the table does not have is a fault of whoever
 did it: of the peer, if it received; of ours, if it sends. Priorities (sections 5.3, 6.3) are deprecated, and read past.
@@ -94,6 +94,6 @@ class Stream:
         self.user: Any = None
 
     def open_window(self, limits: Limits) -> ReceiveWindow:
-        """The receive window, made when it is first looked at: a stream of one small frame is the common one."""
+        """The receive window, made on first use: most streams have one small frame and need none."""
         self.receive = ReceiveWindow(limits.stream_window_bytes, limits.stream_window_max_bytes)
         return self.receive

@@ -1,4 +1,4 @@
-"""Flow control on the receiving side (RFC 9113 section 5.2): how much a peer may send before it hears from us.
+"""Flow control on the receiving side (RFC 9113 section 5.2): how much a peer may send without a WINDOW_UPDATE.
 
 A window grows by itself. A peer that has used up half of it within `FAST_S` of the last update is held back by the window
 rather than by what it has to say, so the next update doubles it, up to the limit. An idle stream costs what it began with.
@@ -12,7 +12,7 @@ FAST_S: Final = 0.1
 
 
 class ReceiveWindow:
-    """The bytes that one peer may still send, on one stream or on the whole connection."""
+    """The bytes that a peer may still send, on one stream or on the whole connection."""
 
     __slots__ = ("_max", "_since", "left", "size", "used")
 
@@ -24,7 +24,7 @@ class ReceiveWindow:
         self._since = 0.0
 
     def update(self, now: float) -> int:
-        """Give back what was taken, and more where the window holds the peer back."""
+        """Return the credit of processed bytes, and more if the window slows the peer down."""
         grown = 0
         if now - self._since < FAST_S and self.size < self._max:
             grown = min(self.size, self._max - self.size)

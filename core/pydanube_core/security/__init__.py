@@ -1,1 +1,1 @@
-"""Identity and permission, as broker and admin core share them. Pure."""
+"""Identity and permissions, shared by broker and admin core. Pure."""

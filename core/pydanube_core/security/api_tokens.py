@@ -41,7 +41,7 @@ def new_token(
 
 
 def renewed(record: TokenRecord, *, now_ms: int, overlap_ms: int) -> TokenRecord:
-    """A token that another one replaces: it is good for `overlap_ms` more."""
+    """Return a token that another one replaces: it is valid for `overlap_ms` more."""
     end = now_ms + overlap_ms
     return replace(record, until_ms=end if record.until_ms is None else min(end, record.until_ms))
 
@@ -51,7 +51,7 @@ def is_api_token(text: str) -> bool:
 
 
 def verify(text: str, tokens: Mapping[str, TokenRecord], *, now_ms: int) -> Identity:
-    """Whose token it is. The secret is compared in constant time, and for an unknown id as well.
+    """Return the record of a valid token. The secret is compared in constant time, for an unknown id as well.
 
     Raises `Unauthenticated`: it is none, unknown, of another secret, or expired: one sentence for the first three.
     """

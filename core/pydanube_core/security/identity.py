@@ -1,4 +1,4 @@
-"""Who a call comes from, as its credential proves; the call carries it to whoever decides."""
+"""The authenticated caller of a call, passed along with the call."""
 
 from __future__ import annotations
 

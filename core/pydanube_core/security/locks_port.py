@@ -1,4 +1,4 @@
-"""The locks as the admin core asks them: who may do what, and that it changed."""
+"""The permission checks, for the admin core."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pydanube_core.security.permissions import Resource
 
 
 class LocksPort(Protocol):
-    """Who may do what, as it is in force."""
+    """The permissions in effect, as the admin core checks them."""
 
     required: bool  # False: refusals are counted, and everybody may do everything
 
     def check(self, identity: Identity | None, permission: str, resource: Resource) -> None:
-        """Raises `Unauthenticated`, `PermissionDenied`."""
+        """Raise `Unauthenticated` without an identity, `PermissionDenied` without the permission."""
 
     def allows(self, identity: Identity | None, permission: str, resource: Resource) -> bool:
-        """Whether something is shown to him; nothing is counted."""
+        """Return whether the identity may see it; nothing is counted."""
 
     def allows_part(self, identity: Identity | None, permission: str, whole: Resource) -> bool:
-        """Whether a list of what is within `whole` is cut to what he may see: he may see some of it, perhaps all."""
+        """Return whether the caller may see some part of `whole`, perhaps all; a list is then cut to it."""
 
     async def reload(self) -> None:
         """Read roles, bindings and tokens anew."""

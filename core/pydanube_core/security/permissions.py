@@ -1,4 +1,4 @@
-"""Who may do what: roles, bindings, and the one function that decides. Pure.
+"""Permissions: roles, bindings, and the one function that decides. Pure.
 
 A permission is `area:verb`: those of the operations (`topics:read`) and those of data (`data:produce`). A role holds
 permissions, also by the names of the original (`Produce`, `ManageTopic`) and with a star (`topics:*`, `*:read`, `*`). A
@@ -52,7 +52,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A name, and what kind of thing has it: the same name of another kind is somebody else."""
+    """A name and its type: equal names of different types are different principals."""
 
     name: str
     type: str = "user"
@@ -63,7 +63,7 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """The thing that is acted on: a topic, a namespace, or, with neither, the cluster."""
+    """The object of an action: a topic, a namespace or, with neither, the cluster."""
 
     namespace: str = ""
     topic: str = ""  # its name within the namespace
@@ -107,7 +107,7 @@ BUILT_IN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """Roles that a principal has on a scope. `resource`: empty, a namespace or `/namespace/topic`; a last star stands for any rest."""
+    """Roles of a principal on a scope. `resource`: empty, a namespace or `/namespace/topic`; a final star matches any rest."""
 
     id: str
     principal: Principal
@@ -127,7 +127,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Whether it is allowed, and by what: `binding` and `role` are empty where nothing allows it."""
+    """Whether it is allowed, and by what; `binding` and `role` are empty if nothing allows it."""
 
     allowed: bool
     binding: str = ""
@@ -159,7 +159,7 @@ class Grants:
         )
 
     def decide(self, principal: Principal, permission: str, resource: Resource = CLUSTER) -> Decision:
-        """Whether the principal holds the permission on the resource. Cost: its own bindings, once."""
+        """Decide whether the principal has the permission on the resource. Cost: its own bindings, once."""
         asked = (principal, permission, resource)
         known = self._decided.get(asked)
         if known is None:
@@ -180,7 +180,7 @@ class Grants:
         return REFUSED
 
     def decide_part(self, principal: Principal, permission: str, whole: Resource) -> bool:
-        """Whether the principal holds the permission on anything within the cluster, a namespace, or a topic."""
+        """Return whether the principal has the permission on anything within the cluster, a namespace, or a topic."""
         wanted = _ways_to_hold(permission)
         return any(
             _touches(binding, whole)
@@ -189,12 +189,12 @@ class Grants:
         )
 
     def permissions(self, principal: Principal) -> frozenset[str]:
-        """Return what the principal holds on anything at all, with stars as they stand in its roles."""
+        """Return all permissions of the principal on anything, with the stars of its roles."""
         mine = self.by_principal.get(principal, ())
         return frozenset().union(*(self._expanded.get(role, ()) for each in mine for role in each.roles))
 
     def held(self, principal: Principal, role: str, scope: Scope, resource: str) -> bool:
-        """Whether the principal holds all that the role would give on a scope: nobody grants what he does not hold."""
+        """Return whether the principal has everything that a role gives on a scope: nobody may grant more than that."""
         mine = [each for each in self.by_principal.get(principal, ()) if _within(scope, resource, each)]
         have = frozenset(
             permission for each in mine for name in each.roles for permission in self._expanded.get(name, ())
@@ -202,7 +202,7 @@ class Grants:
         return all(not have.isdisjoint(_ways_to_hold(each)) for each in self._expanded.get(role, ()))
 
     def admins(self) -> frozenset[Principal]:
-        """Who may do everything everywhere."""
+        """Return the principals that may do everything everywhere."""
         return frozenset(
             principal
             for principal, found in self.by_principal.items()
@@ -213,7 +213,7 @@ class Grants:
 
 
 def holds(permissions: Collection[str], permission: str) -> bool:
-    """Whether permissions, some of them with stars, have one among them."""
+    """Return whether one of the permissions, which may have stars, covers another."""
     return any(each in permissions for each in _ways_to_hold(permission))
 
 
@@ -227,7 +227,7 @@ def _covers(pattern: str, name: str) -> bool:
 
 
 def _touches(binding: Binding, whole: Resource) -> bool:
-    """Whether a binding covers something within a resource."""
+    """Return whether a binding covers anything within a resource."""
     if not whole.namespace or binding.covers(whole):
         return True
     if whole.topic or binding.scope is not Scope.TOPIC:
@@ -241,7 +241,7 @@ def _by_scope(binding: Binding) -> int:
 
 
 def _within(scope: Scope, resource: str, binding: Binding) -> bool:
-    """Whether all that a scope and resource cover is covered by a binding."""
+    """Return whether a binding covers everything in a scope and resource."""
     if binding.scope is Scope.CLUSTER:
         return True
     if scope is Scope.CLUSTER:

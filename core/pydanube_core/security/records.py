@@ -1,4 +1,4 @@
-"""Roles, bindings and tokens as they are kept in the metadata store: one JSON object each, below `security/`."""
+"""Roles, bindings and tokens as stored in the metadata: one JSON object each, below `security/`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERSION: Final = "security/version"  # another value with every change
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRecord:
-    """An API token. Of its secret only the SHA-256 is kept: it has 256 random bits, which nobody tries through.
+    """An API token, with only the SHA-256 of its secret, which has 256 random bits and cannot be guessed.
 
     Attributes:
         until_ms: unix milliseconds; None: for ever. A rotated token has a short one.

@@ -1,4 +1,4 @@
-"""Web tokens and certificates that are good for nothing any more, although nothing about them says so. Pure.
+"""Revoked web tokens and certificates, which are still valid by themselves. Pure.
 
 A web token is known by its `jti`, or with all others that its principal was issued before a moment; a certificate by its
 serial number. API tokens need none of this: one that is revoked is not there any more.
@@ -26,7 +26,7 @@ class RevocationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revocation:
-    """One of them.
+    """One revocation.
 
     Attributes:
         value: a `jti`, a principal's name, or a serial number in hexadecimal digits, as certificates show it.
@@ -52,7 +52,7 @@ class Revocation:
 
 @dataclass(frozen=True, slots=True)
 class Revocations:
-    """All of them, as they are asked: by what somebody showed."""
+    """All revocations, searched by the credential of a call."""
 
     jtis: frozenset[str] = frozenset()
     serials: frozenset[str] = frozenset()
@@ -73,7 +73,7 @@ class Revocations:
         )
 
     def cover(self, identity: Identity) -> bool:
-        """Whether what was shown is revoked. A token that does not say when it was issued is taken for an old one."""
+        """Return whether a credential is revoked. A token without an issue time counts as old."""
         match identity.method:
             case "jwt":
                 before_s = self.issued_before_s.get(identity.principal)
@@ -88,7 +88,7 @@ class Revocations:
 
 
 def serial_number(text: str) -> str:
-    """A serial number as Python shows it, from what openssl and browsers show: `0a:1b`, `0x0A1B`, `0A1B`.
+    """Return a serial number in Python's form from that of openssl and browsers: `0a:1b`, `0x0A1B`, `0A1B`.
 
     Raises `ValueError`: it is none.
     """

@@ -1,4 +1,4 @@
-"""Scopes of web tokens, as OAuth has them: they narrow what the principal may do by his bindings, and give nothing. Pure.
+"""Scopes of web tokens (OAuth): they narrow what a principal's bindings permit, and never add to it. Pure.
 
 A token that names scopes is good for those of ours among them only; one without the claim is good for all that its
 principal may do, as the original's tokens are.
@@ -24,7 +24,7 @@ _RIGHTS: Final = frozenset(
 
 
 def scope_of(permission: str) -> str:
-    """The scope that a token needs for what needs the permission."""
+    """Return the token scope that a permission needs."""
     area, _, verb = permission.partition(":")
     if verb == "read" or permission in _LOOKS:
         return READ
@@ -34,7 +34,7 @@ def scope_of(permission: str) -> str:
 
 
 def named_scopes(claims: Mapping[str, Any]) -> frozenset[str] | None:
-    """Those of ours that a token names: in `scope`, with spaces between, or in `scp`; None: it has neither claim.
+    """Return our scopes that a token names, in `scope` (separated by spaces) or `scp`; None: it has neither claim.
 
     Raises `ValueError`: one of them is no text and no list of texts.
     """

@@ -1,4 +1,4 @@
-"""The brokers' records of themselves: the tables, and which files of them count. Pure."""
+"""Telemetry that brokers record about themselves: the tables, and which files count. Pure."""
 
 from pydanube_core.telemetry.files import TelemetryFile, live_files, telemetry_folder
 from pydanube_core.telemetry.tables import TABLES, Column, Kind, Table, table_named

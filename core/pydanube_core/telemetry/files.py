@@ -28,7 +28,7 @@ _FILE: Final = re.compile(r"(\d{1,15})-(\d{1,15})-(\d{1,20})-(\d)-([0-9a-f]+)\.p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryFile:
-    """The last part of a key."""
+    """A parsed file name: the last part of a key."""
 
     start_ms: int
     end_ms: int
@@ -45,7 +45,7 @@ class TelemetryFile:
 
     @classmethod
     def parse(cls, key: str) -> Self | None:
-        """The name in the last part of a key; None for anything that is not one."""
+        """Parse the last part of a key; None if it is no telemetry file."""
         match = _FILE.fullmatch(key.rpartition("/")[2])
         if match is None or int(match[1]) >= int(match[2]):
             return None
@@ -58,7 +58,7 @@ class TelemetryFile:
         )
 
     def replaces(self, other: TelemetryFile) -> bool:
-        """Whether what is in `other` is in this one as well."""
+        """Return whether this file has everything that `other` has."""
         return (
             self.broker_id == other.broker_id
             and self.generation > other.generation
@@ -70,7 +70,7 @@ class TelemetryFile:
 def live_files(
     found: Iterable[str], *, start_ms: int = 0, end_ms: int = 1 << 62
 ) -> list[tuple[str, TelemetryFile]]:
-    """Keys of a listing that count for samples taken in `[start_ms, end_ms)`, by broker and time."""
+    """Return the keys of a listing that count for samples in `[start_ms, end_ms)`, by broker and time."""
     by_broker: dict[str, list[tuple[str, TelemetryFile]]] = {}
     for key in found:
         file = TelemetryFile.parse(key)
@@ -94,7 +94,7 @@ def _same(one: TelemetryFile, other: TelemetryFile) -> bool:
 
 
 def telemetry_folder(cluster: str, table: str, date: str | None = None) -> str:
-    """Where a table's files are; of one day, if given as `2026-01-31`."""
+    """Return the folder of a table's files; with a day (`2026-01-31`) that of the day."""
     folder = f"{cluster}/telemetry/{table}"
     return folder if date is None else f"{folder}/date={date}"
 

@@ -1,4 +1,4 @@
-"""The telemetry tables: columns, types, units, meaning. docs/reference.md#telemetry is made from this.
+"""The telemetry tables: columns, types, units, meaning. docs/reference.md#telemetry is generated from them.
 
 A row is one sample. What did not change is told again once a minute or so (`HOLD_ROUNDS`): the last row of a subject
 holds until its next one, for that long. Counters count since the broker started: another incarnation is a restart.
@@ -25,13 +25,13 @@ _OLD_STEP_MS: Final = (
 
 
 def told_age_ms(age_ms: int) -> int:
-    """An age as the tables tell it: rounded down, to 100 ms, and to a second from 100 s on."""
+    """Round an age down as the tables store it: to 100 ms, from 100 s on to a second."""
     step = _AGE_STEP_MS if age_ms < _OLD_MS else _OLD_STEP_MS
     return age_ms // step * step
 
 
 class Kind(StrEnum):
-    """Type of a column, as the files have it."""
+    """The type of a column in the files."""
 
     INT = "int64"
     FLOAT = "double"
@@ -51,7 +51,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """`key`: the columns that name a subject. Rows of a subject lie together in a file, the newest first.
+    """A table. `key`: the columns that name a subject. Rows of a subject are together in a file, newest first.
 
     `level`: of a table with many rows of a subject in a file, a column that only rises; subjects lie in its order.
     """
@@ -244,7 +244,7 @@ TABLES: Final[dict[str, Table]] = {
 
 
 def table_named(name: str) -> Table:
-    """The table. Raises `InvalidArgument` naming those there are."""
+    """Return the table of that name. Raises `InvalidArgument`, with the names there are."""
     found = TABLES.get(name)
     if found is None:
         raise InvalidArgument(

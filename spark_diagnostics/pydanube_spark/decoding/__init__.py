@@ -1,1 +1,1 @@
-"""Payloads as typed columns: one module for each format of a schema, and what asks the registry for them."""
+"""Decode payloads into typed columns: one module for each schema format, and access to the registry."""

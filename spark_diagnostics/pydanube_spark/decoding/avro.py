@@ -1,4 +1,4 @@
-"""Avro data to column values, read with the writer's version and resolved to the reader's, after the specification 1.12.
+"""Decode Avro: read with the writer's version and resolved to the reader's, after the specification 1.12.
 
 A pair of versions becomes one function, built once: it reads the bytes as they were written and gives what the reader
 wants. What a payload can cost is bounded by its length, also where a type takes no bytes.
@@ -36,7 +36,7 @@ _UNITS: Final = {
 
 
 class _Bytes:
-    """A payload and how far it was read."""
+    """A payload and the position of the next byte."""
 
     __slots__ = ("at", "data", "items")
 
@@ -94,7 +94,7 @@ class AvroFormat:
 
 
 class _Pair:
-    """From one version to another."""
+    """The resolution of one version to another."""
 
     def __init__(self, writer: AvroTree, reader: AvroTree) -> None:
         self._writer = writer
@@ -102,7 +102,7 @@ class _Pair:
         self._written: dict[str, Read] = {}  # records, as values of JSON
 
     def reading(self, writer: Any, reader: Any, above: frozenset[str]) -> Read:
-        """Raises `Fault`: what was written with the one is never what the other says."""
+        """Return the reader for a pair of types. Raises `Fault` if data of the one can never be the other."""
         wrote, wants = self._writer.node(writer), self._reader.node(reader)
         if wrote["type"] == "union":
             return self._any_of([self._or_fault(each, reader, above) for each in wrote["branches"]])
@@ -111,7 +111,7 @@ class _Pair:
         return self._one(wrote, wants, above)
 
     def _or_fault(self, writer: Any, reader: Any, above: frozenset[str]) -> Read:
-        """A branch that cannot be resolved is a fault of those data only that are of it."""
+        """Return the reader of a branch; if it cannot be resolved, only data of that branch fail."""
         try:
             return self.reading(writer, reader, above)
         except Fault as fault:
@@ -215,7 +215,7 @@ class _Pair:
         return read_record
 
     def _as_written(self, wrote: Node) -> Read:
-        """As values of JSON: of what the reader does not want, and of types within themselves."""
+        """Return the reader of JSON values: for data that the reader's type lacks, and for recursive types."""
         tree = self._writer
         match wrote["type"]:
             case "union":
@@ -254,7 +254,7 @@ def _simple(node: Node) -> str:
 
 
 def _same(wrote: Node, wants: Node) -> bool:
-    """The same type, by name where it has one, or by one of the reader's aliases."""
+    """Return whether two types are the same, by name if they have one, or by an alias of the reader's."""
     if wrote["type"] != wants["type"] or "name" not in wrote:
         return bool(wrote["type"] == wants["type"])
     aliases = {str(each).rpartition(".")[2] for each in wants.get("aliases", ())}
@@ -273,7 +273,7 @@ def _boolean(source: _Bytes) -> bool:
 
 
 def _raw(node: Node) -> Read:
-    """Numbers, text and bytes as they lie there."""
+    """Return the function that reads numbers, text and bytes without a logical type."""
     match node["type"]:
         case "int":
             return _int
@@ -322,7 +322,7 @@ def _leaf(wrote: Node, wants: Node) -> Read:
 
 
 def _logical(node: Node, written_unit: int | None = None) -> Callable[[Any], Any] | None:
-    """From a value as it lies there to the column's. `written_unit`: microseconds of one, if the writer says."""
+    """Return the conversion from a stored value to the column's. `written_unit`: microseconds of one, if the writer says."""
     kind, logical = node["type"], node.get("logicalType")
     if kind == "int" and logical == "date":
         return day_in_range
@@ -366,7 +366,7 @@ def _enum(wrote: Node, wants: Node) -> Read:
 
 
 def _blocks(source: _Bytes) -> int:
-    """Items of the next block; 0: the end."""
+    """Return the number of items of the next block; 0: the end."""
     count = source.long()
     if count < 0:
         count = -count
@@ -400,7 +400,7 @@ def _map(read: Read) -> Read:
 
 
 def _default(tree: AvroTree, schema: Any, value: Any, above: frozenset[str]) -> Any:
-    """A default as JSON says it, as the column's value."""
+    """Return a JSON default as the column's value."""
     node = tree.node(schema)
     match node["type"]:
         case "union":

@@ -1,4 +1,4 @@
-"""An Avro schema as the decoder sees it: names resolved, and the Arrow type of each part.
+"""An Avro schema for the decoder: names resolved, and the Arrow type of each part.
 
 A union of null and one type is that type; of several, a struct `member0, member1, …` of which one is not null, as in
 Spark's own `from_avro`. A type within itself is JSON text, since no column can hold it.
@@ -58,7 +58,7 @@ class AvroTree:
         self.root: Any = parse_schema(json.loads(definition), named_schemas=self._named, _write_hint=False)
 
     def node(self, schema: Any) -> Node:
-        """The type that a part of the schema is, references followed."""
+        """Return the type of a part of the schema, references resolved."""
         found = schema
         while True:
             if isinstance(found, list):
@@ -73,7 +73,7 @@ class AvroTree:
                 found = found["type"]
 
     def arrow(self, schema: Any, above: frozenset[str] = frozenset()) -> Any:
-        """The Arrow type of a part."""
+        """Return the Arrow type of a part."""
         node = self.node(schema)
         match node["type"]:
             case "record":
@@ -100,12 +100,12 @@ class AvroTree:
 
 
 def branches(tree: AvroTree, node: Node) -> list[Any]:
-    """Return the branches that a union can be, but null."""
+    """Return the branches of a union without null."""
     return [each for each in node["branches"] if tree.node(each)["type"] != "null"] or ["null"]
 
 
 def wide_type(tree: AvroTree, members: list[Any]) -> str | None:
-    """The one number type that holds all of a union's, if they are numbers of one sort."""
+    """Return the number type that holds all of a union's, if they are all integers or all floats."""
     if len(members) != 2:
         return None
     nodes = [tree.node(each) for each in members]

@@ -20,14 +20,14 @@ Reading = Callable[[bytes], Any] | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
-    """The decoder of a topic's payloads. `fail`: the first that cannot be decoded ends the job."""
+    """Decodes a topic's payloads. `fail`: the first one that cannot be decoded ends the job."""
 
     admin_url: str
     reader: Version
     fail: bool = False
 
     def added_to(self, batch: Any) -> Any:
-        """The batch with two more columns.
+        """Return the batch with the two columns added.
 
         Raises:
             PayloadInvalid: with `fail`, of the first message that cannot be decoded.
@@ -95,7 +95,7 @@ def _said(error: BaseException) -> str:
 
 
 def _column(values: list[Any], errors: list[str | None], kind: Any) -> Any:
-    """The values as Arrow. One that the type cannot hold after all is a message that does not decode."""
+    """Return the values as Arrow. A value that the type cannot hold counts as not decodable."""
     try:
         return pa.array(values, kind)
     except (pa.ArrowException, *FAULTS):

@@ -1,4 +1,4 @@
-"""The faults of a payload that is not what its schema says. Pure."""
+"""Errors of payloads that do not match their schema. Pure."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ FAULTS: Final = (
 
 
 class Format(Protocol):
-    """A schema as the reader wants it. `type`: the column's Arrow type."""
+    """A schema in the reader's version. `type`: the column's Arrow type."""
 
     @property
     def type(self) -> Any: ...
 
     def reading(self, writer: bytes) -> Callable[[bytes], Any]:
-        """How payloads written with a definition are read as `type`. Raises `Fault`: they never can be."""
+        """Return the function that reads payloads of a definition as `type`. Raises `Fault`: they never can be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """bytes and number, which do not say what their bytes mean, and text."""
+    """Text, and bytes and number, whose content no schema describes."""
 
     type: Any
     read: Callable[[bytes], Any]

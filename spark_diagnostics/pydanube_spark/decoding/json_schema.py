@@ -1,4 +1,4 @@
-"""JSON to column values, by the types that a JSON Schema says.
+"""Decode JSON into columns, by the types of a JSON Schema.
 
 The column's type comes from the reader's version; JSON says itself what it is, so that what another version wrote is
 read alike: properties that the reader has not are left out, those it misses are null. What has no one type (no `type`,
@@ -28,7 +28,7 @@ Convert = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """A type and how a JSON value becomes one of it. `fields`: of a struct, by name."""
+    """A column type, and the conversion of a JSON value to it. `fields`: of a struct, by name."""
 
     type: Any
     convert: Convert
@@ -61,7 +61,7 @@ def _nullable(convert: Convert, value: Any) -> Any:
 
 
 class _Unfolding:
-    """One schema on its way to a shape."""
+    """Computes the shape of one schema."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -101,7 +101,7 @@ class _Unfolding:
     def _followed(
         self, schema: Mapping[str, Any], above: tuple[int, ...]
     ) -> tuple[Mapping[str, Any] | None, tuple[int, ...]]:
-        """Return what references lead to; None: out of the document, or to what they lie in."""
+        """Return the schema behind references; None: they lead out of the document, or to a schema around them."""
         found: Any = schema
         while True:
             if not isinstance(found, Mapping) or id(found) in above:
@@ -143,7 +143,7 @@ class _Unfolding:
 
 
 def _kind_of(schema: Mapping[str, Any]) -> str | None:
-    """The one JSON type of a schema, null aside."""
+    """Return the only JSON type of a schema, apart from null."""
     said = schema.get("type")
     kinds = {said} if isinstance(said, str) else set(said or ())
     if not kinds:
@@ -176,7 +176,7 @@ def _json_kind(value: Any) -> str:
 
 
 def _merged_alternatives(schema: Mapping[str, Any]) -> Iterable[Any]:
-    """The schemas whose types a value has, or may have: of allOf, oneOf, anyOf; the schema itself if there are none."""
+    """Return the schemas whose types a value has or may have: of allOf, oneOf, anyOf; else the schema itself."""
     found: list[Any] = []
     for word in ("allOf", "oneOf", "anyOf"):
         found += [each for each in schema.get(word, ()) if each != {"type": "null"}]
@@ -196,7 +196,7 @@ def _tells(schema: Mapping[str, Any]) -> bool:
 
 
 def _together(shapes: list[_Shape]) -> _Shape:
-    """One shape for values that may be any of several: the same, structs with all fields, numbers; else JSON text."""
+    """Return one shape for values of several: the same, structs with all fields, numbers; else JSON text."""
     first = shapes[0]
     if all(each.type == first.type for each in shapes[1:]):
         return first

@@ -1,4 +1,4 @@
-"""Protobuf to column values: payloads are the first message of the file, as the registry has it.
+"""Decode Protobuf: payloads are the first message of the file, as in the registry.
 
 Fields are matched by number, so a payload of any version is read by the reader's; the version it was written with says
 whether it is one at all. Fields of a oneof are columns of which one at most is not null. What knows its own absence
@@ -48,7 +48,7 @@ Convert = Callable[[Any], Any]
 
 
 def compiled(definition: bytes) -> bytes:
-    """The file's descriptors: a FileDescriptorSet with what it imports.
+    """Return the file's descriptors: a FileDescriptorSet with its imports.
 
     Raises `MissingExtra`: no compiler. Internal: it does not compile, though it was registered.
     """
@@ -113,7 +113,7 @@ def _message_class(descriptors: bytes) -> Any:
 
 
 def _check_name(written: Any, wants: Any) -> None:
-    """A file whose first message is another one now has payloads of another kind."""
+    """Raise `Fault` if the file's first message is another one: its payloads are of another type."""
     if written.name != wants.name:
         raise Fault(f"it is a {written.name}, the latest version of the subject is of {wants.name}")
 
@@ -127,7 +127,7 @@ def _whole(message_class: Any, payload: bytes) -> Any:
 
 
 def _check_known(message: Any, path: str) -> None:
-    """A declared field of another wire type would be put among the unknown ones, and so lost."""
+    """Raise `Fault` for a declared field with another wire type, which protobuf would drop as unknown."""
     unknown: Any = UnknownFieldSet(message)
     if len(unknown):
         names = {field.number: field.name for field in message.DESCRIPTOR.fields}
@@ -161,7 +161,7 @@ def _message(descriptor: Any, above: frozenset[str]) -> tuple[Any, Convert]:
 
 
 def _step(field: Any, above: frozenset[str]) -> tuple[str, Any, Convert]:
-    """(name, type, what gets it out of its message)."""
+    """Return (name, type, getter) of a field."""
     name = field.name
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         fields = field.message_type.fields_by_name
@@ -185,7 +185,7 @@ def _step(field: Any, above: frozenset[str]) -> tuple[str, Any, Convert]:
 
 
 def _single(field: Any, above: frozenset[str]) -> tuple[Any, Convert]:
-    """The type of one value of a field, and how it becomes the column's."""
+    """Return the type of a field's single value, and its conversion to the column's."""
     if field.message_type is not None:
         return _message(field.message_type, above)
     if field.type == FieldDescriptor.TYPE_BYTES:

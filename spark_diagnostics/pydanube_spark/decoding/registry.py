@@ -1,4 +1,4 @@
-"""The schemas that payloads are decoded by, asked of the broker's registry; a version never changes.
+"""The schemas of payloads, asked of the broker's registry; a version never changes.
 
 The driver finds out which version the column is of, tasks ask for what messages were written with: versions that are
 registered while a stream runs come to light only there.
@@ -31,7 +31,7 @@ class Version:
 
 
 def latest_version(admin_url: str, topic: str, subject: str | None) -> Version:
-    """The version whose types the column has: the latest of the topic's subject, or of one that is named.
+    """Return the version that defines the column: the latest of the topic's subject, or the named one.
 
     Raises:
         TopicNotFound, SchemaNotFound, Unavailable. InvalidArgument: the topic has no schema, and none was named.
@@ -53,7 +53,7 @@ def version_of(admin_url: str, subject: str, version: int) -> Version:
 
 @lru_cache(maxsize=_KEPT)
 def version_of_id(admin_url: str, schema_id: int, version: int | None) -> Version | str:
-    """Return the version that a message names; text that says why it cannot be had, where it was deleted.
+    """Return the version that a message names; a text says why there is none, if it was deleted.
 
     Raises `Unavailable`: no broker: that is the task's fault, not the message's.
     """
@@ -100,7 +100,7 @@ def _asked(admin_url: str, operation: str, arguments: Mapping[str, Any]) -> Vers
 
 @lru_cache(maxsize=32)
 def format_of(version: Version) -> Format:
-    """The column's type, and what reads payloads as it.
+    """Return the column's format, by the version's schema type.
 
     Raises `MissingExtra`: the format's library is not installed. Fault: no column can hold what it says.
     """
@@ -125,7 +125,7 @@ def format_of(version: Version) -> Format:
 
 @lru_cache(maxsize=_KEPT)
 def reading(reader: Version, writer: Version) -> Callable[[bytes], Any] | str:
-    """How payloads of one version are read as another; text that says why they never can be."""
+    """Return the function that reads payloads of one version as another; a text says why that is impossible."""
     if writer.schema_type != reader.schema_type:
         return (
             f"{writer.subject} version {writer.version} is {writer.schema_type}, {reader.subject} version "

@@ -1,4 +1,4 @@
-"""Where a report is made: in this process while its files are few, on Spark where they are many or it is asked for.
+"""Choose where a report is made: in this process if it has few files, on Spark if it has many or that is asked for.
 
 The work is the same: files are read into packed rows, rows of one subject are brought together, and judged. On Spark
 tasks read and judge, and Spark brings together.
@@ -28,7 +28,7 @@ _DDL: Final = {
 
 
 class Work(Protocol):
-    """A report whose files are known. It is sent to where the work is done.
+    """A planned report, with its files known; it is sent to where the work is done.
 
     Attributes:
         packed, made: Arrow schemas of what `read` and `judge` give.
@@ -51,11 +51,11 @@ class Work(Protocol):
         """Yield record batches of `packed`."""
 
     def judge(self, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the rows, of `made`, for what belongs together."""
+        """Return the rows, of `made`, for parts that belong together."""
 
 
 def rows_of(work: Work, master: str | None) -> tuple[list[dict[str, Any]], str]:
-    """Return the rows of a report, and what made them: `python` or `spark`.
+    """Return the rows of a report, and the engine that made them: `python` or `spark`.
 
     Args:
         master: Spark's; None: whatever is quicker.

@@ -1,4 +1,4 @@
-"""Reports as a program: for spark-submit, and for whoever runs them as a process of their own.
+"""Reports as a program: for spark-submit, and for callers that run them as a process.
 
     spark-submit --master spark://host:7077 main.py lag --tier s3://bucket/prefix --since 24h --out DIR
     python -m pydanube_spark.reports.main lag --tier ./danube-data/objects --out DIR --master local[2]
@@ -36,7 +36,7 @@ _COUNTS = ("open-after", "close-after")
 
 
 def request_of(arguments: Sequence[str]) -> tuple[str, ReportRequest]:
-    """(report, request) of a command line; argparse ends the program with 2 on a wrong one."""
+    """Return (report, request) from a command line; argparse exits with 2 for a wrong one."""
     parser = argparse.ArgumentParser(prog="pydanube_spark.reports.main", description=__doc__)
     parser.add_argument("report", choices=sorted(_REPORTS))
     parser.add_argument("--tier", required=True, help="folder or s3:// URL of the object store")

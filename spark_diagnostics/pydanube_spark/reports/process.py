@@ -1,4 +1,4 @@
-"""Run a report as a process of its own: a JVM beside it, its noise kept from whoever asked, and ended with him."""
+"""Run a report as a process of its own, with its JVM: its output is kept from the caller, and it ends with the caller."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _END_S: Final = 10.0
 
 
 def check_installed() -> None:
-    """Raises `MissingExtra` where the extra is not installed."""
+    """Raise `MissingExtra` if the extra is not installed."""
     from importlib.util import find_spec
 
     for module in ("numpy", "pyarrow"):
@@ -36,7 +36,7 @@ def check_installed() -> None:
 
 
 def run_in_process(arguments: Sequence[str], progress: Progress = no_progress) -> dict[str, Any]:
-    """The result of `pydanube_spark.reports.main`.
+    """Return the result of `pydanube_spark.reports.main`.
 
     Raises `ClusterError`: what the report raised. Interrupted, the process and its JVM are ended first.
     """

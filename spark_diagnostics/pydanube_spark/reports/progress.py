@@ -1,4 +1,4 @@
-"""How a report says how far it is."""
+"""How a report reports its progress."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from collections.abc import Callable
 Progress = Callable[[str, float], None]
 
 
-def no_progress(what: str, share: float) -> None:
-    """For callers that show none."""
+def no_progress(what: str, share: float) -> None: ...
 
 
 def say_progress(what: str, share: float) -> None:
-    """A line of JSON on stderr for each step: for whoever runs this as a process of its own."""
+    """Print a line of JSON on stderr for each step, for a process that runs this one."""
     print(json.dumps({"progress": share, "doing": what}), file=sys.stderr, flush=True)

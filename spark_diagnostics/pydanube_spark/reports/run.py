@@ -1,4 +1,4 @@
-"""Run a report from question to files: what the command, the operations and spark-submit share."""
+"""Run a report from request to files: shared by the command, the operations and spark-submit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """The time that is reported: `[since_ms, until_ms)`."""
+    """The reported time: `[since_ms, until_ms)`."""
 
     since_ms: int
     until_ms: int
@@ -31,7 +31,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRequest:
-    """The question of a report, as the command line and the operations say it."""
+    """The request of a report, in the words of the command line and the operations."""
 
     store: StoreOptions
     cluster: str | None = None
@@ -53,7 +53,7 @@ class ReportRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a report has found of one time."""
+    """The result of a report for one stretch of time."""
 
     cluster: str
     engine: str  # what made it: python or spark
@@ -65,7 +65,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """How a report is written down: its page, and the Arrow schema of its rows."""
+    """How a report is written: its page, and the Arrow schema of its rows."""
 
     page: Callable[[Sequence[Row], Mapping[str, Any]], Page]
     schema: Any
@@ -99,7 +99,7 @@ class Report:
 
 
 def span_of(request: ReportRequest, *, now_ms: int) -> Span:
-    """Return the time asked for; `since` is a length before `until`, or a time.
+    """Return the requested time; `since` is a length before `until`, or a time.
 
     Raises `InvalidArgument`: neither, or nothing lies in between.
     """
@@ -167,7 +167,7 @@ def run_report(report: Report, request: ReportRequest, progress: Progress = no_p
 def _previous(
     report: Report, request: ReportRequest, span: Span, now: Found
 ) -> tuple[dict[str, Any], Sequence[Row]]:
-    """Return {since, until, …} of the time before, of the same length, and its rows; or {since, until, reason} and none."""
+    """Return {since, until, …} of the equally long time before, and its rows; or {since, until, reason} and none."""
     before = Span(since_ms=max(0, 2 * span.since_ms - span.until_ms), until_ms=span.since_ms)
     head = {"since": format_time(before.since_ms), "until": format_time(before.until_ms)}
     try:

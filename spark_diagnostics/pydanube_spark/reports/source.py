@@ -1,4 +1,4 @@
-"""Which telemetry a report reads: the files of a table with samples of a time, and what the brokers told beside them."""
+"""The telemetry that a report reads: the files with samples of a time, and what brokers reported."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Telemetry:
 def find_telemetry(
     store: StoreOptions, cluster: str | None, table: str, *, start_ms: int, end_ms: int
 ) -> Telemetry:
-    """The files with samples of `[start_ms, end_ms)`.
+    """Return the files with samples of `[start_ms, end_ms)`.
 
     Raises:
         InvalidArgument: there is none of it, and why: no telemetry at all, or none of that time.
@@ -88,7 +88,7 @@ def find_telemetry(
 
 
 def _told_ms(store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]], end_ms: int) -> dict[str, int]:
-    """When each broker was sampled last before `end_ms`, by its newest file; without those that cannot be read."""
+    """Return when each broker was sampled last before `end_ms`, by its newest file; unreadable ones are left out."""
     newest: dict[str, tuple[int, str]] = {}
     for key, file, _ in rounds:
         newest[file.broker_id] = max(newest.get(file.broker_id, (0, "")), (file.start_ms, key))
@@ -112,7 +112,7 @@ def _oldest_ms(store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]], sta
 
 
 def _times(store: Any, key: str) -> Any:
-    """When the rounds of a file were, ascending; none of a damaged one: that is for the report to name that is about it."""
+    """Return the times of a file's rounds, ascending; none for a damaged one, which its own report names."""
     table = table_named("brokers")
     try:
         times = read_samples(store, key, table, columns=["taken_at"]).column("taken_at").cast(pa.int64())
@@ -133,7 +133,7 @@ def _alive_ms(files: Sequence[TelemetryFile], hold_ms: int) -> dict[str, int]:
 
 
 def _interval_ms(store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]]) -> int:
-    """Between two rounds: brokers are sampled in each. Of the newest file that is as it was sampled."""
+    """Return the milliseconds between two rounds, from the newest file that was not thinned."""
     files = [(file.end_ms, key) for key, file, _ in rounds if file.generation < 2]
     for _, key in sorted(files, reverse=True)[:5]:
         gaps = np.diff(_times(store, key))
@@ -143,7 +143,7 @@ def _interval_ms(store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]]) -
 
 
 def topic_matches(topic: str, glob: str | None) -> bool:
-    """Whether a concrete topic is asked for: by its own name, or by that of the partitioned topic it is a part of."""
+    """Return whether a concrete topic is asked for: by its own name, or by its partitioned topic's."""
     if glob is None:
         return True
     full = glob if glob.startswith("/") else f"/{glob}" if "/" in glob else f"/default/{glob}"

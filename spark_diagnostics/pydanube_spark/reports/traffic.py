@@ -1,4 +1,4 @@
-"""The traffic report: what came into topics and went out of them, by stretches of time. No Spark in here.
+"""The traffic report: messages into and out of topics, by stretches of time. Without Spark.
 
 Telemetry has a topic's counters every few minutes. What they rose by between two samples is spread evenly over the time between
 them; they begin at 0 with each start of the broker, and whenever the topic comes to it.
@@ -34,7 +34,7 @@ _MOST_BYTES: Final = 1 << 30  # of files: some ten thousand topics over a week
 
 
 def compared(row: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A row with what it was before; `change` is that of the rate of messages, 0.5 for half as many again."""
+    """Return a row with its former values; `change`: of the rate of messages, 0.5 for half as many again."""
     was = None if before is None else before["messages_in_per_s"]
     change = None if not was else round(row["messages_in_per_s"] / was - 1, 3)
     return {**row, "messages_in_per_s_before": was, "change": change}
@@ -59,16 +59,16 @@ class Traffic:
 
     @property
     def covered_s(self) -> Any:
-        """Seconds of each stretch of which something is known."""
+        """Return the covered seconds of each stretch."""
         covered = np.minimum(self.ends, self.until_ms) - np.maximum(self.starts, self.from_ms)
         return np.clip(covered, 0, None) / 1000
 
     def place(self, topic: str) -> int:
-        """Where a log is counted: with the other partitions of its topic."""
+        """Return the row in which a log is counted: that of its topic."""
         return self.names.setdefault(str(TopicName.parse(topic).base), len(self.names))
 
     def add(self, places: Any, begin_ms: Any, end_ms: Any, rises: Any) -> None:
-        """Spread rises of `[row, counter]` over the time in which they came."""
+        """Spread rises of `[row, counter]` over the time in which they happened."""
         missing = len(self.names) - len(self.counts)
         if missing > 0:
             empty = np.zeros((missing, *self.counts.shape[1:]))
@@ -82,7 +82,7 @@ class Traffic:
                 self.counts[:, at, counter] += np.bincount(places[inside], weights, len(self.counts))
 
     def summary(self) -> dict[str, Any]:
-        """All topics together: totals, means a second, and the stretches; None where nothing was sampled."""
+        """Return all topics together: totals, means per second, and the stretches; None where nothing was sampled."""
         covered = self.covered_s
         stretches = []
         for at, start in enumerate(self.starts):
@@ -103,7 +103,7 @@ class Traffic:
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a topic, most messages first."""
+        """Return one row for each topic, most messages first."""
         covered = self.covered_s
         known = covered > 0
         found = []
@@ -133,7 +133,7 @@ def _means(counts: Any, seconds: float) -> dict[str, Any]:
 
 
 def traffic_of(request: ReportRequest, span: Span) -> Traffic:
-    """Count what went through the topics in that time."""
+    """Count the messages through the topics in that time."""
     lead = Span(since_ms=max(0, span.since_ms - LEAD_MS), until_ms=span.until_ms)
     source = find_telemetry(
         request.store, request.cluster, "topics", start_ms=lead.since_ms, end_ms=lead.until_ms
@@ -168,7 +168,7 @@ def traffic_of(request: ReportRequest, span: Span) -> Traffic:
 
 @dataclass(frozen=True, slots=True)
 class _Samples:
-    """Samples of one file: of one broker, by log, each log's ascending by time."""
+    """The samples of one file, of one broker, by log; each log's ascend by time."""
 
     rounds: Any  # when the broker told, ascending; also of topics that were not asked for
     logs: Any
@@ -186,7 +186,7 @@ class _Files:
     damaged: list[str]
 
     def brokers(self) -> dict[str, list[str]]:
-        """Broker → keys of its files, the oldest first."""
+        """Return broker → keys of its files, oldest first."""
         by_broker: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for key in self.source.keys:
             file = TelemetryFile.parse(key)
@@ -195,7 +195,7 @@ class _Files:
         return {broker_id: [key for _, key in sorted(keys)] for broker_id, keys in by_broker.items()}
 
     def began_ms(self, broker_id: str) -> int | None:
-        """When the broker was started that told first in this time; None: before it, or not known.
+        """Return when the broker started whose sample is the first of this time; None: before it, or unknown.
 
         Its topics are told of minutes after a start, and what came until then counts as well.
         """
@@ -250,7 +250,7 @@ class _Files:
 
 
 def _count_broker(found: Traffic, files: _Files, keys: list[str], began_ms: int | None) -> None:
-    """Count what one broker's files say. Of each log what was told last is carried into the next file."""
+    """Count one broker's files. The last sample of each log is carried into the next file."""
     last: dict[int, tuple[int, int, Any]] = {}  # log → (time, life, values)
     told_ms = began_ms  # the broker's last round in the files before; at first, its start
     for samples in files.read(keys):

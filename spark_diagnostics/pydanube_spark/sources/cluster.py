@@ -1,4 +1,4 @@
-"""Where a topic is: asked of the broker, or read off the object store alone."""
+"""Where a topic is: asked of the broker, or read from the object store alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TOLD: Final = ("endpoint", "region", "path_style")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
-    """The partitions of topics as of one moment. `live`: a broker has what is behind the objects.
+    """The partitions of topics at one moment. `live`: a broker has the messages after the objects.
 
     `topic_ids`: topic → id: one that was deleted and made again has another; without those that are not known.
     """
@@ -39,7 +39,7 @@ class Located:
 
 
 def locate(options: TopicOptions) -> Located:
-    """Ask where the topic is, or the topics: of a pattern those that there are now.
+    """Locate the topic, or the topics that a pattern matches now.
 
     Raises `TopicNotFound`, `Unavailable`, `StoreUnavailable`, `InvalidArgument`.
     """
@@ -81,7 +81,7 @@ def _names(options: TopicOptions) -> Sequence[str]:
 
 
 def open_for_reading(options: StoreOptions) -> ObjectStore:
-    """Open a store that should be there: a mistyped folder is not made, as a broker's first start would.
+    """Open an existing store: a mistyped folder is not created, as a broker's first start would do.
 
     Raises `StoreUnavailable`: no such folder.
     """
@@ -101,7 +101,7 @@ def open_for_reading(options: StoreOptions) -> ObjectStore:
 
 
 def cluster_folder(store: ObjectStore, wanted: str | None) -> str:
-    """The cluster's name, the first part of its keys; found where the store holds one cluster only.
+    """Return the cluster's name, the first part of its keys; found if the store has only one cluster.
 
     Raises `InvalidArgument`: there are several, or it is not there.
     """
@@ -124,7 +124,7 @@ def cluster_folder(store: ObjectStore, wanted: str | None) -> str:
 def store_of_broker(
     admin_url: str, cluster: str | None, given: Mapping[str, str]
 ) -> tuple[StoreOptions, str]:
-    """(Store, cluster) as a broker says; what is given goes before.
+    """Return (store, cluster) as the broker tells; given options go before.
 
     Raises `Unavailable`: no broker. InvalidArgument: it has no object store.
     """

@@ -1,4 +1,4 @@
-"""The columns of a topic in Spark, and how a stored row group becomes them.
+"""The columns of a topic in Spark, and the conversion of a stored row group to them.
 
 Ids are unsigned in the file and signed in Spark, which has no unsigned integers: they are small counters, so the bits
 are taken as they are. Times are microseconds in Spark.
@@ -50,7 +50,7 @@ FILE_SCHEMA: Final = StructType(
 
 
 def rows_of(table: Any, *, topic: str, partition: int | None) -> Any:
-    """A record batch in the columns of `TOPIC_SCHEMA` from one in those of an object."""
+    """Return an object's record batch in the columns of `TOPIC_SCHEMA`."""
     count = table.num_rows
     column = {name: _one(table.column(name)) for name in table.schema.names}
     producer = column["producer"]

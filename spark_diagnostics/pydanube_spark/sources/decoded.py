@@ -1,4 +1,4 @@
-"""The columns that a topic's rows have besides with the option `decode`: their types, found out when a query is made.
+"""The further columns of a topic's rows with the option `decode`; their types are determined when a query is made.
 
 Spark asks for the schema first and for a reader later, perhaps much later: the reader is of that version whose types
 the query was made with.
@@ -18,7 +18,7 @@ from pydanube_spark.sources.options import TopicOptions
 
 
 def schema_of(options: TopicOptions) -> StructType:
-    """The columns of the topic, and `value` and `_decode_error`.
+    """Return the columns of the topic, with `value` and `_decode_error`.
 
     Raises:
         TopicNotFound, SchemaNotFound, Unavailable, InvalidArgument: as `latest_version`.

@@ -1,4 +1,4 @@
-"""The extent of a topic, as a reader sees it: for each partition, objects that hold a range of offsets each, and a tail. Pure.
+"""The extent of a topic for a reader: for each partition objects with ranges of offsets, and a tail. Pure.
 
 An object's name says which offsets it covers, and every object under such a name holds exactly what was committed
 there: nothing is tiered before it is committed, and an object is whole before anybody sees its name. So where the
@@ -40,7 +40,7 @@ class ColdObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """One concrete topic as of one moment: messages `[start, end)`, those below `cold_end` in `objects`."""
+    """One concrete topic at one moment: messages `[start, end)`, those below `cold_end` in `objects`."""
 
     topic: str  # concrete: of a partition, its own name
     partition: int | None
@@ -60,7 +60,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """The part of an object that one task reads: its row groups number `part` of `parts`, clipped to `[start, end)`."""
+    """The part of an object that one task reads: row groups `part` of `parts`, clipped to `[start, end)`."""
 
     object: ColdObject
     topic: str
@@ -73,7 +73,7 @@ class Slice:
 
 
 def cover_of(found: Iterable[tuple[str, ObjectName, int]]) -> tuple[ColdObject, ...]:
-    """Objects without an overlap from a listing of (key, name, bytes): merged ones first, since their sources go soon."""
+    """Return objects without overlap from a listing of (key, name, bytes): merged ones first, since their sources are deleted soon."""
     named = sorted(found, key=lambda each: each[1].start)
     chosen: list[ColdObject] = []
     at, index = 0, 0
@@ -98,7 +98,7 @@ def cover_of(found: Iterable[tuple[str, ObjectName, int]]) -> tuple[ColdObject, 
 
 
 def within(extent: Extent, start: int, end: int) -> Extent:
-    """The part of an extent between two offsets; empty where there is none."""
+    """Return the part of an extent between two offsets; empty if there is none."""
     low = max(extent.start, start)
     high = max(low, min(extent.end, end))
     kept = tuple(each for each in extent.objects if each.end > low and each.start < high)
@@ -106,7 +106,7 @@ def within(extent: Extent, start: int, end: int) -> Extent:
 
 
 def reached_by(extent: Extent, start: int, end: int, share: float) -> int:
-    """The offset up to which about `share` of the bytes of `[start, end)` go, one message at least where there is one.
+    """Return the offset up to which about `share` of the bytes of `[start, end)` lie; at least one message further if there is one.
 
     The bytes of an object are spread evenly over its offsets; a message that is in none yet has the mean of those that are.
     """
@@ -119,12 +119,12 @@ def reached_by(extent: Extent, start: int, end: int, share: float) -> int:
 
 
 def stored_bytes(extent: Extent, start: int, end: int) -> float:
-    """The bytes of `[start, end)`, as `reached_by` reckons them."""
+    """Return the bytes of `[start, end)`, estimated as in `reached_by`."""
     return sum((high - low) * each_bytes for low, high, each_bytes in _stretches(extent, start, end))
 
 
 def _stretches(extent: Extent, start: int, end: int) -> list[tuple[int, int, float]]:
-    """[low, high) and the bytes of one of its messages, ascending, of what there is between two offsets."""
+    """Yield (low, high, bytes of one message), ascending, between two offsets."""
     known = [(each.start, each.end, each.bytes / (each.end - each.start)) for each in extent.objects]
     messages = sum(high - low for low, high, _ in known)
     mean = sum(each.bytes for each in extent.objects) / messages if messages else _UNKNOWN_BYTES
@@ -135,7 +135,7 @@ def _stretches(extent: Extent, start: int, end: int) -> list[tuple[int, int, flo
 
 
 def slices_of(extents: Sequence[Extent], *, split_bytes: int) -> list[tuple[Slice, ...]]:
-    """The tasks of the cold part: large objects in parts of about `split_bytes`, small ones together."""
+    """Return the tasks of the cold part: large objects in parts of about `split_bytes`, small ones together."""
     tasks: list[tuple[Slice, ...]] = []
     gathered: list[Slice] = []
     size = 0
@@ -172,7 +172,7 @@ def slices_of(extents: Sequence[Extent], *, split_bytes: int) -> list[tuple[Slic
 
 
 def tails_of(extents: Sequence[Extent], *, messages: int) -> list[Extent]:
-    """The tasks of the live tail: at most `messages` offsets each."""
+    """Return the tasks of the live tail: at most `messages` offsets each."""
     tails = []
     for extent in extents:
         at = max(extent.start, extent.cold_end)

@@ -1,4 +1,4 @@
-"""Options of the data sources: what a reader says, as one checked value."""
+"""Options of the data sources as one checked value."""
 
 from __future__ import annotations
 
@@ -141,17 +141,17 @@ class TopicOptions:
 
     @property
     def topics(self) -> Sequence[str]:
-        """The names that were given; none with a pattern."""
+        """The given names; none with a pattern."""
         return self.topic.split(",") if self.topic else ()
 
     @property
     def several(self) -> bool:
-        """Whether there may be more than one topic to read."""
+        """Whether several topics may be read."""
         return self.pattern is not None or "," in self.topic
 
     @property
     def offline(self) -> bool:
-        """Only the object store, no broker."""
+        """Whether only the object store is used, without a broker."""
         return self.tier is not None and self.broker is None and self.admin is None
 
     @property
@@ -164,7 +164,7 @@ class TopicOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """From a reader's or writer's options.
+        """Parse a reader's or writer's options.
 
         Raises `InvalidArgument`: an unknown option, or a value that is none; `field` is the option.
         """
@@ -178,7 +178,7 @@ class TopicOptions:
 
 
 def offsets_in(text: str, *, field: str) -> dict[str, int] | None:
-    """Offsets of partitions as JSON, `{"0": 23, "1": -2}`; None for a text that is no JSON object.
+    """Return offsets of partitions from JSON, `{"0": 23, "1": -2}`; None for a text that is no JSON object.
 
     A partition is its number or its own name; -2 is the earliest offset, -1 the latest.
 
@@ -200,7 +200,7 @@ def offsets_in(text: str, *, field: str) -> dict[str, int] | None:
 
 
 def words_of(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
-    """The options in lower case, checked against those that there are."""
+    """Return the options in lower case; unknown ones are refused."""
     given = {name.lower(): value for name, value in options.items() if name.lower() not in _OF_SPARK}
     for name, value in given.items():
         if name not in known:
@@ -212,7 +212,7 @@ def words_of(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, st
 
 
 def store_options(url: str, given: Mapping[str, str] | None) -> StoreOptions:
-    """How to reach a store; keys and tokens come from where every AWS tool finds them."""
+    """Return how to reach a store; keys and tokens come from where every AWS tool finds them."""
     said: dict[str, Any] = {name: value for name, value in (given or {}).items() if name in _STORE}
     for name in said.keys() & {"path_style", "anonymous"}:
         said[name] = _switch(said[name], field=name)

@@ -1,4 +1,4 @@
-"""From positions to what is read: offsets, or append times, which go by the broker's clock."""
+"""Turn positions into what is read: offsets, or append times by the broker's clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydanube_spark.sources.reading import Times, open_object
 
 
 def between(options: TopicOptions, located: Located) -> tuple[list[Extent], Times]:
-    """Return what lies from `start` to `end`: the extents, and the times that rows must have."""
+    """Return what is between `start` and `end`: the extents, and the times that rows must have."""
     starts = _Positions(options.start, located, field="start")
     ends = None if options.end is None else _Positions(options.end, located, field="end")
     extents = []
@@ -26,7 +26,7 @@ def between(options: TopicOptions, located: Located) -> tuple[list[Extent], Time
 
 
 class _Positions:
-    """The meaning of `start` or `end`: one position for every partition, or an offset for each that is named."""
+    """A parsed `start` or `end`: one position for every partition, or an offset for each named one."""
 
     def __init__(self, text: str, located: Located, *, field: str) -> None:
         self._offsets = offsets_in(text, field=field)
@@ -46,11 +46,11 @@ class _Positions:
 
     @property
     def time_ms(self) -> int | None:
-        """Where it is a time."""
+        """The time, if it is one."""
         return self.one.value if self.one.kind is PositionKind.TIME else None
 
     def offset(self, extent: Extent) -> int | None:
-        """The offset in a partition; None where that takes looking at times."""
+        """Return the offset in a partition; None if that needs a look-up by time."""
         said = (
             next((self._offsets[name] for name in self._names(extent) if name in self._offsets), None)
             if self._offsets
@@ -79,7 +79,7 @@ def _offset(position: Position, extent: Extent) -> int | None:
 
 
 def first_offsets(options: TopicOptions, located: Located) -> dict[str, int]:
-    """Where a stream begins in each concrete topic."""
+    """Return where a stream begins in each concrete topic."""
     starts = _Positions(options.start, located, field="start")
     found = {}
     for each in located.extents:
@@ -91,7 +91,7 @@ def first_offsets(options: TopicOptions, located: Located) -> dict[str, int]:
 
 
 def _offset_at_time(options: TopicOptions, located: Located, extent: Extent, position: Position) -> int:
-    """The first message at or after a time; the end where there is none yet."""
+    """Return the first offset at or after a time; the end if there is none yet."""
     if located.live:
         from pydanube.sync import connect
 

@@ -1,4 +1,4 @@
-"""The work of tasks: read slices of objects, or a range of the live tail, as record batches. Runs on the workers."""
+"""The work of tasks: read parts of objects, or a range of the live tail, as record batches. Runs on the workers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _TAIL_ROWS: Final = 16_384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Append times `[start_ms, end_ms)` that are wanted."""
+    """The wanted append times, `[start_ms, end_ms)`."""
 
     start_ms: int | None = None
     end_ms: int | None = None
 
     def may_hold(self, first_ms: int | None, last_ms: int | None) -> bool:
-        """Whether an object with these first and last append times can have some."""
+        """Return whether an object with these first and last append times may have wanted messages."""
         if self.start_ms is not None and last_ms is not None and last_ms < self.start_ms:
             return False
         return not (self.end_ms is not None and first_ms is not None and first_ms >= self.end_ms)
@@ -44,14 +44,14 @@ def _store(options: StoreOptions) -> ObjectStore:
 
 
 def read_slices(options: StoreOptions, slices: tuple[Slice, ...], times: Times) -> Iterator[Any]:
-    """The rows of a task. Raises `ObjectMissing`, `CorruptObject`, `StoreUnavailable`."""
+    """Yield the rows of a task. Raises `ObjectMissing`, `CorruptObject`, `StoreUnavailable`."""
     store = _store(options)
     for each in slices:
         yield from _read_slice(store, each, times)
 
 
 def open_object(store: ObjectStore, cold: ColdObject) -> ObjectReader:
-    """Open an object, and check it first where its checksum is known: of a damaged footer pyarrow may end the process.
+    """Open an object; check it first if its checksum is known, as pyarrow may crash on a damaged footer.
 
     Raises `ObjectMissing`, `CorruptObject`, `StoreUnavailable`.
     """
@@ -83,7 +83,7 @@ def _read_slice(store: ObjectStore, wanted: Slice, times: Times) -> Iterator[Any
 def _batches(
     table: Any, start: int, end: int, times: Times, topic: str, partition: int | None
 ) -> Iterator[Any]:
-    """Offsets and append times ascend, so that what is wanted of a table is one piece of it."""
+    """Yield the wanted part of a table: offsets and append times ascend, so it is one slice."""
     offsets = table.column("offset").to_numpy()
     low, high = int(offsets.searchsorted(start)), int(offsets.searchsorted(end))
     if times.start_ms is not None or times.end_ms is not None:
@@ -99,7 +99,7 @@ def _batches(
 
 
 def read_tail(broker_url: str, wanted: Extent, times: Times) -> Iterator[Any]:
-    """Read what is not in an object yet, from the broker, by a plain reader: nothing is acknowledged, nothing left behind.
+    """Read what no object has yet from the broker, by a plain reader: nothing is acknowledged, no trace is left.
 
     Raises `ClusterError`: what the reader met.
     """
@@ -116,7 +116,7 @@ def read_tail(broker_url: str, wanted: Extent, times: Times) -> Iterator[Any]:
 
 
 class _Tail:
-    """Stored batches on their way to being rows. A batch that comes in several deliveries is taken once, whole."""
+    """Collects stored batches as rows. A batch that arrives in several deliveries is taken once, whole."""
 
     def __init__(self, wanted: Extent, times: Times) -> None:
         self._wanted = wanted

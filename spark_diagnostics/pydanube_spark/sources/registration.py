@@ -1,4 +1,4 @@
-"""Make our data sources known to a session."""
+"""Register our data sources in a session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydanube_spark.sources.topic_source import TopicSource
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats `danube` and `danube_telemetry` known to a session, and let it push filters down to them.
+    """Register the formats `danube` and `danube_telemetry` in a session, and enable its filter pushdown for them.
 
     The session becomes that of this thread: a write looks for its format there only, and a thread that was started has
     none, nor takes pyspark's `InheritableThread` one along.

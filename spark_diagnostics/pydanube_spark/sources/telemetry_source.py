@@ -1,4 +1,4 @@
-"""The data source `danube_telemetry`: a table of what brokers wrote down of themselves."""
+"""The data source `danube_telemetry`: a table of the brokers' telemetry."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _Options:
 
 
 def _time_ms(text: str | None, field: str, default: int) -> int:
-    """A time, or how long ago: `-24h`."""
+    """Parse a time, or how long ago: `-24h`."""
     if text is None:
         return default
     if text.startswith("-"):
@@ -111,7 +111,7 @@ class _Reader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Files of about 8 MB together: they are read whole."""
+        """Return tasks of about 8 MB of files each, which are read whole."""
         options = self._options
         store = open_for_reading(options.store)
         cluster = cluster_folder(store, options.cluster)
@@ -140,7 +140,7 @@ class _Reader(DataSourceReader):
 
 
 def _as_spark(samples: Any, table: Table) -> Any:
-    """Times in microseconds, which is what Spark has."""
+    """Return the table with times in microseconds, as Spark needs them."""
     for number, column in enumerate(table.columns):
         if column.kind is Kind.TIME:
             cast = samples.column(number).cast(pa.timestamp("us", tz="UTC"))

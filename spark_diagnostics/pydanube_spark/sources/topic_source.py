@@ -32,10 +32,10 @@ from pydanube_spark.sources.cluster import Located, locate
 from pydanube_spark.sources.columns import TOPIC_SCHEMA
 from pydanube_spark.sources.decoded import decoding_of, schema_of
 from pydanube_spark.sources.extent import Extent, Slice, reached_by, slices_of, stored_bytes, tails_of, within
+from pydanube_spark.sources.filter_bounds import FilterBounds, narrowed, wanted_by
 from pydanube_spark.sources.options import TopicOptions
 from pydanube_spark.sources.positions import between, first_offsets
 from pydanube_spark.sources.reading import Times, read_slices, read_tail
-from pydanube_spark.sources.wanted import Wanted, narrowed, wanted_by
 
 #: in a stream's offsets, beside the topics, whose names begin with a slash: which topic of that name it is
 TOPIC_ID: Final = "topic_id"
@@ -96,7 +96,7 @@ class TopicSource(DataSource):
 
 
 class _Reading:
-    """The common part of batch and stream: from extents to tasks, and what a task does."""
+    """The base of batch and stream: tasks from extents, and the work of a task."""
 
     def __init__(self, options: TopicOptions, decoding: Decoding | None) -> None:
         self.options = options
@@ -130,7 +130,7 @@ class _Reading:
 class _Reader(_Reading, DataSourceReader):
     def __init__(self, options: TopicOptions, decoding: Decoding | None) -> None:
         super().__init__(options, decoding)
-        self._wanted = Wanted()
+        self._wanted = FilterBounds()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._wanted = wanted_by(filters)
@@ -147,7 +147,7 @@ class _Reader(_Reading, DataSourceReader):
 
 
 class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets: concrete topic → next offset; and the topic's id, so that one of the same name is not taken for it."""
+    """Offsets: concrete topic → next offset; with the topic's id, so that a later one of the same name is not confused with it."""
 
     def __init__(self, options: TopicOptions, decoding: Decoding | None) -> None:
         super().__init__(options, decoding)
@@ -159,7 +159,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         return self._said(first_offsets(self.options, located), located)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """The next offset of each concrete topic, or as far as the limit goes; a topic never goes back."""
+        """Return the next offset of each concrete topic, or as far as the limit permits; a topic never goes back."""
         located = locate(self.options)
         begun = self._begun(start or {}, located)
         latest = {each.topic: max(each.end, begun.get(each.topic, 0)) for each in located.extents}
@@ -180,14 +180,14 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         return self._said(latest, located)
 
     def _said(self, offsets: Mapping[str, int], located: Located) -> dict[str, Any]:
-        """Offsets as a checkpoint has them: with the id of the topic, or of each of several."""
+        """Return offsets in the form of a checkpoint: with the id of the topic, or of each of several."""
         ids: Any = dict(located.topic_ids)
         if ids and not self.options.several:
             (ids,) = ids.values()
         return {**offsets, TOPIC_ID: ids} if ids else {**offsets}
 
     def _begun(self, checkpoint: Mapping[str, Any], located: Located) -> dict[str, int]:
-        """Where the checkpoint is; nowhere in a topic that was made again, if the loss of the old one may be.
+        """Return where the checkpoint is; nowhere in a topic that was recreated, if the loss of the old one is permitted.
 
         Raises:
             InvalidArgument: it may not be: the first messages of the new one would be taken for those that were read.
@@ -211,7 +211,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         return offsets
 
     def _too_few(self, begun: Mapping[str, int], latest: Mapping[str, int]) -> bool:
-        """Whether what is there waits for more."""
+        """Return whether the available messages wait for more."""
         least, waiting = self.options.min_messages_per_batch, sum(latest.values()) - sum(begun.values())
         if least is None or not 0 < waiting < least:
             self._few_since = None
@@ -224,11 +224,11 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         return False
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The query ends where the topic ends now, in batches as the limits say."""
+        """Let the query end at the topic's present end, in batches by the limits."""
         self._target = {each.topic: each.end for each in locate(self.options).extents}
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Where the topic ends, for the progress of the query."""
+        """Return where the topic ends, for the query's progress."""
         located = locate(self.options)
         return self._said({each.topic: each.end for each in located.extents}, located)
 
@@ -263,10 +263,10 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         return self.rows(partition)
 
     def commit(self, end: dict[str, int]) -> None:
-        """The checkpoint has it: the broker keeps no state for a stream."""
+        """Do nothing: the checkpoint has the offsets, and the broker keeps no state for a stream."""
 
     def stop(self) -> None:
-        """Nothing is held between micro-batches."""
+        """Do nothing: nothing is held between micro-batches."""
 
 
 def _offsets(said: Mapping[str, Any]) -> dict[str, int]:
@@ -274,7 +274,7 @@ def _offsets(said: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _made_again(checkpoint: Mapping[str, Any], located: Located) -> set[str]:
-    """The topics that were deleted, and of whose name there is another."""
+    """Return the deleted topics whose names other topics have now."""
     known = checkpoint.get(TOPIC_ID)
     if not isinstance(known, Mapping):
         known = {} if known is None else dict.fromkeys(located.topic_ids, str(known))
@@ -286,7 +286,7 @@ def _made_again(checkpoint: Mapping[str, Any], located: Located) -> set[str]:
 
 
 def _limited(start: Mapping[str, int], latest: Mapping[str, int], most: int) -> dict[str, int]:
-    """At most `most` messages, shared between the topics by what each has; every one that has some gets on."""
+    """Limit to `most` messages, shared among the topics by what each has; every topic with messages advances."""
     waiting = {topic: end - start.get(topic, 0) for topic, end in latest.items()}
     total = sum(waiting.values())
     if total <= most:
@@ -300,7 +300,7 @@ def _limited(start: Mapping[str, int], latest: Mapping[str, int], most: int) -> 
 def _limited_bytes(
     extents: Sequence[Extent], start: Mapping[str, int], latest: Mapping[str, int], most: int
 ) -> dict[str, int]:
-    """At most about `most` stored bytes, shared between the topics by what each has; every one that has some gets on."""
+    """Limit to about `most` stored bytes, shared among the topics by what each has; every topic with messages advances."""
     spans = [(each, start.get(each.topic, each.start), latest[each.topic]) for each in extents]
     total = sum(stored_bytes(*span) for span in spans)
     if total <= most:

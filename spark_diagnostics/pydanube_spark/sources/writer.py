@@ -30,14 +30,14 @@ from pydanube_core.errors import InvalidArgument
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, MapType, StringType, StructType
 
-from pydanube_spark.sources.fitting import (
+from pydanube_spark.sources.options import TopicOptions
+from pydanube_spark.sources.schema_check import (
     WAITING_BYTES,
     WAITING_TASKS,
     check_payloads_there,
     keep_fitting,
     kept_rows,
 )
-from pydanube_spark.sources.options import TopicOptions
 
 _ROWS: Final = 65_536  # stored together
 _BYTES: Final = 4 << 20
@@ -139,7 +139,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """As `TopicWriter.write`."""
+        """Publish one partition of a micro-batch, under a producer name that is the same when Spark repeats it."""
         context = _context()
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         assert query is not None, "runs in a task of a streaming query"

@@ -1,4 +1,4 @@
-"""Which objects are a topic: one entry each and one head a topic in the metadata store."""
+"""The objects that make up a topic: one entry for each and one head for the topic, in the metadata store."""
 
 from pydanube_storage.catalog.catalog import ObjectCatalog
 from pydanube_storage.catalog.errors import CatalogFenced

@@ -57,7 +57,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """A head as it stands in the store."""
+    """A head as the store has it, with its revision."""
 
     head: CatalogHead
     revision: Revision
@@ -66,7 +66,7 @@ class Committed:
 def _raced(
     change: Callable[Concatenate[ObjectCatalog, P], Awaitable[Committed]],
 ) -> Callable[Concatenate[ObjectCatalog, P], Awaitable[Committed]]:
-    """A change that is tried again, from its first look at the head, when another one came in between."""
+    """Repeat a change, from reading the head on, if another one came in between."""
 
     @wraps(change)
     async def changed(self: ObjectCatalog, /, *args: P.args, **kwargs: P.kwargs) -> Committed:
@@ -94,7 +94,7 @@ class ObjectCatalog:
     # -- reading ---------------------------------------------------------------------------------------------
 
     async def head(self, topic_id: int) -> Committed | None:
-        """The topic's head; None where it has no object and never had."""
+        """Return the topic's head; None if it never had an object."""
         key = head_key(topic_id)
         item = await self._store.get(key)
         if item is None:
@@ -102,7 +102,7 @@ class ObjectCatalog:
         return Committed(head=CatalogHead.from_json(item.value, key=key), revision=item.mod_revision)
 
     async def heads(self) -> dict[int, CatalogHead]:
-        """Every topic's head that can be read, by topic id; the others are `unreadable`."""
+        """Return every readable head by topic id; the others are in `unreadable`."""
         items, _ = await read_all(self._store, KeyRange.prefix("/catalog-heads/"))
         found = {}
         for item in items:
@@ -114,12 +114,12 @@ class ObjectCatalog:
         return found
 
     async def find(self, topic_id: int, offset: int) -> CatalogEntry | None:
-        """The object that holds `offset`, or the first one behind it; None if all end before."""
+        """Return the object that has `offset`, or the first after it; None if all end before."""
         found = await self.entries_page(topic_id, after=offset, limit=1)
         return found[0] if found else None
 
     async def entries_page(self, topic_id: int, *, after: int = 0, limit: int = _PAGE) -> list[CatalogEntry]:
-        """Up to `limit` entries that end behind `after`, ascending."""
+        """Return up to `limit` entries that end after `after`, ascending."""
         page = await self._store.range(_above(topic_id, after), limit=limit)
         return [CatalogEntry.from_json(item.value, key=item.key) for item in page.items]
 
@@ -136,7 +136,7 @@ class ObjectCatalog:
             after = found[-1].end
 
     async def find_time(self, topic_id: int, time_ms: int) -> CatalogEntry | None:
-        """The first object with a message appended at or after `time_ms`; O(log offsets) requests of one key."""
+        """Return the first object with a message appended at or after `time_ms`; O(log offsets) requests of one key."""
         held = await self.head(topic_id)
         if held is None:
             return None
@@ -157,7 +157,7 @@ class ObjectCatalog:
 
     @_raced
     async def claim(self, topic_id: int, *, epoch: int, folder: str, start_offset: int) -> Committed:
-        """Make `epoch` the one that may change this topic, from now on.
+        """Make `epoch` the only one that may change this topic.
 
         Raises `CatalogFenced`: a later owner has been here.
         """
@@ -184,7 +184,7 @@ class ObjectCatalog:
         subscriptions: Mapping[str, Any] | None = None,
         schemas: Mapping[str, Any] | None = None,
     ) -> Committed:
-        """Add the object that follows the last one.
+        """Append the object that follows the last one.
 
         Raises:
             CatalogFenced: a later owner has been here.
@@ -221,7 +221,7 @@ class ObjectCatalog:
     async def replace(
         self, topic_id: int, sources: Sequence[CatalogEntry], merged: CatalogEntry, *, epoch: int
     ) -> Committed:
-        """Put one object in the place of neighbours, which retire.
+        """Replace neighbours by one object; they are retired.
 
         Raises `CatalogFenced`, `Conflict`: as `append`; also where a source is not committed any more.
         """
@@ -247,7 +247,7 @@ class ObjectCatalog:
 
     @_raced
     async def adopt(self, topic_id: int, entry: CatalogEntry, *, epoch: int) -> Committed:
-        """Take in an object that is there and was not listed: behind the last one, or in the place of those it covers.
+        """Add an unlisted object: after the last one, or in the place of those that it covers.
 
         Raises `CatalogFenced`, `Conflict`: as `append`; also where it covers a part of an object.
         """
@@ -276,7 +276,7 @@ class ObjectCatalog:
     async def drop(
         self, topic_id: int, entries: Sequence[CatalogEntry], *, start_offset: int, epoch: int
     ) -> Committed:
-        """Retention: the topic begins at `start_offset`; its first objects, which end there or before, retire."""
+        """Let the topic begin at `start_offset` (retention); objects that end there or before are retired."""
         assert len(entries) <= MAX_CHANGED
         assert all(entry.end <= start_offset for entry in entries)
         held = await self._held(topic_id, epoch)
@@ -298,7 +298,7 @@ class ObjectCatalog:
         return await self._change(topic_id, held, changed, writes)
 
     def _rest(self, topic_id: int, entries: Sequence[CatalogEntry]) -> Put:
-        """Objects that this change takes out of the topic; the group's name is the last one's, which is used once."""
+        """Return the writes that retire objects; the group has the name of the last one, which is used once."""
         group = Resting(
             group=entries[-1].name, names=tuple(entry.name for entry in entries), since=self._moment()
         )
@@ -306,7 +306,7 @@ class ObjectCatalog:
 
     @_raced
     async def skip(self, topic_id: int, *, start_offset: int, epoch: int) -> Committed:
-        """The journal gave up what was never tiered: with nothing left before, the topic begins there."""
+        """Let a topic without objects begin at an offset: the journal gave up messages that were never tiered."""
         held = await self._held(topic_id, epoch)
         head = held.head
         assert start_offset >= head.tiered_offset
@@ -315,7 +315,7 @@ class ObjectCatalog:
         return await self._change(topic_id, held, changed, [])
 
     async def resting(self, topic_id: int) -> list[Resting]:
-        """Objects that left the topic and are not deleted yet, a group for each change, and those of old heads."""
+        """Return retired objects that are not deleted yet, by group: one for each change, and those of old heads."""
         items, _ = await read_all(self._store, KeyRange.prefix(f"/catalog-retired/{topic_id:020d}/"))
         found = [Resting.from_json(item.value, key=item.key) for item in items]
         held = await self.head(topic_id)
@@ -328,7 +328,7 @@ class ObjectCatalog:
     async def forget_resting(
         self, topic_id: int, group: Resting, names: Sequence[str], *, epoch: int
     ) -> None:
-        """These objects of a group are deleted."""
+        """Forget retired objects of a group: they are deleted."""
         gone = set(names)
         kept = tuple(name for name in group.names if name not in gone)
         if kept == group.names:
@@ -347,7 +347,7 @@ class ObjectCatalog:
         return await self._change(topic_id, held, replace(held.head, retired=kept), [])
 
     async def forget_topic(self, topic_id: int) -> None:
-        """The topic was deleted, and so are its objects."""
+        """Forget a deleted topic, whose objects are deleted, too."""
         await self._store.transact(
             [
                 Delete(head_key(topic_id)),
@@ -405,7 +405,7 @@ def retired_key(topic_id: int, group: str) -> str:
 
 
 def _above(topic_id: int, offset: int) -> KeyRange:
-    """Keys of entries that end behind `offset`."""
+    """The keys of entries that end after `offset`."""
     return KeyRange(start=entry_key(topic_id, offset + 1), end=f"/catalog/{topic_id:020d}/a")
 
 
@@ -414,7 +414,7 @@ def _put(topic_id: int, entry: CatalogEntry) -> Put:
 
 
 def _bounded_list(items: Sequence[Any], limit_bytes: int) -> tuple[Any, ...]:
-    """The last items that fit; the first are those not heard of for longest."""
+    """Return the last items that fit; the first ones are those unused for longest."""
     kept: list[Any] = []
     for item in reversed(items):
         limit_bytes -= len(str(item)) + 8

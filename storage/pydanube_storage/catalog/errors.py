@@ -6,4 +6,4 @@ from pydanube_core.errors import Conflict
 
 
 class CatalogFenced(Conflict):
-    """A later owner has taken the topic: whoever gets this must leave its objects alone."""
+    """A later owner has the topic: its objects must be left alone."""

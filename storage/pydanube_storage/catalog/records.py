@@ -43,7 +43,7 @@ def _dump(record: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogEntry:
-    """One committed object: it is the topic for offsets `[start, end)`."""
+    """One committed object, which has the topic's offsets `[start, end)`."""
 
     name: str  # last part of its key in the object store
     start: int
@@ -77,7 +77,7 @@ class CatalogEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retired:
-    """An object that counts no more, as heads of the first version kept it. New ones are `Resting`."""
+    """A retired object in a head of the first version. New ones are `Resting`."""
 
     name: str
     at_ms: int
@@ -85,7 +85,7 @@ class Retired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """When something happened, so that its age can be told whatever the wall clock did meanwhile.
+    """A moment whose age can be told although the wall clock may step meanwhile.
 
     `boot_ms` counts from the start of the machine whose run is `boot`; in another run, or on another machine, it says
     nothing, and `wall_ms` is for people.
@@ -98,7 +98,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resting:
-    """Objects that one change took out of the topic; readers that listed them before have a grace time to finish.
+    """Objects that one change retired; readers that listed them before have a grace period to finish.
 
     A key of its own for each change, so that the head stays small however many objects rest.
     """
@@ -121,7 +121,7 @@ class Resting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogHead:
-    """State of a topic's cold part. Objects cover `[start_offset, tiered_offset)` without a gap.
+    """The state of a topic's cold part. Objects cover `[start_offset, tiered_offset)` without a gap.
 
     `folder`: where its objects lie, fixed when the topic got its first. `epochs`: (epoch, first offset), ascending.
     `producers`: sessions of idempotent producers at `tiered_offset`. `subscriptions`, `schemas`: as of the last
@@ -149,7 +149,7 @@ class CatalogHead:
 
     @property
     def goes_on_at(self) -> int:
-        """From which offset on the journal has what there is."""
+        """The offset from which on the journal has the messages."""
         return max(self.tiered_offset, self.resumes_at)
 
     def to_json(self) -> _Json:

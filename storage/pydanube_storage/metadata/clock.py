@@ -1,4 +1,4 @@
-"""Time for leases: the machine's clock that also counts sleep."""
+"""Time for leases: the machine's clock that runs on while it sleeps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import anyio
 
 
 class Clock(Protocol):
-    """Milliseconds that never go back, and a way to wait for a moment."""
+    """Milliseconds that never decrease, and waiting for a moment."""
 
     def now_ms(self) -> int:
         """The present moment; the origin is arbitrary."""
@@ -32,7 +32,7 @@ _LONGEST_SLEEP_S: Final = 1.0
 
 @functools.cache
 def boot_id() -> str:
-    """Which run of the machine this is: `BootClock` times of two processes compare where it is the same; "" if unknown."""
+    """Return an id of this boot of the machine, "" if unknown; `BootClock` times compare between processes with the same id."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -50,7 +50,7 @@ class _Request:
 
 @dataclass(slots=True, kw_only=True)
 class _Answer:
-    """The thread's answer for a group: the requests it filled in, and what the commit changed."""
+    """The thread's answer for a group: the requests with their results, and what the commit changed."""
 
     requests: list[_Request]
     changes: list[Change] = field(default_factory=list)
@@ -183,7 +183,7 @@ class EmbeddedStore(StoreShell):
             self._call_loop(self._ended.set)
 
     def _take_group(self) -> list[_Request]:
-        """Wait for requests and take at most a group of them; empty when the store closes."""
+        """Wait for requests and return a group of them; empty when the store closes."""
         group: list[_Request] = []
         request = self._requests.get()
         while request is not None:
@@ -260,7 +260,7 @@ class _Worker:
             request.error = error
 
     def _undo(self, requests: Sequence[_Request], error: Exception) -> None:
-        """Nothing of the group stands: tell everybody, and get back to what the disk holds."""
+        """Fail every request of a group, and reload the state from the disk."""
         if isinstance(error, sqlite3.Error) and is_terminal(error):
             self._failed = True
         try:

@@ -1,4 +1,4 @@
-"""The transaction rules, written once: guards, revisions, leases and history over rows that an adapter keeps.
+"""The rules of transactions: guards, revisions, leases and history over rows that an adapter stores.
 
 The engine is synchronous and belongs to one thread. It decides everything before it writes: a transaction whose
 guards or leases do not hold has touched no row, so several transactions can share one durable commit (embedded
@@ -39,7 +39,7 @@ _FORGET_SLACK: Final = 4  # rows of a forgotten past are deleted in strides of h
 
 
 class Place(NamedTuple):
-    """A place in the history: the next event to read is the first at or behind it."""
+    """A position in the history: the next event to read is the first at or after it."""
 
     revision: Revision
     position: int  # of the event within its revision
@@ -64,7 +64,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
-    """Facts that the outer shell needs after each step."""
+    """Facts that the shell needs after each step."""
 
     revision: Revision
     oldest_event_revision: Revision
@@ -73,12 +73,12 @@ class EngineFacts:
 
 
 class Rows(Protocol):
-    """Where keys, history, leases and counters lie. No rules in here."""
+    """The storage of keys, history, leases and counters, without rules."""
 
     def get(self, key: str) -> KeyValue | None: ...
 
     def scan(self, range_: KeyRange, *, limit: int, descending: bool) -> list[KeyValue]:
-        """The first `limit` keys of the range in order; -1: all of them."""
+        """Return the first `limit` keys of the range in order; -1: all of them."""
 
     def put(self, item: KeyValue) -> None: ...
 
@@ -91,7 +91,7 @@ class Rows(Protocol):
         """All events of one revision."""
 
     def events(self, range_: KeyRange, place: Place, *, limit: int) -> list[tuple[Event, Place]]:
-        """At most `limit` events of the range at or behind the place, each with its own place."""
+        """Return at most `limit` events of the range at or after the position, each with its own position."""
 
     def forget_events(self, up_to: Revision) -> None: ...
 
@@ -124,7 +124,7 @@ class Engine:
         self.reload(now_ms)
 
     def reload(self, now_ms: int) -> None:
-        """Take the state from the rows again; living leases get their whole time anew."""
+        """Load the state from the rows again; live leases start their full time anew."""
         counters = self._rows.counters()
         self._revision = counters.revision
         self._compacted = counters.compacted
@@ -143,12 +143,12 @@ class Engine:
         )
 
     def take_changes(self) -> list[Change]:
-        """The revisions made since the last call, ascending."""
+        """Return the revisions made since the last call, ascending."""
         changes, self._changes = self._changes, []
         return changes
 
     def has_due(self, now_ms: int) -> bool:
-        """Whether `expire` would write."""
+        """Whether `expire` would delete any lease at `now_ms`."""
         return bool(self._leases.due(now_ms))
 
     @property
@@ -173,7 +173,7 @@ class Engine:
         return Page(items=tuple(items[:limit]), revision=self._revision, more=len(items) > limit)
 
     def events(self, range_: KeyRange, place: Place, *, limit: int) -> tuple[list[Event], Place]:
-        """At most `limit` events from the place on, and the place behind them. Raises `Compacted`."""
+        """Return at most `limit` events from the position on, and the position after them. Raises `Compacted`."""
         if place.revision <= self._forgotten:
             raise Compacted(place.revision, Revision(self._forgotten + 1))
         found = self._rows.events(range_, place, limit=limit)
@@ -187,7 +187,7 @@ class Engine:
     # Writing
 
     def transact(self, guards: Iterable[Guard], writes: Iterable[Write]) -> Revision:
-        """See `MetadataStore.transact`; limits were checked by the caller."""
+        """Run a transaction as `MetadataStore.transact`; the caller has checked its limits."""
         seen: dict[str, KeyValue | None] = {}  # most puts are of guarded keys: read them once
         for guard in guards:
             seen[guard.key] = self._check_guard(guard)
@@ -233,7 +233,7 @@ class Engine:
         self._record(events, revision)
 
     def expire(self, now_ms: int) -> None:
-        """End the leases that have run out, one revision each."""
+        """End leases that have expired, one revision each."""
         for lease_id in self._leases.due(now_ms):
             self.revoke_lease(lease_id)
 

@@ -1,4 +1,4 @@
-"""Errors of the metadata store beside the codes of the core: guards that failed, leases lost, a past compacted."""
+"""Errors of the metadata store beside the core's codes: failed guards, lost leases, compacted history."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GuardFailed(Conflict):
 
 
 class LeaseLost(Retryable):
-    """The lease has run out, was revoked or never was; what was attached to it is gone."""
+    """The lease expired, was revoked or never existed; keys attached to it are gone."""
 
     code: ClassVar[str] = "CONFLICT"
 

@@ -1,4 +1,4 @@
-"""Lease deadlines: pure, the same for every adapter that keeps its leases itself.
+"""Deadlines of leases, for every adapter that keeps its leases itself. Pure.
 
 A lease is an id and a time to live; each renewal moves its deadline to now + ttl. Expired means `deadline <= now`.
 Deadlines are not durable: a store that is opened again gives every lease its whole time anew, as etcd does after a
@@ -34,7 +34,7 @@ class _Lease:
 
 
 class LeaseTable:
-    """The living leases of a store."""
+    """The live leases of a store."""
 
     def __init__(self, ttls_ms: Mapping[LeaseId, int] | None = None, *, now_ms: int = 0) -> None:
         self._leases = {
@@ -49,26 +49,26 @@ class LeaseTable:
         self._leases[lease_id] = _Lease(ttl_ms, now_ms + ttl_ms)
 
     def check(self, lease_id: LeaseId) -> None:
-        """Raise `LeaseLost` if the lease does not live."""
+        """Raise `LeaseLost` if the lease is not live."""
         if lease_id not in self._leases:
             raise LeaseLost(lease_id)
 
     def renew(self, lease_id: LeaseId, now_ms: int) -> int:
-        """Move the deadline to now + ttl and return the ttl in ms; raise `LeaseLost` if it does not live."""
+        """Move the deadline to now + ttl and return the ttl in ms. Raises `LeaseLost` if it is not live."""
         self.check(lease_id)
         lease = self._leases[lease_id]
         lease.deadline_ms = now_ms + lease.ttl_ms
         return lease.ttl_ms
 
     def remove(self, lease_id: LeaseId) -> None:
-        """Forget a lease; raise `LeaseLost` if it does not live."""
+        """Forget a lease. Raises `LeaseLost` if it is not live."""
         self.check(lease_id)
         del self._leases[lease_id]
 
     def due(self, now_ms: int) -> list[LeaseId]:
-        """The leases that have run out, by id. O(leases), which are a few a broker."""
+        """Return the expired leases, by id. O(leases), a few for each broker."""
         return sorted(lease_id for lease_id, lease in self._leases.items() if lease.deadline_ms <= now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """When `due` will first answer something; None without leases."""
+        """Return when the next lease expires; None without leases."""
         return min((lease.deadline_ms for lease in self._leases.values()), default=None)

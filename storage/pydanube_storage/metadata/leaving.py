@@ -1,4 +1,4 @@
-"""Leaving a block that has tasks of its own."""
+"""Leave a block that owns tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import anyio
 
 
 async def leave(stack: AsyncExitStack, *failure: Any) -> bool | None:
-    """Close a stack that holds a task group; `failure` is what `__aexit__` was given.
+    """Close a stack that has a task group; `failure`: the arguments of `__aexit__`.
 
     The group gets to see a cancellation, which may be its own. An error of the block is not its business, and would come
     back wrapped in an ExceptionGroup.

@@ -34,7 +34,7 @@ assert MAX_VALUE_BYTES + MAX_KEY_BYTES + _OPERATION_BYTES <= MAX_TRANSACTION_BYT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyValue:
-    """One key as it was read; `lease_id` is None for a key that lives until it is deleted."""
+    """One key as read; `lease_id` is None for a key that lives until it is deleted."""
 
     key: str
     value: bytes
@@ -57,7 +57,7 @@ class KeyRange:
 
     @classmethod
     def prefix(cls, prefix: str) -> KeyRange:
-        """All keys that begin with `prefix`. End it with `/`, or `/a/orders` also finds `/a/orders-eu`."""
+        """Return the range of keys that begin with `prefix`. End it with `/`, or `/a/orders` also matches `/a/orders-eu`."""
         return cls(start=prefix, end=_after_prefix(prefix))
 
     def __contains__(self, key: str) -> bool:
@@ -98,7 +98,7 @@ Guard: TypeAlias = Absent | ModRevision
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Store a value. With a lease the key goes when the lease does; without, a former lease lets go of it."""
+    """Store a value. With a lease the key is deleted when the lease ends; without, it is detached from a former one."""
 
     key: str
     value: bytes
@@ -107,7 +107,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a key; no error if it is not there."""
+    """Delete a key; no error if it does not exist."""
 
     key: str
 
@@ -129,7 +129,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One key's change. Events of a transaction carry the same `revision` and follow one another."""
+    """A change of one key. Events of a transaction have the same `revision` and follow one another."""
 
     kind: EventKind
     revision: Revision
@@ -140,7 +140,7 @@ class Event:
 
     @property
     def key_value(self) -> KeyValue:
-        """Return what `get` would have answered at that revision; only for PUT."""
+        """Return what `get` would have returned at that revision; only for PUT."""
         assert self.kind is EventKind.PUT, "a deleted key has no value"
         return KeyValue(
             key=self.key,
@@ -152,7 +152,7 @@ class Event:
 
 
 def _after_prefix(prefix: str) -> str:
-    """The first text that is greater than every text with that prefix."""
+    """Return the first text greater than every text with that prefix."""
     head = prefix.rstrip("\U0010ffff")
     if not head:
         raise InvalidArgument(
@@ -180,7 +180,7 @@ def _check_text(key: str, *, field: str) -> int:
 
 
 def check_key(key: str, *, field: str = "key") -> int:
-    """Return the key's size in bytes; raise `InvalidArgument` if it cannot be a key."""
+    """Return the key's size in bytes. Raises `InvalidArgument` if it cannot be a key."""
     size_bytes = _check_text(key, field=field)
     if size_bytes > MAX_KEY_BYTES:
         raise _invalid_key(key[:80] + "…", field=field, rule=f"a key has at most {MAX_KEY_BYTES} bytes")
@@ -196,7 +196,7 @@ def check_limit(limit: int) -> None:
 
 
 def check_transaction(guards: tuple[Guard, ...], writes: tuple[Write, ...]) -> None:
-    """Refuse what some adapter could not do; every adapter calls this before it looks at the store.
+    """Refuse what some adapter could not do; every adapter calls this first.
 
     Raises:
         InvalidArgument: no operation or too many, too many bytes, a value too large, a bad key, or a key that one

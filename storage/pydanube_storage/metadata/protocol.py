@@ -1,4 +1,4 @@
-"""The seam: what every metadata store does. Adapters: `EmbeddedStore`, `etcd.EtcdStore`."""
+"""The interface of every metadata store. Adapters: `EmbeddedStore`, `etcd.EtcdStore`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pydanube_storage.metadata.model import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatistics:
-    """Counters since the store was opened, and what is there now. Unknown to an adapter: None."""
+    """Counters since the store was opened, and present numbers; None if an adapter does not know one."""
 
     revision: Revision
     oldest_event_revision: Revision | None
@@ -54,13 +54,13 @@ class MetadataStore(Protocol):
         after: str | None = None,
         descending: bool = False,
     ) -> Page:
-        """Read at most `limit` (1 to 1000) keys in order, beginning behind the key `after`.
+        """Read at most `limit` (1 to 1000) keys in order, beginning after the key `after`.
 
         With `descending` the order is reversed and `after` means: below that key.
         """
 
     async def transact(self, writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Revision:
-        """Carry out all writes if all guards hold, else nothing.
+        """Carry out all writes if all guards hold, else none.
 
         Returns:
             The revision of the change, durable by then: for keys it created, their create revision. If nothing
@@ -81,7 +81,7 @@ class MetadataStore(Protocol):
         """
 
     async def keep_alive(self, lease_id: LeaseId) -> int:
-        """Give a lease its whole time again, counted from some moment during this call; return its ttl in ms.
+        """Give a lease its full time again, from some moment during this call; return its ttl in ms.
 
         Who relies on the lease counts its deadline from before this call. Raises `LeaseLost`.
         """
@@ -92,7 +92,7 @@ class MetadataStore(Protocol):
     def watch(
         self, range_: KeyRange, *, from_revision: Revision
     ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        """All changes in the range from that revision on, in order, without end.
+        """Yield all changes in the range from that revision on, in order, without end.
 
         To follow a range: read its pages, then watch from the first page's revision + 1; an event may repeat what a
         later page showed already (its revision then is not above the key's `mod_revision`).

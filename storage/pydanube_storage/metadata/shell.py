@@ -1,4 +1,4 @@
-"""The common part of all stores that keep their own rows: checks, watches, lease expiry, opening and closing.
+"""The base of stores that keep their own rows: checks, watches, expiry of leases, opening and closing.
 
 A watch pulls: it reads the history from its place on and sleeps until a commit touches its range. So a slow reader
 costs no memory, it only meets `Compacted` when the history has moved past its place. A commit that does not touch
@@ -42,7 +42,7 @@ _WATCH_READ_EVENTS: Final = 256
 
 
 class StoreShell(ABC):
-    """Implements `MetadataStore` over `_run`, which carries out one engine step at a time, in order of calls."""
+    """Implements `MetadataStore` with `_run`, which carries out engine steps one at a time, in the order of calls."""
 
     def __init__(self, *, clock: Clock | None) -> None:
         self._clock: Clock = clock or BootClock()
@@ -70,10 +70,10 @@ class StoreShell(ABC):
 
     @abstractmethod
     async def run_step(self, operation: Callable[[Engine], T], *, writes: bool) -> T:
-        """Expire leases, carry out one step, make it durable, `_note` what changed, return its result."""
+        """Expire leases, carry out one step, make it durable, `_note` the changes, return the result."""
 
     def _note(self, changes: Sequence[Change], facts: EngineFacts) -> None:
-        """Take over what a durable commit changed; in order of commits, on the event loop."""
+        """Take in what a durable commit changed; in order of commits, on the event loop."""
         moved = facts.next_deadline_ms != self._facts.next_deadline_ms
         self._facts = facts
         for watch in self._watches:
@@ -121,7 +121,7 @@ class StoreShell(ABC):
             raise ClosedResource("the metadata store is closed", resource=type(self).__name__)
 
     async def _expire_leases(self) -> None:
-        """Let leases end when their time comes, also while nobody calls."""
+        """Expire leases in time, also when nobody calls."""
         while True:
             deadline_ms = self._facts.next_deadline_ms
             with anyio.CancelScope() as self._expiry_sleep:
@@ -144,7 +144,6 @@ class StoreShell(ABC):
     # MetadataStore
 
     async def get(self, key: str) -> KeyValue | None:
-        """See `MetadataStore.get`."""
         self._check_open()
         check_key(key)
         return await self.run_step(lambda engine: engine.get(key), writes=False)
@@ -157,7 +156,6 @@ class StoreShell(ABC):
         after: str | None = None,
         descending: bool = False,
     ) -> Page:
-        """See `MetadataStore.range`."""
         self._check_open()
         check_limit(limit)
         if after is not None:
@@ -167,7 +165,7 @@ class StoreShell(ABC):
         )
 
     async def transact(self, writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Revision:
-        """See `MetadataStore.transact`: a cancelled call may have happened, wholly or not at all."""
+        """Run a transaction as `MetadataStore.transact`; a cancelled call may have happened, wholly or not at all."""
         self._check_open()
         fixed_guards, fixed_writes = (
             tuple(guards),
@@ -185,7 +183,6 @@ class StoreShell(ABC):
         return revision
 
     async def grant_lease(self, ttl_ms: int) -> LeaseId:
-        """See `MetadataStore.grant_lease`."""
         self._check_open()
         check_ttl(ttl_ms)
         return await self.run_step(
@@ -193,14 +190,12 @@ class StoreShell(ABC):
         )
 
     async def keep_alive(self, lease_id: LeaseId) -> int:
-        """See `MetadataStore.keep_alive`."""
         self._check_open()
         return await self.run_step(
             lambda engine: engine.keep_alive(lease_id, self._clock.now_ms()), writes=False
         )
 
     async def revoke_lease(self, lease_id: LeaseId) -> None:
-        """See `MetadataStore.revoke_lease`."""
         self._check_open()
         await self.run_step(lambda engine: engine.revoke_lease(lease_id), writes=True)
 
@@ -208,7 +203,6 @@ class StoreShell(ABC):
     async def watch(
         self, range_: KeyRange, *, from_revision: Revision
     ) -> AsyncIterator[AsyncIterator[Event]]:
-        """See `MetadataStore.watch`."""
         self._check_open()
         if from_revision < 1:
             raise InvalidArgument(
@@ -225,7 +219,6 @@ class StoreShell(ABC):
             watch.close()
 
     def statistics(self) -> StoreStatistics:
-        """See `MetadataStore.statistics`."""
         return StoreStatistics(
             revision=self._facts.revision,
             oldest_event_revision=self._facts.oldest_event_revision,

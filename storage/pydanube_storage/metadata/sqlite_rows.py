@@ -57,12 +57,12 @@ def _primary_code(error: sqlite3.Error) -> int:
 
 
 def is_terminal(error: sqlite3.Error) -> bool:
-    """Whether the file must not be written again until it was closed and opened: all but a full disk."""
+    """Return whether the file must not be written again before it is reopened: every error except a full disk."""
     return _primary_code(error) != sqlite3.SQLITE_FULL
 
 
 def translate(error: sqlite3.Error, *, path: Path, outcome: str | None = None) -> ClusterError:
-    """The typed error for what SQLite said. `outcome`: whether a transaction may have happened (`unknown`)."""
+    """Return the typed error for SQLite's. `outcome`: whether a transaction may have happened (`unknown`)."""
     facts: dict[str, Any] = {
         "path": str(path),
         "reason": getattr(error, "sqlite_errorname", None) or str(error),
@@ -82,10 +82,10 @@ def translate(error: sqlite3.Error, *, path: Path, outcome: str | None = None) -
 
 
 class SqliteRows:
-    """Rows over one connection; use it in the thread that opened it. Methods raise `sqlite3.Error`."""
+    """Rows over one connection, to be used in the thread that opened it. Methods raise `sqlite3.Error`."""
 
     def __init__(self, path: Path, *, first_revision: int = 0) -> None:
-        """Open or make the file, a new one at that revision.
+        """Open the file, or create one that begins at that revision.
 
         Raises:
             DataDirLocked, DataDirForeign, FormatTooNew, CorruptMetadata, StoreUnavailable: the file is unchanged.

@@ -1,4 +1,4 @@
-"""Object stores: where the cold tier keeps its objects. `open_store` gives the adapter that belongs to a URL."""
+"""Object stores for the cold tier. `open_store` returns the adapter for a URL."""
 
 from pydanube_storage.objects.local import LocalStore
 from pydanube_storage.objects.names import ObjectName, topic_folder

@@ -24,7 +24,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LocalStore:
-    """The folder is made when it is missing. `spool`: of several that write there, the name of this one's spool."""
+    """A folder, created if needed. `spool`: the name of this writer's spool, if several write there."""
 
     def __init__(self, root: Path, *, spool: str = "") -> None:
         self._root = root.absolute()
@@ -78,7 +78,7 @@ class LocalStore:
                     raise
 
     def _make_folders(self, folder: Path) -> None:
-        """Make the folders that are missing, each durable in its parent."""
+        """Create missing folders, each durable in its parent."""
         missing: list[Path] = []
         while not folder.is_dir():
             missing.append(folder)
@@ -178,7 +178,7 @@ class LocalStore:
 
 
 def _pread(fd: int, start: int, end: int) -> bytes:
-    """Bytes `[start, end)`, fewer only at the end of the file: one call may give less than was asked for."""
+    """Read `[start, end)`, fewer bytes only at the end of the file: one system call may return fewer."""
     parts: list[bytes] = []
     while start < end:
         part = os.pread(fd, end - start, start)
@@ -190,6 +190,6 @@ def _pread(fd: int, start: int, end: int) -> bytes:
 
 
 def _unless_gone(error: OSError) -> None:
-    """A folder that cannot be read is not an empty one: `os.walk` takes it for that if nobody objects."""
+    """Raise if a folder cannot be read, which `os.walk` otherwise treats as empty."""
     if not isinstance(error, FileNotFoundError):
         raise error

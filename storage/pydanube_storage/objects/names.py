@@ -16,7 +16,7 @@ _FILE: Final = re.compile(r"(\d{20})-(\d+)-(\d+)-(\d+)-([0-9a-f]+)\.parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class ObjectName:
-    """The last part of a key. `generation` is 0 for a flush, and one more than its sources' for a compaction."""
+    """The last part of a key. `generation`: 0 for a flush, for a compaction one more than its sources'."""
 
     start: int
     end: int
@@ -34,7 +34,7 @@ class ObjectName:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The name in the last part of a key; None for anything that is not one."""
+        """Parse the last part of a key; None if it is no object name."""
         match = _FILE.fullmatch(text.rpartition("/")[2])
         if match is None:
             return None
@@ -45,5 +45,5 @@ class ObjectName:
 
 
 def topic_folder(cluster: str, namespace: str, topic: str, topic_id: int) -> str:
-    """The folder of one topic's objects; topic names may hold dots and dashes, never slashes."""
+    """Return the folder of one topic's objects; topic names may have dots and dashes, never slashes."""
     return f"{cluster}/topics/{namespace}/{topic}/{topic_id}"

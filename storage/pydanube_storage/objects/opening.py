@@ -1,4 +1,4 @@
-"""The adapter that belongs to a URL: a folder, `file://…`, `memory://name`, or a place in an object store (`CLOUDS`)."""
+"""Open the store of a URL: a folder, `file://…`, `memory://name`, or a place in an object store (`CLOUDS`)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def open_store(options: StoreOptions, *, retry: Retry | None = None) -> ObjectSt
 
 
 def check_url(url: str) -> None:
-    """Raise `InvalidArgument` for a URL of another kind than a store has, or one with a password in it."""
+    """Raise `InvalidArgument` for a URL that is not a store's, or has a password in it."""
     parts = urlsplit(url)
     if parts.password or parts.username:
         raise InvalidArgument(
@@ -138,7 +138,7 @@ def _azure(options: StoreOptions) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    """A kind of object store: how its places are written, what reaches it, and which options it has."""
+    """A kind of object store: its URLs, the library that reaches it, and its options."""
 
     place: str
     protocol: str  # fsspec's name of the file system
@@ -163,7 +163,7 @@ CLOUDS: Final[Mapping[str, Cloud]] = {
 
 
 def _of_cloud(cloud: Cloud, options: StoreOptions) -> Any:
-    """The file system that fsspec has for this kind."""
+    """Return fsspec's file system for this kind."""
     return _fsspec(
         cloud.protocol, extra=cloud.extra, module=cloud.module,
         use_listings_cache=False, skip_instance_cache=True, **cloud.arguments(options),
@@ -205,7 +205,7 @@ def _s3(options: StoreOptions) -> Any:
 
 
 def _role_session(role: str, profile: str | None) -> Any:
-    """A session that takes on `role`, by a profile that exists in memory only; it renews what expires by itself."""
+    """Return a session that assumes `role`, by a profile that exists in memory only; it renews expiring credentials."""
     from aiobotocore.session import AioSession
 
     name = "danube-tier-role"

@@ -1,4 +1,4 @@
-"""Whose a store is: marks `<cluster>/owner/<incarnation, 20 digits>.json`, one for each life of a broker that writes there.
+"""The owner of a store: marks `<cluster>/owner/<incarnation, 20 digits>.json`, one for each start of a broker that writes there.
 
 The highest incarnation is the owner. A mark is made only where there is none of its number, so that of two who want to
 be the next one only one is. Brokers that share a store have marks of their own, in
@@ -24,7 +24,7 @@ _NAME: Final = re.compile(r"/[0-9]{20}\.json\Z")  # what else lies there is not 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerMark:
-    """One life of a broker. `life` is random; `place` tells its data directory from a copy of it."""
+    """One start of a broker. `life` is random; `place` tells its data directory from a copy of it."""
 
     incarnation: int
     life: str
@@ -37,7 +37,7 @@ class OwnerMark:
 
     @property
     def named(self) -> str:
-        """The owner as a person knows it."""
+        """Return the owner in words."""
         return f"broker {self.broker_id} (data directory {self.data_dir} on {self.host}, process {self.pid}, since {self.since})"
 
     def to_json(self) -> bytes:
@@ -61,7 +61,7 @@ class OwnerMark:
 
 
 def newest_mark(store: ObjectStore, cluster: str, scope: str = "") -> OwnerMark | None:
-    """The owner of a cluster's objects; None where nobody has said so yet.
+    """Return the newest owner of a cluster's objects; None if there was none.
 
     `scope`: the id of one of several brokers that share them, empty of a lone one.
     """
@@ -76,7 +76,7 @@ def newest_mark(store: ObjectStore, cluster: str, scope: str = "") -> OwnerMark 
 
 
 def make_mark(store: ObjectStore, cluster: str, mark: OwnerMark, scope: str = "") -> OwnerMark:
-    """Become the owner, unless somebody else has this incarnation or a higher one; returns who is the owner now."""
+    """Become the owner, unless another has this incarnation or a higher one; return the present owner."""
     key = f"{_folder(cluster, scope)}/{mark.incarnation:020d}.json"
     store.put_new(key, mark.to_json())
     # Read back: a store that does not know conditions has the last one's, and both see that one.
@@ -89,7 +89,7 @@ def make_mark(store: ObjectStore, cluster: str, mark: OwnerMark, scope: str = ""
 
 
 def store_identity(store: ObjectStore, cluster: str, proposed: str) -> str:
-    """The name that a cluster's store was given once; `proposed` where it has none, empty: it is not given one.
+    """Return the id that a cluster's store was given; gives it `proposed` if it has none, unless that is empty.
 
     Brokers that find the same name there write to the same store.
     """
@@ -108,7 +108,7 @@ def store_identity(store: ObjectStore, cluster: str, proposed: str) -> str:
 
 
 def _marks(store: ObjectStore, cluster: str, scope: str) -> list[str]:
-    """The keys of the marks of one scope, ascending: those of others lie in folders below a lone broker's."""
+    """Return the keys of one scope's marks, ascending; those of other scopes are in folders below a lone broker's."""
     folder = _folder(cluster, scope)
     return sorted(
         fact.key

@@ -1,4 +1,4 @@
-"""The seam: what every object store does. Adapters: `LocalStore`, `FsspecStore` (S3 and compatibles, memory).
+"""The interface of every object store. Adapters: `LocalStore`, `FsspecStore` (S3 and compatibles, memory).
 
 Blocking on purpose: stores live in the tier's own process and in commands, never in the broker's loop. A key is text
 like `a/b/c.parquet`, without a slash at either end and without empty, `.` or `..` parts. An object is written once,
@@ -21,7 +21,7 @@ from pydanube_core.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectFact:
-    """An object as a listing shows it; `modified_ms` is the store's time, None where it gives none."""
+    """An object in a listing; `modified_ms` is the store's time, None if it gives none."""
 
     key: str
     bytes: int
@@ -33,41 +33,41 @@ class ObjectStore(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is, for people and tools: `url + "/" + key` opens an object."""
+        """The URL for people and tools: `url + "/" + key` opens an object."""
 
     @property
     def spool(self) -> Path:
-        """A folder on disk where objects may be written before `put`; exists, and is never listed."""
+        """A folder on disk where objects may be written before `put`; it exists, and is never listed."""
 
     def put(self, key: str, source: Path | bytes) -> None:
-        """Store an object. When this returns it survives what the store survives; before, nobody sees a part of it.
+        """Store an object: on return it is as durable as the store; before, nobody sees a part of it.
 
         A `source` that is a file in `spool` may be moved: it is the store's afterwards.
         """
 
     def put_new(self, key: str, data: bytes) -> None:
-        """As `put`, but an object that is there stays as it is, and that is no error."""
+        """As `put`, but an existing object stays as it is, without an error."""
 
     def read(self, key: str, start: int, end: int) -> bytes:
-        """Bytes `[start, end)` of an object, all of them."""
+        """Read the bytes `[start, end)` of an object, all of them."""
 
     def size(self, key: str) -> int:
         """Return the bytes of an object."""
 
     def list(self, prefix: str) -> Iterator[ObjectFact]:
-        """Every object below a folder (`a/b`, not `a/b*`), by key; nothing where there is none."""
+        """Return every object below a folder (`a/b`, not `a/b*`), by key; nothing if there is none."""
 
     def folders(self, prefix: str) -> Sequence[str]:
-        """Names of the folders right below a folder, ascending; `""` is the top. Nothing where there is none."""
+        """Return the names of the folders directly below a folder, ascending; `""` is the top. Nothing if there are none."""
 
     def delete(self, key: str) -> None:
-        """Remove an object; no error if it is not there."""
+        """Delete an object; no error if it does not exist."""
 
     def close(self) -> None: ...
 
 
 def check_key(key: str) -> str:
-    """Return the key; raise `InvalidArgument` if it could leave the store's folder or mean another key."""
+    """Return the key. Raises `InvalidArgument` if it could leave the store's folder or mean another key."""
     if not key or any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key or "\\" in key:
         raise InvalidArgument(
             f"object key {key!r}: use parts between single slashes, none of them . or ..",

@@ -163,7 +163,7 @@ class FsspecStore:
         shutil.rmtree(self._spool, ignore_errors=True)
 
     def _listing(self) -> dict[str, float]:
-        """A listing is many answers: it may take a while, not for ever."""
+        """Limit the time of a listing, which consists of many answers."""
         return {} if self._timeout_s is None else {"timeout": max(_LISTING_S, self._timeout_s)}
 
     def _call(self, key: str, attempt: Callable[[], T]) -> T:
@@ -205,7 +205,7 @@ def _refused(error: Exception) -> bool:
 
 
 def _may_help(error: Exception) -> bool:
-    """Whether the same call may succeed in a moment: not for what is missing, refused, or our own mistake."""
+    """Return whether the same call may succeed soon: not if something is missing, refused, or our own mistake."""
     if isinstance(error, FileNotFoundError | TypeError | AttributeError) or _refused(error):
         return False
     if isinstance(error, CorruptObject):

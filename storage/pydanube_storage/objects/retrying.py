@@ -1,4 +1,4 @@
-"""Try again while it may help, within a budget of time.
+"""Retry while that may help, within a budget of time.
 
 Pure but for the clock and the sleep it is given. A store that is away for a second must not cost a flush, and a store
 that is away for an hour must not hold a thread: the tier comes back later by itself.
@@ -27,7 +27,7 @@ class Retry:
     jitter: Callable[[], float] = random.random
 
     def call(self, attempt: Callable[[], T], may_help: Callable[[Exception], bool]) -> T:
-        """The first success; else the last error, unchanged."""
+        """Return the first success; raise the last error, unchanged."""
         until = self.monotonic() + self.budget_s
         wait = self.first_s
         while True:

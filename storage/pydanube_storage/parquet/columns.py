@@ -1,4 +1,4 @@
-"""The table that an object is: its columns and what its footer says.
+"""The columns of an object, and its footer.
 
 ==============  ===========================  =====================================================================
 column          type                         meaning
@@ -54,7 +54,7 @@ SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meta:
-    """An object's own account. Offsets are the covered range `[start, end)`, as in its name.
+    """The facts in an object's footer. Offsets are the covered range `[start, end)`, as in its name.
 
     `epochs`: (epoch, first offset of it in this object), ascending. `subscriptions` and `schemas` are as they were
     when the object was written: enough to find them again when the metadata is lost.
@@ -84,7 +84,7 @@ class Meta:
 
     @classmethod
     def from_footer(cls, footer: Mapping[bytes, bytes] | None, *, key: str) -> Self:
-        """Raises `CorruptObject` for a footer that is not ours, `FormatTooNew` for a later version."""
+        """Parse a footer. Raises `CorruptObject` if it is not ours, `FormatTooNew` for a later version."""
         try:
             said = {name.decode(): value.decode() for name, value in (footer or {}).items()}
             version = int(said[f"{_PREFIX}format_version"])

@@ -1,4 +1,4 @@
-"""Arrow to stored batches: what a cold read gives to consumers. No work per message, ≈ 60 µs a batch.
+"""Convert Arrow to stored batches, for cold reads. No work per message, ≈ 60 µs a batch.
 
 A batch has one append time, so rows are cut where it changes; otherwise by size. The batches are not those that
 producers sent (`resealed`, the tier's checksum, producer id and epoch only where all rows share them): batch boundaries
@@ -28,7 +28,7 @@ assert BATCH_MESSAGES <= MAX_BATCH_MESSAGES
 
 @dataclass(frozen=True, slots=True)
 class DecodedBatch:
-    """Offsets [base, end), and the stored batch: broker part, producer part, body."""
+    """A stored batch (broker part, producer part, body) with its offsets [base, end)."""
 
     base: int
     end: int
@@ -39,7 +39,7 @@ class DecodedBatch:
 
 @dataclass(slots=True)
 class _Texts:
-    """A variable-length column as numpy sees it: offsets into `data`, one more than entries."""
+    """A variable-length column for numpy: offsets into `data`, one more than entries."""
 
     offsets: Ints
     data: memoryview
@@ -54,7 +54,7 @@ class _Texts:
         return cls(found, memoryview(b"") if data is None else memoryview(data))
 
     def append(self, parts: list[bytes | memoryview], first: int, end: int) -> None:
-        """Add entries [first, end) as a column of a batch."""
+        """Append the entries [first, end) to a batch as a column."""
         offsets = self.offsets[first : end + 1]
         append_padded(parts, (offsets - offsets[0]).astype("<i4").tobytes())
         append_padded(parts, bytes(self.data[int(offsets[0]) : int(offsets[-1])]))
@@ -92,7 +92,7 @@ class _Rows:
             self.attribute_values = _Texts.of(attributes.items)
 
     def cuts(self) -> Iterator[tuple[int, int]]:
-        """Row ranges that become batches."""
+        """Return the row ranges that become batches."""
         breaks = (self.append_time[1:] != self.append_time[:-1]) | (
             self.offset[1:] - self.offset[:-1] > _MAX_DELTA // BATCH_MESSAGES
         )
@@ -107,7 +107,7 @@ class _Rows:
                 first = end
 
     def _publishable(self, first: int, end: int) -> Iterator[tuple[int, int]]:
-        """Halve until the publish times fit their column, which tells them apart from the first by 31 bits."""
+        """Halve a range until its publish times fit their column, which has 31 bits for the difference from the first."""
         times = self.publish_time[first:end]
         spread = max(int(times.max()) - int(times[0]), int(times[0]) - int(times.min()))
         if spread <= _MAX_DELTA or end - first == 1:
@@ -177,7 +177,7 @@ class _Rows:
         return DecodedBatch(base, last + 1, n, time_ms, head + sealed)
 
     def _producers(self, parts: list[bytes | memoryview], rows: slice) -> tuple[int, int]:
-        """Add the producers' columns where one id does not say it all; returns that id and the columns."""
+        """Add the producers' columns if there are several producers; return the id of the first, and the column bits."""
         ids, codes = self.producer_id[rows], self.producer_name[rows]
         if bool((ids == ids[0]).all()) and bool((codes == codes[0]).all()):
             name = self.names[int(codes[0])]
@@ -224,7 +224,7 @@ def _whole(column: Any) -> Any:
 
 
 def batches_of(table: Any, *, epoch: int = 0) -> list[DecodedBatch]:
-    """The rows of a table of `SCHEMA`, ascending by offset, as stored batches.
+    """Yield the rows of a table of `SCHEMA`, ascending by offset, as stored batches.
 
     Args:
         epoch: written into the broker parts.

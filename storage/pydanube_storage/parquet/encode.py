@@ -1,4 +1,4 @@
-"""Stored batches to Arrow, many at a time: no work per message, ≈ 15 µs a batch.
+"""Convert stored batches to Arrow, many at a time: no work per message, ≈ 15 µs a batch.
 
 Batches are taken apart into pieces of columns and put together once a row group. What a batch says was validated when
 it was received (`pydanube_core.batch.validate`) and is checked again by its checksums here, so its offset arrays may be
@@ -31,7 +31,7 @@ _ROW_BYTES: Final = 64  # what a row costs beside its texts
 
 
 class _Ragged:
-    """A variable-length column in pieces."""
+    """A variable-length column, gathered in pieces."""
 
     __slots__ = ("data", "lengths")
 
@@ -56,7 +56,7 @@ class _Ragged:
 
 
 class RowGroup:
-    """Batches of one topic, ascending, on their way to being one row group."""
+    """Batches of one topic, ascending, that will be one row group."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -74,7 +74,7 @@ class RowGroup:
         self._names: dict[str, int] = {"": 0}
 
     def add(self, data: Buffer) -> BrokerPart:
-        """Take a stored batch; returns its broker part.
+        """Add a stored batch; return its broker part.
 
         Raises `ChecksumMismatch`, `InvalidArgument`: the batch is damaged.
         """
@@ -154,7 +154,7 @@ class RowGroup:
             self._over.append(("schema_version", row, versions[index]))
 
     def to_arrow(self) -> Any:
-        """The rows as one `RecordBatch` of `SCHEMA`."""
+        """Return the rows as one `RecordBatch` of `SCHEMA`."""
         n = self.messages
         counts = np.array(self._counts, np.int64)
         firsts = np.cumsum(counts) - counts
@@ -216,7 +216,7 @@ class RowGroup:
 
 
 def _take_ragged(column: _Ragged, body: memoryview, at: int, n: int) -> int:
-    """Add `n` entries that stand at byte `at`; where they end."""
+    """Add `n` entries that begin at byte `at`; return where they end."""
     offsets = np.frombuffer(body, "<i4", n + 1, at)
     start = at + padded(4 * (n + 1))
     length = int(offsets[n])

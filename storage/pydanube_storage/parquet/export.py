@@ -1,4 +1,4 @@
-"""Rows of objects into one file, Parquet or JSON lines, which has its name only once it is whole and synced.
+"""Write rows of objects into one file, Parquet or JSON lines, which gets its name when it is complete and synced.
 
 `begin` → `add` once an object, ascending → `finish`, or `abort` at any time. A file that exists is never replaced. What
 an abandoned export leaves is a hidden file beside the target; the next export to that folder under the same name does
@@ -43,14 +43,14 @@ class _Export:
 
 
 class ExportWork:
-    """Every public method is a call of the tier's process: JSON values in and out, bytes beside. A token names an export."""
+    """Calls of the tier's process: JSON values in and out, bytes beside. A token names an export."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._open: dict[str, _Export] = {}
 
     def begin(self, arguments: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
-        """`token`, `path`, `format` (parquet or jsonl), `meta` (`Meta`), `partition`.
+        """Begin an export: `token`, `path`, `format` (parquet or jsonl), `meta` (`Meta`), `partition`.
 
         Raises `AlreadyExists`, `InvalidArgument`, `DiskFull`: nothing was written.
         """
@@ -75,7 +75,7 @@ class ExportWork:
         return {}, b""
 
     def add(self, arguments: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
-        """The rows of an object in `[start, end)`: `token`, `key`, `bytes`, `footer_bytes`, `footer_crc`, `start`, `end`."""
+        """Add an object's rows in `[start, end)`: `token`, `key`, `bytes`, `footer_bytes`, `footer_crc`, `start`, `end`."""
         export = self._find(arguments["token"])
         reader = ObjectReader(
             self._store,
@@ -106,7 +106,7 @@ class ExportWork:
         return {"messages": export.messages}, b""
 
     def finish(self, arguments: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
-        """Give the file its name. It is on stable storage when this returns."""
+        """Give the file its name; it is on stable storage on return."""
         export = self._find(arguments["token"])
         try:
             if export.writer is not None:
@@ -146,7 +146,7 @@ class ExportWork:
 
 
 def _lines(table: Any, export: _Export) -> list[bytes]:
-    """A JSON object a message, with the names of `danube consume --json`."""
+    """Yield a JSON object for each message, with the names of `danube consume --json`."""
     columns = {name: table.column(name) for name in table.column_names}
     times = columns["append_time"].cast(pa.int64()).to_pylist()
     published = columns["publish_time"].cast(pa.int64()).to_pylist()

@@ -30,7 +30,7 @@ _PIECE_BYTES: Final = 8 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """The catalog's account of an object."""
+    """The catalog's facts about an object."""
 
     bytes: int
     footer_bytes: int
@@ -38,7 +38,7 @@ class Expected:
 
 
 class _Window(io.RawIOBase):
-    """An object as a file, of which some parts are in memory already."""
+    """An object as a file, with some parts in memory already."""
 
     def __init__(self, store: ObjectStore, key: str, size: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ _DAMAGED: Final = (pa.ArrowException, OSError, ValueError)
 
 
 class ObjectReader:
-    """Opened: the footer is read and checked. Not safe for several threads.
+    """An opened object, with its footer read and checked. Not safe for several threads.
 
     Raises `ObjectMissing`, `CorruptObject`, `StoreUnavailable`, `FormatTooNew`.
     """
@@ -108,15 +108,15 @@ class ObjectReader:
         self.meta = Meta.from_footer(self.footer.metadata, key=key)
 
     def row_group_at(self, offset: int) -> int:
-        """The first row group with a message at or behind `offset`; `row_groups` if there is none."""
+        """Return the first row group with a message at or after `offset`; `row_groups` if there is none."""
         return bisect_right(self._last, offset - 1)
 
     def row_group_end(self, index: int) -> int:
-        """Up to which offset, exclusive, a row group speaks for the object: holes behind it are its own."""
+        """Return the offset, exclusive, up to which a row group covers the object, including gaps after it."""
         return self.meta.end if index + 1 >= self.row_groups else self.first[index + 1]
 
     def read_row_group(self, index: int, columns: list[str] | None = None) -> Any:
-        """A row group as a table. Raises as the constructor."""
+        """Return a row group as a table. Raises as the constructor."""
         group = self.footer.row_group(index)
         starts, ends = [], []
         for i in range(group.num_columns):
@@ -136,7 +136,7 @@ class ObjectReader:
             self._window.parts = [self._tail]
 
     def offset_at_time(self, time_ms: int) -> int | None:
-        """First offset appended at or after `time_ms`; None if there is none in this object."""
+        """Return the first offset appended at or after `time_ms`; None if there is none in this object."""
         for index in range(self.row_groups):
             table = self.read_row_group(index, ["offset", "append_time"])
             times = table.column("append_time").cast(pa.int64()).to_numpy()
@@ -147,7 +147,7 @@ class ObjectReader:
         return None
 
     def time_at_offset(self, offset: int) -> int | None:
-        """Append time of the first message at or behind `offset`; None if there is none in this object."""
+        """Return the append time of the first message at or after `offset`; None if there is none in this object."""
         times = self.times_from(offset, 1)
         return times[0][1] if times else None
 
@@ -166,7 +166,7 @@ class ObjectReader:
         return [(int(offsets[place]), int(times[place])) for place in places]
 
     def described(self) -> WrittenObject:
-        """Return what is known of an object that nobody has listed: all that its writer said of it. Reads all of it."""
+        """Return the facts about an object that is not listed, as its writer recorded them. Reads all of it."""
         tail = self._tail[1]
         footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
         size = self._tail[0] + len(tail)
@@ -193,12 +193,12 @@ class ObjectReader:
 
 
 def _ms(time: Any) -> int:
-    """Milliseconds of a statistic of a timestamp column."""
+    """Return milliseconds from a statistic of a timestamp column."""
     return int(time) if isinstance(time, int) else round(time.timestamp() * 1000)
 
 
 def digest_of(store: ObjectStore, key: str, size: int, *, like: str = "") -> str:
-    """SHA-256 of an object as the store gives it back: three times as fast as BLAKE2b where the processor has it.
+    """Return the SHA-256 of an object as the store returns it; three times as fast as BLAKE2b with hardware support.
 
     Args:
         like: a digest to compare with; one of 32 digits is BLAKE2b-128, as the first objects have it.

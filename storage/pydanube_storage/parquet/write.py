@@ -1,4 +1,4 @@
-"""Write one object: row groups as they fill, then the footer; hash, size and facts come out.
+"""Write one object: row groups as they fill, then the footer; returns hash, size and facts.
 
 Memory is bounded by one row group, whatever the object's size. The file is written to the store's spool folder.
 """
@@ -45,7 +45,7 @@ class WrittenObject:
 
 
 class _Hashing(io.RawIOBase):
-    """A file that sums what is written to it."""
+    """A file that hashes what is written to it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class ObjectWriter:
                 self._path.unlink(missing_ok=True)
 
     def add(self, data: Buffer) -> tuple[int, int]:
-        """Take a stored batch; returns its offsets [base, end). Raises what `RowGroup.add` raises."""
+        """Add a stored batch; return its offsets [base, end). Raises as `RowGroup.add`."""
         if self._group.messages and self._group.raw_bytes + len(data) > _MAX_ROW_GROUP_BYTES:
             self._flush()
         owner = self._group.add(data)
@@ -121,7 +121,7 @@ class ObjectWriter:
         return base, owner.last_offset + 1
 
     def add_table(self, table: Any, epochs: tuple[tuple[int, int], ...]) -> None:
-        """Take rows of another object, one row group of it: compaction."""
+        """Add one row group of another object (compaction)."""
         for epoch, first in epochs:
             if not self._epochs or self._epochs[-1][0] < epoch:
                 self._epochs.append((epoch, first))
@@ -175,7 +175,7 @@ class ObjectWriter:
 
 
 def _footer_of(path: Path, size: int) -> bytes:
-    """The last bytes of the file: metadata, its length, the magic."""
+    """Return the last bytes of the file: metadata, its length, the magic."""
     with path.open("rb") as file:
         file.seek(size - 8)
         length = int.from_bytes(file.read(4), "little") + 8

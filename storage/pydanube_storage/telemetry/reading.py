@@ -1,4 +1,4 @@
-"""Files of samples back to Arrow, checked: their pages by checksums, their columns against the table."""
+"""Read files of samples as Arrow: pages checked by checksums, columns against the table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pydanube_storage.telemetry.writing import arrow_schema
 def stored_files(
     store: ObjectStore, cluster: str, table: Table, *, start_ms: int = 0, end_ms: int = 1 << 62
 ) -> Iterator[tuple[str, TelemetryFile, int]]:
-    """(key, name, bytes) of the files that count for samples of `[start_ms, end_ms)`, a day at a time."""
+    """Yield (key, name, bytes) of the files that count for samples of `[start_ms, end_ms)`, a day at a time."""
     folder = telemetry_folder(cluster, table.name)
     last_day = date_of(min(end_ms - 1, 253_402_300_799_000)) if end_ms < 1 << 62 else "9999"
     first_day = date_of(max(0, start_ms - DAY_MS))
@@ -33,7 +33,7 @@ def stored_files(
 
 
 def read_samples(store: ObjectStore, key: str, table: Table, *, columns: list[str] | None = None) -> Any:
-    """The samples of one file; columns that its writer did not know yet are null.
+    """Return the samples of one file; columns that its writer did not know are null.
 
     Raises:
         ObjectMissing, StoreUnavailable. CorruptObject: it is not a whole file of this table.

@@ -1,4 +1,4 @@
-"""Looking after telemetry: hours of small files become one, old samples are thinned, the oldest deleted.
+"""Maintain telemetry: merge small files by the hour, thin old samples, delete the oldest.
 
 Each step writes the file that replaces others, and deletes those in a later round, when whoever listed the folder
 before has had time to read: no lock, no list of its own, and nothing is lost by a crash in between. A broker looks
@@ -31,7 +31,7 @@ _EPOCH_DAYS: Final = np.datetime64("1970-01-01")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """How long samples stay as they are, and then by the minute, and then by the hour. Milliseconds."""
+    """How long samples are kept as recorded, then by the minute, then by the hour. Milliseconds."""
 
     downsample_after_ms: int
     keep_ms: int
@@ -41,7 +41,7 @@ class Keeping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """Files that one file is to replace."""
+    """Files that one new file replaces."""
 
     table: Table
     folder: str
@@ -54,7 +54,7 @@ class _Step:
 def look_after(
     store: ObjectStore, cluster: str, broker_id: str, keeping: Keeping, *, now_ms: int, most: int = 20
 ) -> dict[str, int]:
-    """Do up to `most` steps; {merged, deleted, damaged}: files. What is left is done in the next round."""
+    """Do up to `most` steps; return {merged, deleted, damaged}: numbers of files. The rest is for the next round."""
     done = {"merged": 0, "deleted": 0, "damaged": 0}
     for table in TABLES.values():
         top = telemetry_folder(cluster, table.name)
@@ -100,7 +100,7 @@ def _delete(store: ObjectStore, keys: Iterable[str]) -> int:
 def _replaced(
     files: Sequence[tuple[str, TelemetryFile]], modified_ms: dict[str, int | None], now_ms: int
 ) -> list[str]:
-    """Keys of files whose replacement is old enough."""
+    """Return the keys of files whose replacement is old enough."""
     found = []
     for key, file in files:
         for other_key, other in files:
@@ -154,7 +154,7 @@ def _steps(
 
 
 def _carry_out(store: ObjectStore, step: _Step) -> int:
-    """Write the replacement; how many sources were damaged, and are left out of it."""
+    """Write the replacement; return how many sources were damaged and left out."""
     read, damaged = [], 0
     for key, _ in step.sources:
         try:
@@ -182,13 +182,13 @@ def _carry_out(store: ObjectStore, step: _Step) -> int:
 
 
 def _overlap(files: Sequence[TelemetryFile]) -> bool:
-    """Whether two hold samples of the same time."""
+    """Return whether two files have samples of the same time."""
     ordered = sorted(files, key=lambda file: file.start_ms)
     return any(after.start_ms < before.end_ms for before, after in pairwise(ordered))
 
 
 def thin(table: Table, samples: Any, step_ms: int) -> Any:
-    """The last sample of each subject in each step of time: counters and positions lose nothing but the way there."""
+    """Keep the last sample of each subject in each step of time; counters and positions keep their values."""
     times = samples.column("taken_at").cast(pa.int64())
     steps = pc.divide(times, pa.scalar(step_ms, pa.int64()))
     numbered = samples.append_column("_step", steps).append_column(

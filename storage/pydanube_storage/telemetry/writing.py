@@ -1,4 +1,4 @@
-"""Samples to Parquet: subject by subject, so that a counter's neighbours are its own and cost a byte or two."""
+"""Write samples as Parquet, sorted by subject: a counter's neighbours are its own, and cost a byte or two."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEVEL: Final = 6  # zstd: a tenth smaller than 1 for a second a day of 1 000 su
 
 
 def arrow_schema(table: Table) -> Any:
-    """The columns of a table as its files have them."""
+    """Return the Arrow schema of a table's files."""
     return pa.schema([_field(column) for column in table.columns])
 
 
@@ -32,7 +32,7 @@ def _field(column: Column) -> Any:
 
 
 def table_of_rows(table: Table, rows: Iterable[Sequence[Any]]) -> Any:
-    """Rows, each in the order of the table's columns, as an Arrow table."""
+    """Return rows, each in the order of the table's columns, as an Arrow table."""
     columns = list(zip(*rows, strict=True)) or [()] * len(table.columns)
     arrays = [
         pa.array(values, pa.int64()).cast(_TYPES[column.kind])
@@ -44,7 +44,7 @@ def table_of_rows(table: Table, rows: Iterable[Sequence[Any]]) -> Any:
 
 
 def encode(table: Table, samples: Any) -> bytes:
-    """A file of samples, in the table's order whatever theirs is."""
+    """Encode a file of samples, in the table's order whatever theirs is."""
     sink = io.BytesIO()
     # A round's rows have one time: as numbers in a dictionary the times of a subject are those of the one before it,
     # which compresses to nothing; as differences each row would cost what its round was late by. So do a few numbers
@@ -72,7 +72,7 @@ def encode(table: Table, samples: Any) -> bytes:
 
 
 def _ordered(table: Table, samples: Any) -> Any:
-    """Subjects together, newest first.
+    """Return the samples with subjects together, newest first.
 
     Differences are packed in blocks of 128 above the smallest: one large step down between two subjects makes a whole
     block wide, a step up only a quarter of it. So steps go up: the newest row comes first, and the next subject's level

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.cluster.choice import CLEARLY, FLOORS, Standing, choose_owner, told_load
 from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.cluster.owner_choice import CLEARLY, FLOORS, Candidate, choose_owner, told_load
 from pydanube_core.balance import Resource
 
 LOADS = st.dictionaries(st.sampled_from(sorted(FLOORS)), st.floats(0, 1e9), max_size=3)
 STANDINGS = st.dictionaries(
     st.integers(1, 9).map(BrokerId),
     st.builds(
-        Standing,
+        Candidate,
         topics=st.integers(0, 50),
         zone=st.sampled_from(["", "a", "b", "c"]),
         load=st.none() | LOADS,
@@ -26,7 +26,7 @@ STANDINGS = st.dictionaries(
 )
 
 
-def placed(standings: dict[BrokerId, Standing], topics: int, *, parts: bool, seed: int) -> Counter[BrokerId]:
+def placed(standings: dict[BrokerId, Candidate], topics: int, *, parts: bool, seed: int) -> Counter[BrokerId]:
     """Give away so many topics, or partitions of one, as whoever makes them at once does."""
     standings, beside, got = dict(standings), Counter[str](), Counter[BrokerId]()
     draw = random.Random(seed)
@@ -39,7 +39,7 @@ def placed(standings: dict[BrokerId, Standing], topics: int, *, parts: bool, see
 
 
 @given(STANDINGS, st.integers(1, 60), st.integers())
-def test_partitions_are_even_over_zones(standings: dict[BrokerId, Standing], topics: int, seed: int) -> None:
+def test_partitions_are_even_over_zones(standings: dict[BrokerId, Candidate], topics: int, seed: int) -> None:
     got = placed(standings, topics, parts=True, seed=seed)
     zones = Counter({each.zone: 0 for each in standings.values()})
     for broker, count in got.items():
@@ -49,7 +49,7 @@ def test_partitions_are_even_over_zones(standings: dict[BrokerId, Standing], top
 
 @given(STANDINGS, st.integers())
 def test_of_two_the_one_that_is_clearly_busier_gets_nothing(
-    standings: dict[BrokerId, Standing], seed: int
+    standings: dict[BrokerId, Candidate], seed: int
 ) -> None:
     two = dict(list(standings.items())[:2])
     chosen = choose_owner(two, {}, random.Random(seed))
@@ -67,7 +67,7 @@ def test_of_two_the_one_that_is_clearly_busier_gets_nothing(
 
 @given(st.integers())
 def test_where_nobody_is_busy_topics_are_even(seed: int) -> None:
-    quiet = {BrokerId(n): Standing(topics=0, load={}) for n in (1, 2, 3)}
+    quiet = {BrokerId(n): Candidate(topics=0, load={}) for n in (1, 2, 3)}
     got = placed(quiet, 300, parts=False, seed=seed)
     assert max(got.values()) - min(got.values()) <= 30
 
@@ -77,9 +77,9 @@ def test_a_busy_broker_gets_fewer_and_the_quiet_one_not_all(seed: int) -> None:
     heavy = {Resource.NETWORK_IN: 100.0 * (1 << 20)}
     light = {Resource.NETWORK_IN: 10.0 * (1 << 20)}
     standings = {
-        BrokerId(1): Standing(topics=100, load=heavy, topics_then=100),
-        BrokerId(2): Standing(topics=100, load=light, topics_then=100),
-        BrokerId(3): Standing(topics=100, load=heavy, topics_then=100),
+        BrokerId(1): Candidate(topics=100, load=heavy, topics_then=100),
+        BrokerId(2): Candidate(topics=100, load=light, topics_then=100),
+        BrokerId(3): Candidate(topics=100, load=heavy, topics_then=100),
     }
     few = placed(standings, 30, parts=False, seed=seed)
     assert few[BrokerId(2)] >= max(few[BrokerId(1)], few[BrokerId(3)])

@@ -14,7 +14,7 @@ from pydanube_broker.cluster.move import (
     MAX_OFFERS,
     PATIENCE_MS,
     Change,
-    Standing,
+    LeaderView,
     Step,
     Witnesses,
     assign,
@@ -165,7 +165,7 @@ def test_the_seal_keeps_objects_of_its_epoch_out_of_the_catalog(there: bool) -> 
 def test_a_removed_owner_is_sealed_in_its_place_from_wherever_it_stood() -> None:
     for now in (SERVING, MOVING, OFFERED, READY, OPENED):
         taken = take_away(now, NOW, (part(0, 5), part(5, 8)), THREE, at_ms=9).after
-        assert (taken.stage, taken.sealed_epoch, taken.heads_for) == (Stage.SEALED, now.epoch, THREE)
+        assert (taken.stage, taken.sealed_epoch, taken.next_owner) == (Stage.SEALED, now.epoch, THREE)
         after = assign(taken, NOW, THREE, incarnation=LIFE, epoch=Epoch(now.epoch + 1)).after
         assert open_topic(after, NOW, LIFE).after.broker_id == THREE
     for now in (SEALED, ASSIGNED):  # what was handed over goes on as it was
@@ -205,10 +205,10 @@ def test_only_the_leader_in_office_assigns_and_counts_the_epoch() -> None:
 
 
 def leader(now: Assignment, alive: dict[BrokerId, Incarnation], waited_ms: int = 0) -> Change | None:
-    return leaders_change(now, NOW, Standing(alive=alive, waited_ms=waited_ms, last_epoch=Epoch(6)))
+    return leaders_change(now, NOW, LeaderView(alive=alive, waited_ms=waited_ms, last_epoch=Epoch(6)))
 
 
-def test_the_leader_leaves_alone_what_goes_on() -> None:
+def test_the_leader_does_not_touch_moves_that_progress() -> None:
     assert leader(SERVING, {}) is None
     assert leader(READY, ALIVE) is None
     assert leader(ASSIGNED, ALIVE) is None

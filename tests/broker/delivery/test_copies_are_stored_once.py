@@ -14,8 +14,8 @@ from pydanube_broker.delivery.dead_letter_desk import LocalTarget, Originals
 from pydanube_broker.outcome import outcome_of
 from pydanube_broker.subscription.cursor import CursorDelta
 from pydanube_broker.subscription.ranges import Range
-from pydanube_broker.topics.left_behind import left_behind
 from pydanube_broker.topics.log_state import LogState, decode_head, encode_state
+from pydanube_broker.topics.rebuilt_state import rebuilt_state
 from pydanube_core.batch import encode_batch
 from pydanube_core.names import TopicName
 
@@ -98,4 +98,4 @@ def test_what_is_remembered_is_bounded() -> None:
 def test_after_a_removal_copies_that_may_be_lost_are_made_again() -> None:
     state = LogState(7, opened=True)
     noted(state, (0, 2))
-    assert copies(left_behind(state, begin=0, starts={})) == []
+    assert copies(rebuilt_state(state, begin=0, starts={})) == []

@@ -75,7 +75,7 @@ def test_a_consumer_that_leaves_moves_only_its_own_keys() -> None:
     assert max(shares.values()) < 1.2 * min(shares.values())
 
 
-def test_filters_decide_who_may_have_a_key_and_nobody_is_an_answer() -> None:
+def test_filters_decide_which_consumer_gets_a_key_or_none() -> None:
     owners = KeyOwners(["eu", "any"], {"eu": key_pattern(["eu-*", "de-?"])})
     slots = np.zeros(3, dtype=np.int64)
     only_eu = KeyOwners(["eu"], {"eu": key_pattern(["eu-*", "de-?"])})

@@ -89,7 +89,7 @@ def test_principals_of_one_address_are_groups_of_their_own() -> None:
     assert run(scenario).gone[0].startswith("ann")
 
 
-def test_what_moves_may_take_half_and_what_stands_still_goes() -> None:
+def test_moving_bytes_may_take_half_the_budget_and_idle_holders_are_closed() -> None:
     def scenario(world: World) -> None:
         for name in ("moving", "stuck"):
             world.connect(name)

@@ -28,7 +28,7 @@ def test_the_first_and_every_tenth_power_is_told() -> None:
     assert [each for each in told if each] == [1, 10, 100, 1000]
 
 
-def test_so_many_addresses_are_remembered() -> None:
+def test_the_number_of_remembered_addresses_is_bounded() -> None:
     logins = FailedLogins(2.0)
     for number in range(MOST_ADDRESSES + 10):
         for _ in range(FREE + 1):

@@ -165,7 +165,7 @@ def test_a_token_for_somebody_else_is_refused_where_we_have_no_name() -> None:
 
 
 @pytest.mark.parametrize("bad", [7, {"a": 1}, ["danube:read", None]])
-def test_a_token_whose_scopes_are_none_is_refused(bad: object) -> None:
+def test_a_token_without_a_scope_of_ours_is_refused(bad: object) -> None:
     with pytest.raises(Unauthenticated, match="scope"):
         verifier().verify(token(scope=bad))
 

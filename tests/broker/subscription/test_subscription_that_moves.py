@@ -97,7 +97,7 @@ ALL = pytest.mark.parametrize("type", list(SubscriptionType))
 
 
 @ALL
-def test_who_rejoins_goes_on_with_what_it_holds(type: SubscriptionType) -> None:
+def test_a_consumer_that_resumes_keeps_what_it_holds(type: SubscriptionType) -> None:
     clients = Consumers(type, end=10)
     clients.join(1)
     assert len(clients.pull()) == 10
@@ -113,7 +113,7 @@ def test_who_rejoins_goes_on_with_what_it_holds(type: SubscriptionType) -> None:
 
 
 @ALL
-def test_whoever_comes_by_the_stream_that_was_open_goes_on_without_naming_a_session(
+def test_a_stream_that_stayed_open_resumes_without_naming_a_session(
     type: SubscriptionType,
 ) -> None:
     clients = Consumers(type, end=10)
@@ -132,7 +132,7 @@ def test_whoever_comes_by_the_stream_that_was_open_goes_on_without_naming_a_sess
 
 
 @ALL
-def test_who_does_not_say_that_it_goes_on_is_sent_all_again(type: SubscriptionType) -> None:
+def test_a_consumer_that_does_not_resume_is_sent_everything_again(type: SubscriptionType) -> None:
     clients = Consumers(type, end=5)
     clients.join(1)
     clients.pull()
@@ -163,7 +163,7 @@ def test_after_ten_seconds_others_get_it_and_it_counts_as_delivered(type: Subscr
         assert not clients.join(1, resumes=True)
 
 
-def test_of_an_exclusive_subscription_whoever_is_there_takes_the_place() -> None:
+def test_the_first_consumer_that_attaches_takes_an_exclusive_place() -> None:
     clients = Consumers(SubscriptionType.EXCLUSIVE, end=5)
     clients.join(1)
     clients.pull()
@@ -217,7 +217,7 @@ def test_it_moves_twice_before_its_consumer_is_back() -> None:
     assert clients.ack(1, *range(5)) == 5
 
 
-def test_the_time_of_what_is_held_goes_on() -> None:
+def test_deadlines_of_held_messages_keep_running() -> None:
     clients = Consumers(SubscriptionType.SHARED, end=2)
     clients.join(1)
     clients.pull()

@@ -18,9 +18,7 @@ def account(warnings: dict[str, int] | None = None, **limits: int) -> Account:
     rate=st.integers(1, 10_000),
     takes=st.lists(st.tuples(st.integers(1, 5_000), st.integers(0, 2_000)), max_size=50),
 )
-def test_whoever_waits_as_long_as_he_is_told_never_beats_the_rate(
-    rate: int, takes: list[tuple[int, int]]
-) -> None:
+def test_waiting_as_told_never_exceeds_the_rate(rate: int, takes: list[tuple[int, int]]) -> None:
     made, now_ms, taken = account(messages_in_per_s=rate), 0, 0
     for count, pause_ms in takes:
         taken += count

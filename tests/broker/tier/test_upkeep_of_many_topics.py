@@ -12,7 +12,7 @@ import anyio
 import pytest
 from pydanube_broker.tier.collecting import Collector
 from pydanube_broker.tier.flushing import Flusher
-from pydanube_broker.tier.tending import COMPACT_AT, Tending
+from pydanube_broker.tier.maintenance import COMPACT_AT, Maintenance
 from pydanube_broker.tier.upkeep import Upkeep
 from pydanube_broker.topics.hub import Hub
 from pydanube_core.errors import StoreUnavailable
@@ -89,7 +89,7 @@ class Bench:
         )
         upkeep = SimpleNamespace(retain=self._retain, compact_some=self._compact)
         self.hub: Any = SimpleNamespace(topics={topic.topic_id: topic for topic in topics})
-        self.tending = Tending(
+        self.tending = Maintenance(
             cast("Hub", self.hub),
             self.folders,
             cast("Flusher", self.flusher),

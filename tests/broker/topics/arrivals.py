@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from pydanube_broker.cluster.ids import Epoch
 from pydanube_broker.cluster.move_record import HandOverPart
 from pydanube_broker.topics.fragment import Section
-from pydanube_broker.topics.handed_over import Arrival
 from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.journal_transfer import Arrival
 from pydanube_broker.topics.log_state import LogState
 
 

@@ -14,7 +14,7 @@ def methods_of(part: type) -> set[str]:
     return {name for name in vars(part) if not name.startswith("_")}
 
 
-def test_every_method_stands_in_one_part() -> None:
+def test_every_method_is_in_exactly_one_part() -> None:
     everything = [name for part in PARTS for name in methods_of(part)]
     assert len(everything) == len(set(everything))
     assert methods_of(ClusterPort) == {"this"}, "the port of the one broker behind it"

@@ -121,7 +121,7 @@ class Half:
             wall_ms=lambda: 1,
         )
 
-    # -- Doors
+    # -- TopicSwitch
 
     async def serve(self, assignment: Assignment) -> None:
         self._open(assignment)

@@ -26,7 +26,7 @@ def test_a_session_of_before_there_were_tokens_is_not_gone_on_with() -> None:
         producers.resume(1, 1, 0)
 
 
-def test_who_has_an_exclusive_name_goes_on_until_another_has_opened_it() -> None:
+def test_an_exclusive_producer_writes_until_another_has_opened_its_name() -> None:
     producers = Producers()
     living = producers.open(producers.prepare("p", 1, exclusive=True))
     first, second = (producers.prepare("p", token, exclusive=True) for token in (2, 3))

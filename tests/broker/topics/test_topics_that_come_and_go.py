@@ -12,8 +12,8 @@ from pydanube_broker.cluster.ids import Epoch
 from pydanube_broker.journal import Disk, Journal, JournalOptions, Kind
 from pydanube_broker.journal.helper import InlineSyncer
 from pydanube_broker.topics.fragment import Section
-from pydanube_broker.topics.handed_over import Arrival, forget_unfinished, release
 from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.journal_transfer import Arrival, forget_unfinished, release
 from pydanube_broker.topics.log_state import LogState, encode_open_body
 from pydanube_core.batch import BatchView, broker_part, encode_batch
 from pydanube_core.errors import CorruptObject

@@ -14,7 +14,7 @@ def test_official_python_client_over_tls_with_a_token(locked: Locked, topic: str
         pass
 
 
-def test_whoever_holds_nothing_is_refused(locked: Locked, topic: str) -> None:
+def test_a_principal_without_permissions_is_refused(locked: Locked, topic: str) -> None:
     with (
         pytest.raises(pytest.fail.Exception, match="PERMISSION_DENIED"),
         Scenario("reliable", locked.broker.url, topic, environment=locked.environment(locked.stranger)),

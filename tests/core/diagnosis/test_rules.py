@@ -388,7 +388,7 @@ def test_why_publishes_are_refused_is_told_apart(code: str, rule: str, limits: d
     assert (found.rule, found.severity, found.evidence["refused_publishes"]) == (rule, Severity.WARNING, 50)
 
 
-def test_traffic_that_waits_for_a_quota_is_told_with_whose_it_is() -> None:
+def test_traffic_slowed_by_a_quota_is_reported_with_the_quota_holder() -> None:
     slowed = {"namespace shop: bytes_in_per_s": 3.0, "principal user:ann: bytes_out_per_s": 4.0}
     [found] = check_view(topic_view(slowed=slowed), OPTIONS)
     assert (found.rule, found.evidence["quotas"]) == (
@@ -469,7 +469,7 @@ NOISY = replace(
         replace(NOISY, bytes_in=9000, busiest_bytes=8999),
     ],
 )
-def test_what_weighs_on_nobody_is_no_news(seen: Pressure) -> None:
+def test_pressure_without_effect_is_no_finding(seen: Pressure) -> None:
     assert check_view(replace(BROKER, pressure=seen), OPTIONS) == ()
 
 

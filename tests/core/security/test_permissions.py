@@ -105,7 +105,7 @@ def test_no_role_takes_the_name_of_a_built_in_one() -> None:
         (bound("admin", scope="topic", resource="/a/b*"), "producer", "namespace", "a", False),
     ],
 )
-def test_nobody_grants_what_he_does_not_hold(
+def test_a_principal_cannot_grant_permissions_that_it_lacks(
     mine: Binding, role: str, scope: str, resource: str, may: bool
 ) -> None:
     assert Grants.of((), [mine]).held(ANN, role, Scope(scope), resource) is may

@@ -1,4 +1,4 @@
-"""The views, by name, in the order in which the digits reach them."""
+"""The views, by name, in the order of their digits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ VIEWS: Final[dict[str, View]] = {
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InvalidArgument:
-    """The error for a name that is typed for a view, a cluster or a theme and that there is not."""
+    """Return the error for an unknown name of a view, a cluster or a theme."""
     names = list(known)
     close = close_names(name.casefold(), names, at_most=1)
     hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
@@ -58,7 +58,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InvalidArgument:
 
 
 def place(words: Sequence[str]) -> Target:
-    """The place that words name: a view or one of its aliases, and its arguments.
+    """Parse words into a place: a view or one of its aliases, and its arguments.
 
     Raises:
         InvalidArgument: there is no such view, or it lacks or does not take an argument.

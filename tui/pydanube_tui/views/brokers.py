@@ -1,4 +1,4 @@
-"""Brokers, their load against their capacity, how evenly it lies, and what the load manager would move."""
+"""Brokers, their load and capacity, the balance, and the moves that the load manager suggests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _asks(arguments: Arguments) -> Mapping[str, Ask]:
 
 
 def _members(situation: Situation) -> list[Item]:
-    """Each broker with what the load manager knows of its load."""
+    """Return each broker with its load from the load manager."""
     known = {each["broker_id"]: each for each in situation.of("balance").get("brokers", ())}
     return [{**item, **known.get(item["broker_id"], {})} for item in situation.items()]
 
@@ -49,7 +49,7 @@ def _amount(resource: str, value: float) -> str:
 
 
 def _of(resource: str, layout: str) -> Column:
-    """The load of a resource: how much, and which share of the capacity where that is known."""
+    """Return a resource's load in words: how much, and the share of the capacity if that is known."""
 
     def cell(item: Item) -> Cell:
         used = (item.get("load") or {}).get(resource)
@@ -66,7 +66,7 @@ def _of(resource: str, layout: str) -> Column:
 
 
 def _share(item: Item, situation: Situation) -> Cell:
-    """The bottleneck's load as a bar: against the capacity, else against the broker that has most of it."""
+    """Return the bottleneck's load as a bar: of the capacity, else of the most loaded broker's."""
     balance = situation.of("balance")
     resource = balance.get("bottleneck")
     used = (item.get("load") or {}).get(resource)
@@ -80,7 +80,7 @@ def _share(item: Item, situation: Situation) -> Cell:
 
 
 def _head(situation: Situation) -> Sequence[Line]:
-    """The load manager's verdict with its reasons, and the moves it proposes, or why there are none."""
+    """Return the load manager's verdict with reasons, and its suggested moves, or why there are none."""
     error, found = situation.error("balance"), situation.of("balance")
     if error is not None:
         return [fact("balance", (str(error), Tone.WARN)), line()]
@@ -108,7 +108,7 @@ def _age(found: Item) -> str:
 
 
 def _proposal(found: Item, height: int, width: int) -> list[Line]:
-    """The moves that would help, or why there are none."""
+    """Return the moves that would help, or why there are none."""
     moves = found["moves"]
     if not moves:
         reasons = ", ".join(f"{why.replace('_', ' ')} ({times})" for why, times in found["rejected"].items())

@@ -1,4 +1,4 @@
-"""Namespaces, clients, the broker's log, and the runbooks, which are part of the program: for them nothing is asked."""
+"""Namespaces, clients, the broker's log, and the runbooks, which are part of the program and need no call."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ _LEVELS: Final = {
 
 
 def _text(item: Item) -> str:
-    """The line without what has columns of its own."""
+    """Return a log line without the parts that have columns."""
     text = str(item["untrusted"].get("text", ""))
     return text.split(f" {item['event']} ", 1)[-1] if item.get("event") else text
 
@@ -139,7 +139,7 @@ LOGS: Final = View(
 
 
 def _books(_: Situation) -> Iterator[Item]:
-    """Every runbook as an item of the list."""
+    """Return every runbook as an item of the list."""
     for book in runbooks.all().values():
         yield {
             "runbook": book.name,

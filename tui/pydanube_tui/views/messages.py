@@ -1,4 +1,4 @@
-"""Messages of a topic as they come: decoded, raw or in hex; without a topic, the topics to choose from."""
+"""Messages of a topic as they arrive: decoded, raw or in hex; without a topic, topics to choose from."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _payload(item: Item, form: str) -> str:
 
 
 def message_lines(item: Item, form: str) -> list[Line]:
-    """One message whole: where it stands, what it carries, its payload in the form that is chosen."""
+    """Return one whole message in lines: its position, its fields, its payload in the chosen form."""
     untrusted = item["untrusted"]
     where = "" if item["partition"] is None else f" of partition {item['partition']}"
     told_of = f"{item['payload_bytes']} bytes, {form}" + (", cut" if item["truncated"] else "")

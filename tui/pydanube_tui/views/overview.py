@@ -1,4 +1,4 @@
-"""Is it well? What needs a person stands first: findings and alerts, then the slowest subscriptions, then changes."""
+"""The overview: first what needs attention, findings and alerts; then the slowest subscriptions; then changes."""
 
 from __future__ import annotations
 
@@ -112,12 +112,12 @@ def _storage(status: Mapping[str, Any]) -> Line:
 
 
 def shown_ms(value: float | None) -> str:
-    """Milliseconds with one digit after the point; `–` where they are not known."""
+    """Return milliseconds with one decimal; `–` if unknown."""
     return "–" if value is None else f"{value:.1f} ms"
 
 
 def _most(situation: Situation) -> int:
-    """How many rows of a kind there is room for."""
+    """Return how many rows of a kind there is room for."""
     return 5 if situation.height < 40 else 12
 
 
@@ -184,7 +184,7 @@ def _since(time: str | None, situation: Situation) -> Cell:
 
 
 def is_change(record: Mapping[str, Any]) -> bool:
-    """Whether a record of the audit is the end of something that changed the cluster, or was tried and failed."""
+    """Return whether an audit record is the outcome of a change, or of a failed attempt."""
     operation = OPERATIONS.get(record["operation"])
     done = record["phase"] == "outcome" and record["decision"] != "planned"
     return done and (operation is None or operation.effect is not Effect.READ)

@@ -1,4 +1,4 @@
-"""Plans, the audit and alerts: what was planned, what was done, what has been wrong for a while."""
+"""Plans, the audit and alerts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def radius_text(radius: Mapping[str, int]) -> str:
 
 
 def plan_lines(plan: Item) -> list[Line]:
-    """A plan told in lines."""
+    """Return a plan in lines."""
     tone = _EFFECTS.get(plan["effect"], Tone.PLAIN)
     arguments = {name: value for name, value in plan["arguments"].items() if value is not None}
     undo = ("can be undone for a while", Tone.PLAIN) if plan["reversible"] else ("for good", Tone.WARN)
@@ -141,7 +141,7 @@ AUDIT: Final = View(
 
 
 def _fields(situation: Situation) -> Iterator[Item]:
-    """The fields of the call's records, the first record first."""
+    """Return the fields of the call's records, the first record first."""
     for record in reversed(situation.items("records")):
         for name, value in record.items():
             if value not in (None, {}, ""):

@@ -1,4 +1,4 @@
-"""The journal and what holds it, objects of the cold tier, schemas, dead letters."""
+"""The journal and what keeps its segments, objects of the cold tier, schemas, dead letters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _journal_head(situation: Situation) -> list[Line]:
 
 
 def _journal_items(situation: Situation) -> Iterator[Item]:
-    """The holders of segments, then the segments, each with a name."""
+    """Return what keeps segments, then the segments, each with a name."""
     journal = situation.of("journal")
     for at, each in enumerate(journal["held_by"]):
         yield {**each, "what": f"held by {shown(each.get('topic') or each.get('reason') or at)}"}
@@ -165,13 +165,13 @@ def _tries(item: Item) -> Cell:
 
 
 def _payload(item: Item) -> str:
-    """The payload, as far as the answer has it: a list of many has no room for all."""
+    """Return the payload, as far as the answer has it: a long list has no room for all."""
     text = payload_of(item).decode("utf-8", "replace")
     return text or (f"({size(item['payload_bytes'])}B, left out of this list)" if item["truncated"] else "")
 
 
 def _letters(situation: Situation) -> Iterator[Item]:
-    """The letters, with the place they are of: actions take their arguments from it."""
+    """Return the dead letters with topic and subscription, from which actions take their arguments."""
     return ({**item, **situation.arguments} for item in situation.items())
 
 

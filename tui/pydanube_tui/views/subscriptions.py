@@ -1,4 +1,4 @@
-"""Subscriptions and how far they are behind; one of them with its partitions, consumers, evidence and findings."""
+"""Subscriptions and their lag; one of them with its partitions, consumers, evidence and findings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OF_A_PARTITION: Final = ("partition", "next_offset", "next_unacked")  # left ou
 
 
 def merged(items: Iterable[Item]) -> list[Item]:
-    """Items of `subscriptions.lag` in their order, the partitions of a subscription as one item."""
+    """Return items of `subscriptions.lag` in order, with the partitions of a subscription joined."""
     found: dict[str, list[Item]] = {}
     for item in items:
         found.setdefault(key_of(item), []).append(item)
@@ -27,7 +27,7 @@ def merged(items: Iterable[Item]) -> list[Item]:
 
 
 def _together(parts: Sequence[Item]) -> Item:
-    """The partitions of a subscription as one item: sums, the worst status, the oldest message, the longest eta.
+    """Join the partitions of a subscription: sums, the worst status, the oldest message, the longest eta.
 
     A sum or an eta is None where that of one partition is.
     """
@@ -50,34 +50,34 @@ def _known(parts: Iterable[Item], name: str) -> list[Any]:
 
 
 def key_of(item: Item) -> str:
-    """The name of a subscription among those of all topics."""
+    """Return the key of a subscription among those of all topics."""
     return f"{item['topic']} {item['subscription']}"
 
 
 def place_of_subscription(item: Item, view: str = "subscription") -> Target:
-    """The view of the subscription that an item names."""
+    """Return the view of the subscription that an item names."""
     return Target(view=view, arguments={"topic": item["topic"], "subscription": item["subscription"]})
 
 
 def urgency(item: Item) -> tuple[int, float, int]:
-    """The more, the sooner somebody should look."""
+    """Return how urgent a subscription is; larger is more urgent."""
     return rank(item["status"]), item["oldest_unread_age_s"] or 0.0, item["lag_messages"]
 
 
 def age_s(item: Item, situation: Situation) -> float | None:
-    """How old the oldest unread message is now."""
+    """Return the present age of the oldest unread message."""
     then_s: float | None = item["oldest_unread_age_s"]
     return then_s + _passed_s(item, situation) if then_s else then_s
 
 
 def headroom_s(item: Item, situation: Situation) -> float | None:
-    """How long from now retention leaves the oldest unread message."""
+    """Return the seconds until retention deletes the oldest unread message."""
     then_s = item["retention_headroom_s"]
     return None if then_s is None else max(0, then_s - _passed_s(item, situation))
 
 
 def _passed_s(item: Item, situation: Situation) -> float:
-    """The time since the item was answered: what the clock alone moves comes with no change."""
+    """Return the seconds since the item's answer, which no change reports."""
     then = milliseconds(item.get("as_of"))
     now = milliseconds((situation.of("list") or situation.of("lag")).get("as_of"))
     return 0.0 if then is None or now is None else (now - then) / 1000
@@ -121,7 +121,7 @@ def _headroom(item: Item, situation: Situation) -> Cell:
 
 
 def blocked_by(item: Item) -> str:
-    """Return why a subscription does not go on; empty where it does."""
+    """Return what blocks a subscription; empty if nothing does."""
     return shown(item["blocked_by"]) if item.get("blocked_by") else ""
 
 

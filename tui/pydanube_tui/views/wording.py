@@ -1,4 +1,4 @@
-"""Statuses, severities and states as glyph, word and tone: the same in every view."""
+"""Statuses, severities and states as glyph, word and tone, the same in every view."""
 
 from __future__ import annotations
 
@@ -61,24 +61,24 @@ _VIEWS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 
 
 def rank(status: str) -> int:
-    """How urgent a subscription's status is; 0: nobody is needed."""
+    """Return how urgent a subscription's status is; 0: not at all."""
     return STATUS.get(status, ("", Tone.DIM, 2))[2]
 
 
 def status_cell(status: str) -> Cell:
-    """The cell of a subscription's status: glyph, word and tone."""
+    """Return the cell of a subscription's status: glyph, word and tone."""
     glyph, tone, _ = STATUS.get(status, ("○", Tone.DIM, 2))
     return Cell(f"{glyph} {status.lower().replace('_', ' ')}", tone, rank(status))
 
 
 def severity_cell(severity: str) -> Cell:
-    """The cell of a finding's severity: glyph, word and tone."""
+    """Return the cell of a finding's severity: glyph, word and tone."""
     glyph, tone, rank = SEVERITY.get(severity, ("○", Tone.PLAIN, 0))
     return Cell(f"{glyph} {severity}", tone, rank)
 
 
 def decision_cell(record: Mapping[str, Any]) -> Cell:
-    """The cell of a call's outcome, by its record of the audit."""
+    """Return the cell of a call's outcome, from its audit record."""
     if record["phase"] == "call":
         return Cell("○ begun", Tone.DIM, "begun")
     decision = record["decision"]
@@ -90,7 +90,7 @@ def decision_cell(record: Mapping[str, Any]) -> Cell:
 
 
 def subject_text(subject: Mapping[str, Any]) -> str:
-    """The subject of a finding in words: `/default/orders › billing`."""
+    """Return a finding's subject in words: `/default/orders › billing`."""
     words = [subject.get(name) for name in ("topic", "subscription", "producer", "key", "subject")]
     if subject.get("partition") is not None and words[0]:
         words[0] = f"{words[0]}[{subject['partition']}]"
@@ -101,7 +101,7 @@ def subject_text(subject: Mapping[str, Any]) -> str:
 
 
 def place_of(operation: str, arguments: Mapping[str, Any]) -> Target | Call:
-    """The view that shows a call's answer; without one, the call itself."""
+    """Return the view that shows a call's answer; without one, the call itself."""
     view, takes = _VIEWS.get(operation, ("", ()))
     if view and all(name in arguments for name in takes):
         return Target(view=view, arguments={name: arguments[name] for name in takes})
@@ -109,7 +109,7 @@ def place_of(operation: str, arguments: Mapping[str, Any]) -> Target | Call:
 
 
 def next_of(finding: Mapping[str, Any], here: str = "") -> Target | Call | None:
-    """Return where Enter on a finding leads: to the first of its next calls that is not the view it stands in."""
+    """Return where Enter on a finding leads: to its first next call that is not the present view."""
     for call in finding.get("next", ()):
         place = place_of(call["operation"], call.get("arguments", {}))
         if not (isinstance(place, Target) and place.view == here):
@@ -118,7 +118,7 @@ def next_of(finding: Mapping[str, Any], here: str = "") -> Target | Call | None:
 
 
 def together(findings: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], int]]:
-    """Findings with how many there are: those that differ by the partition alone are one."""
+    """Return findings with counts: those that differ only in the partition are joined."""
     found: dict[tuple[str, str], tuple[Mapping[str, Any], int]] = {}
     for finding in findings:
         subject = {name: value for name, value in finding["subject"].items() if name != "partition"}
@@ -129,7 +129,7 @@ def together(findings: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, A
 
 
 def finding_lines(findings: Iterable[Mapping[str, Any]], room: tuple[int, int]) -> list[Line]:
-    """Findings told in lines: what, the numbers, what it is not, what helps. `room`: height and width of the screen."""
+    """Return findings in lines: summary, numbers, what is ruled out, what helps. `room`: height and width of the screen."""
     lines: list[Line] = []
     told = together(findings)
     height, width = room

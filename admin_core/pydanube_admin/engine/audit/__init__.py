@@ -1,1 +1,1 @@
-"""The audit: records in a chain of hashes, the log they are appended to, and the keys they are vouched for with."""
+"""The audit: records chained by hashes, the log that they are appended to, and the keys of their MACs."""

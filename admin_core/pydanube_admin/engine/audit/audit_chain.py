@@ -1,4 +1,4 @@
-"""The chain of audit records: each holds the hash of the one before, so that none can be altered or taken out.
+"""The chain of audit records: each has the hash of the one before, so that none can be altered or removed.
 
 Pure. A record is one JSON object a message; its `hash` is SHA-256 over the rest in canonical form (sorted keys, no
 spaces), which holds `prev_hash`. Whoever holds the last hash holds the whole chain; the head is kept in the metadata
@@ -31,13 +31,13 @@ MAX_TERMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class KeyTerms:
-    """(first record, id of its key), ascending."""
+    """The key of each stretch of records: (first record, key id), ascending."""
 
     terms: tuple[tuple[int, str], ...] = ()
 
     @classmethod
     def from_json(cls, value: bytes | None, key: AuditKey, *, of_others: bool) -> Self:
-        """The terms as they are stored; none where this key's MAC of them is wrong, or they are no terms.
+        """Parse stored terms; empty if this key's MAC of them is wrong, or they are invalid.
 
         Args:
             of_others: take them as they are where they carry another key's MAC: at a start, when the key has changed.
@@ -66,14 +66,14 @@ class KeyTerms:
         return len(self.terms) >= MAX_TERMS
 
     def with_key(self, key_id: str, seq: int) -> KeyTerms:
-        """The terms where this key counts from record `seq` on; the same where it does already."""
+        """Return the terms with this key from record `seq` on; unchanged if it applies already."""
         kept = [term for term in self.terms if term[0] < seq]
         if not kept or kept[-1][1] != key_id:
             kept.append((seq, key_id))
         return KeyTerms(tuple(kept[-MAX_TERMS:]))
 
     def key_of(self, seq: int) -> str | None:
-        """The id of the key that counts for the record; None for one from before there were MACs."""
+        """Return the key id for a record; None for one from before there were MACs."""
         found = None
         for first, key_id in self.terms:
             if first > seq:
@@ -110,14 +110,14 @@ FIRST: Final = Head(seq=-1, hash=GENESIS)  # before the first record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """The first record of a chain that is not what was written, and why it is not."""
+    """The first bad record of a chain, and what is wrong with it."""
 
     seq: int
     reason: str
 
 
 def linked(record: Mapping[str, Any], head: Head, key: AuditKey) -> tuple[bytes, Head]:
-    """The record as the next of the chain, with its MAC: its bytes, and the head it makes."""
+    """Return the record as the next of the chain, with its MAC: its bytes, and the new head."""
     body = {"seq": head.seq + 1, **record, "prev_hash": head.hash, "key_id": key.key_id}
     text = _canonical(body)
     digest = hashlib.sha256(text).hexdigest()
@@ -125,13 +125,13 @@ def linked(record: Mapping[str, Any], head: Head, key: AuditKey) -> tuple[bytes,
 
 
 def _stored(text: bytes, digest: str, mac: str | None) -> bytes:
-    """The bytes of a record: what its hash is of, the hash, and the MAC where it has one."""
+    """Return the bytes of a record: the hashed part, the hash, and the MAC if it has one."""
     last = "" if mac is None else f',"mac":"{mac}"'
     return text[:-1] + f',"hash":"{digest}"{last}}}'.encode()
 
 
 def head_of(payload: bytes) -> Head | None:
-    """The head that a stored record makes; None if it is no record."""
+    """Return the chain's head after a stored record; None if it is no record."""
     try:
         body = json.loads(payload)
         return Head(seq=int(body["seq"]), hash=str(body["hash"]))
@@ -140,7 +140,7 @@ def head_of(payload: bytes) -> Head | None:
 
 
 class ChainCheck:
-    """Records held against the chain and their MACs, one after another; it goes on behind one that is bad.
+    """Checks records one after another against chain and MACs; continues after a bad one.
 
     Args:
         head: of the record before the first one; None if that was trimmed: then the first says itself.
@@ -160,7 +160,7 @@ class ChainCheck:
         self.bad: Break | None = None  # the first
 
     def take(self, offset: int, payload: bytes) -> None:
-        """Hold the next record against what is known; its seq is its offset."""
+        """Check the next record; its seq is its offset."""
         key_id = self._terms.key_of(offset)
         fault = self._fault(offset, payload, key_id)
         self._head = head_of(payload)  # what follows stands on what this one says of itself, good or bad
@@ -179,7 +179,7 @@ class ChainCheck:
             self.sound += 1
 
     def found(self, bad: Break) -> None:
-        """Note what is bad; the first counts."""
+        """Note a fault; only the first counts."""
         self.bad = self.bad or bad
 
     def _fault(self, offset: int, payload: bytes, key_id: str | None) -> str | None:
@@ -216,7 +216,7 @@ def _canonical(body: Mapping[str, Any]) -> bytes:
 
 
 def redacted(arguments: Any, *, depth: int = 4) -> Any:
-    """Arguments as they may be kept: secrets out by their name, long values cut."""
+    """Return arguments as they may be kept: without secrets, by name, and with long values cut."""
     if isinstance(arguments, Mapping):
         if depth == 0:
             return "…"
@@ -239,7 +239,7 @@ def redacted(arguments: Any, *, depth: int = 4) -> Any:
 
 
 def shortened(state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """`before` or `after` of a record, bounded."""
+    """Return `before` or `after` of a record, within a bound."""
     if state is None or len(_canonical(state)) <= MAX_STATE_BYTES:
         return state
     kept: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What the audit is told at a start: calls that the end of a broker's life cut off, and who was let in while it was stopped.
+"""Audit records written at a start: calls that the end of the broker's process cut off, and principals let in while it was stopped.
 
 A call that was cut off has a `call` in the audit and no `outcome`. Somebody is let in by `danube security init` and
 `recover`.
@@ -25,7 +25,7 @@ LOOKED_AT: Final = (
 
 
 async def calls_cut_off(port: ClusterPort, guards: Guards) -> list[Mapping[str, Any]]:
-    """The audit's calls that have no outcome and that no broker is at, by age."""
+    """Return the audit's calls without an outcome that no broker is carrying out, by age."""
     if not (found := await _calls_without_outcome(port)):
         return []
     under_way = await guards.calls()
@@ -35,7 +35,7 @@ async def calls_cut_off(port: ClusterPort, guards: Guards) -> list[Mapping[str, 
 
 
 async def _calls_without_outcome(port: ClusterPort) -> list[Mapping[str, Any]]:
-    """The `call` records that have no `outcome`, by age."""
+    """Return `call` records without an `outcome`, by age."""
     open_calls: dict[str, Mapping[str, Any]] = {}
     async for record in _newest_records(port):
         call_id = str(record.get("call_id"))
@@ -47,7 +47,7 @@ async def _calls_without_outcome(port: ClusterPort) -> list[Mapping[str, Any]]:
 
 
 async def _newest_records(port: ClusterPort) -> AsyncIterator[Mapping[str, Any]]:
-    """The last `LOOKED_AT` records of the audit, the oldest first."""
+    """Return the last `LOOKED_AT` records of the audit, oldest first."""
     end, _ = await port.open_audit()
     start = max(0, end - LOOKED_AT)
     while start < end:
@@ -60,7 +60,7 @@ async def _newest_records(port: ClusterPort) -> AsyncIterator[Mapping[str, Any]]
 
 
 def _record(payload: bytes) -> Mapping[str, Any]:
-    """A record; nothing of one that is damaged, which `audit.verify` is about."""
+    """Parse a record; empty for a damaged one, which `audit.verify` reports."""
     try:
         body = json.loads(payload)
     except NO_RECORD:
@@ -73,7 +73,7 @@ MOST: Final = 100  # at one start; the others at the next
 
 
 async def record_let_in(port: ClusterPort, audit: AuditLog) -> None:
-    """Record each, then forget it; one that a broker recorded, but was stopped before it forgot it, is only forgotten.
+    """Record each principal let in, then forget the note; one recorded before is only forgotten.
 
     Raises `ClusterError`: the audit or the metadata cannot be written; what is left is recorded at the next start.
     """

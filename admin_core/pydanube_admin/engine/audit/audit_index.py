@@ -1,4 +1,4 @@
-"""Which records of the audit a question may be about: a small filter for each stretch of the log.
+"""Which audit records a query may match: a small filter for each stretch of the log.
 
 A stretch is `STRETCH` records from a round number on. Once it is full, its filter is built from the log: a Bloom filter
 (B. Bloom, 1970) of every operation, principal and topic in it, alone and in each combination that one record has, and of
@@ -45,7 +45,7 @@ _Hashed = tuple[int, int]
 
 
 class AuditQuestion:
-    """The terms of a question to the audit; None: any. `matches`: the glob over operations, where there is one."""
+    """The terms of an audit query; None: any. `matches`: the glob over operations, if there is one."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Stretch:
         return cls(bytes(bits), frozenset(names) if known else None)
 
     def may_hold(self, asked: AuditQuestion) -> bool:
-        """Whether a record of the stretch may be one that is asked for."""
+        """Return whether a record of the stretch may match."""
         if asked.call is not None and not self._has(asked.call):
             return False
         return any(map(self._has, asked.entries(self.operations)))
@@ -117,7 +117,7 @@ class Stretch:
 
 
 def topics_of(arguments: Mapping[str, Any]) -> set[str]:
-    """The topics that a call names, in its own arguments or in those of what it plans."""
+    """Return the topics that a call names, in its own arguments or those of the call that it plans."""
     found = set()
     for name, value in arguments.items():
         if name in ("topic", "to") and isinstance(value, str):
@@ -135,7 +135,7 @@ def _entry(operation: str | None, principal: str | None, topic: str | None) -> s
 
 
 def _entries(record: Mapping[str, Any]) -> Iterator[str]:
-    """Every question that the record answers, but for time. One that asks for nothing is among them."""
+    """Yield every combination of terms that the record matches, apart from time; one has no terms."""
     yield f"call {record['call_id']}"
     for operation in (record["operation"], None):
         for principal in (record["principal"], None):
@@ -149,7 +149,7 @@ def _hashed(entry: str) -> _Hashed:
 
 
 def _places(entry: _Hashed, size: int) -> Iterator[int]:
-    """Its bits in a filter of so many bytes, by double hashing (Kirsch and Mitzenmacher, 2006)."""
+    """Return the bits of an entry in a filter of so many bytes, by double hashing (Kirsch and Mitzenmacher, 2006)."""
     place, step = entry
     for _ in range(_PROBES):
         yield place % (size * 8)
@@ -157,7 +157,7 @@ def _places(entry: _Hashed, size: int) -> Iterator[int]:
 
 
 def parsed(payload: bytes) -> dict[str, Any] | None:
-    """A record that a question can be about; None for what is none."""
+    """Parse a record for queries; None if it is none."""
     try:
         body = json.loads(payload)
     except NO_RECORD:
@@ -179,23 +179,23 @@ class AuditIndex:
         self._looked_at = -1  # so many full stretches there were when it last looked; negative: not yet
 
     def may_hold(self, stretch: int, asked: AuditQuestion) -> bool:
-        """Whether records of a stretch have to be looked at."""
+        """Return whether the records of a stretch have to be read."""
         known = self.stretches.get(stretch)
         return known is None or known.may_hold(asked)
 
     @property
     def built(self) -> int:
-        """How many stretches have a filter."""
+        """The number of stretches with a filter."""
         return len(self.stretches)
 
     def wrote(self, end: int) -> None:
-        """Note that the log ends at an offset now: what is full and has no filter gets one."""
+        """Note the log's new end: a full stretch without a filter gets one."""
         if self._task is None and end // STRETCH > self._looked_at:
             self._task = asyncio.get_running_loop().create_task(self._catch_up())
             self._task.add_done_callback(self._ended)
 
     async def caught_up(self) -> None:
-        """Wait until the task that is at work has ended."""
+        """Wait until the indexing task has finished."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
@@ -221,7 +221,7 @@ class AuditIndex:
             await self._index(-(-start // STRETCH), end // STRETCH)
 
     async def _index(self, first: int, full: int) -> None:
-        """Give each stretch from `first` on, below `full`, its filter."""
+        """Make the filter of each stretch from `first` on, below `full`."""
         first = max(first, full - MOST_STRETCHES)
         if self._looked_at < 0:
             for block in range(first // BLOCK, full // BLOCK + 1):
@@ -255,7 +255,7 @@ class AuditIndex:
         return found
 
     async def _keep(self, block: int) -> None:
-        """Write a block down once all its filters are there."""
+        """Store a block once all its filters exist."""
         first = block * BLOCK
         known = [self.stretches.get(stretch) for stretch in range(first, first + BLOCK)]
         whole = [each for each in known if each is not None]
@@ -294,7 +294,7 @@ class AuditIndex:
             self.stretches.update(enumerate(found, start=block * BLOCK))
 
     async def _last_hash(self, block: int) -> str | None:
-        """The hash of the last record that a block is about, as the log has it."""
+        """Return the hash of a block's last record, from the log."""
         at = (block + 1) * BLOCK * STRETCH - 1
         _, found = await self._port.read_audit(start=at, max_messages=1)
         record = parsed(found[0][1]) if found and found[0][0] == at else None

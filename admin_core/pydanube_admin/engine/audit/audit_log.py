@@ -1,4 +1,4 @@
-"""Writing the audit: one chain, records in groups. Several cores may write: a group goes to the end it was linked to.
+"""Write the audit: one chain, records in groups. Several cores may write: a group is appended only to the end that it links to.
 
 Whoever waits gets an answer when the record is on stable storage. Reads do not wait: their records go out with the
 next group, which begins as soon as the one before is stored. What cannot be written stays in the queue and is tried
@@ -31,7 +31,7 @@ REFUSALS_A_SECOND: Final = 50
 
 
 class AuditReads(StrEnum):
-    """`[admin] audit_reads`."""
+    """Which reads the audit records: the setting `[admin] audit_reads`."""
 
     SAMPLED = "sampled"  # the first in a minute of each principal, face and operation
     ALL = "all"
@@ -46,7 +46,7 @@ class ReadSampling:
         self._last_ms: dict[tuple[str, str, str], int] = {}  # the one recorded last comes last
 
     def takes(self, principal: str, face: str, operation: str, now_ms: int) -> bool:
-        """Whether a read that was carried out is recorded."""
+        """Return whether a read is recorded."""
         if self._which is not AuditReads.SAMPLED:
             return self._which is AuditReads.ALL
         kind = (principal, face, operation)
@@ -69,7 +69,7 @@ class RefusalBound:
         self._left_out = 0
 
     def takes(self, now_ms: int) -> bool:
-        """Whether a refusal is recorded, as one of the first of its second."""
+        """Return whether a refusal is recorded: it is one of the first of its second."""
         if now_ms // 1000 != self._second:
             self._second, self._taken = now_ms // 1000, 0
         self._taken += 1
@@ -79,7 +79,7 @@ class RefusalBound:
         return False
 
     def left_out(self) -> int:
-        """Return how many were left out since this was asked last."""
+        """Return how many were left out since the last call."""
         count, self._left_out = self._left_out, 0
         return count
 
@@ -109,20 +109,20 @@ class AuditLog:
 
     @property
     def head(self) -> Head | None:
-        """The last record that is on stable storage, as far as it is known."""
+        """The last record known to be on stable storage."""
         return self._head
 
     def draw_from(self, gathered: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
-        """Take records that gather elsewhere whenever somebody wants to see everything; and at `draw`."""
+        """Register a source of records, which is read at `draw` and before a query."""
         self._draw = gathered
 
     def draw(self) -> None:
-        """Take what has gathered, as far as there is room."""
+        """Take records from the sources, as far as there is room."""
         if len(self._waiting) < MAX_WAITING:
             self.note(*self._draw())
 
     def check_room(self) -> None:
-        """Raise `AuditUnavailable` where no record more is taken."""
+        """Raise `AuditUnavailable` if no more records are accepted."""
         if len(self._waiting) >= MAX_WAITING:
             raise self._unavailable(self.error)
 
@@ -132,7 +132,7 @@ class AuditLog:
         self._start()
 
     async def write(self, *records: Mapping[str, Any]) -> None:
-        """Write records, after all that were noted before; on stable storage when it returns.
+        """Write records after all that were noted before; on stable storage on return.
 
         Raises `AuditUnavailable`: they are not, as far as anyone knows.
         """
@@ -144,13 +144,13 @@ class AuditLog:
         await done
 
     async def settled(self) -> None:
-        """Wait until nothing is waiting, or nothing can be written."""
+        """Wait until no record is waiting, or none can be written."""
         self.draw()
         while self._task is not None and self.error is None:
             await asyncio.wait([self._task])
 
     async def aclose(self) -> None:
-        """Write what waits, as far as that is possible."""
+        """Write the waiting records, as far as possible."""
         await self.settled()
         await self.index.aclose()
         if self._task is not None:
@@ -195,7 +195,7 @@ class AuditLog:
                     done.set_result(None)
 
     async def _append(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Link records to the chain's end and append them there; where another core was quicker, to the new end."""
+        """Link records to the chain's end and append them; if another core was faster, link them to the new end."""
         key = await self._port.audit_key()
         for _ in range(ATTEMPTS):
             try:

@@ -26,7 +26,7 @@ DATA: Final = "data"  # the face of what clients changed without an operation
 
 @dataclass(slots=True, kw_only=True)
 class Entry:
-    """One call, as its records name it. `is_recorded`: its `call` is on stable storage."""
+    """One call, as its records describe it. `is_recorded`: its `call` is on stable storage."""
 
     call_id: str
     principal: str
@@ -58,7 +58,7 @@ class Entry:
 
     @classmethod
     def again(cls, call: Mapping[str, Any], time_ms: int) -> Entry:
-        """The entry of a `call` record that an earlier life left without its outcome."""
+        """Return the entry of a `call` record that an earlier start left without its outcome."""
         return cls(
             call_id=call["call_id"],
             principal=call["principal"],
@@ -74,14 +74,14 @@ class Entry:
         )
 
     def ended(self, *, made: bool) -> Mapping[str, Any]:
-        """The outcome of a call that was cut off: made, and only its outcome was not written, or unknown."""
+        """Return the outcome of an interrupted call: done, if only the record is missing, or unknown."""
         if made:
             return self.outcome(decision="allowed")
         cut_off = Internal("the broker ended while this change was made; what it did is not known")
         return self.outcome(decision="interrupted", error=cut_off)
 
     def planned(self, plan_id: str, forecast: Forecast) -> None:
-        """Under which plan it is made, and what it changes."""
+        """Return the entry with the plan that it is made under, and what it changes."""
         self.plan_id = plan_id
         self.before = shortened({each["path"]: each["before"] for each in forecast.diff})
         self.after = shortened({each["path"]: each["after"] for each in forecast.diff})
@@ -99,7 +99,7 @@ class Entry:
         return record if plan_id is None else {**record, "plan_id": plan_id}
 
     def refused(self, error: ClusterError) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Both records of a call that was refused before it could change anything."""
+        """Return both records of a call that was refused before it changed anything."""
         plan = error.details.get("plan")
         plan_id = plan.get("plan_id") if isinstance(plan, Mapping) else self.plan_id
         records = [self._record(phase, "refused", error.code) for phase in ("call", "outcome")]
@@ -132,7 +132,7 @@ def _is_proven(identity: Identity | None) -> bool:
 def data_records(
     named: Sequence[tuple[str, DataChange]], left_out: int, new_id: Callable[[], str]
 ) -> Iterator[Mapping[str, Any]]:
-    """Make audit records of clients' calls for data, as of the operations that do the same; their face is `data`."""
+    """Make audit records of clients' data calls, like those of the corresponding operations; their face is `data`."""
     for call_id, change in named:
         given = {
             "topic": change.topic,
@@ -160,18 +160,18 @@ def data_records(
 
 
 def note_read(audit: AuditLog, entry: Entry) -> None:
-    """Write soon that a read was carried out, if one like it is due."""
+    """Record a read soon, if such a one is due."""
     if audit.reads.takes(entry.principal, entry.face, entry.operation, entry.time_ms):
         audit.note(entry.outcome(decision="allowed"))
 
 
 def _named(text: str, most: int) -> str:
-    """A name as a call gave it: somebody may have put a token where it has no place."""
+    """Return a name from a call, without what looks like a secret: somebody may have put a token there."""
     return str(redacted(text))[:most]
 
 
 def note_refusal(audit: AuditLog, entry: Entry, *records: Mapping[str, Any]) -> None:
-    """Write the records of a refusal soon; of more than are taken in a second, how many there were."""
+    """Record a refusal soon; beyond the limit of a second only their number."""
     if not audit.refusals.takes(entry.time_ms):
         return
     if left_out := audit.refusals.left_out():
@@ -192,13 +192,13 @@ def _left_out(face: str, operation: str, count: int, call_id: str, time_ms: int)
 
 
 def head_value(head: Head | None) -> Iterator[bytes]:
-    """The chain's head as it is kept; nothing where it is not known."""
+    """Return the chain's head as it is stored; nothing if it is unknown."""
     if head is not None:
         yield json.dumps({"seq": head.seq, "hash": head.hash}).encode()
 
 
 async def run_recorded(context: Context, call: Call) -> Result:
-    """Run a call with its records in the audit: of a read the outcome, of others also that it begins.
+    """Run a call with its audit records: of a read the outcome, of others also the beginning.
 
     Raises `AuditUnavailable`: nothing was done.
     """

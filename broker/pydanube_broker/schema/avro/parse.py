@@ -51,7 +51,7 @@ class _Parser:
         self._fitting: dict[tuple[int, int], bool] = {}
 
     def height(self, kind: AvroType, path: str) -> int:
-        """How many types lie in one another, recursion counted once; names make towers that no JSON nesting shows.
+        """Return how deeply types are nested, recursion counted once; names can nest deeper than the JSON shows.
 
         Bounded, because whoever walks a schema or its data goes down by recursion.
         """

@@ -61,7 +61,7 @@ class AvroPayload:
         self._writers: OrderedDict[bytes, Step | PayloadInvalid] = OrderedDict()
 
     def check(self, payload: bytes) -> None:
-        """Raises `PayloadInvalid`: `details["at"]` is the byte where the payload stops to be a datum.
+        """Check a payload. Raises `PayloadInvalid`: `details["at"]` is the byte from which it is no valid datum.
 
         A magic number may be the beginning of a bare datum, too (a fixed of four bytes is anything): a payload that
         is wrong as what it looks like may be right as a datum.
@@ -82,7 +82,7 @@ class AvroPayload:
         _whole(self._step, payload, 0)
 
     def _check_container(self, payload: bytes) -> None:
-        """Every datum of every block is one of the file's own schema, which ours must be able to read."""
+        """Check a container file: every datum fits the file's own schema, which ours must be able to read."""
         header: dict[bytes, bytes] = {}
         at = len(CONTAINER_MAGIC)
         while True:
@@ -261,7 +261,7 @@ class _Compiler:
                 return _record(known)
 
     def _takes_no_bytes(self, kind: AvroType) -> bool:
-        """Asked once of each record: two fields of one type, which has two of another, are 2^n paths."""
+        """Return whether a record takes no bytes; cached for each record, as paths through fields can be 2^n."""
         match kind:
             case Primitive(name=name):
                 return name == "null"
@@ -376,7 +376,7 @@ def _items(item: Step) -> Step:
 
 
 def _empty_items(data: bytes, at: int, nesting: int) -> int:
-    """Stepping over them is free; for a consumer that builds them it is not."""
+    """Account for items that take no bytes: skipping them is free, but a consumer has to build them."""
     while True:
         count, at = _count(data, at)
         if count > MAX_EMPTY_ITEMS:

@@ -59,7 +59,7 @@ def resolve(writer: AvroType, reader: AvroType, direction: Direction) -> list[Di
 
 
 class TooComplex(Exception):
-    """Unions of thousands of types against each other."""
+    """The comparison would take too long, as between unions of thousands of types."""
 
 
 class _Resolver:
@@ -213,7 +213,7 @@ def _named_types(root: AvroType) -> Iterator[Named]:
 
 
 def same_shape(one: AvroType, other: AvroType) -> bool:
-    """Whether two schemas are the same but for aliases and texts: then every library reads without looking further."""
+    """Return whether two schemas differ only in aliases and texts: then every library reads one as the other."""
     seen: set[tuple[int, int]] = set()
     work = [(one, other)]
     while work:

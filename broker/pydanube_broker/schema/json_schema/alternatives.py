@@ -133,7 +133,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 class Judge:
-    """Holds single values against schemas of one document, each where it stands in the whole."""
+    """Checks single values against schemas of one document, each at its place in the whole document."""
 
     def __init__(self, document: Document, budget: Budget) -> None:
         self._document = document

@@ -1,4 +1,4 @@
-"""Bounds of numbers and lengths, and which follows from which."""
+"""Bounds of numbers and lengths, and which implies which."""
 
 from __future__ import annotations
 

@@ -43,15 +43,15 @@ _AGAIN: Final = ("unevaluatedItems", "unevaluatedProperties")
 
 
 class EndlessReference(Exception):
-    """A schema that refers to itself without going down in the instance."""
+    """A schema refers to itself without descending in the instance."""
 
 
 class TooManyLooks(Exception):
-    """More than `MAX_IN_PLACE` for a single place."""
+    """A single place of an instance would be checked more than `MAX_IN_PLACE` times."""
 
 
 def looks(document: Document) -> float:
-    """Looks at one place of an instance, at most; `inf` where deeper instances have ever more of them.
+    """Return how often one place of an instance is checked at most; `inf` if that grows with the depth of instances.
 
     Raises `EndlessReference`, `TooManyLooks`: nothing can be held against such a schema.
     """
@@ -72,7 +72,7 @@ class _Count:
         self._steps = 0
 
     def in_place(self, schema: Mapping[str, Any]) -> Counter[int]:
-        """The schemas that are looked at where this one is, with their numbers. No recursion: chains are long."""
+        """Return the schemas that apply to the same place as this one, with their numbers. Not recursive: chains are long."""
         path: list[tuple[Mapping[str, Any], Iterator[Mapping[str, Any]]]] = []
         opened: set[int] = set()
 
@@ -115,7 +115,7 @@ class _Count:
             raise TooManyLooks
 
     def largest(self, root: Mapping[str, Any]) -> float:
-        """Of all places that instances can have."""
+        """Return the largest number of checks over all places that instances can have."""
         start = frozenset({(id(root), 1)})
         seen = {start}
         work = [start]
@@ -185,7 +185,7 @@ class _Below:
 
 
 def _beside(document: Document, schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Object schemas that are held against the same value."""
+    """Return the object schemas that apply to the same value."""
     found: list[Schema | None] = []
     reference = schema.get("$ref")
     if isinstance(reference, str):
@@ -242,7 +242,7 @@ _PATTERN_BYTES: Final = 256 << 10  # of a compiled expression: bounds the work f
 
 
 def admit(document: Document) -> float:
-    """Return the looks at one place of a payload; refuse what cannot be done in bounded time.
+    """Return the checks of one place of a payload; refuse a schema that cannot be checked in bounded time.
 
     A registered schema is held against every payload of its topics, so expressions that need backtracking (a look ahead, a
     back reference) and references that multiply without end are refused when it is registered.
@@ -271,7 +271,7 @@ def admit(document: Document) -> float:
 
 
 def weight(document: Document) -> float:
-    """As `admit`, for a schema that was registered before; `inf` where it would be refused today."""
+    """Return the checks of one place, for a schema registered before; `inf` if it would be refused today."""
     try:
         return admit(document)
     except SchemaInvalid:
@@ -279,7 +279,7 @@ def weight(document: Document) -> float:
 
 
 def matches(pattern: str, text: str) -> bool | None:
-    """Whether the expression of a schema finds something in a text; None if we cannot tell in linear time."""
+    """Return whether a schema's expression matches in a text; None if it cannot be matched in linear time."""
     found = _compiled(pattern)
     return None if found is None else found.is_valid(text)
 

@@ -1,4 +1,4 @@
-"""A message that shows why two JSON Schemas do not go together: the writer's schema takes it, the reader's refuses it.
+"""A message that shows why two JSON Schemas are incompatible: the writer's schema accepts it, the reader's refuses it.
 
 What the rules say of schemas is an argument; a message is a fact. Samples are made from the writer's schema, small ones
 first, and held against both by the library that judges payloads. None is found for some differences: then there is
@@ -46,7 +46,7 @@ class _Sampler:
 def counterexample(
     writer: Document, takes: jsonschema_rs.Validator, refuses: jsonschema_rs.Validator
 ) -> Counterexample | None:
-    """The first sample of the writer's schema that it takes and the reader's refuses; None if none does."""
+    """Return the first sample that the writer's schema accepts and the reader's refuses; None if there is none."""
     for sample in islice(_samples(_Sampler(writer), writer.root, 0), MOST_SAMPLES):
         try:
             if not takes.is_valid(sample) or refuses.is_valid(sample):
@@ -64,7 +64,7 @@ def counterexample(
 
 
 def _samples(sampler: _Sampler, schema: Schema, depth: int) -> Iterator[Any]:
-    """Values that a schema may take, not all of which it does."""
+    """Yield values that a schema may accept; not all of them are valid."""
     sampler.left -= 1
     if depth > _DEEPEST or schema is False or sampler.left < 0:
         return
@@ -159,7 +159,7 @@ def _arrays(sampler: _Sampler, schema: Mapping[str, Any], depth: int) -> Iterato
 
 
 def _objects(sampler: _Sampler, schema: Mapping[str, Any], depth: int) -> Iterator[dict[str, Any]]:
-    """With what is required alone, with all that is named, without each, with each value of each, and with something unnamed."""
+    """Yield objects: with only the required properties, with all, without each, with each value of each, with an unnamed one."""
     properties = schema.get("properties")
     named = properties if isinstance(properties, Mapping) else {}
     required = [name for name in schema.get("required", ()) if isinstance(name, str)]

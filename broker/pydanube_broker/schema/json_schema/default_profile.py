@@ -41,7 +41,7 @@ class _Comparison:
         self.findings.add(path, rule, writer=writer, reader=reader)
 
     def schemas(self, old: Schema, new: Schema, path: str) -> None:
-        """Compare what lies in two schemas; their own types were compared by the caller."""
+        """Compare the schemas nested in two schemas; the caller has compared their own types."""
         old, new = _resolved(self._old, old), _resolved(self._new, new)
         if not isinstance(old, Mapping) or not isinstance(new, Mapping) or (id(old), id(new)) in self._seen:
             return

@@ -1,4 +1,4 @@
-"""Keywords whose meaning changes with `$schema` alone, so that documents of two dialects cannot be compared by words."""
+"""Keywords whose meaning depends on `$schema`, so that documents of two dialects cannot be compared literally."""
 
 from __future__ import annotations
 

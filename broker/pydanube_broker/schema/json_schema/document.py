@@ -58,7 +58,7 @@ class Document:
 
     @property
     def year(self) -> int:
-        """Of its dialect; those before 2019 by their number."""
+        """Return the year of its dialect; for those before 2019 their number."""
         return self._year
 
     def knows(self, keyword: str) -> bool:

@@ -1,4 +1,4 @@
-"""Whether two schemas of two documents say the same, apart from what they only remark (titles, descriptions, …).
+"""Whether two schemas of two documents are equal apart from annotations (titles, descriptions, …).
 
 References are compared by what they lead to, so that it does not matter where definitions lie or what else changed in
 the documents. Two schemas are alike if their pair can be put down without a contradiction among all pairs that
@@ -22,7 +22,7 @@ class TooComplex(Exception):
 
 
 class Budget:
-    """How much work a comparison may be: proofs branch, and schemas are anybody's."""
+    """The work that a comparison may take: proofs branch, and anybody may send schemas."""
 
     __slots__ = ("_left",)
 
@@ -30,7 +30,7 @@ class Budget:
         self._left = steps
 
     def spend(self, steps: int) -> None:
-        """Raises `TooComplex` when all is spent."""
+        """Count work. Raises `TooComplex` when the budget is used up."""
         self._left -= steps
         if self._left < 0:
             raise TooComplex
@@ -65,7 +65,7 @@ Pair: TypeAlias = tuple[Any, Any]
 
 
 class Likeness:
-    """Of schemas of `writer` to schemas of `reader`."""
+    """Compares schemas of `writer` with schemas of `reader` for equality."""
 
     def __init__(self, writer: Document, reader: Document, budget: Budget) -> None:
         self._writer, self._reader, self._budget = writer, reader, budget
@@ -75,7 +75,7 @@ class Likeness:
         return self._all_alike([(writer, reader)])
 
     def keywords(self, writer: Mapping[str, Any], reader: Mapping[str, Any], words: Iterable[str]) -> bool:
-        """Whether the two say the same with these keywords."""
+        """Return whether two schemas agree in these keywords."""
         pairs: list[Pair] = []
         for word in words:
             if (word in writer) is not (word in reader):
@@ -105,7 +105,7 @@ class Likeness:
         return True
 
     def _step(self, one: Mapping[str, Any], other: Mapping[str, Any], pairs: list[Pair]) -> bool:
-        """Whether two objects agree in themselves; what must agree below them is added to `pairs`."""
+        """Return whether two objects agree at their own level; nested schemas that must agree, too, are added to `pairs`."""
         mine, theirs = self._words(self._writer, one), self._words(self._reader, other)
         self._budget.spend(1 + len(mine))
         return mine == theirs and all(self._keyword(word, one, other, pairs) for word in mine)
@@ -151,7 +151,7 @@ class Likeness:
 
 
 def bare(schema: Schema) -> Schema:
-    """The schema without remarks, in itself and below."""
+    """Return the schema without annotations, at every level."""
     if not isinstance(schema, Mapping):
         return schema
     made = {word: value for word, value in schema.items() if word not in _REMARKS}

@@ -18,7 +18,7 @@ _SPEAK_OF_OTHERS: Final = frozenset(
 
 
 class Prover(Protocol):
-    """The part of the prover that the rules of objects use, for what lies in them and beside them."""
+    """The prover as the rules of objects use it, for nested schemas and for others beside them."""
 
     reader: Document
     reader_judge: Judge
@@ -46,7 +46,7 @@ class Prover(Protocol):
 
 
 class ObjectRules:
-    """Adds what keeps objects of an alternative from being valid for a reader."""
+    """Finds why objects of an alternative may be invalid for a reader."""
 
     def __init__(self, prover: Prover) -> None:
         self._prover = prover
@@ -88,7 +88,7 @@ class ObjectRules:
     def _wanted_of(
         self, reader: Mapping[str, Any], name: str, path: str, findings: Findings
     ) -> list[tuple[Schema, str]]:
-        """Return what the reader asks of a property of that name."""
+        """Return what the reader's schema demands of a property of that name."""
         wanted: list[tuple[Schema, str]] = []
         if name in reader.get("properties", {}):
             wanted.append((reader["properties"][name], pointer(path, "properties", name)))
@@ -109,7 +109,7 @@ class ObjectRules:
     def _other_properties(
         self, alternative: Alternative, reader: Mapping[str, Any], path: str, findings: Findings
     ) -> None:
-        """Names that neither side lists: under each pattern of the reader's, and under none of them."""
+        """Check names that neither side lists: those under each pattern of the reader, and those under none."""
         patterns: Mapping[str, Schema] = reader.get("patternProperties", {})
         for pattern, wanted in patterns.items():
             self._by_some_part(
@@ -143,7 +143,7 @@ class ObjectRules:
         path: str,
         findings: Findings,
     ) -> None:
-        """One part of the writer's must see to it, whichever of its own rules applies to the name."""
+        """Check that one part of the writer's schema guarantees it, whichever of its own rules applies to the name."""
         first: Findings | None = None
         for part in alternative.parts or ({},):
             trial = findings.trial()
@@ -196,7 +196,7 @@ def _is_closed_object(part: Mapping[str, Any]) -> bool:
 
 
 def _of_name(part: Mapping[str, Any], name: str) -> list[Schema]:
-    """Return what one part of the writer's says of a property; less, where a pattern is not understood."""
+    """Return what one part of the writer's schema demands of a property; less if a pattern is not understood."""
     found: list[Schema] = []
     sure = True
     if name in part.get("properties", {}):
@@ -213,7 +213,7 @@ def _of_name(part: Mapping[str, Any], name: str) -> list[Schema]:
 
 
 def of_property(alternative: Alternative, name: str) -> list[Schema]:
-    """All that the writer says of a property of that name."""
+    """Return everything that the writer's schema demands of a property of that name."""
     return [schema for part in alternative.parts for schema in _of_name(part, name)]
 
 
@@ -226,7 +226,7 @@ def _knows(alternative: Alternative, name: str) -> bool:
 
 
 def _is_unknown(alternative: Alternative, name: str) -> bool:
-    """Whether the writer's side names properties, and speaks neither of this one nor of any other."""
+    """Return whether the writer's schema names properties, but neither this one nor any others in general."""
     named = {known for part in alternative.parts for known in part.get("properties", {})}
     return (
         bool(named)

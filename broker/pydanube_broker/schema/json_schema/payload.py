@@ -14,7 +14,7 @@ class JsonPayload:
         self._validator = validator
 
     def check(self, payload: bytes) -> None:
-        """Raises `PayloadInvalid`: `details["path"]` is a JSON pointer into the payload."""
+        """Check a payload. Raises `PayloadInvalid`: `details["path"]` is a JSON pointer into the payload."""
         try:
             instance = loads_strict(payload)
         except ValueError as error:

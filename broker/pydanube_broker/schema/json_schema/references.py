@@ -80,7 +80,7 @@ class References:
             work += [(inner, home, (*path, *keys)) for keys, inner in inner_schemas(schema)]
 
     def _entered(self, schema: Mapping[str, Any], home: str, named: Any, *, first: bool) -> str:
-        """The resource that a schema is of, which it may begin."""
+        """Return the resource that a schema belongs to, or begins."""
         if isinstance(named, str):
             address, fragment = urldefrag(_joined(home, named))
             if fragment and not fragment.startswith("/"):  # an anchor, as drafts 4 to 7 spell it
@@ -116,7 +116,7 @@ class References:
 
 
 def _joined(home: str, reference: str) -> str:
-    """`urljoin`, which does not know addresses like `urn:…`."""
+    """Join two URIs like `urljoin`, which cannot join addresses such as `urn:…`."""
     if reference.startswith("#"):
         return home + reference
     return urljoin(home, reference)

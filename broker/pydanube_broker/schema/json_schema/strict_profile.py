@@ -56,7 +56,7 @@ Parts = Sequence[Schema]
 
 
 def compare_strictly(old: Document, new: Document, direction: Direction) -> list[Difference]:
-    """Why not every instance of the writer is one of the reader; empty if it was proved that they are."""
+    """Return why an instance of the writer may be invalid for the reader; empty if it was proved that none is."""
     writer, reader = (old, new) if direction is Direction.BACKWARD else (new, old)
     findings = Findings(direction)
     for path, value in changed_meanings(old, new):
@@ -93,7 +93,7 @@ class _Prover:
     # -- entry: any schemas ------------------------------------------------------------------------------------
 
     def contained(self, parts: Parts, reader: Schema, path: str, findings: Findings) -> None:
-        """Add what keeps values for which all of `parts` hold from being valid for `reader`."""
+        """Add the reasons why values for which all of `parts` hold may be invalid for `reader`."""
         if reader is True or (not reader and reader is not False):
             return
         for alternative in alternatives(self._writer, parts, self._budget):
@@ -110,16 +110,16 @@ class _Prover:
                     self.proved(alternative, kind, reader, path, findings)
 
     def _is_said(self, alternative: Alternative, reader: Schema) -> bool:
-        """Whether a part of the writer's is the reader's schema over again."""
+        """Return whether a part of the writer's schema equals the reader's schema."""
         self._budget.spend(4 * len(alternative.parts))
         return any(self._likeness.schemas(part, reader) for part in alternative.parts)
 
     def said_again(self) -> bool:
-        """Whether the two documents are the same but for remarks, definitions and anchors included."""
+        """Return whether the documents are equal apart from annotations, definitions and anchors included."""
         return value_key(bare(self._writer.root)) == value_key(bare(self.reader.root))
 
     def below(self, parts: Parts, reader: Schema, path: str, findings: Findings) -> None:
-        """The same one level further down in the instance."""
+        """Do the same one level deeper in the instance."""
         self._level += 1
         try:
             self.contained(parts, reader, path, findings)
@@ -176,7 +176,7 @@ class _Prover:
     def _holds(
         self, alternative: Alternative, kind: str, reader: Schema, path: str, findings: Findings
     ) -> bool:
-        """Whether it can be proved; what speaks against it is dropped."""
+        """Return whether it can be proved; the reasons against it are dropped."""
         trial = findings.trial()
         self.proved(alternative, kind, reader, path, trial)
         return trial.ok
@@ -215,7 +215,7 @@ class _Prover:
                 self._objects.check(alternative, reader, path, findings)
 
     def said_alike(self, alternative: Alternative, reader: Mapping[str, Any], *words: str) -> bool:
-        """Whether a part of the writer's says the very same with these keywords."""
+        """Return whether a part of the writer's schema has the same values for these keywords."""
         self._budget.spend(4 * len(alternative.parts))
         return any(
             all(self._writer.get(part, word) is not None for word in words if word in reader)
@@ -266,7 +266,7 @@ class _Prover:
     def _one_of(
         self, alternative: Alternative, kind: str, branches: Sequence[Schema], path: str, findings: Findings
     ) -> None:
-        """One branch covers the alternative, and all others exclude it."""
+        """Check that one branch covers the alternative and every other branch excludes it."""
         covered = False
         for index, branch in enumerate(branches):
             if not self._holds(alternative, kind, branch, pointer(path, index), findings):
@@ -304,7 +304,7 @@ class _Prover:
         return kind == "object" and self._told_apart(alternative, schema)
 
     def _told_apart(self, alternative: Alternative, schema: Mapping[str, Any]) -> bool:
-        """By a property that both have and whose values differ (a discriminator), or that only one may have."""
+        """Return whether a property tells the two apart: its values differ (a discriminator), or only one may have it."""
         demanded = set(listed(schema, "required"))
         if any(forbids(alternative, name) for name in demanded):
             return True
@@ -366,7 +366,7 @@ class _Prover:
         path: str,
         findings: Findings,
     ) -> None:
-        """Keywords that only the same keyword implies."""
+        """Check keywords that are implied only by an equal keyword."""
         for word in words:
             if self.reader.get(reader, word) is not None and not self.said_alike(alternative, reader, word):
                 given = [part[word] for part in alternative.parts if word in part]
@@ -386,7 +386,7 @@ class _Prover:
         at_least: int = 0,
         at_most: int | None = None,
     ) -> None:
-        """Lengths: what the writer promises, by itself or through `at_least` and `at_most`, against what is asked."""
+        """Check lengths: those that the writer guarantees, also through `at_least` and `at_most`, against those demanded."""
         if low in reader:
             given = max(lowest_count(alternative.parts, low), at_least)
             if given < reader[low]:

@@ -53,7 +53,7 @@ _NAMES: Final = {
 
 
 def compare_protobuf(old: ProtoFile, new: ProtoFile, direction: Direction) -> list[Difference]:
-    """Why the reader loses or misreads what the writer writes; empty if it does not."""
+    """Return why the reader would lose or misread what the writer writes; empty if it would not."""
     findings = Findings(direction)
     comparison = _Comparison(findings)
     if direction is Direction.BACKWARD:
@@ -99,7 +99,7 @@ class _Comparison:
         return below
 
     def _field(self, writer: Any, reader: Any, path: str) -> list[tuple[Any, Any, str]]:
-        """One number in both; what is to be compared below it."""
+        """Compare a field number that both have; return what is to be compared below it."""
         if reader.is_required and not writer.is_required:
             self._add(path, "field_became_required", writer, reader)
         if writer.is_repeated and not reader.is_repeated and not _is_lenient(writer, reader):
@@ -141,7 +141,7 @@ class _Comparison:
             self._findings.add(path, "default_changed", writer=_default(writer), reader=_default(reader))
 
     def _map_keys(self, writer: Any, reader: Any, path: str) -> None:
-        """Keys that are cut to fewer bits become the same key, and all but one of their entries are lost."""
+        """Compare map keys: if they are cut to fewer bits, different keys become equal and entries are lost."""
         mine, its = writer.fields_by_name["key"], reader.fields_by_name["key"]
         if _BITS.get(mine.type, 0) > _BITS.get(its.type, 64):
             self._add(f"{path}.key", "map_key_narrowed", mine, its)
@@ -228,7 +228,7 @@ def _is_map(field: Any) -> bool:
 
 
 def _home(field: Any) -> Any:
-    """The oneof a field is in, as it stands in the text: `optional` makes one of its own, which is none."""
+    """Return the oneof that a field is in as written; the synthetic one of `optional` does not count."""
     oneof = field.containing_oneof
     return oneof if oneof is not None and oneof in _real_oneofs(field.containing_type) else None
 
@@ -251,7 +251,7 @@ def _checks_utf8(field: Any) -> bool:
 
 
 def _default(field: Any) -> Any:
-    """Return the value that an absent field is read as, so that 0 and false, text and its bytes, are one."""
+    """Return the value that an absent field is read as, in a form that is equal for 0 and false, and for text and its bytes."""
     value = field.default_value
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")
@@ -340,7 +340,7 @@ def broken_reservations(old: Reserved, new: Reserved) -> Iterator[Broken]:
 
 
 class _Ranges:
-    """The union of ranges, which may be many: looked up by halving."""
+    """A union of many ranges, searched by bisection."""
 
     def __init__(self, ranges: Iterable[Range]) -> None:
         self._starts: list[int] = []

@@ -27,7 +27,7 @@ class ProtoFile:
 
 
 def parse_descriptors(serialized: bytes) -> ProtoFile:
-    """From what `compile_proto` gave. Raises `SchemaInvalid`: no message in the file, or no such bytes."""
+    """Parse the bytes that `compile_proto` returned. Raises `SchemaInvalid`: no message in the file, or invalid bytes."""
     pool = descriptor_pool.DescriptorPool()
     try:
         files = descriptor_pb2.FileDescriptorSet.FromString(serialized).file

@@ -22,7 +22,7 @@ class ProtoPayload:
         self._class = file.message_class()
 
     def check(self, payload: bytes) -> None:
-        """Raises `PayloadInvalid`."""
+        """Check that a payload parses as the message, whole and with all required fields. Raises `PayloadInvalid`."""
         message = self._class()
         try:
             message.ParseFromString(payload)

@@ -29,7 +29,7 @@ from pydanube_broker.rpc.hot import ColdHandler, HotHandler, ServerStreamOpener
 from pydanube_broker.services.official.auth import AuthService
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.consumer import ConsumerService
-from pydanube_broker.services.official.discovery import DiscoveryService, Whereabouts
+from pydanube_broker.services.official.discovery import DiscoveryService, ForeignIds
 from pydanube_broker.services.official.health_check import HealthCheckService
 from pydanube_broker.services.official.producer import ProducerService
 from pydanube_broker.services.official.receive import ReceiveStream
@@ -45,7 +45,7 @@ SWEEP_S: Final = 5.0  # the clients' health-check interval
 
 
 class OfficialServices:
-    """All of them, and what they share."""
+    """All services for official clients, and their shared state."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class OfficialServices:
         schemas: SchemaGate | None = None,
         keeper: Keeper | None = None,
     ) -> None:
-        self.book = ClientBook(store, Whereabouts(plane.access, plane.ownership))
+        self.book = ClientBook(store, ForeignIds(plane.access, plane.ownership))
         self._producer = ProducerService(plane, self.book, schemas or NoSchemas())
         self._consumer = ConsumerService(plane, self.book)
         self._discovery = DiscoveryService(plane.access, plane.ownership)
@@ -66,15 +66,15 @@ class OfficialServices:
         self._timer: asyncio.TimerHandle | None = None
 
     async def load(self, topics: Sequence[Topic], catalog: TopicCatalog) -> None:
-        """Read who the ids belong to."""
+        """Read the names behind the ids that were given out."""
         await self.book.load(topics, catalog)
 
     async def arriving(self, record: TopicRecord) -> Callable[[Topic], None]:
-        """As `load`, for a topic that comes from another broker; what is returned is called once it is served."""
+        """As `load`, for a topic that comes from another broker; call the result once the topic is served."""
         return await self.book.read(record)
 
     def start(self) -> None:
-        """Keep places for those who will come back, and begin to notice who does not call any more."""
+        """Keep the places of consumers that will return, and start to notice clients that no longer call."""
         loop = asyncio.get_running_loop()
         self.book.seat_filtered(loop.time())
         self._timer = loop.call_later(SWEEP_S, self._tick)
@@ -89,11 +89,11 @@ class OfficialServices:
         self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._tick)
 
     def sweep(self) -> None:
-        """One round of noticing; every `SWEEP_S` by itself."""
+        """Give up clients that have not called for long; runs every `SWEEP_S` once started."""
         self.book.sweep(asyncio.get_running_loop().time())
 
     def send_away(self) -> None:
-        """The broker leaves: tell clients of topics that have left to look for them."""
+        """Tell the clients of topics that have left to look for them: the broker is leaving."""
         self._health.sends_away = True
 
     def end(self, error: ClusterError) -> None:
@@ -102,7 +102,7 @@ class OfficialServices:
 
     @property
     def streams(self) -> Iterable[ReceiveStream]:
-        """The receiving streams that are open."""
+        """Return the open receiving streams."""
         return self._consumer.streams
 
     @property
@@ -127,7 +127,7 @@ class OfficialServices:
 
     @property
     def carried(self) -> frozenset[str]:
-        """Methods whose calls are about one topic, and are the same at its owner."""
+        """Return the methods that another broker can carry out: each is about one topic."""
         cold = (PRODUCER_SERVICE["CreateProducer"].path, CONSUMER_SERVICE["Subscribe"].path)
         return frozenset((*cold, *self.hot, *self.server_streams))
 

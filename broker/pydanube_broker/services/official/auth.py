@@ -1,4 +1,4 @@
-"""`danube.AuthService`: what Java asks when it has an API key, before anything else and every hour.
+"""`danube.AuthService`: called by Java clients with an API key, before anything else and every hour.
 
 Where the locks are off every caller is anonymous, and credentials are ignored wherever they come: any key is answered
 with a token that grants nothing which its bearer would not have without it. Without this call a Java client that was
@@ -21,7 +21,7 @@ ANONYMOUS: Final = "anonymous"
 
 
 class AuthService:
-    """See the module. `keeper`: asks who calls; None: nobody does."""
+    """Answers with the caller's own token. `keeper`: authenticates callers; None: authorization is off."""
 
     def __init__(self, keeper: Keeper | None) -> None:
         self._keeper = keeper

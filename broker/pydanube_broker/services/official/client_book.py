@@ -1,4 +1,4 @@
-"""Who the ids belong to: the names behind every id given out, kept in the metadata store.
+"""The producers and consumers behind every id given out, kept in the metadata store.
 
 `ReceiveMessages` and health checks carry an id and nothing else, and after a restart of the broker some clients go on
 with their old id for ever (docs/research/data-plane.md#105-recipes). So the names behind an id are written down when it
@@ -25,7 +25,7 @@ from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
-from pydanube_broker.services.official.discovery import Whereabouts
+from pydanube_broker.services.official.discovery import ForeignIds
 from pydanube_broker.services.official.ids import consumer_id, producer_id
 from pydanube_broker.services.official.known_clients import (
     AttachedStream,
@@ -50,9 +50,9 @@ _WRITES: Final = 100  # a transaction's most
 class ClientBook:
     """Producers and consumers by id. Single user: the loop."""
 
-    def __init__(self, store: MetadataStore, whereabouts: Whereabouts) -> None:
+    def __init__(self, store: MetadataStore, foreign_ids: ForeignIds) -> None:
         self._store = store
-        self.whereabouts = whereabouts  # of ids that are not known here
+        self.foreign_ids = foreign_ids  # of ids that are not known here
         self.producers: dict[int, KnownProducer] = {}
         self.consumers: dict[int, KnownConsumer] = {}
         self.held_bytes = 0  # of both, about
@@ -63,7 +63,7 @@ class ClientBook:
         self._consumers_of: dict[tuple[int, str], OrderedDict[int, KnownConsumer]] = {}
 
     async def load(self, topics: Sequence[Topic], catalog: TopicCatalog) -> None:
-        """Read what was written down; drop what belongs to topics that are gone."""
+        """Read the stored records; delete those of topics that are gone."""
         by_id = {topic.topic_id: topic for topic in topics}
         items, _ = await read_all(self._store, keys.CLIENTS)
         stale: list[str] = []
@@ -84,7 +84,7 @@ class ClientBook:
             await self._store.transact([Delete(key) for key in stale[start : start + _WRITES]])
 
     async def read(self, record: TopicRecord) -> Callable[[Topic], None]:
-        """Read who the ids of a topic belong to that is about to be served; what is returned takes them in.
+        """Read the clients of a topic that is about to be served; call the result to add them.
 
         Raises `StoreUnavailable`.
         """
@@ -116,7 +116,7 @@ class ClientBook:
     # -- looking up ------------------------------------------------------------------------------------------
 
     def producer(self, number: int) -> KnownProducer | None:
-        """The producer of that id; None too where its topic is gone."""
+        """Return the producer with that id; None if there is none, or its topic is gone."""
         known = self.producers.get(number)
         if known is not None and known.topic.closed is not None:
             self._drop_producer(known)
@@ -124,7 +124,7 @@ class ClientBook:
         return known
 
     def consumer(self, number: int) -> KnownConsumer | None:
-        """The consumer of that id; None too where its topic or subscription is gone."""
+        """Return the consumer with that id; None if there is none, or its topic or subscription is gone."""
         known = self.consumers.get(number)
         if known is not None and known.gone:
             self.drop_consumer(known)
@@ -136,7 +136,7 @@ class ClientBook:
     async def remember_producer(
         self, topic: Topic, name: str, mode: AccessMode, share: Share
     ) -> KnownProducer:
-        """The producer of that name, admitted by the topic's gate, its id on stable storage.
+        """Return the producer of that name, admitted by the topic's gate and with its id on stable storage.
 
         Raises `ProducerFenced`, `LimitReached`, `QuotaExceeded`: it may not come.
         """
@@ -176,7 +176,7 @@ class ClientBook:
         return known
 
     async def remember_consumer(self, topic: Topic, record: ConsumerRecord) -> KnownConsumer:
-        """The consumer of that name, its id on stable storage."""
+        """Return the consumer of that name, with its id on stable storage."""
         number = consumer_id(topic.name, record.subscription, record.name)
         known = self.consumer(number)
         if known is None or known.record != record:
@@ -221,7 +221,7 @@ class ClientBook:
         others[known.consumer_id] = known
 
     def _forget_one(self, others: Mapping[int, KnownProducer] | Mapping[int, KnownConsumer]) -> str | None:
-        """Where there are too many, of a topic or subscription or of all: forget one that is gone; the key of its record.
+        """If there are too many clients, forget one that is gone; return the key of its record.
 
         Raises `LimitReached`: those looked at are all in use.
         """
@@ -253,7 +253,7 @@ class ClientBook:
         )
 
     def seat_filtered(self, now_s: float) -> None:
-        """After a start: keep the places of consumers where the absence of one would skip messages."""
+        """After a start, keep the places of consumers in whose absence messages would be skipped."""
         for others in self._consumers_of.values():
             if not any(known.record.key_filters for known in others.values()):
                 continue
@@ -266,7 +266,7 @@ class ClientBook:
 
     def _drop_producer(self, known: KnownProducer) -> None:
         known.leave()
-        self.whereabouts.left(known.producer_id, known.topic)
+        self.foreign_ids.left(known.producer_id, known.topic)
         if self.producers.pop(known.producer_id, None) is not None:
             self.held_bytes -= known.size
         others = self._producers_of.get(known.topic.topic_id)
@@ -276,8 +276,8 @@ class ClientBook:
                 del self._producers_of[known.topic.topic_id]
 
     def drop_consumer(self, known: KnownConsumer) -> None:
-        """Forget a consumer whose topic or subscription is gone. Its record went with them."""
-        self.whereabouts.left(known.consumer_id, known.topic)
+        """Forget a consumer whose topic or subscription, and so its record, was deleted."""
+        self.foreign_ids.left(known.consumer_id, known.topic)
         if self.consumers.pop(known.consumer_id, None) is not None:
             self.held_bytes -= known.size
         if known.seat is not None:
@@ -290,7 +290,7 @@ class ClientBook:
                 del self._consumers_of[place]
 
     def sweep(self, now_s: float) -> None:
-        """Every 5 s: who has not called for long counts as gone. `now_s` is the loop's time."""
+        """Mark clients that have not called for long as gone; called every 5 s with the loop's time."""
         for producer in list(self.producers.values()):
             if producer.topic.closed is not None:
                 self._drop_producer(producer)

@@ -47,7 +47,7 @@ class ConsumerService:
     # -- subscribing -----------------------------------------------------------------------------------------
 
     async def subscribe(self, data: bytes) -> bytes:
-        """The cold call; never makes a topic. A new subscription begins at the end, fixed by the creating transaction.
+        """Subscribe; never creates a topic. A new subscription begins at the end, fixed by the transaction that creates it.
 
         The type of a subscription that exists holds, whatever the request says (as in the original).
         """
@@ -60,7 +60,7 @@ class ConsumerService:
         check_filter_sizes(filters)
         self._plane.health.check_consume()
         number = consumer_id(str(name), request.subscription, request.consumer_name)
-        with self._book.whereabouts.noting(number, name):
+        with self._book.foreign_ids.noting(number, name):
             topic = await self._plane.access.topic_here(COLD_CALL, Action.CONSUME, name)
         pump = await self._open(topic, request.subscription, wanted)
         kind = pump.type.value
@@ -79,7 +79,7 @@ class ConsumerService:
         ).SerializeToString()
 
     async def _open(self, topic: Topic, name: str, type: str) -> AnyPump:
-        """The subscription as it is, whatever its type; one that is new begins at the end of the topic."""
+        """Return the subscription, whatever its type; a new one begins at the end of the topic."""
         pump: AnyPump | None = topic.subscriptions.get(name)
         if pump is not None:
             return pump
@@ -98,7 +98,7 @@ class ConsumerService:
         """Open a receiving stream; called for every official consumer."""
         number: int = parse(pb.ReceiveRequest, data).consumer_id
         if self._book.consumer(number) is None:
-            self._book.whereabouts.check(reply, number)
+            self._book.foreign_ids.check(reply, number)
         stream = ReceiveStream(number, reply, self._plane, self._book, self._decoded, self.streams.discard)
         self.streams.add(stream)
         return stream
@@ -106,7 +106,7 @@ class ConsumerService:
     # -- answers ---------------------------------------------------------------------------------------------
 
     def ack(self, data: bytes, reply: UnaryReply) -> None:
-        """The hot call. What is late, unknown or was never sent is ignored: OK."""
+        """Acknowledge; called for every message. A late or unknown id is ignored and answered with OK."""
         answer = read_answer(data)
         if answer is None:
             request = parse(pb.AckRequest, data)
@@ -128,7 +128,7 @@ class ConsumerService:
         reply.send(request_id_only(request.request_id))
 
     def _answered(self, called: Called, answer: Answer) -> AnyPump | None:
-        """The subscription that an answer is about; None where nothing is ever awaited.
+        """Return the subscription that an answer is about; None for a non-reliable topic, which expects no answers.
 
         Raises:
             Internal: no such topic or subscription. The original's status; NOT_FOUND would make Java subscribe and
@@ -154,6 +154,6 @@ class ConsumerService:
             ) from None
 
     def end(self, error: ClusterError) -> None:
-        """The broker is shutting down: end every stream as retryable."""
+        """End every stream as retryable: the broker is shutting down."""
         for stream in tuple(self.streams):
             stream.end(error)

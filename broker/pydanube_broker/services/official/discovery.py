@@ -23,8 +23,8 @@ REMEMBERED: Final = 100_000
 _MEANT: Final = "x-danube-broker-url"
 
 
-class Whereabouts:
-    """Where the topics are of ids that other brokers know. Single user: the loop.
+class ForeignIds:
+    """The topics behind ids that other brokers gave out. Single user: the loop.
 
     Health checks and `ReceiveMessages` carry an id and no name. Of producers and consumers whose topic has left this broker,
     or was somewhere else when they were made through this one, the topic is remembered, within bounds, and said to the
@@ -38,13 +38,13 @@ class Whereabouts:
         self._topics: OrderedDict[int, TopicName] = OrderedDict()
 
     def left(self, number: int, topic: Topic) -> None:
-        """An id is not known here any more; remembered where that is because its topic has left."""
+        """Note that an id is no longer known here, if that is because its topic has left."""
         if isinstance(topic.closed, (NotOwner, NoOwner)):
             self._note(number, topic.options.topic)
 
     @contextmanager
     def noting(self, number: int, name: TopicName) -> Iterator[None]:
-        """For making a producer or consumer of that id: another broker may be the one that makes it."""
+        """Context in which a client registers a producer or consumer with that id, here or at another broker."""
         try:
             yield
         except (NotOwner, NoOwner):
@@ -52,7 +52,7 @@ class Whereabouts:
             raise
 
     def check(self, called: Called, number: int) -> None:
-        """Raise `NotOwner` or `NoOwner` where an id that is not known here belongs to another broker's topic."""
+        """Raise `NotOwner` or `NoOwner` if an id that is unknown here belongs to another broker's topic."""
         if not self._ownership.several:
             return
         metadata = dict(called.caller.metadata)
@@ -85,7 +85,7 @@ class DiscoveryService:
         self._ownership = ownership
 
     async def topic_lookup(self, data: bytes) -> bytes:
-        """One concrete topic. NOT_FOUND for an unknown one is the usual first answer to a producer."""
+        """Look up one concrete topic. NOT_FOUND is the usual first answer to a producer of a new topic."""
         request = parse(pb.TopicLookupRequest, data)
         name = topic_name(request.topic, field="topic")
         kind, url = pb.TopicLookupResponse.LookupType.Connect, self._ownership.me.broker_url
@@ -105,7 +105,7 @@ class DiscoveryService:
         ).SerializeToString()
 
     async def topic_partitions(self, data: bytes) -> bytes:
-        """The concrete topics behind a name, by index; none for an unknown one.
+        """Return the concrete topics of a name, by partition; none if it is unknown.
 
         By index and not by text: Java numbers its consumers by the place in this list, and a partition made later
         must not move the others.

@@ -1,4 +1,4 @@
-"""Single messages of official clients become batches: one for each topic and turn of the loop.
+"""Gather single messages of official clients into batches: one for each topic and turn of the loop.
 
 Grouping is per topic and not per producer, because Rust and Go have one send in flight for each producer: per producer
 it would always give batches of one. Arrival order is kept. Nothing awaits between reading a message and queuing it here,
@@ -68,7 +68,7 @@ class Pending:
 
 
 def check_message(message: SentMessage, size: int, topic: Topic) -> None:
-    """Refuse what cannot be stored, or not be delivered to an official client, whose limit is 4 MiB a message.
+    """Refuse a message that cannot be stored, or is too large for official clients (4 MiB a message).
 
     Raises:
         MessageTooLarge: the payload is beyond the topic's limit, or the message as a whole beyond ours.
@@ -105,7 +105,7 @@ def _beyond(field: str, value: int, limit: int) -> InvalidArgument:
 
 
 def encode_group(group: Sequence[Pending]) -> bytes:
-    """The messages as one batch: at most `GROUP_MESSAGES`, publish times within `PUBLISH_TIME_SPAN_MS` of the first."""
+    """Encode messages as one batch: at most `GROUP_MESSAGES`, publish times within `PUBLISH_TIME_SPAN_MS` of the first."""
     messages = [pending.message for pending in group]
     first = messages[0]
     if len(messages) == 1:
@@ -148,7 +148,7 @@ def encode_group(group: Sequence[Pending]) -> bytes:
 
 
 def _groups(pending: Sequence[Pending]) -> Iterator[Sequence[Pending]]:
-    """Consecutive messages that fit one batch."""
+    """Split messages into groups that fit into one batch each, in order."""
     start, size = 0, 0
     for at, one in enumerate(pending):
         span = abs(one.message.publish_time - pending[start].message.publish_time)
@@ -164,7 +164,7 @@ def _groups(pending: Sequence[Pending]) -> Iterator[Sequence[Pending]]:
 
 
 class _Gathering:
-    """The messages of one topic that wait."""
+    """The messages of one topic that wait for the next batch."""
 
     __slots__ = ("answering", "due", "in_flight", "pending", "waiting_bytes")
 
@@ -177,12 +177,12 @@ class _Gathering:
 
     @property
     def full(self) -> bool:
-        """Whether it is a batch already, and not worth holding back."""
+        """Whether the batch is so large that waiting for more gains nothing."""
         return self.waiting_bytes >= BATCH_TARGET_BYTES or len(self.pending) >= GROUP_MESSAGES
 
 
 class Grouping:
-    """The messages of each topic that arrive in one turn of the loop, or while the disk is at work.
+    """Gathers the messages of each topic that arrive in one turn of the loop, or while the disk writes.
 
     Args:
         rejected: told of every refused message: topic and error.
@@ -222,7 +222,7 @@ class Grouping:
         due[-1][0].write_now()
 
     def _flush(self, topic: Topic, gathering: _Gathering) -> None:
-        """Append what waits of a topic; forget the topic when nothing is left."""
+        """Append the waiting messages of a topic; drop the topic's entry when none are left."""
         pending, gathering.pending, gathering.waiting_bytes = gathering.pending, [], 0
         if pending:
             for group in _groups(pending):

@@ -56,7 +56,7 @@ class HealthCheckService:
 
     def _look_elsewhere(self, called: Called, number: int) -> None:
         if not self.sends_away:
-            self._book.whereabouts.check(called, number)
+            self._book.foreign_ids.check(called, number)
 
     def _consumer(self, called: Called, number: int) -> bytes:
         closing = self._book.closing.get(number)

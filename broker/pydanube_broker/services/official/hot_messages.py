@@ -42,7 +42,7 @@ class SentMessage:
 
     @classmethod
     def of(cls, message: pb.StreamMessage) -> SentMessage:
-        """The same of a generated message."""
+        """Convert a generated message to this class."""
         return cls(
             message.request_id,
             message.msg_id.producer_id,
@@ -58,7 +58,7 @@ class SentMessage:
 
 
 def read_sent(data: bytes) -> SentMessage | None:
-    """A `StreamMessage` on its way in; None where it is not of the plain form, or has attributes."""
+    """Parse a `StreamMessage` from a producer; None if it has attributes or is not in the plain form."""
     at, size = 0, len(data)
     request_id = publish_time = schema_id = schema_version = 0
     payload, name = b"", b""
@@ -133,7 +133,7 @@ class Answer:
 
 
 def read_answer(data: bytes) -> Answer | None:
-    """An `AckRequest`; None where it is not of the plain form."""
+    """Parse an `AckRequest`; None if it is not in the plain form."""
     at, size = 0, len(data)
     request_id = offset = 0
     subscription = b""
@@ -194,7 +194,7 @@ def read_answer(data: bytes) -> Answer | None:
 
 
 def request_id_only(request_id: int) -> bytes:
-    """A message whose first field is the request's id, and that is all of it."""
+    """Encode a message that has only the request's id, as its first field."""
     return b"\x08" + varint(request_id) if request_id else b""
 
 
@@ -212,7 +212,7 @@ def encode_delivery(
     schema_version: int = 0,
     routing_key: bytes | None = None,
 ) -> bytes:
-    """A `StreamMessage` on its way out; what is absent stays absent."""
+    """Encode a `StreamMessage` for a consumer; absent fields stay absent."""
     ident = _ident_head(producer_id, topic, broker_url)
     if offset:
         number = varint(offset)
@@ -259,7 +259,7 @@ def varint(value: int) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _ident(data: bytes) -> tuple[int, str, int]:
-    """Producer, topic and offset of a `MsgID`."""
+    """Return producer, topic and offset of a `MsgID`."""
     message = pb.MsgID.FromString(data)
     return message.producer_id, message.topic_name, message.topic_offset
 

@@ -1,4 +1,4 @@
-"""A producer's or consumer's name as a client registered it, and what it has attached now."""
+"""A producer or consumer as a client registered it by name, and what is attached under the name now."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ assert LONGEST_DELAY_MS < QUIET_MS, "else rivals would be forgotten between two 
 
 
 class Takeovers:
-    """When a consumer may take the stream of another one with its name. Pure: monotonic milliseconds go in.
+    """When a consumer may take over the stream of another with the same name. Pure: monotonic milliseconds are given.
 
     Two living processes with one name take the stream from each other: whoever loses it opens it again at once, Rust and
     Python without any delay (docs/research/data-plane.md#105-recipes). The first takeover is immediate, since it may be a
@@ -39,14 +39,14 @@ class Takeovers:
         self._count = 0
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long a newcomer has to wait before it may take over; 0: at once."""
+        """Return the milliseconds until a newcomer may take over; 0: at once."""
         if self._last_ms is None or now_ms - self._last_ms >= QUIET_MS:
             return 0
         delay = min(FIRST_DELAY_MS << min(self._count - 1, 10), LONGEST_DELAY_MS)
         return max(0, self._last_ms + delay - now_ms)
 
     def happened(self, now_ms: int) -> None:
-        """Count a takeover that took place."""
+        """Count a takeover, which delays the next one."""
         if self._last_ms is not None and now_ms - self._last_ms >= QUIET_MS:
             self._count = 0
         self._count += 1
@@ -64,13 +64,13 @@ class AttachedStream(Protocol):
     def topic_name(self) -> TopicName: ...
 
     def told_close(self) -> None:
-        """The consumer's health check was answered with CLOSE: end the stream shortly after."""
+        """The consumer's health check was answered with CLOSE: end the stream soon after."""
 
     def give_way(self) -> None:
-        """A newcomer waits in its place: refuse this one."""
+        """Refuse this stream, which waits for the place: a newer one waits instead."""
 
     def place_is_free(self) -> None:
-        """The stream it waited for has gone."""
+        """Attach: the stream that had the place has ended."""
 
 
 class KeptSeat(Protocol):
@@ -80,7 +80,7 @@ class KeptSeat(Protocol):
         """Leave the subscription for good."""
 
     def swept(self, now_s: float) -> None:
-        """Give up when it is time."""
+        """Leave the subscription if the time to return is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,16 +113,16 @@ class KnownProducer:
 
     @property
     def size(self) -> int:
-        """Return the bytes that it takes in memory, about."""
+        """Return the approximate bytes that it takes in memory."""
         return KNOWN_BYTES + getsizeof(self.name)
 
     @property
     def idle(self) -> bool:
-        """Nobody has called by this name for long."""
+        """Whether nobody has called by this name for long."""
         return not self.signs
 
     def touch(self) -> None:
-        """It called: it is alive."""
+        """Note that the client called."""
         self.signs = SWEEPS_WITHOUT_A_CALL
         if not self.here:
             self.here = True
@@ -131,7 +131,7 @@ class KnownProducer:
                 self.share.producers(1)
 
     def admit(self, mode: AccessMode) -> None:
-        """Let it in as the topic's gate allows, beside or instead of others.
+        """Attach the producer as the topic's gate allows, beside others or in their place.
 
         Raises `ProducerFenced`, `LimitReached`: nothing has changed.
         """
@@ -145,12 +145,12 @@ class KnownProducer:
         self.fenced = None
 
     def end(self, error: ClusterError) -> None:
-        """The gate took away its right to write (`AttachedProducer`)."""
+        """Detach: the gate took away the right to write (`AttachedProducer`)."""
         self.fenced = error
         self.admitted = None
 
     def leave(self) -> None:
-        """It has not called for long, or its topic is gone."""
+        """Detach: the client has not called for long, or its topic is gone."""
         self.topic.gate.detach(self)
         self.admitted = None
         if self.here:
@@ -176,16 +176,16 @@ class KnownConsumer:
 
     @property
     def size(self) -> int:
-        """Return the bytes that it takes in memory, about."""
+        """Return the approximate bytes that it takes in memory."""
         return KNOWN_BYTES + getsizeof(self.name) + sum(map(getsizeof, self.record.key_filters))
 
     @property
     def idle(self) -> bool:
-        """It has no stream, and has not called for long."""
+        """Whether it has no stream, and the client has not called for long."""
         return self.stream is None and not self.signs
 
     def touch(self) -> None:
-        """It called: it is alive."""
+        """Note that the client called."""
         self.signs = SWEEPS_WITHOUT_A_CALL
 
     @property
@@ -198,9 +198,9 @@ class KnownConsumer:
 
     @property
     def gone(self) -> bool:
-        """Its topic or its subscription is."""
+        """Whether its topic or subscription is gone."""
         return self.topic.closed is not None or self.subscription not in self.topic.subscriptions
 
     def filters_for(self, pump: AnyPump) -> tuple[str, ...]:
-        """Its key filters where the subscription has any."""
+        """Return its key filters, if the subscription's type has any."""
         return tuple(self.record.key_filters) if pump.type is SubscriptionType.KEY_SHARED else ()

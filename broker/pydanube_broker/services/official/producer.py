@@ -50,7 +50,7 @@ class ProducerService:
         self._loop = asyncio.get_running_loop()
 
     async def create_producer(self, data: bytes) -> bytes:
-        """The cold call; a name that exists on the topic gets its id again, and concurrent creations are one."""
+        """Create a producer; an existing name gets its id again, and concurrent creations are one."""
         request = parse(pb.ProducerRequest, data)
         name = topic_name(request.topic_name)
         check_name(request.producer_name, field="producer_name")
@@ -59,7 +59,7 @@ class ProducerService:
         schema = request.schema_ref if request.HasField("schema_ref") and request.schema_ref.subject else None
         if schema is not None:
             await self._plane.access.know_schema(schema.subject)
-        with self._book.whereabouts.noting(producer_id(str(name), request.producer_name), name):
+        with self._book.foreign_ids.noting(producer_id(str(name), request.producer_name), name):
             topic = await self._plane.access.topic_to_write(
                 COLD_CALL,
                 name,
@@ -116,16 +116,16 @@ class ProducerService:
             raise
 
     def _not_before(self, topic: Topic, reply: UnaryReply, size: int) -> float:
-        """When the message is answered at the earliest: these clients wait for it. Raises `QuotaExceeded`."""
+        """Return the earliest time of the answer, by which these clients are slowed down. Raises `QuotaExceeded`."""
         if not self._plane.access.limited:
             return 0.0
         share = self._plane.access.share(reply, topic)
-        share.check_in()
-        waited = share.took_in(topic.name, 1, size)
+        share.check_publish()
+        waited = share.count_published(topic.name, 1, size)
         return 0.0 if waited is None else self._loop.time() + waited.wait_ms / 1000
 
     async def _add_checked(self, checking: Awaitable[None], topic: Topic, pending: Pending) -> None:
-        """Queue a message whose payload takes longer to look at than the loop may wait."""
+        """Queue a message whose payload takes longer to check than the loop may wait."""
         try:
             await checking
             self._plane.health.check_publish()
@@ -140,7 +140,7 @@ class ProducerService:
             )
 
     def _attach(self, called: Called, message: SentMessage, name: str) -> KnownProducer:
-        """A producer that was not created in this life of the broker."""
+        """Attach a producer that was created before this start of the broker."""
         parsed = topic_name(name, field="msg_id.topic_name")
         try:
             topic = self._plane.access.topic(called, Action.PRODUCE, parsed)

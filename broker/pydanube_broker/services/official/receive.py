@@ -60,7 +60,7 @@ STEP_MESSAGES: Final = 16  # ≈ 100 µs of encoding in one turn
 
 
 class ReceiveStream:
-    """One open stream (`HotServerStream`), the way to one consumer (`ConsumerLink`) and what feeds it (`Pump`)."""
+    """One open stream (`HotServerStream`) to one consumer (`ConsumerLink`), with its own delivery loop (`Pump`)."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class ReceiveStream:
         self._timer = self._loop.call_later(delay_s, then)
 
     def _try(self) -> None:
-        """Attach if it is time; else come again."""
+        """Attach if that is possible yet, else try again later."""
         self._timer = None
         if self.closed:
             return
@@ -171,7 +171,7 @@ class ReceiveStream:
 
     @property
     def right(self) -> Right | None:
-        """The right by which the stream was let in."""
+        """The permission by which the stream was opened."""
         return (
             None
             if self._known is None or self.closed
@@ -179,7 +179,7 @@ class ReceiveStream:
         )
 
     def _refuse(self, error: ClusterError) -> None:
-        """Fail before the headers, after a pause."""
+        """End with an error instead of response headers, after a pause."""
         if not self.closed:
             self._later(REFUSE_AFTER_S, lambda: self._refuse_now(error))
 
@@ -214,7 +214,7 @@ class ReceiveStream:
         assert known is not None, "only attached consumers are delivered to"
         self._frames.append(frame.encode(known.topic, self._decoded, self._plane.ownership.me.broker_url))
         self._count_owed(frame.stored_bytes)
-        self._pace.took_out(frame.messages, frame.stored_bytes)
+        self._pace.count_delivered(frame.messages, frame.stored_bytes)
         if len(self._frames) == 1 and self._feed():
             self._plane.engine.turns.wake(self)
 
@@ -225,7 +225,7 @@ class ReceiveStream:
         return more
 
     def _feed(self) -> bool:
-        """Encode and send a few messages; whether there are more to send now."""
+        """Encode and send a few messages; return whether more can be sent now."""
         frames, reply = self._frames, self._reply
         try:
             for _ in range(STEP_MESSAGES):
@@ -243,7 +243,7 @@ class ReceiveStream:
         return bool(frames)
 
     def _send_rest(self) -> bool:
-        """Send all that was delivered, whether the client reads or not: it is in memory either way. False: it ended the stream."""
+        """Send all delivered messages even if the client does not read: they are in memory anyway. False: that ended the stream."""
         try:
             for message in chain.from_iterable(self._frames):
                 self._reply.send(message)
@@ -271,19 +271,19 @@ class ReceiveStream:
             self._pump.flowing(self.consumer_id)
 
     def session_changed(self, session: int, offset: int, reason: str) -> None:
-        """Official clients know no sessions. What was not sent yet when the session ends is not sent any more."""
+        """Drop what was not sent yet. Official clients know no sessions, so they are not told."""
         if reason != SessionReason.JOINED:
             self._drop_frames()
             self._flowing()
 
     def recall(self, session: int, ranges: Sequence[tuple[int, int]]) -> None:
-        """Official clients cannot be asked; they do not report, so they are not."""
+        """Do nothing: official clients cannot be asked for messages in their buffers."""
 
     def activated(self) -> None:
-        """They get no signal: a standby is a silent stream until messages come."""
+        """Do nothing: for official clients a standby is a silent stream until messages arrive."""
 
     def end(self, error: ClusterError) -> None:
-        """The broker ends the stream: taken over, topic or subscription gone, log unreadable, shutdown."""
+        """End the stream: taken over, topic or subscription gone, log unreadable, or shutdown."""
         if self.closed:
             return
         known = self._known
@@ -313,18 +313,18 @@ class ReceiveStream:
         return name
 
     def told_close(self) -> None:
-        """The consumer's health check was answered with CLOSE: end the stream shortly after."""
+        """The consumer's health check was answered with CLOSE: end the stream soon after."""
         self._later(
             CLOSE_GRACE_S,
             lambda: self._reply.end(Unavailable("the topic is not here any more; look it up again")),
         )
 
     def give_way(self) -> None:
-        """A newcomer waits in its place."""
+        """Refuse this stream, which waits for the place: a newer one waits instead."""
         self._refuse_now(self._taken_over())
 
     def place_is_free(self) -> None:
-        """The stream it waited for has gone."""
+        """Attach: the stream that had the place has ended."""
         self._later(0, self._try)
 
     # -- the rest of its life --------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ class ReceiveStream:
         self._gone(self)
 
     def _detach(self) -> None:
-        """The consumer's place is free; whoever waits for it takes it."""
+        """Free the consumer's place; a stream that waits for it takes it."""
         known = self._known
         if known is None:
             return

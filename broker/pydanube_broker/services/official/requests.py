@@ -1,4 +1,4 @@
-"""Checks of every request before anything happens: that it parses, and its names."""
+"""Checks that come first in every request: that it parses, and its names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_NAME_CHARS: Final = 1024
 
 
 def parse(kind: type[M], data: bytes) -> M:
-    """Read a request. Raises `InvalidArgument`: the bytes are no such message (or its text is not UTF-8)."""
+    """Parse a request. Raises `InvalidArgument`: the bytes are no such message, or a text is not UTF-8."""
     try:
         return kind.FromString(data)
     except DecodeError as error:
@@ -61,7 +61,7 @@ def check_name(text: str, *, field: str) -> str:
 
 
 def enum_value(words: tuple[str, ...], number: int, *, field: str) -> str:
-    """Our word for a number of a proto3 enum, which may be any number on the wire."""
+    """Return our member for the number of a proto3 enum, which may be any number on the wire."""
     if not 0 <= number < len(words):
         choices = ", ".join(f"{i} ({word})" for i, word in enumerate(words))
         raise InvalidArgument(f"{field} {number}: use one of {choices}", field=field, value=number)

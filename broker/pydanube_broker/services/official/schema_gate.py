@@ -14,13 +14,13 @@ from pydanube_broker.topics.topic import Topic
 
 
 class SchemaGate(Protocol):
-    """Topics have a subject and a policy; messages are held against both."""
+    """The registry as the data plane needs it: topics have a subject and a policy, and messages are checked."""
 
     def look_up(self, reference: pb.SchemaReference) -> None:
-        """Whether there is such a schema, before a topic is made for it. Raises as `bind`."""
+        """Check that the schema exists, before a topic is created for it. Raises as `bind`."""
 
     async def bind(self, topic: Topic, reference: pb.SchemaReference) -> None:
-        """A producer names the topic's subject: assign it where there is none.
+        """Bind the topic to the subject that a producer names, if it has none yet.
 
         Raises:
             SchemaMismatch: the topic has another one, also when that was assigned a moment ago; or the subject, or
@@ -28,7 +28,7 @@ class SchemaGate(Protocol):
         """
 
     def check(self, topic: Topic, message: SentMessage) -> Awaitable[None] | None:
-        """Hold a message against the topic's policy: at once, or by what is returned where that takes longer.
+        """Check a message by the topic's policy: at once, or by awaiting the result if it takes longer.
 
         Raises `InvalidArgument`, `PayloadInvalid`: both INVALID_ARGUMENT, which every official client takes as final.
         """
@@ -88,7 +88,7 @@ class RegistrySchemas:
 
 
 def _versions(reference: pb.SchemaReference) -> tuple[int | None, int | None]:
-    """The version pinned, and the least version asked for."""
+    """Return (pinned version, least version) of a schema reference."""
     match reference.WhichOneof("version_ref"):
         case "pinned_version":
             return reference.pinned_version, None

@@ -1,4 +1,4 @@
-"""A consumer's place in its subscription while it has no stream.
+"""The place that is kept for a consumer in its subscription while it has no stream.
 
 Official clients subscribe first and open their stream later, and the subscription counts them from the first moment:
 an exclusive one is taken, a failover's order is that of subscribing, and a key-shared one must not take a key for
@@ -35,7 +35,7 @@ RESTART_S: Final = 30.0
 
 
 class Seat:
-    """A `ConsumerLink` that takes nothing."""
+    """A `ConsumerLink` that is sent nothing."""
 
     __slots__ = (
         "_known", "_pump", "answered_at_ms", "connected_at_ms", "consumer_id", "heard_at_ms", "name",
@@ -43,7 +43,7 @@ class Seat:
     )  # fmt: skip
 
     def __init__(self, known: KnownConsumer, pump: AnyPump, until_s: float | None) -> None:
-        """Join the subscription; a predecessor of the same name is taken over.
+        """Join the subscription, taking over from a predecessor of the same name.
 
         Args:
             until_s: the loop's time until when it is kept; None: while the consumer lives.
@@ -83,7 +83,7 @@ class Seat:
         """Do nothing: an empty seat has nobody to tell."""
 
     def end(self, error: ClusterError) -> None:
-        """Its consumer's stream took it, or the subscription is gone."""
+        """End the seat: the consumer's stream has taken the place, or the subscription is gone."""
         if self._known.seat is self:
             self._known.seat = None
 
@@ -95,13 +95,13 @@ class Seat:
             self._pump.leave(self.consumer_id)
 
     def swept(self, now_s: float) -> None:
-        """Give up when it is time."""
+        """Leave the subscription if the time to return is over."""
         if not self._known.signs if self.until_s is None else now_s >= self.until_s:
             self.give_up()
 
 
 def seat_after_subscribing(known: KnownConsumer, pump: AnyPump, now_s: float) -> None:
-    """Keep a place for the stream that will follow; one that has its stream needs none.
+    """Keep a place for the stream that will follow; not needed for a consumer that has its stream.
 
     Raises:
         ConsumerBusy: exclusive, and held by another name.
@@ -117,14 +117,14 @@ def seat_after_subscribing(known: KnownConsumer, pump: AnyPump, now_s: float) ->
 
 
 def seat_after_loss(known: KnownConsumer, pump: AnyPump, now_s: float) -> bool:
-    """Keep the place of a consumer that will probably come back, where its absence would skip messages."""
+    """Keep the place of a consumer that will probably return, if messages would be skipped in its absence."""
     if not pump.needs_keys:
         return False
     return keep_seat(known, pump, now_s + LOST_S)
 
 
 def keep_seat(known: KnownConsumer, pump: AnyPump, until_s: float) -> bool:
-    """A seat where one can be had."""
+    """Keep a place if the subscription accepts the consumer."""
     if pump.closed is not None or known.gone:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Messages for official consumers, cut from stored batches.
+"""Cut messages for official consumers from stored batches.
 
 A frame notes which messages of which batches are wanted; they become `StreamMessage`s when it is sent. Decoded batches
 are kept for a while, bounded in bytes: a strict round robin takes them apart one message at a time, and decoding a batch
@@ -54,7 +54,7 @@ class DecodedBatch:
         self.cost_bytes = part.raw_bytes + len(batch.buffers[-1]) + part.count * OBJECT_BYTES
 
     def message(self, index: int, topic: str, broker_url: str, *, stored: bool) -> bytes:
-        """One message as official clients take it; absent stays absent.
+        """Return one message in the official clients' form; absent fields stay absent.
 
         Args:
             stored: whether the topic keeps its messages. One that does not has no offsets for them: they are 0, and the
@@ -79,7 +79,7 @@ class DecodedBatch:
 
 
 class DecodedBatches:
-    """The batches that were decoded last, bounded in bytes for the broker."""
+    """The batches that were decoded last, for the whole broker, bounded in bytes."""
 
     def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
         self._limit = limit_bytes
@@ -130,7 +130,7 @@ class MessageFrame:
         return cost
 
     def encode(self, topic: Topic, decoded: DecodedBatches, broker_url: str) -> Iterator[bytes]:
-        """The messages, in order, each made when it is asked for."""
+        """Yield the encoded messages in order, each made on demand."""
         name = topic.name
         stored = topic.options.dispatch_strategy is DispatchStrategy.RELIABLE
         for batch, inside in self._pieces:

@@ -18,7 +18,7 @@ MAX_FILTER_CHARS: Final = 256
 
 
 def check_key_filters(type: str, filters: Sequence[str]) -> None:
-    """Refuse filters where nothing goes by keys, and more than matching may cost.
+    """Refuse filters for a type that does not route by keys, and filters that are too expensive to match.
 
     Raises:
         InvalidArgument: there are some and the subscription's type is not key-shared; too many; one of a length
@@ -65,7 +65,7 @@ def _translated(glob: str) -> str:
 
 
 def _ending(last: str) -> str:
-    """The end of the key is where it is: greedy from there, it is tried once for each character at most."""
+    """Return the pattern for the end of a key: greedy, it is tried at most once for each character."""
     return f".*{_fixed(last)}" if last else ".*"
 
 

@@ -1,4 +1,4 @@
-"""Key-shared: what waits for nothing but its owner's credit, one mask an owner and chunk.
+"""Key-shared: messages that wait only for their owner's credit, one mask for each owner and chunk.
 
 See `key_slots` for when messages are queued and when the queues are dissolved. The masks are in the chunks
 (`Chunk.queued`), so that what becomes of a message is seen in one place; here is which chunks have any, and how many
@@ -42,7 +42,7 @@ class KeyQueues:
         self._waiting[seat] += mask.bit_count()
 
     def next(self, consumers: Iterable[Consumer], *, limit: int) -> tuple[Consumer, Picked] | None:
-        """The first messages that wait for the first of the consumers that has credit and any. O(chunks)."""
+        """Return the first waiting messages of the first consumer that has credit and any. O(chunks)."""
         for consumer in consumers:
             seat = consumer.slot_index
             if not (self._waiting[seat] and consumer.has_credit):
@@ -61,7 +61,7 @@ class KeyQueues:
         return None
 
     def remove(self, chunk: Chunk, mask: int) -> int:
-        """Take messages out of the queues they are in; which of `mask` were in one."""
+        """Remove messages from their queues; return those of `mask` that were in one."""
         gone = 0
         for seat, waiting in list(chunk.queued.items()):
             if hit := waiting & mask:
@@ -77,7 +77,7 @@ class KeyQueues:
         return gone
 
     def take_all(self) -> list[tuple[Chunk, int]]:
-        """Empty the queues; what was in them."""
+        """Empty the queues; return what was in them."""
         taken = [(chunk, mask) for chunk in self._chunks.values() for mask in chunk.queued.values()]
         for chunk in self._chunks.values():
             chunk.queued = NOTHING_QUEUED
@@ -85,6 +85,6 @@ class KeyQueues:
         return taken
 
     def clear(self) -> None:
-        """After a seek: the chunks are gone."""
+        """Empty the queues after a seek, whose chunks are gone."""
         self._waiting = [0] * len(self._waiting)
         self._chunks.clear()

@@ -1,4 +1,4 @@
-"""Key-shared: which consumer owns which slot, and which slots may be sent to now.
+"""Key-shared: which consumer owns which slot, and which slots may be sent now.
 
 A key hashes to one of 65 536 slots; the slot is what is owned, moved and kept in order. A slot is *free* when its
 next message may go straight to its owner. It is not free while one of its messages
@@ -64,7 +64,7 @@ def pack_slots(slots: Sequence[int]) -> array[int]:
 
 
 class KeySlots:
-    """The slots of one key-shared subscription; hears from its window what becomes of messages."""
+    """The slots of one key-shared subscription; its window reports what becomes of messages."""
 
     __slots__ = (
         "_accept", "_aside", "_draining", "_held", "_members", "_owned", "_owner", "_patterns", "_route",
@@ -98,9 +98,7 @@ class KeySlots:
     # -- members --------------------------------------------------------------------------------------------------
 
     def check_room(self) -> None:
-        """
-        Raises `LimitReached`: a part is routed with one byte a message.
-        """
+        """Check that another consumer fits: a part is routed with one byte a message. Raises `LimitReached`."""
         if sum(m is not None for m in self._members) >= MAX_ROUTED:
             raise LimitReached(
                 f"a key-shared subscription takes {MAX_ROUTED} consumers; use another subscription",
@@ -109,7 +107,7 @@ class KeySlots:
             )
 
     def add(self, consumer: Consumer, window: Window) -> None:
-        """A consumer joins and takes its share."""
+        """Add a consumer and give it its share of the slots."""
         before = self.filtered
         free = next((i for i, m in enumerate(self._members) if m is None), len(self._members))
         if free == len(self._members):
@@ -125,8 +123,8 @@ class KeySlots:
             self._share(free, window)
         self.recheck_held = True
 
-    def own_what_flies(self, window: Window) -> None:
-        """What is in flight was not sent from here: its slots are with whoever holds it. O(in flight)."""
+    def own_in_flight(self, window: Window) -> None:
+        """Give each slot with messages in flight to the consumer that holds them; the topic's former owner sent them. O(in flight)."""
         if self.filtered:
             self._forget_owners(window)
             return
@@ -143,7 +141,7 @@ class KeySlots:
             self._owned[owner] += 1
 
     def replace(self, old: Consumer, new: Consumer, window: Window) -> None:
-        """A consumer takes over another's place and slots."""
+        """Give a consumer another's place and slots."""
         before = self.filtered
         self._dissolve()
         self._seat(old.slot_index, new)
@@ -155,13 +153,13 @@ class KeySlots:
         self.recheck_held = True
 
     def set_aside(self, consumer: Consumer, window: Window) -> None:
-        """A consumer's slots go to others; call it before what it holds is made ready."""
+        """Give a consumer's slots to others; call it before what it holds is made ready."""
         self._dissolve()
         self._aside.add(consumer.slot_index)
         self._vacate(consumer.slot_index, window, filtered=self.filtered)
 
     def take_back(self, consumer: Consumer, window: Window) -> None:
-        """A consumer that was set aside takes its share again."""
+        """Give a consumer that was set aside its share again."""
         self._dissolve()
         self._aside.discard(consumer.slot_index)
         if self.filtered:
@@ -171,7 +169,7 @@ class KeySlots:
         self.recheck_held = True
 
     def remove(self, consumer: Consumer, window: Window) -> None:
-        """A consumer goes; call it before what it holds is made ready."""
+        """Remove a consumer; call it before what it holds is made ready."""
         index = consumer.slot_index
         before = self.filtered
         self._dissolve()
@@ -181,7 +179,7 @@ class KeySlots:
         self._vacate(index, window, filtered=before)
 
     def _vacate(self, index: int, window: Window, *, filtered: bool) -> None:
-        """The slots of a seat are nobody's."""
+        """Free the slots of a seat."""
         if filtered:
             self._forget_owners(window)
         else:
@@ -242,7 +240,7 @@ class KeySlots:
         return counts
 
     def moved(self, chunk: Chunk, mask: int) -> int:
-        """Those of these messages in flight whose slot waits for them, to go to its new owner."""
+        """Return the messages in flight whose slot waits for them before it goes to its new owner."""
         if not self._draining:
             return 0
         found = 0
@@ -252,7 +250,7 @@ class KeySlots:
         return found
 
     def clear(self) -> None:
-        """After a seek: no message is in any state, owners stay."""
+        """Forget the states of all messages, after a seek; owners stay."""
         self.queues.clear()
         self._held.clear()
         self._stops.clear()
@@ -264,13 +262,13 @@ class KeySlots:
         self.recheck_held = True
 
     def seats_of(self, slots: array[int]) -> bytearray | None:
-        """The seat of each free slot's owner, `NOBODY` for others; None with filters. For laying messages out."""
+        """Return the seat of each free slot's owner, `NOBODY` for other slots; None with filters. For laying messages out."""
         return None if self.filtered else self._route.look_up(slots)
 
     # -- routing unseen messages ----------------------------------------------------------------------------------
 
     def route(self, slots: array[int], keys: Sequence[str] | None) -> bytearray:
-        """Who gets each message of a part that was never read before, credit aside.
+        """Decide who gets each message of a part that is read for the first time, regardless of credit.
 
         Returns:
             One byte a message: the slot index of its consumer, `NOBODY` to hold it, `UNROUTED` to acknowledge it.
@@ -346,14 +344,14 @@ class KeySlots:
     # -- sending what is held -------------------------------------------------------------------------------------
 
     def _dissolve(self) -> None:
-        """Make held messages of all that is queued."""
+        """Turn all queued messages into held ones."""
         if self.queues:
             for chunk, mask in self.queues.take_all():
                 self._hold(chunk, mask)
             self.recheck_held = True
 
     def unknown_keys(self, window: Window) -> list[Range]:
-        """Held messages whose keys were not needed when they were read and are now."""
+        """Return held messages whose keys were not needed when they were read, and now are."""
         if not self.filtered:
             return []
         return [
@@ -364,7 +362,7 @@ class KeySlots:
         ]
 
     def next_held(self, window: Window, *, limit: int) -> tuple[Consumer, list[Range], int] | None:
-        """The first held messages that may go, all to one consumer with credit and with one delivery count.
+        """Return the first held messages that may be sent, all to one consumer with credit and with one delivery count.
 
         O(held messages until every held slot was seen once or the limit is reached).
 
@@ -411,7 +409,7 @@ class KeySlots:
         return None if chosen is None else (chosen, found, delivered)
 
     def _may_go(self, slot: int, offset: int, chunk: Chunk, bit: int, *, filtered: bool) -> Consumer | None:
-        """Whose turn a held message is; None if it has to stay whoever has credit."""
+        """Return the consumer that a held message may go to; None if it has to wait whoever has credit."""
         if slot in self._draining:
             return None
         stops = self._stops.get(slot)

@@ -1,4 +1,4 @@
-"""Who gets a message of a non-reliable, key-shared subscription: highest-weight hashing over buckets of keys. Pure.
+"""Routing in a non-reliable, key-shared subscription: highest-weight hashing over buckets of keys. Pure.
 
 A key goes to the consumer with the greatest weight for its bucket, so that a consumer that comes or goes moves only
 its own share of the keys. Nothing is in flight here, so nothing has to be drained before a key moves.
@@ -32,13 +32,13 @@ class KeyOwners:
         return bool(self._filters)
 
     def by_slot(self, slots: Ints) -> Ints:
-        """The index of each message's consumer. There is one at least, and none has filters."""
+        """Return the index of each message's consumer; needs at least one, and none with filters."""
         assert self._weights is not None
         assert not self._filters
         return np.asarray(np.argmax(self._weights, axis=0)[slots % BUCKETS])
 
     def by_key(self, keys: Sequence[str], slots: Ints) -> Ints:
-        """The index of each message's consumer, -1 where no consumer accepts the key."""
+        """Return the index of each message's consumer, -1 if none accepts the key."""
         return np.fromiter(
             (self._owner(key, int(slot) % BUCKETS) for key, slot in zip(keys, slots, strict=True)), np.int64
         )
@@ -62,7 +62,7 @@ class KeyOwners:
 
 
 def _weights(name: str) -> Ints:
-    """One weight a bucket; the same for the same name wherever it is asked (splitmix64 of bucket and name)."""
+    """Return one weight for each bucket; equal for equal names everywhere (splitmix64 of bucket and name)."""
     seed = np.uint64(crc32(name.encode()) << 32 | crc32(name.encode()[::-1]))
     with np.errstate(over="ignore"):
         x = np.arange(BUCKETS, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + seed

@@ -24,7 +24,7 @@ _MANY: Final = 64  # messages of a batch from which arranging them costs less th
 
 
 class KeptColumns:
-    """The columns of the batches that a subscription routed last: their other messages are picked out soon after.
+    """The columns of the batches that a subscription routed last, whose other messages are probably routed next.
 
     Bounded by the bytes of the batches, inflated; one is kept in any case.
     """
@@ -59,7 +59,7 @@ class KeptColumns:
 
 
 class RoutedPart:
-    """Messages in offset order: of each batch, which of its messages."""
+    """Messages in offset order: batches, and the indices of their messages."""
 
     def __init__(
         self, pieces: Sequence[tuple[BatchColumns, Ints]], ranges: Sequence[Range], next_offset: int
@@ -91,7 +91,7 @@ class RoutedPart:
         return found
 
     def arrange(self, seats: bytes | bytearray) -> None:
-        """Lay each batch out by the seat its messages go to, one byte a message: then a cut for a seat is a slice."""
+        """Lay each batch out by the seat of its messages, one byte a message, so that each seat's part is a slice."""
         who = np.frombuffer(seats, np.uint8)
         start = 0
         for columns, indices in self.pieces:
@@ -101,7 +101,7 @@ class RoutedPart:
             start = end
 
     def split(self, chosen: Sequence[int]) -> Iterator[tuple[BatchColumns, Ints]]:
-        """The batches that hold the chosen messages, and which of their messages these are."""
+        """Return the batches with chosen messages, and which of their messages those are."""
         wanted = np.asarray(chosen, dtype=np.int64)
         cuts = np.searchsorted(wanted, self._edges).tolist()
         for (columns, indices), start, low, high in zip(
@@ -113,14 +113,14 @@ class RoutedPart:
 
 
 def _of(columns: BatchColumns, column: Ints, indices: Ints) -> Ints:
-    """The column's values of these messages."""
+    """Return a column's values of these messages."""
     return column if len(indices) == columns.batch.count else column[indices]
 
 
 def pick(
     batches: Sequence[CachedBatch], plan: Plan, kept: KeptColumns, *, frame_bytes: int | None = None
 ) -> RoutedPart:
-    """Do as `gather` does, for a plan whose ranges are a `Picked`; ends behind the batch that fills a frame.
+    """Gather messages of a plan whose ranges are a `Picked`; ends after the batch that fills a frame.
 
     The part's ranges are a `Picked` too, unless something is no longer in the log.
     """
@@ -178,7 +178,7 @@ def _offsets_of(mask: int, base: int) -> Ints:
 def gather(
     batches: Sequence[CachedBatch], plan: Plan, kept: KeptColumns | None = None, *, whole: bool = False
 ) -> RoutedPart:
-    """The messages of the batches that lie in the plan's ranges, within its limits and at least one.
+    """Gather the messages of the batches in the plan's ranges, within its limits and at least one.
 
     Args:
         whole: end before a batch that would have to be cut off, unless it is the first: all consumers would be sent

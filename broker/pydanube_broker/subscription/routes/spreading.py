@@ -1,4 +1,4 @@
-"""Spread the messages of one part over consumers and turn the result into masks and indices.
+"""Spread the messages of one part over consumers, and return masks and indices.
 
 `who` holds one byte a message: the index of its consumer. Translating and parsing those bytes as a binary number
 costs a few nanoseconds a message and consumer, in C; a loop over messages in Python costs ten times that.
@@ -63,7 +63,7 @@ def head_of(ranges: Sequence[Range], messages: int) -> list[Range]:
 def affordable(
     consumer: Consumer, indices: Sequence[int], sizes: Sequence[int] | None, together: int | None = None
 ) -> int:
-    """How many of a consumer's messages, from the first, its credit allows: always one while it has any.
+    """Return how many of a consumer's messages, from the first, its credit allows: at least one if it has any.
 
     Args:
         together: the bytes of all of them, where they are known.
@@ -96,7 +96,7 @@ def learn_keys(placed: Sequence[tuple[Chunk, int]], keys: Sequence[str]) -> None
 def round_robin(
     consumers: Sequence[Consumer], messages: int, sizes: Sequence[int] | None
 ) -> tuple[bytearray, int]:
-    """Assign messages one by one to consumers that still have credit, beginning with the first.
+    """Assign messages one by one to consumers with credit left, beginning with the first.
 
     Returns:
         (who, next): `who` is shorter than `messages` when credit ran out; `next` is whose turn is next.
@@ -131,7 +131,7 @@ def indices_of(who: bytes | bytearray, seat: int) -> MutableSequence[int]:
 
 
 def bytes_by_seat(who: bytes | bytearray, sizes: Sequence[int] | None) -> Sequence[int] | None:
-    """How many bytes go to each seat; None where that is not cheaper than adding up the indices of each."""
+    """Return the bytes for each seat; None if that is not cheaper than adding up the indices of each."""
     if not isinstance(sizes, array) or len(who) < LARGE_PART:
         return None
     # Sums of whole numbers far below 2^53, so they are exact.
@@ -143,7 +143,7 @@ _SLOTS: Final = 65_536
 
 
 class RouteTable:
-    """The free slots and whom they belong to; every other slot says `NOBODY`.
+    """The free slots and their owners; every other slot says `NOBODY`.
 
     One byte a slot, looked up for whole parts at once: some 2 ns a message. The table takes 64 KiB, so it is a dictionary
     while parts are small, so that quiet subscriptions stay small; a table from the first large part on.

@@ -564,7 +564,7 @@ class AppliedPlan(Result):
 
 
 class PlanDocument(Result):
-    """A plan as only its maker gets it: with the token that applies it, once."""
+    """A plan for its maker, once: with the token that applies it."""
 
     plan_id: str
     operation: str
@@ -627,7 +627,7 @@ class ProducerItem(Result):
 
 
 class Felt(Result):
-    """How often a quota was felt at the broker that answers, since it started."""
+    """How often a quota took effect at the answering broker since it started."""
 
     quota: str
     what: str
@@ -733,7 +733,7 @@ class Difference(Result):
 
 
 class ProfileVerdict(Result):
-    """A JSON Schema by one profile: what the one lets pass, the other may refuse."""
+    """A comparison by one profile; another profile may judge otherwise."""
 
     json_profile: str
     decides: bool
@@ -744,7 +744,7 @@ class ProfileVerdict(Result):
 
 
 class Verdict(Result):
-    """Whether the schema could be registered, and everything that speaks against it."""
+    """Whether the schema could be registered, and everything against it."""
 
     is_compatible: bool
     differences: list[Difference]
@@ -916,7 +916,7 @@ class FailurePolicyResult(Result):
 
 
 class LagItem(Result):
-    """How far one subscription is behind on one topic, or on one partition of it."""
+    """The lag of one subscription on one topic, or on one partition of it."""
 
     topic: str
     partition: int | None
@@ -1011,7 +1011,7 @@ class CancelledTask(Result):
 
 
 class Task(Result):
-    """A task with what it came to."""
+    """A task with its result."""
 
     task_id: str
     of_call: str
@@ -1078,7 +1078,7 @@ class RevokedToken(Result):
 
 
 class AddedPartitions(Result):
-    """`keys_that_move`: the share of keys whose messages go to another partition than before."""
+    """The result. `keys_that_move`: the share of keys whose messages now go to another partition."""
 
     call_id: str = ""
     plan_id: str = ""
@@ -1090,7 +1090,7 @@ class AddedPartitions(Result):
 
 
 class ChartedSubscription(Result):
-    """A subscription over time; a value each moment of `age_s`."""
+    """A subscription over time; one value for each point of `age_s`."""
 
     subscription: str
     lag_messages: list[int | None]

@@ -1,1 +1,1 @@
-"""Causes: the rules of diagnosis, a module for each kind of thing that can be wrong. `rules` has them in their order."""
+"""The rules of diagnosis, one module for each kind of subject. `rules` has them in order."""

@@ -1,4 +1,4 @@
-"""Causes in a broker: its disk, its journal, its object store, its metadata, and what weighs on all of it."""
+"""Causes in a broker: disk, journal, object store, metadata, and load on the whole broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Causes in a broker's cluster: who is missed, what is not agreed on, what does not get on, how loads lie.
+"""Causes in a cluster: missing brokers, disagreement, moves that hang, uneven load.
 
 Each broker says what it sees itself: a broker that one does not reach may be well for another. Loads are judged where the
 leader is.
@@ -125,7 +125,7 @@ def no_leader(view: BrokerView, cluster: ClusterView) -> Outcome:
     holds="the last calls to etcd had no answer",
     evidence={"error": "as it was met", "since_s": "how long ago it began"},
     unobservable=("whether the store or the network to it failed",),
-    helps="bring etcd back, or look at the network to it; the broker goes on by itself",
+    helps="bring etcd back, or look at the network to it; the broker recovers without help",
     many="brokers do not reach the metadata store",
 )
 @_of_several

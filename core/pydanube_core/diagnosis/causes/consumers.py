@@ -1,4 +1,4 @@
-"""Causes in consumers: none is there, or they break, expire, or do not answer."""
+"""Causes in consumers: there are none, or they disconnect, expire, or do not answer."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
 
 
 def _silent(view: SubscriptionView, consumer: ConsumerView, options: DiagnosisOptions) -> bool:
-    """Whether it holds messages, and has said nothing for as long as the patience lasts."""
+    """Return whether a consumer holds messages, and has not answered within the patience."""
     if not consumer.in_flight or consumer.heard_ms is None:
         return False
     sent_s = consumer.oldest_in_flight_s

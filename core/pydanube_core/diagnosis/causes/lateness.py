@@ -1,4 +1,4 @@
-"""What causes in subscriptions have in common: whether anything is late, and the numbers that say so."""
+"""Shared by all causes in subscriptions: whether any message is late, and the numbers that show it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROCESS: Final = "what the consumer's process does: the broker sees its connecti
 
 
 def late(view: SubscriptionView, options: DiagnosisOptions) -> str | None:
-    """Say why nothing is late; None if something is."""
+    """Return why nothing is late; None if something is."""
     if view.unread <= options.allowed_messages:
         return "nothing is unread"
     age_s = view.lag.age.age_s
@@ -31,5 +31,5 @@ def lag_evidence(view: SubscriptionView) -> dict[str, object]:
 
 
 def look_again(view: SubscriptionView) -> NextCall:
-    """Return the call that shows the lag of the subscription as it is by then."""
+    """Return the call that shows the subscription's lag again."""
     return NextCall("subscriptions.lag", view.arguments, "see the lag and its rates again")

@@ -1,4 +1,4 @@
-"""Causes in messages: one that fails or is held, keys that nobody may work on, letters that die."""
+"""Causes in messages: one that fails or is held, blocked keys, dead letters."""
 
 from __future__ import annotations
 

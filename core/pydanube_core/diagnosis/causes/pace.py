@@ -1,4 +1,4 @@
-"""Causes in pace and place: bursts, slow reading, retention, and cursors that somebody moved."""
+"""Causes in rates and positions: bursts, slow consumption, retention, moved cursors."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     Rule,
     area=RuleArea.SUBSCRIPTION,
     severity="critical",
-    holds="the status is AT_RISK or DATA_LOST, whoever reads or does not",
+    holds="the status is AT_RISK or DATA_LOST, whether or not anybody reads",
     evidence={
         "retention_headroom_s": "until the oldest unread message is taken",
         "retention_age_s": "what the policy keeps; null: only its size is bounded",

@@ -1,4 +1,4 @@
-"""Causes in quotas: traffic that waits for that of its namespace, or of a principal."""
+"""Causes in quotas: traffic slowed by the quota of its namespace or of a principal."""
 
 from __future__ import annotations
 
@@ -77,5 +77,5 @@ def delivery_over_quota(view: SubscriptionView, options: DiagnosisOptions) -> Ou
 
 
 def _of(slowed: Mapping[str, float], ending: str) -> dict[str, float]:
-    """Return the quotas whose names end so, each with the seconds since it was waited for."""
+    """Return the quotas with this ending, each with the seconds since traffic waited for it."""
     return {quota: age_s for quota, age_s in slowed.items() if quota.endswith(ending)}

@@ -1,1 +1,1 @@
-"""The cluster-balance report: how loads lay, hour by hour, and which moves would have helped."""
+"""The cluster-balance report: loads hour by hour, and moves that would have helped."""

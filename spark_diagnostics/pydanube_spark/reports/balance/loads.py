@@ -1,4 +1,4 @@
-"""From telemetry rows of one stretch of time to a snapshot of the cluster. No Spark in here.
+"""Make a snapshot of the cluster from telemetry rows of a stretch of time. Without Spark.
 
 A rate is the rise of a counter over the samples of the stretch; it began at 0 with each incarnation of the broker, and
 of the topic. A topic's processor time is its broker's, shared out by bytes: what a topic costs is not measured one by
@@ -40,7 +40,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A snapshot, and what happened on the way to it."""
+    """A snapshot, and what happened in its stretch of time."""
 
     snapshot: Snapshot
     owner_changes: int
@@ -49,7 +49,7 @@ class Stretch:
 
 
 def rate(rows: Sequence[Row], counter: str) -> float | None:
-    """Rise a second of a counter in the rows of one broker, ascending; None for fewer than two moments."""
+    """Return a counter's rise per second in one broker's rows, ascending; None for fewer than two."""
     if len(rows) < 2 or rows[-1]["taken_at"] <= rows[0]["taken_at"]:
         return None
     rise = sum(

@@ -1,4 +1,4 @@
-"""The balance report as a kind of report: from the question to its rows and their summary."""
+"""The balance report: from the request to its rows and their summary."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def shown_row(row: Row) -> dict[str, Any]:
 
 
 def balance_summary(rows: Sequence[Row], damaged: Sequence[str]) -> dict[str, Any]:
-    """The last judged state, and how it came to be."""
+    """Return the last judged state, and the development before."""
     judged = [row for row in rows if row["score"] is not None]
     last = judged[-1] if judged else rows[-1]
     verdicts: dict[str, int] = {}
@@ -90,7 +90,7 @@ def balance_summary(rows: Sequence[Row], damaged: Sequence[str]) -> dict[str, An
 
 
 def forecast(rows: Sequence[Row]) -> dict[str, Any]:
-    """Days until the bottleneck's mean and the fullest disk are 80 % used, by their slopes; None with a reason."""
+    """Return the days until the bottleneck's mean and the fullest disk are 80 % used, by their slopes; None with a reason."""
     found: dict[str, Any] = {}
     bottleneck = rows[-1]["bottleneck"] if rows else None
     known = bottleneck is not None and json.loads(rows[-1]["resources"])[bottleneck]["capacity_known"]

@@ -1,4 +1,4 @@
-"""The cluster-balance report: telemetry rows are gathered by hour, and each hour is judged by `assess`. No Spark."""
+"""The work of the balance report: telemetry rows are grouped by hour, and each hour is judged by `assess`. Without Spark."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ _ROWS: Final = pa.schema({"bucket": pa.int64(), "kind": pa.string(), "rows": pa.
 
 
 def bucket_ms_of(span: Span, interval_ms: int) -> int:
-    """How long one snapshot's stretch is: an hour, or a twelfth of a short time, but three samples of load at least."""
+    """Return the length of one snapshot: an hour, or a twelfth of a short time, with at least three samples of load."""
     length = span.until_ms - span.since_ms
     return min(HOUR_MS, max(length // 12, 3 * LOAD_EVERY * interval_ms, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceWork:
-    """A report that is planned: its files are known. It is sent to where the work is done."""
+    """A planned report, with its files known; it is sent to where the work is done."""
 
     brokers: Telemetry
     topics: Telemetry
@@ -76,7 +76,7 @@ class BalanceWork:
 
     @classmethod
     def plan(cls, store: StoreOptions, cluster: str | None, span: Span, topic: str | None = None) -> Self:
-        """Find the files: what can be wrong is said before anything is started for it.
+        """Find the files, so that errors are raised before anything is started.
 
         Raises `InvalidArgument`, `StoreUnavailable`: as `find_telemetry`.
         """
@@ -101,7 +101,7 @@ class BalanceWork:
 
     @property
     def interval_ms(self) -> int:
-        """Between two samples of a broker."""
+        """Return the milliseconds between two samples of a broker."""
         return max(self.brokers.interval_ms, self.brokers.thinned_ms)
 
     def read(self, files: Iterable[tuple[str, str]]) -> Iterator[Any]:
@@ -112,7 +112,7 @@ class BalanceWork:
             yield _rows(opened, kind, key, self.span, bucket_ms, self.topic)
 
     def judge(self, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The row of one stretch of time from its parts; damaged files are rows of their own."""
+        """Return the row of one stretch from its parts; damaged files have rows of their own."""
         found: dict[str, list[Any]] = {"brokers": [], "topics": [], "damaged": []}
         for part in parts:
             found[part["kind"]] += json.loads(part["rows"])
@@ -134,7 +134,7 @@ class BalanceWork:
 
 
 def _rows(store: Any, kind: str, key: str, span: Span, bucket_ms: int, topic: str | None) -> Any:
-    """One file's rows by bucket, as JSON: there are few, and they differ by kind."""
+    """Return one file's rows by bucket, as JSON: there are few, of different kinds."""
     columns = list(BROKER_COLUMNS if kind == "brokers" else TOPIC_COLUMNS)
     try:
         samples = read_samples(store, key, table_named(kind), columns=columns)
@@ -160,7 +160,7 @@ def _rows(store: Any, kind: str, key: str, span: Span, bucket_ms: int, topic: st
 
 
 def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first and last sample of each broker in each minute: rates need the ends."""
+    """Keep each broker's first and last sample in each minute, which rates need."""
     kept: dict[tuple[str, int, bool], dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: row["taken_at"]):
         minute = row["taken_at"] // _BROKER_STEP_MS
@@ -170,7 +170,7 @@ def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def row_of(found: Assessment, stretch: Stretch, bucket: int, end_ms: int) -> dict[str, Any]:
-    """An assessment as a row."""
+    """Return an assessment as a row."""
     view = None if found.bottleneck is None else found.resources[found.bottleneck]
     resources = {
         resource.value: {

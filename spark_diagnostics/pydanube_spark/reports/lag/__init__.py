@@ -1,1 +1,1 @@
-"""The consumer-lag report: what every subscription had to read, hour by hour."""
+"""The consumer-lag report: the lag of every subscription, hour by hour."""

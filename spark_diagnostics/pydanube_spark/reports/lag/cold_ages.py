@@ -1,4 +1,4 @@
-"""Append time of a message by the cold tier: the object that holds its offset, one row group of it.
+"""Append times of messages from the cold tier: one row group of the object with the offset.
 
 Asked only where telemetry does not know: the message left the journal, or was unread before the broker started.
 """
@@ -18,7 +18,7 @@ from pydanube_spark.sources.extent import ColdObject, cover_of
 
 
 class ColdAges:
-    """One log's. Listed once, when first asked."""
+    """The objects of one log, listed once, on first use."""
 
     def __init__(self, store: StoreOptions, cluster: str, topic: str, topic_id: int) -> None:
         name = TopicName.parse(topic)
@@ -29,7 +29,7 @@ class ColdAges:
         self.append_time = lru_cache(maxsize=256)(self._append_time)
 
     def _append_time(self, offset: int) -> int | None:
-        """Milliseconds since 1970; None where no object holds the offset, or it cannot be read."""
+        """Return milliseconds since 1970; None if no object has the offset, or it cannot be read."""
         try:
             if self._objects is None:
                 self._store = open_for_reading(self._options)

@@ -1,4 +1,4 @@
-"""The samples of one subscription, as arrays, and windows of them for the pure rules.
+"""The samples of one subscription as arrays, and windows of them for the rules of diagnosis.
 
 A sample holds until the next one, for `hold_ms` at most: brokers write down what changed, and everything once a
 minute. So a window looks at a grid of moments, and at each at the last sample before it. What a sample says is known to
@@ -26,7 +26,7 @@ GRID_POINTS: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """How long a window is and how far its moments are apart, for samples that are `interval_ms` apart."""
+    """The length of a window and the distance of its points, for samples `interval_ms` apart."""
 
     interval_ms: int  # between two rounds of the broker, or of thinned samples
     window_ms: int
@@ -35,7 +35,7 @@ class Grid:
 
     @classmethod
     def of(cls, interval_ms: int, *, thinned_ms: int = 0, window_s: float = 300.0) -> Grid:
-        """For rounds of `interval_ms`, or for samples thinned to one in `thinned_ms`.
+        """Return the grid for rounds of `interval_ms`, or for samples thinned to one in `thinned_ms`.
 
         The window is the broker's, `diagnosis.window`, and at least ten samples; of samples less than a second apart 24.
         """
@@ -55,7 +55,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """Facts of a log besides, as of the last time its load was told. None: not known, or no limit."""
+    """Further facts about a log, from the last report of its load. None: unknown, or no limit."""
 
     message_bytes: float | None = None  # mean of what came in since its broker started
     retention_age_s: int | None = None
@@ -64,7 +64,7 @@ class LogFacts:
 
 
 class History:
-    """Everything sampled of one subscription of one log; oldest first.
+    """All samples of one subscription of one log, oldest first.
 
     Args:
         arrays: `ARRAYS`.
@@ -120,17 +120,17 @@ class History:
 
     @property
     def known_until_ms(self) -> int:
-        """Until when it is known how things are."""
+        """Return until when the state is known."""
         return int(self._until[-1])
 
     def at(self, moments: Ints) -> Ints:
-        """Index of the sample that holds at each moment; -1 where there is none."""
+        """Return the index of the sample that holds at each moment; -1 if there is none."""
         found: Ints = np.searchsorted(self.times, moments, "right") - 1
         held = (found >= 0) & (moments - self.times[np.maximum(found, 0)] <= self._grid.hold_ms)
         return np.where(held, found, -1)
 
     def known_ms(self, begins: Ints, ends: Ints) -> Ints:
-        """How much of each `[begin, end)` is covered by samples."""
+        """Return how much of each `[begin, end)` samples cover."""
         return self._known_before(ends) - self._known_before(begins)
 
     def _known_before(self, moments: Ints) -> Ints:
@@ -141,7 +141,7 @@ class History:
         return found
 
     def rise(self, counter: str, start_ms: int, end_ms: int) -> int | None:
-        """How much a counter rose in the samples of a time; another incarnation of the broker began at 0."""
+        """Return a counter's rise in the samples of a time; each start of the broker begins at 0."""
         first, end = np.searchsorted(self.times, [start_ms, end_ms])
         if end <= first:
             return None
@@ -151,7 +151,7 @@ class History:
         return int(np.where(same, np.maximum(0, np.diff(values)), values[1:]).sum())
 
     def newly_lost(self, start_ms: int, end_ms: int) -> int | None:
-        """How many messages were lost in the samples of a time, whether they were read past since or not."""
+        """Return how many messages were lost in the samples of a time, even if the cursor has passed them since."""
         first, end = np.searchsorted(self.times, [start_ms, end_ms])
         if end <= first:
             return None
@@ -171,7 +171,7 @@ class History:
         return found
 
     def window(self, end_ms: int) -> LagWindow:
-        """The window that ends at a moment, judged when its last sample was known to hold."""
+        """Return the window that ends at a moment, judged as of the end of its last sample."""
         grid = self._grid
         moments = end_ms - grid.step_ms * np.arange(grid.points - 1, -1, -1, dtype=np.int64)
         index = self.at(moments)
@@ -216,7 +216,7 @@ class History:
         )
 
     def _failures(self, last: int) -> int:
-        """How often messages failed since the cursor stood still: of one that nothing gets past, its own.
+        """Return how often messages failed since the cursor stood still; if one blocks, its own failures.
 
         Those of the round in which it moved count, unless messages were given up in it: then it moved past what had
         failed. What failed before everything was read is read.

@@ -1,4 +1,4 @@
-"""The lag report's knowledge of logs besides their cursors: how large messages are, and what retention says.
+"""Further facts about logs for the lag report: the size of messages, and retention.
 
 As of the end of the time that is reported: of the last hour in which loads of topics were told. It fits the driver's
 memory: a row a log.
@@ -28,7 +28,7 @@ _COLUMNS: Final = (
 
 
 def log_facts(options: StoreOptions, cluster: str, span: Span, topic: str | None) -> dict[int, LogFacts]:
-    """By topic id. A damaged file is as one that is not there: it costs sizes, not lag."""
+    """Return facts by topic id. A damaged file counts as missing: it costs sizes, not lag."""
     store = open_for_reading(options)
     table = table_named("topics")
     found = list(stored_files(store, cluster, table, start_ms=span.since_ms - HOUR_MS, end_ms=span.until_ms))

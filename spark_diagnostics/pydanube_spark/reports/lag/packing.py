@@ -1,4 +1,4 @@
-"""Samples of subscriptions on their way from files to where they are judged: a row for each subscription and file.
+"""Pack samples for transport from files to where they are judged: one row for each subscription and file.
 
 Its samples are packed in one value: to move every sample as a row of its own costs ten times as much as to judge them.
 """
@@ -40,7 +40,7 @@ PACKED: Final = pa.schema(
 def packed_samples(
     store: StoreOptions, keys: Iterable[str], topic: str | None, start_ms: int, end_ms: int
 ) -> Iterator[Any]:
-    """For each file a batch of `PACKED`: one row for each subscription in it; a damaged file is a row that says so."""
+    """Yield a batch of `PACKED` for each file: one row for each subscription; a damaged file is a row that says so."""
     opened = open_for_reading(store)
     table = table_named("cursors")
     names = ["topic", "topic_id", "partition", "subscription", "subscription_id", "type", "broker_id"]
@@ -79,19 +79,19 @@ def _packed(
 
 
 def _numbers(column: Any) -> Any:
-    """A column of integers or times; null is -1."""
+    """Return a column of integers or times; null is -1."""
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     return whole.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
 
 
 def pack(arrays: Any) -> bytes:
-    """Rows of integers as bytes: differences compress to a twentieth, and shuffles are what reports wait for."""
+    """Pack rows of integers as bytes: differences compress to a twentieth, and shuffles dominate the time of reports."""
     steps = np.diff(arrays, axis=1, prepend=0)
     return zstd.compress(np.ascontiguousarray(steps).tobytes(), level=_LEVEL)
 
 
 def unpacked(values: Sequence[bytes]) -> dict[str, Any]:
-    """The arrays of a subscription from its packed parts, in order of time."""
+    """Return the arrays of a subscription from its packed parts, in order of time."""
     parts = [
         np.frombuffer(zstd.decompress(value), np.int64).reshape(len(ARRAYS), -1).cumsum(axis=1)
         for value in values

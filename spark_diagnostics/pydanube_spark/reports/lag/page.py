@@ -92,7 +92,7 @@ def _compared(summary: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _groups(worst: Sequence[Row]) -> list[list[Row]]:
-    """Rows of one subscription of one topic, in the order of the worst of each."""
+    """Group rows by topic and subscription, in the order of the worst of each."""
     found: dict[tuple[str, str, bool], list[Row]] = {}
     for row in worst:
         found.setdefault((_topic(row), row["subscription"], row["gone_ms"] is not None), []).append(row)
@@ -114,7 +114,7 @@ def _group_row(group: Sequence[Row]) -> TableRow:
 
 
 def _whole(group: Sequence[Row]) -> Row:
-    """A subscription as a whole: what is summed is what is known, what is waited for is the last of them."""
+    """Join a subscription's partitions: known numbers are summed, the latest eta counts."""
     if len(group) == 1 and group[0]["partition"] is None:
         return group[0]
     worst = max(group, key=_urgency)
@@ -203,7 +203,7 @@ def _size(count: int) -> str:
 
 
 def _strip_cell(row: Row) -> Cell:
-    """Statuses over the whole time, and how long each was, in words."""
+    """Return the cell with statuses over the whole time, and the length of each in words."""
     minutes = json.loads(row["minutes"])
     known = sum(count for status, count in minutes.items() if status != LagStatus.UNKNOWN)
     fine = sum(minutes.get(status, 0.0) for status in _FINE)
@@ -231,7 +231,7 @@ def _why(row: Row) -> str:
 
 
 def _evidence(row: Row) -> str:
-    """The numbers that decided, as people say them."""
+    """Return the numbers behind the status, in words."""
     evidence, shown = json.loads(row["evidence"]), []
     slope = [evidence.pop(f"lag_per_s{end}", None) for end in ("", "_low", "_high")]
     if None not in slope:
@@ -307,7 +307,7 @@ def _charts(whole: Sequence[Row], worst: Sequence[Row], report: Mapping[str, Any
 
 
 def _points(row: Row) -> list[tuple[float | None, float | None]]:
-    """(unread, age) at each stretch."""
+    """Return (unread, age) for each stretch."""
     found: list[tuple[float | None, float | None]] = [(None, None)] * STRETCHES
     for stretch, _, lag, age_s in json.loads(row["course"] or "[]"):
         found[min(stretch, STRETCHES - 1)] = (lag, age_s)
@@ -315,7 +315,7 @@ def _points(row: Row) -> list[tuple[float | None, float | None]]:
 
 
 def _stretch_labels(since_ms: int, until_ms: int) -> list[str]:
-    """The end of each stretch, with its day where there are several."""
+    """Return the end of each stretch, with its day if there are several."""
     span = Span(since_ms=since_ms, until_ms=until_ms)
     ends = [min(until_ms, since_ms + stretch_ms(span) * (i + 1)) for i in range(STRETCHES)]
     return [time_label(end, until_ms - since_ms) for end in ends]

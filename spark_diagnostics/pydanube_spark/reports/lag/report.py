@@ -1,4 +1,4 @@
-"""The lag report as a kind of report: from the question to its rows, and what it says of the time before."""
+"""The lag report: from the request to its rows, and the comparison with the time before."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _plan(request: ReportRequest, span: Span) -> Callable[[], Found]:
 
 
 def _find(work: LagWork, request: ReportRequest) -> Found:
-    """Return rows an hour and of the whole time, by topic and subscription.
+    """Return a row for each hour and one for the whole time, by topic and subscription.
 
     Raises `CorruptObject`, `InvalidArgument`: there are none, since no file can be read, or nothing was sampled.
     """
@@ -67,7 +67,7 @@ def _worst(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
 
 
 def _compared(before: Found, now: Found) -> dict[str, Any]:
-    """Return {summary, changed}: the subscriptions whose status is another one, those that became worse first."""
+    """Return {summary, changed}: the subscriptions whose status changed, those that became worse first."""
     were = {subject_of(row): row for row in offenders(before.rows)}
     changed = []
     for row in offenders(now.rows):

@@ -1,4 +1,4 @@
-"""The lag report of one subscription of one log: a row an hour, and one for the whole time. No Spark in here.
+"""The rows of one subscription of one log: one for each hour, and one for the whole time. Without Spark.
 
 Every window is judged by `pydanube_core.diagnosis`, the rules that the broker and its alerts use, and settles as it
 settles there; so a report says of last month what the broker said then.
@@ -40,7 +40,7 @@ AppendTime = Callable[[int], int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagRow:
-    """One subscription in one hour, `hour_ms`, or in the whole time (None), as of its newest sample in it.
+    """One subscription in one hour (`hour_ms`) or in the whole time (None), as of its newest sample there.
 
     Ages in seconds, rates in messages a second. What is None has a reason in `reasons`, under its name. `minutes`:
     status → minutes in it; what no sample covers is UNKNOWN, so that together they are the whole time. Percentiles are
@@ -86,7 +86,7 @@ class LagRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """The judgement of a window; `begin_ms` is where the one before it ended."""
+    """The judgement of a window; `begin_ms` is the end of the one before."""
 
     begin_ms: int
     end_ms: int
@@ -110,7 +110,7 @@ def rows_of_history(
     drawn: Span | None = None,
     gone: bool = False,
 ) -> Iterator[LagRow]:
-    """The rows of one subscription, hours first; of one that is gone, until its last sample.
+    """Return the rows of one subscription, hours first; of a deleted one up to its last sample.
 
     `end_ms`: where telemetry as a whole ends, if that is within the time; what comes after it is not judged. `drawn`: the
     time of `course`: from where telemetry begins, so that minutes of it fill a picture.
@@ -135,7 +135,7 @@ def rows_of_history(
 def _judged(
     history: History, span: Span, grid: Grid, options: DiagnosisOptions, end_ms: int
 ) -> Iterator[_Judged]:
-    """Windows end at whole multiples of their length; the last one ends with what is known of the time."""
+    """Judge windows that end at whole multiples of their length; the last one ends with what is known."""
     until_ms = min(span.until_ms, end_ms)
     if history.known_until_ms < until_ms <= history.known_until_ms + grid.hold_ms:
         until_ms = max(history.known_until_ms, span.since_ms + 1)  # what was sampled since is on its way
@@ -247,7 +247,7 @@ def _row(
 def _told_age(
     found: LagJudgement, cursor: int | None, append_time: AppendTime | None, as_of_ms: int
 ) -> UnreadAge:
-    """Return the age of the oldest unread message: exact where the object that holds it can be asked."""
+    """Return the age of the oldest unread message: exact if the object with it can be read."""
     if (
         append_time is None
         or cursor is None
@@ -263,7 +263,7 @@ def _told_age(
 
 
 def _minutes(history: History, span: Span, windows: Sequence[_Judged]) -> dict[str, float]:
-    """Minutes in each status: the part of each window that samples cover; the rest is UNKNOWN."""
+    """Return the minutes in each status: the covered part of each window; the rest is UNKNOWN."""
     spent_ms: dict[str, int] = {}
     begins = np.array([max(each.begin_ms, span.since_ms) for each in windows], np.int64)
     ends = np.array([min(each.end_ms, span.until_ms) for each in windows], np.int64)
@@ -277,12 +277,12 @@ def _minutes(history: History, span: Span, windows: Sequence[_Judged]) -> dict[s
 
 
 def stretch_ms(span: Span) -> int:
-    """How long a stretch of `course` is; the last one may be shorter."""
+    """Return the length of a stretch of `course`; the last one may be shorter."""
     return -(-(span.until_ms - span.since_ms) // STRETCHES)
 
 
 def _course(span: Span, windows: Sequence[_Judged]) -> list[list[Any]]:
-    """A point for each stretch in which a window was judged; a long window counts in each stretch that it covers."""
+    """Return a point for each stretch with a judged window; a long window counts in each stretch that it covers."""
     points: dict[int, list[Any]] = {}
     step_ms = stretch_ms(span)
     for each in windows:

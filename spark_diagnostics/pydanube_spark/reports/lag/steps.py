@@ -1,4 +1,4 @@
-"""Next steps about subscriptions in trouble: a sentence for each, and the command that begins it. Pure."""
+"""Next steps for subscriptions in trouble: a sentence for each, and the command to begin with. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STATUS: Final = {
 
 
 def next_steps(worst: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> list[Step]:
-    """At most `_MOST` steps, the most urgent first; never none."""
+    """Return at most `_MOST` steps, most urgent first; at least one."""
     steps = []
     if report["data_age_s"] > OLD_S:
         steps.append(

@@ -1,4 +1,4 @@
-"""From the rows of a lag report to what people read: its order, its summary, the lines of a terminal. Pure."""
+"""The rows of a lag report for people: their order, their summary, the lines of a terminal. Pure."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def subject_of(row: Row) -> str:
 
 
 def severity(status: str) -> int:
-    """Place of a status among all, the worst is 0."""
+    """Return the rank of a status, the worst is 0."""
     return SEVERITY.index(LagStatus(status))
 
 
 def offenders(rows: Sequence[Row]) -> list[Row]:
-    """Rows of the whole time, the worst first: by status, then by what is unread; what is gone comes last."""
+    """Return the rows of the whole time, worst first: by status, then by unread messages; deleted ones last."""
     whole = [row for row in rows if row["hour_ms"] is None]
     return sorted(
         whole,
@@ -54,7 +54,7 @@ def shown_row(row: Row) -> dict[str, Any]:
 
 
 def lag_summary(rows: Sequence[Row], damaged: Sequence[str]) -> dict[str, Any]:
-    """The report in a few numbers: the known are summed, the unknown counted beside them."""
+    """Return the report in a few numbers: known ones are summed, unknown ones counted beside them."""
     everyone = offenders(rows)
     worst = [row for row in everyone if row["gone_ms"] is None]
     lags = [row["lag_messages"] for row in worst]
@@ -93,7 +93,7 @@ def lag_summary(rows: Sequence[Row], damaged: Sequence[str]) -> dict[str, Any]:
 
 
 def _partitioned(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Each subscription of a partitioned topic as a whole: when it is caught up, and how uneven its partitions are."""
+    """Return each subscription of a partitioned topic as a whole: its eta, and how uneven its partitions are."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row["partition"] is not None:

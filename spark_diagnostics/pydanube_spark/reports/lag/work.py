@@ -1,4 +1,4 @@
-"""The consumer-lag report: which files, how a file becomes samples by subscription, and how each is judged. No Spark.
+"""The work of the lag report: choose files, read them as samples by subscription, judge each. Without Spark.
 
 Memory is bounded by one file and by one subscription's samples, besides what is kept packed.
 """
@@ -38,7 +38,7 @@ DAMAGED: Final = "DAMAGED"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagQuestion:
-    """The question of a lag report. `topic`: a glob."""
+    """The request of a lag report. `topic`: a glob."""
 
     store: StoreOptions
     cluster: str | None
@@ -57,13 +57,13 @@ class LagQuestion:
 
     @property
     def read_from_ms(self) -> int:
-        """Two windows before the time: its first window is whole then, and heads say how old old mail is."""
+        """Return two windows before the time: the first window is then complete, and earlier heads tell the age of old messages."""
         return self.span.since_ms - 2 * round(self.options.window_s * 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagWork:
-    """A report that is planned: its files are known. It is sent to where the work is done."""
+    """A planned report, with its files known; it is sent to where the work is done."""
 
     question: LagQuestion
     telemetry: Telemetry
@@ -75,7 +75,7 @@ class LagWork:
 
     @classmethod
     def plan(cls, question: LagQuestion) -> Self:
-        """Find the files: what can be wrong is said before anything is started for it.
+        """Find the files, so that errors are raised before anything is started.
 
         Raises `InvalidArgument`, `StoreUnavailable`: as `find_telemetry`.
         """
@@ -110,7 +110,7 @@ class LagWork:
         return packed_samples(question.store, keys, question.topic, question.read_from_ms, until_ms)
 
     def judge(self, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The rows of one subscription from its packed parts, hours and whole; damaged files are rows of their own."""
+        """Return the rows of one subscription from its packed parts, hours and whole; damaged files have rows of their own."""
         first = parts[0]
         if first["topic"] is None:
             nothing = dict.fromkeys(LAG_SCHEMA.names)
@@ -142,7 +142,7 @@ class LagWork:
         return [{**subject, **asdict(row)} for row in rows]
 
     def _end_ms(self) -> int:
-        """Where telemetry ends, if it stopped within the time; a little before its end the rest is on its way."""
+        """Return where telemetry ends, if that is clearly before the end of the time."""
         span, newest_ms = self.question.span, self.telemetry.newest_ms
         if newest_ms + self.grid.hold_ms >= span.until_ms:
             return span.until_ms

@@ -1,4 +1,4 @@
-"""Charts as SVG written by hand: no library, no script, colours from the page's style sheet. Pure."""
+"""Charts as SVG: no library, no script, colours from the page's style sheet. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydanube_spark.reports.pages.markup import escaped
 
 
 def svg(chart: Chart) -> str:
-    """The chart as an `<svg>` element with its legend."""
+    """Return the chart as an `<svg>` element with its legend."""
     left, right, bottom, top = MARGIN
     inner_width, inner_height = WIDTH - left - right, HEIGHT - top - bottom
     marks = ticks(top_of(chart))

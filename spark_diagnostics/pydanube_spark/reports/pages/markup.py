@@ -1,4 +1,4 @@
-"""Texts of others on a page or a picture: characters that are seen, and nothing that controls who shows them. Pure."""
+"""Make text of others safe for a page or a picture: visible characters only. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from html import escape
 
 
 def seen(text: str) -> str:
-    """Control characters, line ends and those that turn the direction of writing, as `\\x1b`, `\\n`, `\\u202e`."""
+    """Return the text with control characters, line ends and changes of direction as `\x1b`, `\n`, `\u202e`."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def escaped(text: str) -> str:
-    """For HTML and SVG, in elements and attributes."""
+    """Escape a text for HTML and SVG, in elements and attributes."""
     return escape(seen(text))

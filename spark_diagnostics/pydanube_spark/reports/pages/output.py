@@ -22,7 +22,7 @@ from pydanube_spark.reports.pages.picture import png
 
 
 def check_folder(folder: Path) -> None:
-    """Make the folder, and see that it can be written: a report takes a minute, and this is known at once.
+    """Create the folder and check that it is writable, before a report that takes a minute.
 
     Raises `InvalidArgument`: it cannot.
     """
@@ -51,7 +51,7 @@ def write_report(
     report: Mapping[str, Any],
     page: Page,
 ) -> dict[str, str]:
-    """The files, by kind: parquet, json, html, png.
+    """Write the files; return them by kind: parquet, json, html, png.
 
     Args:
         rows: an Arrow table, all of the report; `shown`: the same for JSON.

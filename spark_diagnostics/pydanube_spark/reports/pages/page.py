@@ -33,7 +33,7 @@ class Page:
 
 
 def html(page: Page) -> str:
-    """The page; everything that was said by others is escaped."""
+    """Return the page; all text of others is escaped."""
     figures = "".join(
         f"<li><b>{escaped(value)}</b><span>{escaped(what)}</span></li>" for value, what in page.figures
     )

@@ -1,4 +1,4 @@
-"""A report as a PNG: title, figures and charts, for where no browser is at hand."""
+"""A report as a PNG: title, figures and charts, for use without a browser."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydanube_spark.reports.pages.style import COLOURS
 
 
 def png(page: Page) -> bytes:
-    """Draw title, figures and charts; texts of others are drawn with what controls a screen made visible.
+    """Draw title, figures and charts, with control characters of others' texts made visible.
 
     Raises `ImportError`: Pillow is not installed.
     """

@@ -32,7 +32,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """`parts`: what it opens into."""
+    """A row. `parts`: the rows that it opens into."""
 
     cells: Sequence[Cell]
     parts: Sequence[TableRow] = ()
@@ -40,7 +40,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableView:
-    """`live`: can be sorted and filtered."""
+    """A table. `live`: it can be sorted and filtered."""
 
     title: str
     head: Sequence[str]
@@ -50,7 +50,7 @@ class TableView:
 
 
 def plain_rows(rows: Sequence[Sequence[str]]) -> list[TableRow]:
-    """Rows of texts; a column is one of numbers if all its texts are."""
+    """Return rows of texts as a table; a column of numbers is one whose texts all are."""
     numeric = [all(map(_numeric, column)) for column in zip(*rows, strict=True)]
     return [
         TableRow(cells=[Cell(text=text, number=number) for text, number in zip(row, numeric, strict=True)])
@@ -67,7 +67,7 @@ def _numeric(text: str) -> bool:
 def comparison_table(
     report: Mapping[str, Any], figures: Callable[[Mapping[str, Any]], dict[str, str]]
 ) -> TableView:
-    """The figures of both times, and what changed its status."""
+    """Return the figures of both times, and the changed statuses."""
     before = report["previous"]
     title = "Compared with the time before"
     head = ("", f"{before['since'][:16]} to {before['until'][:16]}".replace("T", " "), "now")
@@ -129,7 +129,7 @@ def _cell(label: str, cell: Cell) -> str:
 
 
 def strip_svg(strip: Strip, said: str) -> str:
-    """How one thing was over time, as one line."""
+    """Return one thing's statuses over time as a strip."""
     whole = sum(length for _, length in strip) or 1.0
     at, parts = 0.0, []
     for colour, length in strip:

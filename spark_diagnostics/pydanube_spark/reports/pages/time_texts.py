@@ -1,4 +1,4 @@
-"""The words of the pages about their time: since when, until when, how old the data is. Pure."""
+"""Texts about the time of a report: from, to, the age of the data. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydanube_core.units import format_time
 
 
 def as_of_text(report: Mapping[str, Any]) -> str:
-    """Cluster, time, and the age of the newest sample."""
+    """Return cluster, time, and the age of the newest sample."""
     since, until, begin, as_of = (
         minute_text(report[name]) for name in ("since", "until", "known_from", "as_of")
     )
@@ -22,12 +22,12 @@ def as_of_text(report: Mapping[str, Any]) -> str:
 
 
 def minute_text(time: str) -> str:
-    """A time as it is read: without fractions of a second."""
+    """Return a time for people: without fractions of a second."""
     return f"{time[:10]} {time[11:19]}"
 
 
 def time_label(time_ms: int, length_ms: int) -> str:
-    """A time on an axis that is so long."""
+    """Return a time for an axis of that length."""
     text = format_time(time_ms)
     return (
         text[11:16]
@@ -39,7 +39,7 @@ def time_label(time_ms: int, length_ms: int) -> str:
 
 
 def age_text(seconds: float | None) -> str:
-    """A time span as people say it; – where it is not known."""
+    """Return a length of time for people; – if unknown."""
     if seconds is None:
         return "–"
     for least, size, unit in ((100 * 3600, 86_400, "days"), (3600, 3600, "h"), (60, 60, "min")):

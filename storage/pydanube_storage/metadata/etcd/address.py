@@ -1,4 +1,4 @@
-"""Where etcd is, and how to get in: parsed and checked before anything is connected."""
+"""Address of and access to etcd: parsed and checked before anything is connected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_PREFIX_BYTES: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdAddress:
-    """The members of an etcd cluster and the prefix under which our keys stand there.
+    """The members of an etcd cluster, and the prefix of our keys there.
 
     Args:
         endpoints: `host:port` of each member; several so that one may be away.

@@ -1,4 +1,4 @@
-"""Calls to etcd's members: one at a time is spoken to, the next is when it fails, and every call has a deadline.
+"""Calls to etcd's members: to one at a time, to the next when it fails, and each with a deadline.
 
 What is safe to repeat (reads, renewals) goes on to the next member until the deadline. A change is repeated only where
 etcd has certainly not seen it: the connection was never made, or etcd says that it refused. Else its outcome is
@@ -63,7 +63,7 @@ assert _PING_S + _PING_ANSWER_S < 10, "a watch that hears nothing is noticed wit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """One method of etcd's API; `repeatable`: twice does no more than once."""
+    """One method of etcd's API. `repeatable`: calling it twice has the effect of once."""
 
     path: str
     request: Any
@@ -95,7 +95,7 @@ _AUTHENTICATE: Final = _method("Auth/Authenticate", pb.AuthenticateRequest, pb.A
 
 
 class _Member:
-    """One member: its channel, which connects and reconnects by itself, and the calls made ready on it."""
+    """One member: its channel, which reconnects without help, and its prepared calls."""
 
     def __init__(self, address: str, channel: Any) -> None:
         self.address = address
@@ -217,7 +217,7 @@ class EtcdLink:
     async def _attempt(
         self, member: _Member, method: Method, request: Any, deadline: float, patience_s: float
     ) -> Any:
-        """One member's turn, within `patience_s` for the answer, so that another gets its chance too."""
+        """Call one member, and wait `patience_s` for its answer, so that another gets a chance, too."""
         await member.connect(min(_CONNECT_S, patience_s))
         for is_last in (False, True):
             token = await self._authenticated(member)
@@ -231,7 +231,7 @@ class EtcdLink:
         raise AssertionError("unreachable")
 
     async def open_watch(self, request: pb.WatchRequest) -> tuple[_Member, Any]:
-        """Begin a watch on the present member; the stream's `read` gives its answers.
+        """Begin a watch on the present member; the stream's `read` returns its answers.
 
         Raises `Refused`, after which the next member is to be tried.
         """
@@ -247,7 +247,7 @@ class EtcdLink:
         return member, stream
 
     def turn_from(self, member: _Member) -> None:
-        """Speak to the next member from now on, unless somebody has turned already."""
+        """Use the next member from now on, unless another call has switched already."""
         if self._members[self._current] is member:
             self._current = (self._current + 1) % len(self._members)
 
@@ -259,7 +259,7 @@ class EtcdLink:
             self._token = None
 
     async def _authenticated(self, member: _Member) -> str | None:
-        """The token to send; None where etcd asks for none."""
+        """Return the token to send; None if etcd requires none."""
         if self._open_mode or self._token is not None:
             return self._token
         async with self._authenticating:
@@ -293,7 +293,7 @@ class EtcdLink:
 
 
 async def of_grpc(awaitable: Awaitable[Any]) -> Any:
-    """Wait for something of gRPC; raises what `judge` makes of its errors.
+    """Await something of gRPC; raises what `judge` makes of its errors.
 
     A cancellation that has been through gRPC's tasks no longer looks like that of a scope, which would let it pass;
     and the calls of a channel that is closed end like cancelled ones.
@@ -313,7 +313,7 @@ async def of_grpc(awaitable: Awaitable[Any]) -> Any:
 async def _send(
     member: _Member, method: Method, request: Any, timeout_s: float, metadata: tuple[tuple[str, str], ...]
 ) -> Any:
-    """One request, one answer. Raises `Refused` or what `judge` makes of etcd's error."""
+    """Send one request; return its answer. Raises `Refused`, or what `judge` makes of etcd's error."""
     calling = member.callable(method)
     if not method.stream:
         return await of_grpc(calling(request, timeout=timeout_s, metadata=metadata))

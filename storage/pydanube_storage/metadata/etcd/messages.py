@@ -1,4 +1,4 @@
-"""Our vocabulary in etcd's messages and back; pure.
+"""Translate between our model and etcd's messages. Pure.
 
 Every key stands behind the store's prefix, which nobody outside this module sees. etcd orders keys by bytes, we by
 code point: the same for UTF-8.
@@ -43,7 +43,7 @@ class Messages:
     def range(
         self, range_: KeyRange, *, limit: int, after: str | None, descending: bool
     ) -> pb.RangeRequest | None:
-        """The request for a page; None if nothing can lie there."""
+        """Return the request for a page; None if it cannot have keys."""
         start, end = self._key(range_.start), self._key(range_.end)
         if after is not None and descending:
             end = min(end, self._key(after))
@@ -55,7 +55,7 @@ class Messages:
         return pb.RangeRequest(key=start, range_end=end, limit=limit, sort_order=order)
 
     def transaction(self, guards: Sequence[Guard], writes: Sequence[Write], *, fence: str) -> pb.TxnRequest:
-        """The transaction, void once its fence stands; refused it answers with fence and guarded keys: which was it?"""
+        """Return a transaction that is void once its fence exists; a refusal reads fence and guarded keys, to tell which it was."""
         request = pb.TxnRequest()
         request.compare.add(target=pb.Compare.CREATE, key=self._fence(fence), create_revision=0)
         request.failure.add(request_range=pb.RangeRequest(key=self._fence(fence), keys_only=True))
@@ -87,14 +87,14 @@ class Messages:
         return request
 
     def fences(self, names: Iterable[str], lease_id: int) -> pb.TxnRequest:
-        """Put up these fences, until the lease ends."""
+        """Return the request that creates these fences, until the lease ends."""
         request = pb.TxnRequest()
         for name in names:
             request.success.add(request_put=pb.PutRequest(key=self._fence(name), lease=lease_id))
         return request
 
     def watch(self, range_: KeyRange, *, from_revision: Revision) -> pb.WatchRequest:
-        """A watch that begins one revision early, as its reader must be told of every lost event.
+        """Return a watch that begins one revision early, as its reader must learn of every lost event.
 
         etcd lets a watch begin at the very revision it compacted up to, of which it has dropped the deletions.
         """
@@ -113,7 +113,7 @@ class Messages:
         return self._prefix + key.encode()
 
     def _fence(self, name: str) -> bytes:
-        """Beside our keys, which all begin with `/`, and under the prefix that the user may write."""
+        """Return a fence's key: beside our keys, which all begin with `/`, and under the prefix that the user may write."""
         return self._prefix + b"#fence/" + name.encode()
 
     # From etcd
@@ -128,7 +128,7 @@ class Messages:
         )
 
     def event(self, event: Any) -> Event | None:
-        """The change; None where etcd no longer knows what was deleted, as the history is gone up to there."""
+        """Return the event; None if etcd no longer knows what was deleted, as the history up to there is gone."""
         if event.type == pb.Event.DELETE:
             if not event.HasField("prev_kv"):
                 return None
@@ -150,7 +150,7 @@ class Messages:
         )
 
     def is_fenced(self, answer: pb.TxnResponse) -> bool:
-        """Whether a transaction was refused for its fence: it has not happened and never will."""
+        """Return whether a transaction was refused for its fence: it has not happened and never will."""
         return bool(answer.responses[0].response_range.kvs)
 
     def failed_guard(self, guards: Sequence[Guard], answer: pb.TxnResponse) -> GuardFailed:

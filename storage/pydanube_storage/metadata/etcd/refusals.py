@@ -1,4 +1,4 @@
-"""The meaning of etcd's errors for a caller: try another member, authenticate anew, or an error of ours with its remedy."""
+"""The meaning of etcd's errors for a caller: try another member, authenticate again, or an error of ours with its remedy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Seen(Enum):
 
 
 class Refused(Exception):
-    """This member did not carry the call through; another one, or the same later, may."""
+    """This member did not complete the call; another one, or the same one later, may."""
 
     def __init__(
         self, why: str, *, seen: Seen, stale_token: bool = False, no_authentication: bool = False
@@ -43,11 +43,11 @@ class LeaseNotFound(Exception):
 
 
 class AlreadyCompacted(Exception):
-    """The history up to that revision is gone already."""
+    """The history up to that revision was compacted before."""
 
 
 class AnswerTooLarge(Exception):
-    """More bytes than we take in one answer; a shorter page fits."""
+    """The answer has more bytes than we accept; a shorter page fits."""
 
 
 # etcd says these before it does anything (rpctypes/error.go names them all)
@@ -89,7 +89,7 @@ _GRPC_HEAD: Final = re.compile(
 
 
 def judge(error: BaseException) -> Exception:
-    """Translate what a gRPC call raised; anything that is not of gRPC comes back as it is."""
+    """Translate the error of a gRPC call; any other error is returned as it is."""
     import grpc
 
     if isinstance(error, asyncio.InvalidStateError):  # gRPC's way to say that the stream has ended already
@@ -118,7 +118,7 @@ def judge(error: BaseException) -> Exception:
 
 
 def _final(status: object, text: str) -> ClusterError | None:
-    """The error that no other member would answer otherwise; None if it is of that member alone."""
+    """Return the error that every member would give; None if it is about this member only."""
     import grpc
 
     if _WRONG_PASSWORD in text:
@@ -154,7 +154,7 @@ def _final(status: object, text: str) -> ClusterError | None:
 
 
 def permission_denied() -> PermissionDenied:
-    """The error of a user of etcd without a role for our prefix."""
+    """Return the error for a user of etcd without a role for our prefix."""
     return PermissionDenied(
         "etcd's user may not read and write all keys under the prefix: etcdctl role grant-permission ROLE --prefix=true "
         "readwrite PREFIX, and give the user that role",
@@ -163,7 +163,7 @@ def permission_denied() -> PermissionDenied:
 
 
 def plain(text: str) -> str:
-    """The reason without the words that gRPC and etcd put before every one; of a handshake, what it means."""
+    """Return the reason without the prefixes of gRPC and etcd; of a handshake, what it means."""
     for marks, words in _HANDSHAKES:
         if any(mark in text for mark in marks):
             return f"the TLS handshake failed: {words}"

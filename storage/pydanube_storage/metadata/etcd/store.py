@@ -1,4 +1,4 @@
-"""`MetadataStore` on etcd: what several brokers agree through (docs/design.md#8-metadata-and-the-cluster).
+"""`MetadataStore` on etcd, through which several brokers agree (docs/design.md#8-metadata-and-the-cluster).
 
 Every read is linearizable, and proves how a change of unknown outcome ended: such a change may still be under way in
 etcd when a later read is answered. So each one names a fence, a key that must not be there; before this store is asked
@@ -108,7 +108,6 @@ class EtcdStore:
     # MetadataStore
 
     async def get(self, key: str) -> KeyValue | None:
-        """See `MetadataStore.get`."""
         check_key(key)
         await self._settle()
         answer = await self._call(api.RANGE, self._messages.get(key))
@@ -122,7 +121,7 @@ class EtcdStore:
         after: str | None = None,
         descending: bool = False,
     ) -> Page:
-        """See `MetadataStore.range`. A falling page costs etcd a look at the whole range."""
+        """Read a page as `MetadataStore.range`. For a descending page etcd reads the whole range."""
         check_limit(limit)
         if after is not None:
             check_key(after, field="after")
@@ -141,7 +140,7 @@ class EtcdStore:
         return Page(items=items, revision=Revision(answer.header.revision), more=answer.more)
 
     async def transact(self, writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Revision:
-        """See `MetadataStore.transact`; `MetadataUnavailable` with `outcome: "unknown"`: it may have happened."""
+        """Run a transaction as `MetadataStore.transact`. `MetadataUnavailable` with `outcome: "unknown"`: it may have happened."""
         fixed_guards, fixed_writes = tuple(guards), tuple(writes)
         check_transaction(fixed_guards, fixed_writes)
         while True:
@@ -171,7 +170,7 @@ class EtcdStore:
             self._fence = secrets.token_hex(8)
 
     async def _settle(self) -> None:
-        """See to it that no change of unknown outcome happens from here on."""
+        """Make sure that no change with an unknown outcome can still happen."""
         while self._in_doubt:
             doubted = frozenset(self._in_doubt)
             lease = await self._call(api.LEASE_GRANT, pb.LeaseGrantRequest(TTL=_FENCE_S))
@@ -179,7 +178,7 @@ class EtcdStore:
             self._in_doubt -= doubted
 
     async def _lost_lease(self, writes: Sequence[Write]) -> LeaseLost:
-        """Which lease etcd did not know: the one, or the first of several that cannot be renewed."""
+        """Return the lease that etcd did not know: the only one, or the first of several that cannot be renewed."""
         leases = sorted({write.lease_id for write in writes if isinstance(write, Put) and write.lease_id})
         for lease_id in leases[:-1]:
             try:
@@ -189,7 +188,7 @@ class EtcdStore:
         return LeaseLost(leases[-1])
 
     async def grant_lease(self, ttl_ms: int) -> LeaseId:
-        """See `MetadataStore.grant_lease`; etcd rounds up to whole seconds, and to 1.5 times its election timeout."""
+        """Grant a lease as `MetadataStore.grant_lease`; etcd rounds up to whole seconds, and to 1.5 times its election timeout."""
         check_ttl(ttl_ms)
         answer = await self._call(api.LEASE_GRANT, pb.LeaseGrantRequest(TTL=math.ceil(ttl_ms / 1000)))
         lease_id = LeaseId(answer.ID)
@@ -197,7 +196,6 @@ class EtcdStore:
         return lease_id
 
     async def keep_alive(self, lease_id: LeaseId) -> int:
-        """See `MetadataStore.keep_alive`."""
         answer = await self._call(api.LEASE_KEEP_ALIVE, pb.LeaseKeepAliveRequest(ID=lease_id))
         if answer.TTL <= 0:
             self._leases.discard(lease_id)
@@ -205,7 +203,6 @@ class EtcdStore:
         return int(answer.TTL) * 1000
 
     async def revoke_lease(self, lease_id: LeaseId) -> None:
-        """See `MetadataStore.revoke_lease`."""
         try:
             await self._call(api.LEASE_REVOKE, pb.LeaseRevokeRequest(ID=lease_id))
         except LeaseNotFound:
@@ -217,7 +214,7 @@ class EtcdStore:
     async def watch(
         self, range_: KeyRange, *, from_revision: Revision
     ) -> AsyncIterator[AsyncIterator[Event]]:
-        """See `MetadataStore.watch`. While etcd does not answer it waits: the lease tells how long that may last."""
+        """Watch as `MetadataStore.watch`. It waits while etcd does not answer; the lease limits how long that may last."""
         if not self._open:
             raise ClosedResource("the metadata store is closed", resource=type(self).__name__)
         if from_revision < 1:
@@ -236,7 +233,7 @@ class EtcdStore:
             watch.close()
 
     def statistics(self) -> StoreStatistics:
-        """See `MetadataStore.statistics`; of what this client has seen and done."""
+        """Return statistics as `MetadataStore.statistics`, of what this client has seen and done."""
         return StoreStatistics(
             revision=self._revision,
             oldest_event_revision=Revision(self._compacted + 1) if self._compacted else None,

@@ -1,4 +1,4 @@
-"""A watch on etcd that outlives its connection: each event once and in order, whatever member it comes from.
+"""A watch on etcd that survives reconnects: each event once and in order, from whichever member.
 
 A task reads the stream and keeps one answer ahead of the reader; while the reader is busy nothing more is read, and
 gRPC's window holds etcd back. The place (`revision`, how many events of it were taken over) moves with what was read;
@@ -72,7 +72,7 @@ class EtcdWatch:
         return event
 
     def close(self) -> None:
-        """End it; whoever iterates gets `ClosedResource`."""
+        """End the watch; iterating raises `ClosedResource`."""
         self._events.clear()
         self._end(ClosedResource("the watch is closed", resource="watch"))
         self._scope.cancel()
@@ -84,7 +84,7 @@ class EtcdWatch:
     # The task's side
 
     async def run(self) -> None:
-        """Feed the reader until `close`, or until the history it wants is gone or etcd refuses it."""
+        """Feed the reader until `close`, or until the needed history is gone or etcd refuses the watch."""
         with self._scope:
             while True:
                 await anyio.sleep(_PAUSES_S[min(self._attempts, len(_PAUSES_S) - 1)])

@@ -12,7 +12,7 @@ from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
 from pydanube_broker.cluster.move import (
     Change,
-    Standing,
+    LeaderView,
     Step,
     Witnesses,
     leaders_change,
@@ -37,7 +37,6 @@ from pydanube_broker.cluster.move_seat import (
 from pydanube_broker.journal.records import Kind, RecordHeader
 from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot, apply_deltas, encode_delta
 from pydanube_broker.topics.fragment import FragmentBuilder, Held, HeldBy, Holdings, Section, read_section
-from pydanube_broker.topics.left_behind import last_section
 from pydanube_broker.topics.log_state import (
     LogState,
     decode_head,
@@ -50,6 +49,7 @@ from pydanube_broker.topics.log_state import (
     replay_record,
 )
 from pydanube_broker.topics.producers import Opening
+from pydanube_broker.topics.rebuilt_state import last_section
 from pydanube_core.batch import BROKER_PART_BYTES, broker_part, encode_batch
 from pydanube_core.batch.layout import PRODUCER_PART
 from pydanube_core.errors import ClusterError, Fenced, OutOfSequence, ProducerUnknown
@@ -756,7 +756,7 @@ class SimBroker:
                 continue
             waited = self.world.now_ms - self._changed_at[topic_id][1]
             counter = self._counter(record)
-            standing = Standing(alive=alive(), waited_ms=waited, last_epoch=counter.epoch)
+            standing = LeaderView(alive=alive(), waited_ms=waited, last_epoch=counter.epoch)
             change = self.leaders_change(record, revision, standing)
             if change is None:
                 continue
@@ -824,7 +824,7 @@ class SimBroker:
     def last_section(self, now: Assignment, said: LogState | None, head: CatalogHead | None) -> Section:
         return last_section(now, said, head, {SUBSCRIPTION: 0})
 
-    def leaders_change(self, record: Assignment, revision: Revision, standing: Standing) -> Change | None:
+    def leaders_change(self, record: Assignment, revision: Revision, standing: LeaderView) -> Change | None:
         return leaders_change(record, revision, standing)
 
     def _counter(self, record: Assignment) -> EpochCounter:

@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import Epoch, Incarnation, TopicId
-from pydanube_broker.cluster.move import Change, Standing, Step, Witnesses
+from pydanube_broker.cluster.move import Change, LeaderView, Step, Witnesses
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.move_seat import Effect, Hold, Phase, Seat
 from pydanube_broker.journal.records import Kind
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.topics.fragment import Section
-from pydanube_broker.topics.left_behind import left_behind
 from pydanube_broker.topics.log_state import LogState
+from pydanube_broker.topics.rebuilt_state import rebuilt_state
 from pydanube_core.errors import ClusterError
 from pydanube_storage.catalog.records import CatalogHead
 from pydanube_storage.metadata import Guard, Revision, Write
@@ -35,7 +35,7 @@ class NoGuard(SimBroker):
 class EpochGivenTwice(SimBroker):
     """The leader assigns in the epoch that the last owner had."""
 
-    def leaders_change(self, record: Assignment, revision: Revision, standing: Standing) -> Change | None:
+    def leaders_change(self, record: Assignment, revision: Revision, standing: LeaderView) -> Change | None:
         change = super().leaders_change(record, revision, standing)
         if change is None or change.step is not Step.ASSIGN:
             return change
@@ -186,7 +186,7 @@ class CursorsForgotten(SimBroker):
 class LeaderIgnoresStages(SimBroker):
     """The leader gives a topic that is opened, and whose owner it does not see, to somebody else."""
 
-    def leaders_change(self, record: Assignment, revision: Revision, standing: Standing) -> Change | None:
+    def leaders_change(self, record: Assignment, revision: Revision, standing: LeaderView) -> Change | None:
         if record.stage is Stage.SERVING and record.broker_id not in standing.alive and standing.alive:
             to = next(iter(standing.alive))
             after = replace(record, broker_id=to, epoch=Epoch(standing.last_epoch + 1))
@@ -197,7 +197,7 @@ class LeaderIgnoresStages(SimBroker):
 class LeaderGivesUp(SimBroker):
     """Nobody takes on a move that hangs."""
 
-    def leaders_change(self, record: Assignment, revision: Revision, standing: Standing) -> Change | None:
+    def leaders_change(self, record: Assignment, revision: Revision, standing: LeaderView) -> Change | None:
         return super().leaders_change(record, revision, replace(standing, waited_ms=0))
 
 
@@ -231,7 +231,7 @@ class ObjectsPassedOver(SimBroker):
 
     def last_section(self, now: Assignment, said: LogState | None, head: CatalogHead | None) -> Section:
         section = super().last_section(now, said, head)
-        left = left_behind(
+        left = rebuilt_state(
             said or LogState(now.topic_id),
             begin=section.first_offset,
             resumed_at=0 if head is None else head.resumes_at,

@@ -28,7 +28,7 @@ CLEARLY: Final = 1.2  # times as busy: less is as even as the load manager leave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Candidate:
     """A broker that takes topics, as the others know it."""
 
     topics: int  # that it has, or is about to have
@@ -37,18 +37,18 @@ class Standing:
     topics_then: int = 0  # when it told
 
     def expected(self, resource: str) -> float:
-        """Its load now, in floors, if each topic that came since it was told is as busy as those it had."""
+        """Return its load now, in multiples of the floor, if topics that arrived since its report are as busy as the others."""
         told = 0.0 if self.load is None else self.load.get(resource, 0.0)
         return told / FLOORS[resource] * (self.topics + 1) / (self.topics_then + 1)
 
 
 def told_load(load: Mapping[str, float]) -> dict[str, float]:
-    """What a broker tells the others of its load: two digits, and nothing below the floors, so that it seldom changes."""
+    """Return the load that a broker reports to the others: two digits, without loads below the floors, so it seldom changes."""
     return {name: float(f"{value:.2g}") for name, value in load.items() if value >= FLOORS[name]}
 
 
 def choose_owner(
-    standings: Mapping[BrokerId, Standing], beside: Mapping[str, int], draw: random.Random
+    standings: Mapping[BrokerId, Candidate], beside: Mapping[str, int], draw: random.Random
 ) -> BrokerId:
     """The broker that gets a topic.
 
@@ -63,8 +63,8 @@ def choose_owner(
     return quieter or min(pair, key=lambda broker: (standings[broker].topics, draw.random()))
 
 
-def _quieter(one: BrokerId, other: BrokerId, standings: Mapping[BrokerId, Standing]) -> BrokerId | None:
-    """The one of two that is clearly less busy; None: neither is, or one has not told."""
+def _quieter(one: BrokerId, other: BrokerId, standings: Mapping[BrokerId, Candidate]) -> BrokerId | None:
+    """Return the one of two brokers that is clearly less busy; None if neither is, or one has not reported."""
     pair = [standings[one], standings[other]]
     if any(each.load is None for each in pair):
         return None

@@ -1,4 +1,4 @@
-"""Room for a new session of the 2025 protocol, where there are as many as are kept: the one idle longest goes.
+"""Make room for a new session of the 2025 protocol when the limit is reached: the longest idle one is ended.
 
 Programs that end without a farewell leave their sessions behind, and 256 of them kept every new client out until the
 first was ten minutes old. A session that goes is ended as its client would end it, by DELETE; if that client is still
@@ -30,8 +30,8 @@ class _Session:
     under_way: int = 0  # requests and open streams
 
 
-class RoomForSessions:
-    """The application in front of which it stands, with its sessions in the order in which they were last used."""
+class SessionLimit:
+    """An ASGI application in front of the MCP one, with its sessions in the order of their last use."""
 
     def __init__(self, app: AsgiApp) -> None:
         self._app = app
@@ -51,7 +51,7 @@ class RoomForSessions:
             self._sessions.pop(session, None)
 
     async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request without a session on; if it is refused for want of room, make some and pass it on again."""
+        """Pass on a request without a session; if it is refused for lack of room, make some and pass it on again."""
         heard: list[Message] = []
         identity = current_identity.get()
         owner = None if identity is None else identity.principal
@@ -79,7 +79,7 @@ class RoomForSessions:
                 self._sessions.pop(self._first_to_go(owner) or b"", None)
 
     def _first_to_go(self, newcomer: Principal | None) -> bytes | None:
-        """The session that gives way to a new one: of whoever has most, the one idle longest.
+        """Return the session to end for a new one: the longest idle one of the caller with most sessions.
 
         One that is in use goes only where its owner has more than the newcomer will have. None: there is none.
         """
@@ -124,7 +124,7 @@ class RoomForSessions:
 
 
 class _Answer:
-    """Passes the application's answer on, unless it is a refusal for want of room."""
+    """Passes the application's answer on, unless it refuses for lack of room."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

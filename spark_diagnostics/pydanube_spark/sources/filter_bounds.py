@@ -27,7 +27,7 @@ _MAX: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class FilterBounds:
     """Offsets `[start, end)`, append times `[start_ms, end_ms)`, partitions; None: all."""
 
     start: int = 0
@@ -56,9 +56,9 @@ class Wanted:
         return found
 
 
-def wanted_by(filters: Iterable[Filter]) -> Wanted:
+def wanted_by(filters: Iterable[Filter]) -> FilterBounds:
     """The box of filters that all must hold."""
-    wanted = Wanted()
+    wanted = FilterBounds()
     for each in filters:
         match each:
             case EqualTo(attribute=("offset",), value=int(value)):
@@ -85,16 +85,16 @@ def wanted_by(filters: Iterable[Filter]) -> Wanted:
     return wanted
 
 
-def _offsets(wanted: Wanted, start: int, end: int) -> Wanted:
+def _offsets(wanted: FilterBounds, start: int, end: int) -> FilterBounds:
     return replace(wanted, start=max(wanted.start, start), end=min(wanted.end, end))
 
 
-def narrowed(wanted: Wanted, times: Times) -> Wanted:
+def narrowed(wanted: FilterBounds, times: Times) -> FilterBounds:
     """The box with times that must hold as well."""
     return _times(wanted, start_ms=times.start_ms, end_ms=times.end_ms)
 
 
-def _times(wanted: Wanted, *, start_ms: int | None = None, end_ms: int | None = None) -> Wanted:
+def _times(wanted: FilterBounds, *, start_ms: int | None = None, end_ms: int | None = None) -> FilterBounds:
     times = wanted.times
     if start_ms is not None:
         times = replace(times, start_ms=start_ms if times.start_ms is None else max(times.start_ms, start_ms))
@@ -103,7 +103,7 @@ def _times(wanted: Wanted, *, start_ms: int | None = None, end_ms: int | None = 
     return replace(wanted, times=times)
 
 
-def _partitions(wanted: Wanted, numbers: set[int]) -> Wanted:
+def _partitions(wanted: FilterBounds, numbers: set[int]) -> FilterBounds:
     known = frozenset(numbers)
     return replace(wanted, partitions=known if wanted.partitions is None else wanted.partitions & known)
 

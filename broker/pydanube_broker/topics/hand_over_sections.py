@@ -1,4 +1,4 @@
-"""A topic as it is handed over: what of it is committed and not in the cold tier, read out into sections."""
+"""Read a topic for a hand-over: committed messages that are not in the cold tier, in sections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydanube_broker.topics.topic import Topic
 async def sections_of(
     topic: Topic, first: int | None, give_way: GiveWay, *, final: bool
 ) -> AsyncIterator[Section]:
-    """Read what is committed from `first` on, in sections of about `SECTION_BYTES`; one at least.
+    """Yield what is committed from `first` on, in sections of about `SECTION_BYTES`; at least one.
 
     Args:
         first: where the part before ended; None for the first: from what the cold tier does not have.

@@ -1,4 +1,4 @@
-"""How many connections a port may hold, and for how long a connection of the HTTP ports may say nothing.
+"""Limits of a port's connections: how many there may be, and how long an HTTP connection may stay silent.
 
 Descriptors are shared by all ports and the files. Each port has its part of them, so that idle connections to one leave
 the others and the disk what they need; a port that is full closes the connection that has had nothing to do for longest, of the
@@ -31,7 +31,7 @@ _TOGETHER_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Connections a port may hold."""
+    """How many connections a port accepts."""
 
     grpc: int
     other: int  # each of the three other ports
@@ -39,7 +39,7 @@ class Places:
 
 
 def raise_limit() -> None:
-    """Take as many descriptors as this process may have: a usual soft limit of 1 024 is for programs that use `select`."""
+    """Raise the process's limit of descriptors to the hard limit; the usual soft limit of 1 024 is for programs that use `select`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -62,7 +62,7 @@ def places_within(soft: int) -> Places:
 
 
 class OneWrite:
-    """A transport that sends what is written in one turn of the loop together: the head of an answer and its body.
+    """A transport that sends everything written in one turn of the loop at once: the head of an answer and its body.
 
     Each write of its own would be a system call, and would wake the peer.
     """
@@ -119,7 +119,7 @@ def patient_http(
     here: dict[Patient, None] = {}
 
     class Patient(H11Protocol):
-        """One HTTP connection whose patience has an end."""
+        """One HTTP connection that is closed when its peer is too slow."""
 
         host = ""
         quiet_since = 0.0
@@ -188,7 +188,7 @@ def patient_http(
             return None if cycle is None or cycle.response_complete else cycle
 
         def look_after(self) -> None:
-            """Close when the peer owes something for too long: a request, the rest of one, to read its answer."""
+            """Close if the peer takes too long: to send a request or the rest of one, or to read its answer."""
             self.holding.look(self.loop.time())
             self.note()
             unread, now = self.transport.get_write_buffer_size(), self.loop.time()
@@ -209,7 +209,7 @@ def patient_http(
             self.look = self.loop.call_later(max(left_s, 0.05), self.look_after)
 
     def first_to_go(host: str) -> Patient | None:
-        """The connection that gives way to one of `host`: idle, of the address that has most, and quiet for longest.
+        """Return the idle connection to close for one of `host`: of the address with the most, the longest silent one.
 
         One that is at work goes only where its address has more than `host` will have. None: all stay.
         """

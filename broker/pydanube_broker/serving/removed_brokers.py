@@ -1,6 +1,6 @@
-"""The leader takes the topics of brokers that were removed away from them, and has them opened by others.
+"""The leader's part in a removal: take the removed broker's topics away from it, and have others open them.
 
-A topic's hand-over is written in its owner's place, of what the store has (`topics.left_behind`), and sealed; from there on
+A topic's hand-over is written in its owner's place, of what the store has (`topics.rebuilt_state`), and sealed; from there on
 it is a move like any other. Every topic is one guarded transaction: two leaders, or one that is killed in between, do
 each of them once.
 """
@@ -29,8 +29,8 @@ from pydanube_broker.cluster.removal import is_registered, remove, removed_among
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.serving.hand_over_writer import HandOverWriter
 from pydanube_broker.tier.kept_states import KeptStates
-from pydanube_broker.topics.left_behind import last_section
 from pydanube_broker.topics.log_state import LogState
+from pydanube_broker.topics.rebuilt_state import last_section
 from pydanube_broker.topics.topic import now_ms
 
 log = logging.getLogger("pydanube.cluster")
@@ -38,8 +38,8 @@ log = logging.getLogger("pydanube.cluster")
 _AT_ONCE: Final = 200  # topics of a broker between two looks
 
 
-class TakingAway:
-    """`look` does a part of it, whenever this broker leads."""
+class RemovedBrokers:
+    """Reassigns topics of removed brokers; `look` does a part of it while this broker leads."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class TakingAway:
         self._said: dict[BrokerId, Mapping[int, LogState]] = {}
 
     async def look(self, office: JoinedBroker) -> None:
-        """Take away some of what removed brokers still have. The next look goes on with what could not be done.
+        """Reassign some topics of removed brokers; the next call continues with the rest.
 
         Raises `MetadataUnavailable`.
         """
@@ -86,7 +86,7 @@ class TakingAway:
                         group.start_soon(self._take, place.topic_id, broker_id, said, targets[place.topic_id])
 
     async def forecast(self, office: JoinedBroker, broker_id: BrokerId) -> RemovalFacts:
-        """Say what would go with a broker. Raises `Conflict`, `InvalidArgument`, `LastBroker`, `StoreUnavailable`."""
+        """Return what a removal of the broker would affect. Raises `Conflict`, `InvalidArgument`, `LastBroker`, `StoreUnavailable`."""
         if broker_id in office.members:
             raise is_registered(broker_id)
         if await self._store.get(keys.incarnation_key(broker_id)) is None:
@@ -128,7 +128,10 @@ class TakingAway:
         )
 
     def _is_to_go(self, place: Assignment) -> bool:
-        """What is sealed or assigned already the leader gives to others as with any move; non-reliable topics, too."""
+        """Whether a removed broker's topic has to be taken over here.
+
+        Sealed or assigned topics are not: the leader gives them to others, as in any move. Nor are non-reliable ones.
+        """
         if place.stage not in (Stage.SERVING, Stage.MOVING):
             return False
         record = self._catalog.index.topic_by_id(place.topic_id) or self._catalog.restorable_record(
@@ -180,7 +183,7 @@ class TakingAway:
             )
 
     def _starts(self, topic_id: TopicId) -> dict[int, int]:
-        """Subscription id → where it begins, of those that are there and those that may come back."""
+        """Return subscription id → start offset, for existing and restorable subscriptions."""
         restorable = self._catalog.restorable_subscriptions.items()
         return {
             **{

@@ -8,8 +8,8 @@ from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.move_record import HandOverPart, MoveRecord, Stage
 from pydanube_broker.subscription.cursor import Attempts, CursorSnapshot
 from pydanube_broker.topics.fragment import Section
-from pydanube_broker.topics.left_behind import JUMP, last_section, left_behind
 from pydanube_broker.topics.log_state import LogState
+from pydanube_broker.topics.rebuilt_state import JUMP, last_section, rebuilt_state
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog.records import CatalogHead
 
@@ -19,7 +19,7 @@ STORED = 20  # up to there its messages are in the object store
 @pytest.mark.parametrize(("said", "known"), [(40, 40), (10, STORED)])
 def test_no_offset_that_was_ever_known_is_given_out_again(said: int, known: int) -> None:
     state = LogState(7, epoch=3, next_offset=said, tiered_offset=STORED, opened=True, since_lsn=99)
-    left = left_behind(state, begin=STORED, starts={})
+    left = rebuilt_state(state, begin=STORED, starts={})
     assert left.next_offset == known + JUMP
     assert (left.epoch, left.tiered_offset, left.since_lsn) == (3, STORED, 0)
 
@@ -38,7 +38,7 @@ def test_what_is_gone_counts_as_acknowledged_and_what_is_stored_as_before(
     cursor: CursorSnapshot, floor: int, acknowledged: tuple[tuple[int, int], ...]
 ) -> None:
     state = LogState(7, epoch=3, next_offset=40, opened=True, cursors={1: cursor})
-    left = left_behind(state, begin=STORED, starts={1: 0}).cursors[1]
+    left = rebuilt_state(state, begin=STORED, starts={1: 0}).cursors[1]
     assert (left.floor, left.acknowledged) == (floor, acknowledged)
 
 
@@ -48,14 +48,14 @@ def test_failures_are_remembered_of_messages_that_are_there() -> None:
     state = LogState(
         7, epoch=3, next_offset=40, opened=True, cursors={1: CursorSnapshot(floor=5, attempts=(there, gone))}
     )
-    assert left_behind(state, begin=STORED, starts={1: 0}).cursors[1].attempts == (there,)
+    assert rebuilt_state(state, begin=STORED, starts={1: 0}).cursors[1].attempts == (there,)
 
 
 def test_a_subscription_of_which_nothing_was_said_begins_where_it_was_made_and_one_that_is_gone_is_forgotten() -> (
     None
 ):
     state = LogState(7, epoch=3, next_offset=40, opened=True, cursors={1: CursorSnapshot(floor=5)})
-    left = left_behind(state, begin=STORED, starts={2: 12, 3: 30}).cursors
+    left = rebuilt_state(state, begin=STORED, starts={2: 12, 3: 30}).cursors
     assert {number: each.floor for number, each in left.items()} == {2: 12, 3: 40 + JUMP}
 
 

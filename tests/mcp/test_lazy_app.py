@@ -15,14 +15,14 @@ import anyio.to_thread
 import pytest
 from mcp.server.mcpserver import server as sdk_server
 from pydanube_mcp import build_server
-from pydanube_mcp.late import LateApp
+from pydanube_mcp.lazy_app import LazyApp
 
 pytestmark = pytest.mark.anyio
 
 SCOPE = {"type": "http", "method": "POST", "path": "/mcp", "headers": []}
 
 
-async def ask(app: LateApp[str]) -> tuple[int, bytes]:
+async def ask(app: LazyApp[str]) -> tuple[int, bytes]:
     told: list[MutableMapping[str, Any]] = []
 
     async def receive() -> MutableMapping[str, Any]:
@@ -66,7 +66,7 @@ async def test_requests_wait_for_one_load_while_the_loop_goes_on() -> None:
         return "loaded"
 
     served = Served()
-    app = LateApp(load, served)
+    app = LazyApp(load, served)
     answers: list[tuple[int, bytes]] = []
     all_answered = anyio.Event()
 
@@ -102,7 +102,7 @@ async def test_what_cannot_be_loaded_is_an_answer_and_the_next_request_tries_aga
             raise outcome
         return outcome
 
-    app = LateApp(load, Served())
+    app = LazyApp(load, Served())
     with anyio.fail_after(20):
         async with app.running():
             status, body = await ask(app)
@@ -122,7 +122,7 @@ async def test_a_stop_does_not_wait_for_a_load() -> None:
         return "too late"
 
     served = Served()
-    app = LateApp(load, served)
+    app = LazyApp(load, served)
     try:
         with anyio.fail_after(10):
             async with anyio.create_task_group() as group, app.running():
@@ -135,7 +135,7 @@ async def test_a_stop_does_not_wait_for_a_load() -> None:
 
 
 async def test_its_lifespan_is_answered_without_a_load() -> None:
-    app = LateApp(lambda: pytest.fail("nobody asked for it"), Served())
+    app = LazyApp(lambda: pytest.fail("nobody asked for it"), Served())
     asked = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
     told: list[str] = []
 
@@ -164,7 +164,7 @@ def test_the_logging_of_the_process_is_its_own(monkeypatch: pytest.MonkeyPatch) 
 def test_a_broker_is_put_together_without_what_only_mcp_needs() -> None:
     program = (
         "import sys, pydanube_cli.composition, pydanube_admin.http, pydanube_mcp\n"
-        "pydanube_mcp.late_http_face\n"
+        "pydanube_mcp.lazy_http_face\n"
         "print(*sorted({'mcp', 'mcp_types', 'httpx2', 'pyarrow', 'rich'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Rows that are held against a schema: all of a task's, before any of them is sent.
+"""Check rows against a schema: all of a task's, before any of them is sent.
 
 They wait in a file of the worker. Where they are few they go on to the driver, with the task's message to it, and are
 sent when every task has found its rows to fit.
@@ -19,13 +19,13 @@ WAITING_TASKS: Final = 64
 
 
 def check_payloads_there(rows: Any) -> None:
-    """Raises `InvalidArgument` where a row has no payload."""
+    """Raise `InvalidArgument` if a row has no payload."""
     if rows.column("payload").null_count:
         raise InvalidArgument("payload is null in a row: a message has one", field="payload", value=None)
 
 
 def keep_fitting(rows: Iterator[Any], schema: Any, file: IO[bytes]) -> int:
-    """Hold each payload against a schema and write the rows to a file.
+    """Check each payload against a schema, and write the rows to a file.
 
     Args:
         schema: of the registry, as `client.schemas.latest` gives it.
@@ -52,7 +52,7 @@ def keep_fitting(rows: Iterator[Any], schema: Any, file: IO[bytes]) -> int:
 
 
 def kept_rows(file: Any) -> Iterator[Any]:
-    """The rows that `keep_fitting` wrote, of a file or its bytes, batch by batch."""
+    """Yield the rows that `keep_fitting` wrote, from a file or its bytes, batch by batch."""
     import pyarrow as pa
 
     with pa.ipc.open_stream(file) as stream:

@@ -31,8 +31,8 @@ _FAILED: Final = (
 )
 
 
-class LateApp(Generic[T]):
-    """An ASGI application that is made by its first request.
+class LazyApp(Generic[T]):
+    """An ASGI application that its first request creates.
 
     Args:
         load: the slow part, which runs in a thread.
@@ -55,7 +55,7 @@ class LateApp(Generic[T]):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Own what the application opens; it ends with the block."""
+        """Own what the application opens; closed at the end of the block."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._keep)
             try:
@@ -64,7 +64,7 @@ class LateApp(Generic[T]):
                 group.cancel_scope.cancel()
 
     async def _keep(self) -> None:
-        """Hold the application open. A task of its own, for what a request opens would end with the request."""
+        """Keep the application open, in a task of its own: what a request's task opens would end with it."""
         while True:
             await self._wanted.wait()
             try:
@@ -107,7 +107,7 @@ class LateApp(Generic[T]):
 
 
 @asynccontextmanager
-async def late_http_face(
+async def lazy_http_face(
     admin_url: str,
     *,
     profile: str,
@@ -118,7 +118,7 @@ async def late_http_face(
     allowed_hosts: Collection[str] = (),
     entry: OpsEntry | None = None,
 ) -> AsyncIterator[HttpFace]:
-    """`http_face` of one cluster: `/rpc` at once, `/mcp` from its first request on.
+    """`http_face` of one cluster, with `/rpc` at once and `/mcp` loaded by its first request.
 
     `entry` is `danube.ops/Call` where that is in this process: neither then takes the way over the admin port.
     """
@@ -137,7 +137,7 @@ async def late_http_face(
             entry=entry,
         )
 
-    app = LateApp(load, lambda server: import_module("pydanube_mcp.run").serving(server))
+    app = LazyApp(load, lambda server: import_module("pydanube_mcp.run").serving(server))
     ops = OpsClient(admin_url, timeout_s=timeout_s, face="jsonrpc", entry=entry)
     async with app.running(), ops:
         yield HttpFace(JsonRpc(ops), mcp=app, allowed_hosts=allowed_hosts)

@@ -1,4 +1,4 @@
-"""A topic's cold part, when the topic comes from another broker or goes to one: the objects stay where they are."""
+"""The cold part of a topic that comes from another broker or goes to one: the objects stay where they are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydanube_broker.tier.tier import Tier
 
 
 async def take_in(tier: Tier, topic_id: int) -> CatalogHead | None:
-    """A topic comes, with its objects; returns its head. Raises `StoreUnavailable`."""
+    """Take over the objects of a topic that came here; return its head. Raises `StoreUnavailable`."""
     found = await tier.catalog.head(topic_id)
     if found is None:
         return None
@@ -18,7 +18,7 @@ async def take_in(tier: Tier, topic_id: int) -> CatalogHead | None:
 
 
 def let_go(tier: Tier, topic_id: int) -> None:
-    """It goes: its objects are looked after elsewhere."""
+    """Forget the objects of a topic that left: another broker looks after them."""
     tier.flusher.forget(topic_id)
     tier.cold.forget(topic_id)
     tier.cold.cache.drop(topic_id)

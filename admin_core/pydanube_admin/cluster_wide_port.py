@@ -1,4 +1,4 @@
-"""The port of a broker among several: what each broker knows of its own is put together from all that have part of it.
+"""The port of a broker among several: its answers are made of those of all brokers that have a part.
 
 A method about one topic goes to its owner; of a partitioned topic to the owner of each partition, side by side, and what
 they answer becomes one answer (`_JOINS`). A method for which there is no such answer is for one partition, or for a topic
@@ -52,7 +52,7 @@ ON_ITS_WAY_S: Final = 1.0  # how long a list waits for a topic between two owner
 
 
 def growing_pauses() -> Iterator[float]:
-    """Seconds between the times that an owner is asked for what it does not have yet."""
+    """Yield the seconds between attempts to ask an owner for something that it does not have yet."""
     pause_s = _SOON_S
     while True:
         yield pause_s
@@ -134,8 +134,8 @@ ASKED: Final = _AT_OWNERS | {
 }
 
 
-class WidePort:
-    """See the module. Everything else is the broker's own port."""
+class ClusterWidePort:
+    """The port over all brokers. Methods that are not here are the broker's own."""
 
     def __init__(self, port: ClusterPort, peers: Peers) -> None:
         self._port = port
@@ -147,7 +147,7 @@ class WidePort:
 
     @property
     def this(self) -> ClusterPort:
-        """The broker that answers, alone."""
+        """The port of the answering broker alone."""
         return self._port
 
     # -- about one topic -------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class WidePort:
         return await self._peers.ask(broker, method, given, timeout_s=deadline_s)
 
     async def _first(self, owners: Sequence[BrokerAddress], method: str, given: Mapping[str, Any]) -> Any:
-        """Of the first that has it: a subscription need not be on every partition."""
+        """Return the answer of the first broker that has the subscription, which need not be on every partition."""
         for owner in owners[:-1]:
             try:
                 return await self._ask(owner, method, given)
@@ -188,7 +188,7 @@ class WidePort:
     async def _each(
         self, owners: Sequence[BrokerAddress], method: str, given: Mapping[str, Any]
     ) -> list[Any]:
-        """Of all of them; those that do not have the subscription are left out, unless none has it."""
+        """Return all answers without those of brokers that lack the subscription; raises if all do."""
         answers: list[Any] = []
         failed: dict[str, ClusterError] = {}
         missing: list[SubscriptionNotFound] = []
@@ -213,7 +213,7 @@ class WidePort:
         return answers
 
     async def topic_facts(self, topics: Sequence[str]) -> Sequence[Sequence[TopicFacts]]:
-        """Of each topic, in their order, what its owners say; of one whose owner does not answer there is nothing."""
+        """Return the facts of each topic from its owners, in order; topics whose owner does not answer are left out."""
         found: dict[str, list[Sequence[TopicFacts]]] = {}
         await self._until_there(topics, lambda some: self._facts_of(some, found), log=str)
         return [_joined(found[topic]) for topic in topics if topic in found]
@@ -225,7 +225,7 @@ class WidePort:
         *,
         log: Callable[[T], str],
     ) -> None:
-        """Ask for what is wanted, and again for what is on its way to another owner: `ask` returns that.
+        """Ask for what is wanted, and again for what is moving to another owner: `ask` returns that.
 
         What takes too long is noted as what its owner does not answer. A call waits once: a list of many asks often.
         """
@@ -240,7 +240,7 @@ class WidePort:
     async def _facts_of(
         self, topics: Sequence[str], found: dict[str, list[Sequence[TopicFacts]]]
     ) -> Sequence[str]:
-        """Put into `found` what owners say of these topics; returns those of which an owner that answered has not all."""
+        """Put the owners' facts of these topics into `found`; return those of which an answering owner lacks some."""
         owners = {topic: await self._port.owners(topic) for topic in topics}
         wanted: dict[str, list[str]] = {}
         addresses: dict[str, BrokerAddress] = {}
@@ -264,7 +264,7 @@ class WidePort:
         return away
 
     async def topic(self, topic: str) -> Sequence[TopicFacts]:
-        """All of it; an owner may have been told of it a moment ago.
+        """Return the whole topic; asks again if an owner has only just been told of it.
 
         Raises `NotOwner`: an owner does not answer. `NoOwner`: some of it is on its way for as long as a call may wait.
         """
@@ -288,7 +288,7 @@ class WidePort:
     # -- about all -------------------------------------------------------------------------------------------
 
     async def traffic(self, topic: str | None) -> TrafficFacts:
-        """As of one broker, of all."""
+        """Return the traffic at all brokers, in the form of one broker's."""
         if topic is not None:
             return _traffic([await self._at_owners("traffic", topic)])
         found = await self._whole(
@@ -297,23 +297,23 @@ class WidePort:
         return _traffic(list(found.values()))
 
     async def list_changes(self, since: Mapping[str, int] | None) -> Sequence[ListChanges]:
-        """Of every broker that answers, what changed there."""
+        """Return the changed lists of every broker that answers."""
         return _all_of((await self._everywhere("list_changes", since=since)).values())
 
     async def producers(self) -> Sequence[SessionFacts]:
-        """Of every broker."""
+        """Return the producers of every broker that answers."""
         return _all_of((await self._everywhere("producers")).values())
 
     async def consumers(self) -> Sequence[SessionFacts]:
-        """Of every broker."""
+        """Return the consumers of every broker that answers."""
         return _all_of((await self._everywhere("consumers")).values())
 
     async def disconnect(self, session_id: str) -> bool:
-        """Wherever it is; ids of sessions are of one broker each."""
+        """Close the connection at whichever broker has it; a session id belongs to one broker."""
         return any((await self._everywhere("disconnect", session_id=session_id)).values())
 
     async def forecast_retention(self, policies: Mapping[str, Mapping[str, int]]) -> RetentionFacts:
-        """Of each topic at its owners; what is promised is of all of them, or there is an error."""
+        """Return the retention forecast of each topic's owners; raises if one of them does not answer."""
         owners: dict[str, BrokerAddress] = {}
         for topic in policies:
             owners |= by_id(await self._port.owners(topic))
@@ -325,7 +325,7 @@ class WidePort:
     async def lag_of_status(
         self, status: LagStatus, topic: str | None, subscription: str | None
     ) -> LagKeysOfStatus:
-        """As of one broker, of all."""
+        """Return the lag keys of all brokers, in the form of one broker's."""
 
         async def there() -> int:
             return len(await self._port.lag_index(topic, subscription))
@@ -336,7 +336,7 @@ class WidePort:
         return LagKeysOfStatus(keys, sum(answer.judged for answer in answers.values()))
 
     async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
-        """Those of a page, in its order; what went meanwhile is left out."""
+        """Return the lag of the keys, in their order; those gone meanwhile are left out."""
         found: dict[tuple[str, str], LagFacts] = {}
         await self._until_there(keys, lambda some: self._lag_of(some, found), log=lambda key: key.log)
         return [found[key.log, key.subscription] for key in keys if (key.log, key.subscription) in found]
@@ -344,7 +344,7 @@ class WidePort:
     async def _lag_of(
         self, keys: Sequence[LagKey], found: dict[tuple[str, str], LagFacts]
     ) -> Sequence[LagKey]:
-        """Put into `found` what owners say of these; returns those that an owner which answered does not have."""
+        """Put the owners' lag of these keys into `found`; return keys that an answering owner lacks."""
         wanted: dict[str, list[LagKey]] = {}
         addresses: dict[str, BrokerAddress] = {}
         for key in keys:
@@ -365,15 +365,15 @@ class WidePort:
         return away
 
     async def statuses(self) -> Sequence[BrokerFacts]:
-        """Every registered broker that answers."""
+        """Return the status of every registered broker that answers."""
         return list((await self._everywhere("status")).values())
 
     async def loads(self) -> Sequence[LoadReport]:
-        """Of every broker that answers."""
+        """Return the load of every broker that answers."""
         return _all_of((await self._everywhere("loads")).values())
 
     async def diagnose_cluster(self) -> Diagnosis:
-        """What every broker finds; see `of_all_brokers`."""
+        """Return the findings of all brokers as one diagnosis (`of_all_brokers`)."""
         found = await self._whole(
             "diagnose_cluster", {}, lambda answer: answer.subject["topics"], self._port.log_count
         )
@@ -383,7 +383,7 @@ class WidePort:
         return of_all_brokers(found, missing=unseen())
 
     async def alerts(self) -> tuple[Sequence[Alert], Sequence[Alert]]:
-        """The open ones and the closed ones of every broker."""
+        """Return (open alerts, closed alerts) of every broker."""
         found = await self._everywhere("alerts")
         opened, closed = zip(*found.values(), strict=True)
         return alerts_of_all(opened), alerts_of_all(closed)
@@ -395,7 +395,10 @@ class WidePort:
         seen: Callable[[Any], int],
         there: Callable[[], Awaitable[int]],
     ) -> dict[str, Any]:
-        """What every broker says, by id, where together they are to have `seen` all that is `there`.
+        """Ask all brokers until their answers together cover everything that exists; return them by broker id.
+
+        Args:
+            seen: how many things an answer covers; there: how many there are.
 
         While they have not, something is on its way from one to another: they are asked again, and its owner is noted where
         that takes too long.
@@ -439,7 +442,7 @@ class WidePort:
         method: str,
         arguments: Callable[[BrokerAddress], Mapping[str, Any]],
     ) -> dict[str, Any]:
-        """Ask brokers side by side; those that did not answer are noted."""
+        """Ask brokers in parallel; those that did not answer are noted."""
         answers: dict[str, Any] = {}
         failed: list[ClusterError] = []
 
@@ -475,7 +478,7 @@ _QUICK: Final = ASKED - {
 
 
 def _joined(found: Sequence[Sequence[TopicFacts]]) -> Sequence[TopicFacts]:
-    """One topic of what its owners said: a partitioned one's figures are summed."""
+    """Join the owners' answers about a topic into one, with the figures of partitions summed."""
     if len(found) == 1:
         return found[0]
     wholes, parts = [each[0] for each in found], [part for each in found for part in each[1:]]

@@ -1,4 +1,4 @@
-"""A topic leaves the journal for another broker, or comes into it: as records that a start understands at any point.
+"""A topic leaves the journal for another broker, or comes into it, as records that a start can interpret at any point.
 
 Leaving is one record, RELEASE. Coming is TOPIC_OPEN in epoch 0, the batches as they are, and ADOPT with all the rest: until
 that is durable a start finds a state of epoch 0, which nobody serves, and forgets it. Batches that stood here before, from an earlier
@@ -25,7 +25,7 @@ from pydanube_broker.topics.log_state import LogState, encode_open_body, encode_
 
 
 def release(hub: Hub, topic_id: int) -> int:
-    """Forget what the journal has of a topic; returns the LSN at which that is durable, now where it has nothing.
+    """Forget what the journal has of a topic; return the LSN at which that is durable, the present one if it has nothing.
 
     Raises `JournalReadOnly`, `DiskFull`, `Unavailable`: nothing is forgotten.
     """
@@ -39,7 +39,7 @@ def release(hub: Hub, topic_id: int) -> int:
 
 
 def forget_unfinished(hub: Hub) -> None:
-    """At the start: forget copies that were not finished. They are made anew where they are wanted."""
+    """At the start, forget unfinished copies. They are made again if they are needed."""
     for topic_id, state in list(hub.states.items()):
         if state.opened and not state.epoch and topic_id not in hub.topics:
             with contextlib.suppress(ClusterError):  # no room: the next start is as good
@@ -47,13 +47,13 @@ def forget_unfinished(hub: Hub) -> None:
 
 
 class Arrival:
-    """The copy of one topic into the journal, part by part, in place of whatever that has of the topic.
+    """The copy of one topic into the journal, part by part, in place of what the journal has of it.
 
     Until `finish` has returned the journal holds a state of epoch 0, which a start forgets. Single user: the loop.
     """
 
     def __init__(self, hub: Hub, topic_id: int) -> None:
-        """Raises `JournalReadOnly`, `DiskFull`, `Unavailable`: nothing has changed."""
+        """Prepare a copy. Raises `JournalReadOnly`, `DiskFull`, `Unavailable`: nothing has changed."""
         release(hub, topic_id)
         self.parts: tuple[HandOverPart, ...] = ()  # those that were copied whole
         self._hub = hub
@@ -62,7 +62,7 @@ class Arrival:
         self._last: Section | None = None
 
     def continues(self, parts: Sequence[HandOverPart]) -> bool:
-        """Whether what was copied is the beginning of these parts, and nothing was copied in part."""
+        """Return whether what was copied is the beginning of these parts, without a partly copied one."""
         if (
             self.parts != tuple(parts[: len(self.parts)])
             or self._hub.states.get(self._topic_id) is not self._state
@@ -73,7 +73,7 @@ class Arrival:
         )
 
     async def take(self, part: HandOverPart, section: Section) -> None:
-        """Copy the next part. Cancelled, or after an error of the journal, a piece of it may have been copied.
+        """Copy the next part. When cancelled, or after an error of the journal, a piece of it may have been copied.
 
         Raises:
             CorruptObject: it is not the next one; nothing was copied.
@@ -97,7 +97,7 @@ class Arrival:
         return self._last is not None and self._last.state is not None
 
     async def finish(self, epoch: Epoch) -> LogState:
-        """All parts were taken: the topic is this broker's in this epoch. Durable when it returns.
+        """Finish after all parts: this broker owns the topic in this epoch. Durable on return.
 
         Raises `CorruptObject`, where the last part is missing, and what the journal raises.
         """
@@ -113,12 +113,12 @@ class Arrival:
         return final
 
     def drop(self) -> None:
-        """Forget what was copied. Raises as `release`: then the next start forgets it."""
+        """Forget what was copied. Raises as `release`; then the next start forgets it."""
         if self._state is not None and self._hub.states.get(self._topic_id) is self._state:
             release(self._hub, self._topic_id)
 
     def _opened(self, first_offset: int) -> LogState:
-        """Begin the copy. The state is the hub's from here on: a head may be written in the middle."""
+        """Begin the copy. From here on the state belongs to the hub: a head may be written in the middle."""
         hub, topic_id = self._hub, self._topic_id
         hub.journal.drop_topic(topic_id)  # a start has indexed what was released before it, too
         lsn = hub.journal.append(Kind.TOPIC_OPEN, topic_id, [encode_open_body(0, first_offset)])

@@ -1,4 +1,4 @@
-"""References in braces with their values put in, and a runbook as a text for a person or a model who carries it out by hand."""
+"""Fill references in braces with values, and write a runbook as a text for a person or a model to follow."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def find(path: str, known: Mapping[str, Any]) -> Any:
 
 
 def spread(path: str, result: Any) -> list[Any]:
-    """Every value at a path in which `*` stands for each item of a list."""
+    """Yield every value at a path in which `*` stands for each item of a list."""
     values = [result]
     for word in path.split("."):
         found: list[Any] = []
@@ -49,7 +49,7 @@ def spread(path: str, result: Any) -> list[Any]:
 
 
 def fill(text: str, known: Mapping[str, Any]) -> str:
-    """The text with its references put in; one that leads nowhere stays as it is, so that people see its name."""
+    """Return the text with its references filled; one without a value stays, so that readers see its name."""
 
     def put(match: re.Match[str]) -> str:
         value = find(match[1], known)
@@ -59,7 +59,7 @@ def fill(text: str, known: Mapping[str, Any]) -> str:
 
 
 def fill_arguments(arguments: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call; what leads nowhere is left out."""
+    """Return the arguments of a call; those without a value are left out."""
     filled: dict[str, Any] = {}
     for name, value in arguments.items():
         if not isinstance(value, str):
@@ -76,7 +76,7 @@ def fill_arguments(arguments: Mapping[str, Any], known: Mapping[str, Any]) -> di
 
 
 def named(text: str, kept: Collection[str] = ()) -> str:
-    """The text, to be read: a reference that leads nowhere yet as what it will be, `{item.topic}` as `<topic>`.
+    """Return the text for reading: a reference without a value is shown by name, `{item.topic}` as `<topic>`.
 
     `kept`: parameters of a skill, which says of them how they are written.
     """
@@ -88,7 +88,7 @@ def named(text: str, kept: Collection[str] = ()) -> str:
 
 
 def text(runbook: Runbook, values: Mapping[str, str], *, by_tools: bool = False) -> str:
-    """The steps with the values put in; calls as MCP tools or as commands."""
+    """Return the steps with the values filled in; calls as MCP tools or as commands."""
     numbers = {step.id: number for number, step in enumerate(runbook.steps, 1)}
     lines = [fill(runbook.title, values), "", fill(runbook.summary, values), ""]
     for number, step in enumerate(runbook.steps, 1):

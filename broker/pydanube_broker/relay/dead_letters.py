@@ -48,8 +48,8 @@ _ON_ITS_WAY_S: Final = 5.0  # as long as a topic may have no owner, or another t
 _AGAIN_S: Final = 0.1
 
 
-class Letters:
-    """Both sides of it. Single user: the loop.
+class RelayedDeadLetters:
+    """Sends and receives such copies. Single user: the loop.
 
     Args:
         relay: None of a broker alone.
@@ -60,7 +60,7 @@ class Letters:
         self._relay = relay
 
     async def targets(self, name: TopicName) -> Sequence[Target]:
-        """The concrete topics of a name, in order; made here where there is none, whatever `topics.auto_create` says.
+        """Return the concrete topics of a name, in order; created here if needed, whatever `topics.auto_create` says.
 
         Raises `ClusterError`: it could not be made.
         """
@@ -87,7 +87,7 @@ class Letters:
         return _RemoteTarget(self._registry, self._relay, record)
 
     async def append(self, data: bytes) -> bytes:
-        """The cold handler, at the owner.
+        """Append a batch that another broker sent, at the owner.
 
         Raises:
             PermissionDenied: who calls does not prove that it is a broker of this cluster.
@@ -190,7 +190,7 @@ def _send(relay: Relay, leg: _Leg, said: Mapping[str, Any], batch: bytes) -> Non
 
 
 class _Leg:
-    """One batch on its way; see `link.Leg`."""
+    """One batch under way; see `link.Leg`."""
 
     def __init__(self, url: str, done: Done) -> None:
         self.url = url
@@ -214,7 +214,7 @@ class _Leg:
         self._end(Unavailable(f"the broker at {self.url} {what} ({why})", broker=self.url))
 
     def eased(self) -> None:
-        """It was sent whole."""
+        """Do nothing: the request is a single frame, and the link has sent it."""
 
     def _end(self, error: ClusterError | None) -> None:
         done, self._done = self._done, None

@@ -1,4 +1,4 @@
-"""The deliveries of a consumer's session that the application was handed, told to the broker now and then. Pure.
+"""Count the messages that the application has taken in a session, and when to report that to the broker. Pure.
 
 The broker counts the time of a delivery from the moment it hears that it was taken, and leaves alone what waits in
 this process as long as it hears of us. So the number goes out soon after it has changed, and some times in each ack
@@ -13,8 +13,8 @@ REPORT_S: Final = 0.2  # after a change; a quarter of the ack timeout where that
 HEARD_OF: Final = 4  # times in each ack timeout
 
 
-class Takings:
-    """Of one session.
+class TakenCounts:
+    """The count of one session.
 
     Args:
         ack_timeout_ms: of the consumer; 0: nothing expires.
@@ -26,7 +26,7 @@ class Takings:
     __slots__ = ("_heard_at_s", "_keeps", "_reported", "heard_every_s", "received", "taken")
 
     def __init__(
-        self, ack_timeout_ms: int = 0, *, keeps: bool = False, before: Takings | None = None
+        self, ack_timeout_ms: int = 0, *, keeps: bool = False, before: TakenCounts | None = None
     ) -> None:
         self.received = 0  # messages of the session
         # Of these, but for what the current delivery has handed out
@@ -37,7 +37,7 @@ class Takings:
         self._heard_at_s = 0.0
 
     def due(self, handed_out: int, now_s: float) -> int | None:
-        """The number to report now; None: nothing to say.
+        """Return the number to report now; None: nothing to report.
 
         Args:
             handed_out: messages of the current delivery that the application has.
@@ -49,7 +49,7 @@ class Takings:
         return total
 
     def next_s(self, handed_out: int) -> float | None:
-        """How long until `due` should be asked again; None: not before more is received."""
+        """Return the seconds until `due` should be asked again; None: not before more is received."""
         total = self.taken + handed_out
         if total < self.received or total != self._reported:
             return min(REPORT_S, self.heard_every_s)

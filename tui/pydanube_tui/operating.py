@@ -1,4 +1,4 @@
-"""Operations as a person does them: arguments from the rows, the rest asked, the plan shown, undo offered after.
+"""Operations from the console: arguments from the rows or asked for, the plan shown, undo offered afterwards.
 
 There is no other way from the console to a change: `operate` refuses what changes anything without `--allow-writes`,
 and so does the admin core, which is told that this face only reads.
@@ -34,15 +34,15 @@ Plan = Mapping[str, Any]
 RUNBOOK_WAIT_S: Final = 600.0  # for a person at an approval
 
 
-class Doing(Board):
-    """The board with operations: it asks for arguments, shows plans, carries changes out."""
+class OperatingBoard(Board):
+    """The board with operations: asks for arguments, shows plans, makes changes."""
 
     undoable: Sequence[str] = ()  # calls of the last change done here
 
     # -- operations --------------------------------------------------------------------------------------------
 
     async def operate(self, action: Action) -> None:
-        """Do an operation to the marked rows, else to the one under the cursor, else to the place."""
+        """Call an operation for the marked rows, else for the one under the cursor, else for the present place."""
         assert action.operation is not None
         operation = OPERATIONS[action.operation]
         if action.changes and not self.options.allow_writes:
@@ -69,7 +69,7 @@ class Doing(Board):
     async def _calls(
         self, operation: Operation, action: Action, rows: Sequence[Row]
     ) -> list[dict[str, Any]] | None:
-        """The arguments of each call; None: the person left."""
+        """Return the arguments of each call; None: the person cancelled."""
         if action.gathers is not None and rows:
             name, field = action.gathers
             first = arguments_of(operation, action, {**rows[0].item, **self.target.arguments})
@@ -95,7 +95,7 @@ class Doing(Board):
     async def _given(
         self, operation: Operation, title: str, fields: Sequence[Field]
     ) -> dict[str, Any] | None:
-        """Ask the person for the fields, again where an answer is not of its type; None: the person left."""
+        """Ask the person for the fields, again if an answer is not of its type; None: the person cancelled."""
         while (values := await self.push_screen_wait(Form(self.look, title, fields))) is not None:
             try:
                 return typed(operation, values)
@@ -112,7 +112,7 @@ class Doing(Board):
     async def _change(
         self, operation: Operation, calls: Sequence[dict[str, Any]], rows: Sequence[Row] = ()
     ) -> None:
-        """Show the plans, carry them out where somebody says so; of the rows that they were of no mark is left."""
+        """Show the plans, and apply them with consent; the marks of their rows are removed."""
         together = as_one(operation, calls)
         plans: list[Plan]
         if together is not None:
@@ -176,7 +176,7 @@ class Doing(Board):
         self.say(f"done: {operation.name}{many}; {undo}")
 
     async def undo(self) -> None:
-        """Take back the last change that was done here."""
+        """Undo the last change made here."""
         if not self.undoable:
             self.say("nothing was done here that can be taken back; the view audit has the changes of others")
             return
@@ -189,7 +189,7 @@ class Doing(Board):
     # -- schemas -----------------------------------------------------------------------------------------------
 
     async def compare(self) -> None:
-        """How the selected version of a schema differs from the one before it; two marked ones from each other."""
+        """Show the differences between the selected version of a schema and the one before; or between two marked ones."""
         rows = sorted(self._rows(), key=lambda row: int(row.item["version"]))
         if not rows:
             return
@@ -273,13 +273,13 @@ class Doing(Board):
     # -- messages ----------------------------------------------------------------------------------------------
 
     def choose_topic(self, target: Target) -> Target:
-        """A place of messages: of the row's topic, or of where we are."""
+        """Show messages of the row's topic, or of the present one."""
         row = self.grid.selected
         topic = (row.item.get("topic") if row is not None else None) or self.target.arguments.get("topic")
         return Target(view=target.view, arguments={"topic": topic} if topic else {})
 
     def choices_of(self, actions: Sequence[Action]) -> list[Choice]:
-        """Actions to choose from: those that may be done here."""
+        """Return the actions available here, to choose from."""
         return [
             Choice(id=action.id, title=action.title, help=action.help, hint=" ".join(action.keys[:1]))
             for action in actions
@@ -288,7 +288,7 @@ class Doing(Board):
 
 
 def outcome_lines(outcome: Outcome) -> list[Line]:
-    """One step of a runbook as it was carried out."""
+    """Return one step of a runbook, as carried out, in lines."""
     marks = {True: ("✓", Tone.GOOD), False: ("▼", Tone.WARN)}
     glyph, tone = ("○", Tone.DIM) if outcome.declined else marks[outcome.fine]
     lines = [line((f"{glyph} {outcome.title}", tone))]

@@ -1,4 +1,4 @@
-"""A cursor that was moved, by whom and over what: what diagnosis tells of it."""
+"""Moves of a cursor: by whom, and over which messages; reported by diagnosis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydanube_core.cursor_state import CursorState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class CursorMove:
     """The last move of a kind: back, or forward over messages that were unread."""
 
     at_ms: int
@@ -19,14 +19,14 @@ class Moved:
     operation: str = "subscriptions.seek"  # what was asked for
 
 
-class Moves:
+class CursorMoves:
     """The last moves of one cursor; mutable, owned by its pump."""
 
     __slots__ = ("passed", "rewound")
 
     def __init__(self) -> None:
-        self.rewound: Moved | None = None
-        self.passed: Moved | None = None
+        self.rewound: CursorMove | None = None
+        self.passed: CursorMove | None = None
 
     def note(
         self,
@@ -35,9 +35,9 @@ class Moves:
         operation: str = "subscriptions.seek",
         by: str | None = None,
     ) -> None:
-        """Somebody has moved the cursor; one that stands where it stood is no news."""
+        """Note a move of the cursor; one that changed nothing is ignored."""
         passed_over = max(0, before.lag_messages - after.lag_messages)
-        moved = Moved(
+        moved = CursorMove(
             at_ms=after.taken_at_ms,
             from_offset=before.next_unacked,
             to_offset=after.next_unacked,

@@ -1,4 +1,4 @@
-"""Looking after topics, a moment at a time: retention, compaction, retired objects, what crashes left, deleted topics.
+"""Maintain the objects of topics, a little at a time: retention, compaction, retired objects, leftovers of crashes, deletions.
 
 Every topic has its turn, a busy one as well, and a turn is short: one page of retention, one merge. What fails is that
 topic's alone: it is noted, shown, and tried again later, while the others go on. Each part of a turn is tried whatever
@@ -35,15 +35,15 @@ _LATELY_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """A topic whose upkeep failed, and when (of the loop's clock) it is tried again."""
+    """A topic whose maintenance failed, and when (by the loop's clock) it is tried again."""
 
     error: ClusterError
     count: int
     again_s: float
 
 
-class Tending:
-    """Single user: the loop. `note` takes over what the catalog says of a topic after something was changed."""
+class Maintenance:
+    """Maintains topics in turns. `note` takes in what the catalog says of a topic after a change. Single user: the loop."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Tending:
         self.troubles: dict[int, Trouble] = {}  # topic id → why its upkeep failed
 
     def no_room(self) -> DiskFull | None:
-        """Why merges wait, if one was kept from its turn lately."""
+        """The reason why a merge was postponed recently, for lack of disk space; None if none was."""
         lately = asyncio.get_running_loop().time() < self._merge_again_s + _LATELY_S
         return self._no_room if lately else None
 
@@ -80,7 +80,7 @@ class Tending:
         self._fresh[topic_id] = self._fresh.get(topic_id, 0) + 1
 
     def topic_deleted(self, topic_id: int) -> None:
-        """Its objects go, now or at a later start."""
+        """Delete the objects of a deleted topic, now or after a later start."""
         self._collected.discard(topic_id)
         self._collect_again_s.pop(topic_id, None)
         self.retired.discard(topic_id)
@@ -89,7 +89,7 @@ class Tending:
         self._deleted.append(topic_id)
 
     async def turn(self) -> None:
-        """Look after topics for a moment. Never raises but when cancelled."""
+        """Maintain topics for a moment. Raises only when cancelled."""
         clock = asyncio.get_running_loop().time
         until = clock() + _TURN_S
         for _ in range(len(self._deleted)):
@@ -166,7 +166,7 @@ class Tending:
         await self._collector.delete_retired(topic, grace_ms=GRACE_MS)
 
     async def _collect(self, topic: Topic) -> None:
-        """Once a life: what the last one left half-way."""
+        """Once after a start: delete what the last one left unfinished."""
         gone = await self._collector.collect(topic)
         if topic.topic_id in self._collector.young:  # once more, when they are old enough
             self._collect_again_s[topic.topic_id] = asyncio.get_running_loop().time() + GRACE_MS / 1000 + 1

@@ -1,4 +1,4 @@
-"""What is left of a topic whose broker was removed: the cold tier, and what that broker said of the topic last. Pure.
+"""Rebuild the state of a topic whose broker was removed, from the cold tier and that broker's last report. Pure.
 
 Nobody knows how far the lost journal went. So that no offset means two messages, the topic goes on `JUMP` above the last
 one that is known; what lies between has no messages, and counts as acknowledged by every subscription.
@@ -24,7 +24,7 @@ JUMP: Final = 1 << 32  # more than a broker appends to one topic between two loo
 def last_section(
     now: Assignment, said: LogState | None, head: CatalogHead | None, starts: Mapping[int, int]
 ) -> Section:
-    """Return what follows the parts that were offered, in the place of an owner that was removed.
+    """Return the last section of a hand-over, in the place of a removed owner.
 
     Args:
         now: the assignment that is taken away.
@@ -38,7 +38,7 @@ def last_section(
         state.tiered_offset = head.tiered_offset
     parts = now.offered
     first = parts[-1].end_offset if parts else state.needed_offset
-    left = left_behind(
+    left = rebuilt_state(
         state,
         begin=max(first, state.needed_offset),  # objects may have come after the parts
         resumed_at=0 if head is None else head.resumes_at,
@@ -54,7 +54,7 @@ def last_section(
     )
 
 
-def left_behind(said: LogState, *, begin: int, starts: Mapping[int, int], resumed_at: int = 0) -> LogState:
+def rebuilt_state(said: LogState, *, begin: int, starts: Mapping[int, int], resumed_at: int = 0) -> LogState:
     """Return the state with which the next owner begins.
 
     Args:
@@ -73,7 +73,7 @@ def left_behind(said: LogState, *, begin: int, starts: Mapping[int, int], resume
 
 
 def _passed_over(cursor: CursorSnapshot, begin: int, end: int) -> CursorSnapshot:
-    """The cursor with everything in [begin, end) acknowledged."""
+    """Return the cursor with everything in [begin, end) acknowledged."""
     if cursor.floor >= begin:
         return replace(cursor, floor=end, acknowledged=(), attempts=())
     kept = [(low, min(high, begin)) for low, high in cursor.acknowledged if low < begin]
