@@ -61,13 +61,13 @@ _WAIT_S: Final = 2.0  # between two attempts of a start that waits for etcd
 
 
 def _read(cls: type[_R], value: bytes) -> _R:
-    """What a broker wrote, of this build or another: fields that are not known are passed over."""
+    """Parse a record that a broker of this or another build wrote; unknown fields are ignored."""
     found = json.loads(value)
     return cls(**{name: found[name] for name in cls.__dataclass_fields__ if name in found})
 
 
 def _said(record: Home | Identity) -> dict[str, Any]:
-    """What says something: a build that does not know a field yet reads the record while it says nothing."""
+    """Return the fields that are not empty, so that a build without a new field reads the record as long as it is empty."""
     return {name: value for name, value in asdict(record).items() if value}
 
 
