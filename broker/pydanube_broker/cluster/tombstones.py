@@ -440,10 +440,7 @@ class Tombstones(RegistryWriter):
     async def delete_subscription_with_grace(
         self, topic_id: TopicId, subscription: str, grace: Grace
     ) -> SubscriptionRecord:
-        """Delete a subscription, restorable for `grace`; return the record that it had.
-
-        Raises `TopicNotFound`, `SubscriptionNotFound`.
-        """
+        """Delete a subscription, restorable for `grace`; return its record. Raises `TopicNotFound`, `SubscriptionNotFound`."""
 
         async def attempt() -> SubscriptionRecord:
             topic = self._topic_by_id(topic_id)
