@@ -204,8 +204,10 @@ class Seat:
     def _serve(self, record: Assignment) -> list[Effect]:
         if record.sealed_epoch and not self.held:
             return self._hold(Phase.LOST)
+        is_back = self.phase in (Phase.OFFERING, Phase.OFFERED)
         self.phase = Phase.SERVING
-        return self._take_calls(record)
+        # A move that is off: to be offered a deleted topic was made ready to be read alone, and it may be back by now
+        return self._take_calls(record) or ([Serve(record.epoch)] if is_back else [])
 
     def _take_calls(self, record: Assignment) -> list[Effect]:
         if self.serving:

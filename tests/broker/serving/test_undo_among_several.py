@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 
+import anyio
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
+from pydanube_broker.tier.fragments import Fragments
+from pydanube_core.errors import StoreUnavailable
 from pydanube_core.facts import Grace
 from pydanube_core.names import TopicName
 
@@ -227,3 +230,28 @@ async def test_a_full_disk_ends_the_undo_of_what_it_keeps_and_of_nothing_else(
     await owner.registry.deleted.give_up()
     for broker in cluster.brokers.values():
         await until(lambda broker=broker: not broker.registry.catalog.restorable_topics)
+
+
+async def test_a_deleted_topic_whose_move_was_called_off_comes_back(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await filled(cluster, "t")
+    await delete(cluster, owner, "t")
+    (topic_id,) = owner.registry.catalog.restorable_topics
+    record = owner.registry.catalog.restorable_record(topic_id)
+    assert record is not None
+    refused = anyio.Event()
+
+    async def without_store(*_: object) -> str:
+        refused.set()
+        raise StoreUnavailable("the store is away", store="x", cause="timeout")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Fragments, "write", without_store)
+        target = next(broker for broker in cluster.brokers.values() if broker is not owner)
+        await owner.moves.begin([record], broker_id(target))
+        await refused.wait()
+        await until(lambda: not owner.registry.ownership.moves())
+    await target.registry.restore("c1")
+    await assert_whole(cluster, "t")
+    assert cluster.owner("t") is owner
