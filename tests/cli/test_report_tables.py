@@ -80,6 +80,7 @@ def test_the_lag_table_fits_80_columns_and_says_why_before_it_says_rates(
         "oldest_unread_age_s": 10_800.0,
         "produce_rate": 199.64,
         "consume_rate": 180.0,
+        "velocity": 19.64,
         "stuck_reason": "nothing_in_flight",
         "gone": None,
     }
@@ -88,10 +89,14 @@ def test_the_lag_table_fits_80_columns_and_says_why_before_it_says_rates(
             "rows": [row, {**row, "status": "FALLING_BEHIND", "stuck_reason": None}],
             "since": "2026-01-31T12:00:00.000Z",
             "until": "2026-01-31T13:00:00.000Z",
+            "known_from": "2026-01-31T12:30:00.000Z",
+            "data_age_s": 5.0,
             "summary": {"subscriptions": 2, "statuses": {"STUCK": 2}, "gone": 0, "damaged_files": []},
             "files": {},
         }
     )
-    table, _, _ = capsys.readouterr().out.partition("\n\n")
+    table, _, rest = capsys.readouterr().out.partition("\n\n")
+    assert "(telemetry begins 2026-01-31T12:30:00.000Z)" in rest
+    assert "+19.6/s" in table
     assert max(map(len, table.splitlines())) <= 80, table
     assert re.search(r"^status +topic +subscription +unread +oldest +why", table), table
