@@ -64,7 +64,7 @@ def test_what_a_step_leaves_in_its_temporary_folder_goes_with_it(
 ) -> None:
     leaves = python(
         "import os, tempfile; made = tempfile.mkdtemp(); open(os.path.join(made, 'big'), 'wb').write(bytes(10));"
-        "print('made', made); os._exit(9)"
+        "print('made', made, flush=True); os._exit(9)"
     )
     tally = gate.Tally()
     gate.run_all([gate.Step(name="killed", command=leaves, budget_s=60.0)], tally)
