@@ -38,6 +38,7 @@ from pydanube_core.facts import (
     SessionFacts,
     TopicFacts,
     TrafficFacts,
+    sums_of_parts,
 )
 from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges
 from pydanube_core.units import counted
@@ -486,14 +487,7 @@ def _joined(found: Sequence[Sequence[TopicFacts]]) -> Sequence[TopicFacts]:
         replace(
             wholes[0],
             partitions=len(parts) or sum(each.partitions for each in wholes),
-            messages=sum(each.messages for each in wholes),
-            bytes=sum(each.bytes for each in wholes),
-            journal_bytes=sum(each.journal_bytes for each in wholes),
-            object_bytes=sum(each.object_bytes for each in wholes),
-            producers=sum(each.producers for each in wholes),
-            consumers=sum(each.consumers for each in wholes),
-            subscriptions=tuple(sorted({name for each in wholes for name in each.subscriptions})),
-            last_published_ms=max((each.last_published_ms or 0 for each in wholes), default=0) or None,
+            **sums_of_parts(wholes),
         ),
         *parts,
     )

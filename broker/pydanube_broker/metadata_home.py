@@ -26,10 +26,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import anyio
 from pydanube_core.errors import ClusterMismatch, CorruptJournal, InvalidArgument, Retryable, TierNotShared
+from pydanube_core.known_fields import known_fields
 from pydanube_storage.metadata import (
     Absent,
     EmbeddedStore,
@@ -56,14 +57,7 @@ OLDER: Final = "/cluster/older"  # a broker has seen more than this etcd knows; 
 RESIDENTS: Final = KeyRange.prefix("/cluster/brokers/")
 CLUSTER_FILE: Final = "cluster.json"
 SQLITE: Final = "metadata.sqlite"
-_R = TypeVar("_R", "Home", "Identity", "Resident")
 _WAIT_S: Final = 2.0  # between two attempts of a start that waits for etcd
-
-
-def _read(cls: type[_R], value: bytes) -> _R:
-    """Parse a record that a broker of this or another build wrote; unknown fields are ignored."""
-    found = json.loads(value)
-    return cls(**{name: found[name] for name in cls.__dataclass_fields__ if name in found})
 
 
 def _said(record: Home | Identity) -> dict[str, Any]:
@@ -88,7 +82,7 @@ class Home:
         """None for a directory that has never been on etcd."""
         file = folder / CLUSTER_FILE
         try:
-            return _read(Home, file.read_bytes())
+            return Home(**known_fields(Home, json.loads(file.read_bytes())))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError) as error:
@@ -117,7 +111,7 @@ class Identity:
 
     @classmethod
     def of(cls, value: bytes) -> Identity:
-        return _read(cls, value)
+        return cls(**known_fields(cls, json.loads(value)))
 
     def to_json(self) -> bytes:
         return json.dumps(_said(self)).encode()
@@ -151,7 +145,7 @@ class Resident:
 
     @classmethod
     def of(cls, value: bytes) -> Resident:
-        return _read(cls, value)
+        return cls(**known_fields(cls, json.loads(value)))
 
     @property
     def named(self) -> str:

@@ -7,9 +7,9 @@ Facts are per concrete topic: a partitioned topic shows as its partitions, each 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pydanube_core.cursor_state import CursorState
 
@@ -215,6 +215,18 @@ class TopicFacts:
     kept_failure_policies: Mapping[str, Any] = field(default_factory=dict)  # of subscriptions not there yet
     policies: Mapping[str, Any] = field(default_factory=dict)
     schema: Mapping[str, Any] | None = None
+
+
+def sums_of_parts(parts: Sequence[TopicFacts]) -> dict[str, Any]:
+    """Return the fields of a whole topic's facts that are made of its parts': counts, bytes, names, the newest publish."""
+    return {
+        **{name: sum(getattr(part, name) for part in parts) for name in _SUMMED},
+        "subscriptions": tuple(sorted({name for part in parts for name in part.subscriptions})),
+        "last_published_ms": max((part.last_published_ms or 0 for part in parts), default=0) or None,
+    }
+
+
+_SUMMED: Final = ("messages", "bytes", "journal_bytes", "object_bytes", "producers", "consumers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,7 +89,7 @@ class MemberRecord(JsonRecord):
     software: str = ""  # its version
     zone: Annotated[str, UNLESS_DEFAULT] = ""
     load: Annotated[Mapping[str, float] | None, UNLESS_DEFAULT] = (
-        None  # `choice.told_load`; None: it has not told yet
+        None  # `owner_choice.told_load`; None: it has not told yet
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import anyio
 from pydanube_core.errors import Conflict
-from pydanube_core.facts import BrokerAddress, Grace, RetentionFacts, TopicFacts
+from pydanube_core.facts import BrokerAddress, Grace, RetentionFacts, TopicFacts, sums_of_parts
 from pydanube_core.list_keys import TopicKey
 from pydanube_core.names import TopicName
 from pydanube_core.units import counted
@@ -233,14 +233,7 @@ class TopicsPart(Administration):
             start_offset=0,
             next_offset=0,
             tiered_offset=None,
-            messages=sum(part.messages for part in parts),
-            bytes=sum(part.bytes for part in parts),
-            journal_bytes=sum(part.journal_bytes for part in parts),
-            object_bytes=sum(part.object_bytes for part in parts),
-            producers=sum(part.producers for part in parts),
-            consumers=sum(part.consumers for part in parts),
-            subscriptions=tuple(sorted({name for part in parts for name in part.subscriptions})),
-            last_published_ms=max((part.last_published_ms or 0 for part in parts), default=0) or None,
+            **sums_of_parts(parts),
             policies=dict(settings.policies),
             schema=settings.schema,
         )

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Final
 
 from pydanube_core.errors import Conflict, StoreOwned
+from pydanube_core.known_fields import known_fields
 from pydanube_storage.metadata import Absent, GuardFailed, KeyRange, MetadataStore, ModRevision, Put, Revision
 from pydanube_storage.objects import OwnerMark
 
@@ -64,8 +65,7 @@ class Known:
 
     @classmethod
     def of(cls, value: bytes) -> Known:
-        found = json.loads(value)
-        return cls(**{name: found[name] for name in cls.__dataclass_fields__ if name in found})
+        return cls(**known_fields(cls, json.loads(value)))
 
     def took(self, mark: OwnerMark) -> bool:
         """Return whether the mark is of a start of this directory."""

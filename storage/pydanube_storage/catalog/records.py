@@ -8,11 +8,12 @@ to know that it is the right one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self, TypeAlias
 
 from pydanube_core.errors import FormatTooNew
+from pydanube_core.known_fields import known_fields
 
 from pydanube_storage.metadata import CorruptMetadata
 
@@ -20,8 +21,8 @@ _VERSION: Final = 1
 _Json: TypeAlias = bytes  # the records have a field of that name
 
 
-def _load(data: bytes, key: str, known: Iterable[str]) -> dict[str, Any]:
-    """The known fields of a record: those of a newer build are passed over."""
+def _load(data: bytes, key: str, record: type[Any]) -> dict[str, Any]:
+    """Parse a record and return its known fields."""
     try:
         body = json.loads(data)
         version = int(body.pop("version"))
@@ -34,7 +35,7 @@ def _load(data: bytes, key: str, known: Iterable[str]) -> dict[str, Any]:
             value=version,
             limit=_VERSION,
         )
-    return {name: body[name] for name in known if name in body}
+    return known_fields(record, body)
 
 
 def _dump(record: Any) -> bytes:
@@ -68,7 +69,7 @@ class CatalogEntry:
 
     @classmethod
     def from_json(cls, data: _Json, *, key: str) -> Self:
-        body = _load(data, key, cls.__dataclass_fields__)
+        body = _load(data, key, cls)
         try:
             return cls(**body)
         except (TypeError, AssertionError) as error:
@@ -112,7 +113,7 @@ class Resting:
 
     @classmethod
     def from_json(cls, data: _Json, *, key: str) -> Self:
-        body = _load(data, key, cls.__dataclass_fields__)
+        body = _load(data, key, cls)
         try:
             return cls(group=body["group"], names=tuple(body["names"]), since=Moment(**body["since"]))
         except (TypeError, KeyError) as error:
@@ -157,7 +158,7 @@ class CatalogHead:
 
     @classmethod
     def from_json(cls, data: _Json, *, key: str) -> Self:
-        body = _load(data, key, cls.__dataclass_fields__)
+        body = _load(data, key, cls)
         try:
             body["epochs"] = tuple((int(epoch), int(first)) for epoch, first in body["epochs"])
             body["retired"] = tuple(Retired(**each) for each in body["retired"])

@@ -82,18 +82,16 @@ async def record_let_in(port: ClusterPort, audit: AuditLog) -> None:
     there = {_let_in(record) async for record in _newest_records(port)}
     for item in notes:
         found = json.loads(item.value)
-        if (found["operation"], found["token_id"]) in there:
-            await port.write_state({item.key: None})
-            continue
-        entry = Entry(
-            call_id=new_id(CALL, found["time_ms"]),
-            principal=found["by"],
-            face=FACE,
-            operation=found["operation"],
-            arguments={"principal": found["principal"], "token_id": found["token_id"]},
-            time_ms=found["time_ms"],
-        )
-        await audit.write(entry.call(), entry.outcome(decision="allowed"))
+        if (found["operation"], found["token_id"]) not in there:
+            entry = Entry(
+                call_id=new_id(CALL, found["time_ms"]),
+                principal=found["by"],
+                face=FACE,
+                operation=found["operation"],
+                arguments={"principal": found["principal"], "token_id": found["token_id"]},
+                time_ms=found["time_ms"],
+            )
+            await audit.write(entry.call(), entry.outcome(decision="allowed"))
         await port.write_state({item.key: None})
 
 
