@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from pydanube_core.diagnosis.options import DiagnosisOptions
 
@@ -59,9 +59,9 @@ class Finding:
     `untrusted` holds what others wrote: keys of messages, reasons of consumers.
     """
 
-    severity: Severity
     summary: str
     evidence: Mapping[str, Any]
+    severity: Severity = Severity.WARNING
     confidence: float = 1.0  # 0 to 1: how far the evidence leaves room for another cause
     rule: str = ""
     subject: Mapping[str, Any] = field(default_factory=dict)
@@ -89,11 +89,12 @@ class Check(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A rule, for evaluation and for the documentation: `@partial(Rule, …)` above its check makes one."""
+    """A rule, for evaluation and for the documentation: `@partial(TopicRule, …)` above its check makes one."""
+
+    area: ClassVar[RuleArea]
 
     check: Check = field(kw_only=False)
-    area: RuleArea
-    severity: str  # usual one, in words
+    severity: str = "warning"  # of its findings, in words
     holds: str  # when, in a sentence
     evidence: Mapping[str, str]  # field → meaning
     unobservable: tuple[str, ...]
@@ -110,6 +111,18 @@ class Rule:
     def holds_for(self, view: Any, options: DiagnosisOptions) -> bool:
         """Whether its check finds something in a view."""
         return not isinstance(self.check(view, options), str)
+
+
+class SubscriptionRule(Rule):
+    area = RuleArea.SUBSCRIPTION
+
+
+class TopicRule(Rule):
+    area = RuleArea.TOPIC
+
+
+class BrokerRule(Rule):
+    area = RuleArea.BROKER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from pydanube_core.diagnosis.filling import AHEAD
-from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.findings import BrokerRule, Finding, NextCall, Outcome, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import BrokerView, ago_s
 from pydanube_core.units import counted
@@ -29,8 +29,7 @@ _PRESSURE: Final = NextCall("brokers.status", {}, "see syncs, disk and connectio
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
+    BrokerRule,
     severity="critical",
     holds="a write or a sync of the journal failed",
     evidence={"error": "as the disk gave it", "since_s": "how long ago"},
@@ -54,8 +53,7 @@ def journal_read_only(view: BrokerView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
+    BrokerRule,
     severity="critical if publishing has stopped, else warning",
     holds="free space is below twice `data.min_free_bytes`, or less than a quarter and will be used up within a day "
     "at a rate that was seen for a tenth of that time",
@@ -111,9 +109,7 @@ def disk_nearly_full(view: BrokerView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
-    severity="warning",
+    BrokerRule,
     holds="the last call to the object store failed",
     evidence={
         "error": "as the store or the network gave it",
@@ -128,7 +124,6 @@ def object_store_unreachable(view: BrokerView, options: DiagnosisOptions) -> Out
     if view.store_error is None:
         return "there is no cold tier" if view.tier_off is not None else "the object store answers"
     return Finding(
-        severity=Severity.WARNING,
         summary="the object store cannot be reached: nothing is lost, but the journal grows by "
         f"{view.tier_backlog_bytes} bytes that wait, and old messages cannot be read",
         evidence={
@@ -145,8 +140,7 @@ def object_store_unreachable(view: BrokerView, options: DiagnosisOptions) -> Out
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
+    BrokerRule,
     severity="critical",
     holds="a record in the metadata could not be read, or a change that a crash cut off could not be ended",
     evidence={
@@ -181,9 +175,7 @@ def metadata_set_aside(view: BrokerView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
-    severity="warning",
+    BrokerRule,
     holds="free space fell below `data.min_free_bytes`, and deletions within `admin.undo_grace` lost what their undo "
     "needs; for as long as that would have been",
     evidence={
@@ -200,7 +192,6 @@ def undo_given_up(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     if not gone:
         return "no deletion lost its undo to a full disk"
     return Finding(
-        severity=Severity.WARNING,
         summary=f"{len(gone)} deletions cannot be undone any more, before their time: the disk fell below "
         f"{view.disk_guard_bytes} free bytes, and what they had kept was given up",
         evidence={
@@ -216,9 +207,7 @@ def undo_given_up(view: BrokerView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
-    severity="warning",
+    BrokerRule,
     holds="the machine's clock stepped by more than 2 s within the last ten minutes",
     evidence={"step_s": "forward or back, the last time", "steps": "since the broker started"},
     unobservable=("which of the machine's times was right",),
@@ -229,7 +218,6 @@ def clock_stepped(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     if view.clock is None:
         return f"the machine's clock has not stepped lately ({counted(view.clock_steps, 'time')} since the start)"
     return Finding(
-        severity=Severity.WARNING,
         summary=view.clock,
         evidence={"step_s": view.clock_step_s, "steps": view.clock_steps},
         next=(_STATUS,),
@@ -237,9 +225,7 @@ def clock_stepped(view: BrokerView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
-    severity="warning",
+    BrokerRule,
     holds="one in a hundred syncs of the window took more than half a second, and three of them at least",
     evidence={
         "syncs, slow_syncs": "of the journal, in the window",
@@ -255,7 +241,6 @@ def disk_sync_slow(view: BrokerView, options: DiagnosisOptions) -> Outcome:
         p99 = "" if seen.sync_p99_ms is None else f", 99 of 100 within {seen.sync_p99_ms:.1f} ms"
         return f"{seen.syncs} syncs of the journal in the window{p99}"
     return Finding(
-        severity=Severity.WARNING,
         confidence=0.9,
         summary=f"the disk syncs slowly: {seen.slow_syncs} of {seen.syncs} syncs of the journal took more than 500 ms within "
         f"{options.window_s:.0f} s, and every publish waits for one",
@@ -271,9 +256,7 @@ def disk_sync_slow(view: BrokerView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
-    severity="warning",
+    BrokerRule,
     holds="100 connections or more were opened in the window, five times as many as are open",
     evidence={"opened_in_window, per_s": "connections of clients", "open_now": "those that stayed"},
     unobservable=("which program it is, where it does not stay long enough to say its name",),
@@ -285,7 +268,6 @@ def reconnect_storm(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     if seen.opened < max(FEWEST_OPENED, OPENED_TIMES * seen.open_now):
         return f"{seen.opened} connections were opened in the window, and {seen.open_now} are open"
     return Finding(
-        severity=Severity.WARNING,
         confidence=0.85,
         summary=f"clients opened {seen.opened} connections within {seen.window_s:.0f} s, and {seen.open_now} are open: "
         "something connects, goes, and comes again",
@@ -299,8 +281,7 @@ def reconnect_storm(view: BrokerView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
+    BrokerRule,
     severity="warning if the broker is busy (70 % of a core, looks that come 50 ms late, or slow syncs); else info",
     holds="one topic brings 70 % of the bytes and a MiB a second at least, and others are published to",
     evidence={

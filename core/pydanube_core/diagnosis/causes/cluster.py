@@ -11,7 +11,7 @@ from functools import partial, wraps
 from typing import Final
 
 from pydanube_core.balance import Verdict
-from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.findings import BrokerRule, Finding, NextCall, Outcome, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import BrokerView, ClusterView, ago_s
 from pydanube_core.names import TopicName
@@ -34,8 +34,7 @@ def _of_several(check: _Check) -> Callable[[BrokerView, DiagnosisOptions], Outco
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
+    BrokerRule,
     severity="critical",
     holds="a broker that owns reliable topics is not registered",
     evidence={"brokers": "id → how many topics wait for it", "topics": "all of them"},
@@ -67,9 +66,7 @@ def owner_down(view: BrokerView, cluster: ClusterView) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
-    severity="warning",
+    BrokerRule,
     holds="a broker is registered, and did not answer the load manager's last question",
     evidence={"brokers": "id → why"},
     unobservable=(
@@ -84,7 +81,6 @@ def broker_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
     if not cluster.silent:
         return "every broker that is registered answered when it was asked last"
     return Finding(
-        severity=Severity.WARNING,
         confidence=0.8,
         summary=f"broker {', '.join(sorted(cluster.silent)[:SHOWN])} is registered and does not answer this one: its topics "
         "cannot be administered from here",
@@ -94,9 +90,7 @@ def broker_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
-    severity="warning",
+    BrokerRule,
     holds="no broker holds the lead",
     evidence={"since_s": "how long ago this broker noticed", "brokers": "that are registered"},
     unobservable=("why the one that led is gone",),
@@ -111,7 +105,6 @@ def no_leader(view: BrokerView, cluster: ClusterView) -> Outcome:
     if cluster.metadata_error is not None:
         return "metadata_unreachable explains it"
     return Finding(
-        severity=Severity.WARNING,
         summary="no broker leads the cluster: moves stand still, and topics that nobody owns wait",
         evidence={"since_s": ago_s(view, cluster.leaderless_since_ms), "brokers": len(cluster.members)},
         next=(NextCall("brokers.leader", {}, "see whether one does by now"), _BROKERS),
@@ -119,8 +112,7 @@ def no_leader(view: BrokerView, cluster: ClusterView) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
+    BrokerRule,
     severity="critical",
     holds="the last calls to etcd had no answer",
     evidence={"error": "as it was met", "since_s": "how long ago it began"},
@@ -143,8 +135,7 @@ def metadata_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
+    BrokerRule,
     severity="critical",
     holds="etcd refuses writes because it is at its quota",
     evidence={"error": "as it was met", "since_s": "how long ago it began"},
@@ -166,8 +157,7 @@ def metadata_full(view: BrokerView, cluster: ClusterView) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
+    BrokerRule,
     severity="info",
     holds="registered brokers run different versions",
     evidence={"versions": "id → version"},
@@ -190,9 +180,7 @@ def versions_differ(view: BrokerView, cluster: ClusterView) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
-    severity="warning",
+    BrokerRule,
     holds="a broker is more than 20 % above the mean, or beyond 80 % of its capacity",
     evidence={
         "verdict": "IMBALANCED or OVERLOADED",
@@ -216,7 +204,6 @@ def cluster_imbalanced(view: BrokerView, cluster: ClusterView) -> Outcome:
         return f"{balance.verdict.value.lower()}: {balance.because}"
     help_there_is = NextCall("cluster.rebalance", {}, f"begin the {len(balance.moves)} moves that even it")
     return Finding(
-        severity=Severity.WARNING,
         confidence=0.9,
         summary=balance.because,
         evidence={
@@ -236,9 +223,7 @@ def cluster_imbalanced(view: BrokerView, cluster: ClusterView) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
-    severity="warning",
+    BrokerRule,
     holds="a partition carries far more than the other topics",
     evidence={"partitions": "the first ten"},
     unobservable=("which keys its messages have",),
@@ -253,7 +238,6 @@ def hot_partition(view: BrokerView, cluster: ClusterView) -> Outcome:
     if not parts:
         return "no partition carries far more than the other topics, as far as it is judged here"
     return Finding(
-        severity=Severity.WARNING,
         confidence=0.8,
         summary=f"partition {parts[0]} carries far more than other topics: no move makes it lighter, keys that spread do",
         evidence={"partitions": parts[:SHOWN]},
@@ -262,9 +246,7 @@ def hot_partition(view: BrokerView, cluster: ClusterView) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
-    severity="warning",
+    BrokerRule,
     holds="a topic has been on its way for three minutes",
     evidence={
         "topics": "topic → stage, the first ten",
@@ -288,7 +270,6 @@ def move_hangs(view: BrokerView, cluster: ClusterView) -> Outcome:
     first = hanging[0]
     waits_for = first.source if first.stage == "moving" else first.target
     return Finding(
-        severity=Severity.WARNING,
         summary=counted(len(hanging), "topic is on its way", "topics are on their way")
         + f" for too long; the first, {first.topic}, is {first.stage} and waits "
         f"for broker {waits_for}",
@@ -306,9 +287,7 @@ def move_hangs(view: BrokerView, cluster: ClusterView) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
-    severity="warning",
+    BrokerRule,
     holds="the broker is being unloaded, and no other takes topics, or it has taken three minutes",
     evidence={"left": "topics", "takers": "other brokers that take topics", "since_s": "when it began"},
     unobservable=("when another broker takes topics again",),
@@ -329,7 +308,6 @@ def drain_stuck(view: BrokerView, cluster: ClusterView) -> Outcome:
         else f"it has gone on for {HANGS_MS // 1000} s and more"
     )
     return Finding(
-        severity=Severity.WARNING,
         confidence=1.0 if not cluster.takers else 0.6,
         summary=f"the broker is to hand over {counted(cluster.left, 'topic')}, and {why}",
         evidence={"left": cluster.left, "takers": cluster.takers, "since_s": since_s},
@@ -345,8 +323,7 @@ def drain_stuck(view: BrokerView, cluster: ClusterView) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.BROKER,
+    BrokerRule,
     severity="critical",
     holds="the object store of this broker does not hold the cluster's name",
     evidence={"error": "what is different", "store": "its URL"},

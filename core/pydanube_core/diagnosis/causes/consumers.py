@@ -7,7 +7,7 @@ from typing import Final
 
 from pydanube_core.diagnosis.causes.lateness import PROCESS, lag_evidence, late, look_again
 from pydanube_core.diagnosis.causes.messages import message_held
-from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Severity, SubscriptionRule
 from pydanube_core.diagnosis.lag_status import POISON_FAILURES, LagStatus
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import ConsumerView, SubscriptionView, ago_s
@@ -18,8 +18,7 @@ IN_DANGER: Final = (LagStatus.STUCK, LagStatus.AT_RISK, LagStatus.DATA_LOST)
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
+    SubscriptionRule,
     severity="critical; warning while nothing is unread",
     holds="within three windows three connections of consumers or more broke, or as many consumers went and the cursor "
     "stands where it stood, and more than twice as many as are attached",
@@ -75,8 +74,7 @@ def consumer_crash_loop(view: SubscriptionView, options: DiagnosisOptions) -> Ou
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
+    SubscriptionRule,
     severity="warning; info for the first 30 s (or `stuck_after`, if that is less) of mail or absence",
     holds="mail is unread and nobody is attached, unless the last consumer had read everything and the mail is "
     "younger than `stuck_after`",
@@ -144,8 +142,7 @@ def _silent(view: SubscriptionView, consumer: ConsumerView, options: DiagnosisOp
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
+    SubscriptionRule,
     severity="critical; warning while others are attached",
     holds="the last consumer's connection broke without a farewell and mail is unread, or a consumer that used to "
     "answer holds messages and has said nothing for `stuck_after`",
@@ -216,9 +213,7 @@ def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
-    severity="warning",
+    SubscriptionRule,
     holds="consumers hold messages, and for `stuck_after` nothing was acknowledged",
     evidence={
         "in_flight": "messages held",
@@ -260,7 +255,6 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         return f"messages have been held for {held_s:.0f} s, less than {options.stuck_after_s:.0f} s"
     worst = max(holding, key=lambda one: one.in_flight)
     return Finding(
-        severity=Severity.WARNING,
         confidence=0.85 if worst.answered_ms is None else 0.75,
         summary=f"{'a consumer' if len(holding) == 1 else f'{len(holding)} consumers'} of {view.log} / {view.subscription} "
         f"{'holds' if len(holding) == 1 else 'hold'} {counted(view.state.in_flight, 'message')} and acknowledged none",
@@ -282,8 +276,7 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
+    SubscriptionRule,
     severity="warning; critical if no other consumer answers and messages are unread",
     holds="a consumer let deliveries expire and has answered none since, while no more messages behind the cursor's are "
     "acknowledged than are unread, or it is set aside because it takes nothing",

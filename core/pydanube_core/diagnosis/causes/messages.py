@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from pydanube_core.diagnosis.causes.lateness import lag_evidence, late, look_again
-from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Severity, SubscriptionRule
 from pydanube_core.diagnosis.lag_status import POISON_FAILURES, LagStatus
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import SubscriptionView, ago_s
@@ -25,8 +25,7 @@ def _peek(view: SubscriptionView) -> NextCall:
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
+    SubscriptionRule,
     severity="critical if it blocks; warning from its third failure; info if the policy will take it away",
     holds="one message blocks, or was given back as failed three times or more",
     evidence={
@@ -76,9 +75,7 @@ def poison_message(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
-    severity="warning",
+    SubscriptionRule,
     holds="the status is STUCK, consumers are attached, and more messages behind the cursor's are acknowledged than "
     "are held",
     evidence={
@@ -110,7 +107,6 @@ def message_held(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     holder = max(view.consumers, key=lambda one: one.oldest_in_flight_s or 0.0)
     again = 0 if worst is None or worst.offset != view.state.oldest_unread else worst.deliveries
     return Finding(
-        severity=Severity.WARNING,
         confidence=0.9,
         summary=f"the cursor of {view.log} / {view.subscription} waits at offset {view.state.oldest_unread}: "
         f"{counted(above, 'message behind it is', 'messages behind it are')} acknowledged, it is not"
@@ -138,9 +134,7 @@ def message_held(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
-    severity="warning",
+    SubscriptionRule,
     holds="the status is STUCK, and no other rule says why",
     evidence={
         "reason": "as the status tells it: `nothing_in_flight`, `no_ack`, `head_of_line`, …",
@@ -157,7 +151,6 @@ def cursor_stuck(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         return f"the lag's status is {view.status.value}"
     reason = view.lag.stuck_reason
     return Finding(
-        severity=Severity.WARNING,
         confidence=0.6,
         summary=f"the cursor of {view.log} / {view.subscription} does not move: {counted(view.unread, 'message waits', 'messages wait')} from offset "
         f"{view.state.oldest_unread}",
@@ -181,9 +174,7 @@ def cursor_stuck(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
-    severity="warning",
+    SubscriptionRule,
     holds="a key-shared subscription with two consumers or more is late, and half or more of its oldest unread "
     "messages have one key",
     evidence={
@@ -212,7 +203,6 @@ def hot_key(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     if share < HOT_SHARE or share < 1.5 / len(view.consumers):
         return f"the most frequent key has {keys.messages} of {keys.sampled} unread messages"
     return Finding(
-        severity=Severity.WARNING,
         confidence=0.9,
         summary=f"one key holds {keys.messages} of {keys.sampled} unread messages of {view.topic} / "
         f"{view.subscription}: only one of {len(view.consumers)} consumers may work on them",
@@ -234,9 +224,7 @@ def hot_key(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
-    severity="warning",
+    SubscriptionRule,
     holds="messages were dead-lettered in the window",
     evidence={
         "dead_lettered": "since the broker started",
@@ -252,7 +240,6 @@ def dead_letters_growing(view: SubscriptionView, options: DiagnosisOptions) -> O
     if not count.in_window:
         return f"no message was dead-lettered in the last {options.window_s:.0f} s ({count.total} since the start)"
     return Finding(
-        severity=Severity.WARNING,
         summary=counted(count.in_window, f"message of {view.log} was", f"messages of {view.log} were")
         + f" dead-lettered for {view.subscription!r} within "
         f"{options.window_s:.0f} s",
@@ -270,9 +257,7 @@ def dead_letters_growing(view: SubscriptionView, options: DiagnosisOptions) -> O
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
-    severity="warning",
+    SubscriptionRule,
     holds="the poison policy is `drop`, and messages were dropped in the window",
     evidence={
         "dropped": "since the broker started",
@@ -290,7 +275,6 @@ def messages_dropped(view: SubscriptionView, options: DiagnosisOptions) -> Outco
     if not count.in_window:
         return f"no message was dropped in the last {options.window_s:.0f} s ({count.total} since the start)"
     return Finding(
-        severity=Severity.WARNING,
         summary=counted(count.in_window, f"message of {view.log} was", f"messages of {view.log} were")
         + f" dropped for {view.subscription!r} within "
         f"{options.window_s:.0f} s, unread: they failed more than {counted(view.max_redelivery_count, 'time')} or were given up, "
@@ -319,9 +303,7 @@ def messages_dropped(view: SubscriptionView, options: DiagnosisOptions) -> Outco
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
-    severity="warning",
+    SubscriptionRule,
     holds="messages of the window were passed over because no consumer's key filter accepts their key, and none was "
     "accepted",
     evidence={
@@ -340,7 +322,6 @@ def filter_matches_nothing(view: SubscriptionView, options: DiagnosisOptions) ->
         over = counted(passed.in_window, "message was passed over", "messages were passed over")
         return f"{over} by key, and {counted(view.acknowledged.in_window, 'was', 'were')} accepted"
     return Finding(
-        severity=Severity.WARNING,
         confidence=0.9,
         summary=f"the key filters of {view.log} / {view.subscription} accept nothing: "
         f"{counted(passed.in_window, 'message counts', 'messages count')} as read within {options.window_s:.0f} s, and nobody was sent one",

@@ -7,7 +7,7 @@ from typing import Final
 
 from pydanube_core.diagnosis.causes.lateness import PROCESS, lag_evidence, late, look_again
 from pydanube_core.diagnosis.causes.messages import hot_key
-from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Severity, SubscriptionRule
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import SubscriptionView, ago_s
@@ -19,8 +19,7 @@ TOLD_S: Final = 3600.0
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
+    SubscriptionRule,
     severity="warning until the cursor is where it was; then info for a window",
     holds="the cursor went back",
     evidence={
@@ -66,8 +65,7 @@ def cursor_rewound(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
+    SubscriptionRule,
     severity="info",
     holds="within the last hour, somebody moved the cursor forward over unread messages",
     evidence={
@@ -128,8 +126,7 @@ def _ago(seconds: float) -> str:
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
+    SubscriptionRule,
     severity="warning; info while it is soon over",
     holds="part of the window brought three times the typical number of messages or more, which explains half of "
     "the lag, and the consumers work",
@@ -181,9 +178,7 @@ def produce_burst(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
-    severity="warning",
+    SubscriptionRule,
     holds="the status is FALLING_BEHIND, SLOW, AT_RISK or DATA_LOST, consumers acknowledge, and neither a burst nor "
     "a hot key nor a rewind explains it",
     evidence={
@@ -231,7 +226,6 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     if view.status is LagStatus.SLOW:
         why = why if limited else "does not catch up"
     return Finding(
-        severity=Severity.WARNING,
         confidence=0.9 if view.status is LagStatus.FALLING_BEHIND else 0.7,
         summary=f"{view.log} / {view.subscription} {why}: {counted(view.unread, 'message')} behind, "
         + ("rates not known" if rate is None or lag.produce_rate is None
@@ -257,8 +251,7 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
+    SubscriptionRule,
     severity="critical",
     holds="the status is AT_RISK or DATA_LOST, whether or not anybody reads",
     evidence={
@@ -316,9 +309,7 @@ def retention_risk(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
-    severity="warning",
+    SubscriptionRule,
     holds="more is unread than the policy `alert_unread_messages` of its topic says, or the oldest unread message is older "
     "than `alert_unread_age_s`; of a partitioned topic each partition is compared",
     evidence={
@@ -345,7 +336,6 @@ def threshold_exceeded(view: SubscriptionView, options: DiagnosisOptions) -> Out
         unread = counted(view.unread, "unread message exceeds", "unread messages exceed")
         return f"{unread} no threshold of its topic"
     return Finding(
-        severity=Severity.WARNING,
         summary=f"{view.log} / {view.subscription}: {'; '.join(over)}",
         evidence={
             "lag_messages": view.unread,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from pydanube_core.diagnosis.causes.topics import refusals
-from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Severity, SubscriptionRule, TopicRule
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import SubscriptionView, TopicView
 
@@ -17,9 +17,7 @@ _OTHERS: Final = "which of its other topics use the quota up"
 
 
 @partial(
-    Rule,
-    area=RuleArea.TOPIC,
-    severity="warning",
+    TopicRule,
     holds="producers waited, or were refused, for a quota in the window",
     evidence={
         "quotas": "those that were used up, with whose they are",
@@ -37,7 +35,6 @@ def publish_over_quota(view: TopicView, options: DiagnosisOptions) -> Outcome:
         return f"no publish waited for a quota in the last {options.window_s:.0f} s"
     what = "was throttled by quota " + ", ".join(slowed) if slowed else "was refused by a quota"
     return Finding(
-        severity=Severity.WARNING,
         summary=f"{view.log} {what}: its producers bring more than they may",
         evidence={
             "quotas": sorted(slowed),
@@ -50,8 +47,7 @@ def publish_over_quota(view: TopicView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.SUBSCRIPTION,
+    SubscriptionRule,
     severity="warning; info where nothing is unread",
     holds="consumers of the topic waited for a quota in the window",
     evidence={

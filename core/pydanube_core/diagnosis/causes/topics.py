@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Severity, TopicRule
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import NO_COUNT, Count, TopicView, ago_s
 from pydanube_core.units import counted
@@ -46,9 +46,7 @@ def _evidence(view: TopicView, refused: Count, codes: tuple[str, ...]) -> dict[s
 
 
 @partial(
-    Rule,
-    area=RuleArea.TOPIC,
-    severity="warning",
+    TopicRule,
     holds="publishes were refused for their size in the window",
     evidence={**_COUNTED, "max_message_size": "the limit in force, in bytes; null: that of every broker"},
     unobservable=(_WHO,),
@@ -61,7 +59,6 @@ def publish_too_large(view: TopicView, options: DiagnosisOptions) -> Outcome:
         return f"no publish was refused for its size in the last {options.window_s:.0f} s"
     limit = view.max_message_size
     return Finding(
-        severity=Severity.WARNING,
         summary=f"{view.log} refused {counted(refused.in_window, 'publish', 'publishes')} within {options.window_s:.0f} s for their size: "
         + (f"its policy max_message_size is {limit} bytes" if limit else "they are larger than a broker takes at all"),
         evidence={**_evidence(view, refused, SIZE_CODES), "max_message_size": limit or None},
@@ -73,9 +70,7 @@ def publish_too_large(view: TopicView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.TOPIC,
-    severity="warning",
+    TopicRule,
     holds="producers were refused in the window because there may be no more",
     evidence={**_COUNTED, "producers": "connected now", "max_producers_per_topic": "the quota"},
     unobservable=("whether those that are connected are still needed",),
@@ -88,7 +83,6 @@ def producer_limit(view: TopicView, options: DiagnosisOptions) -> Outcome:
         return f"no producer was turned away for a limit in the last {options.window_s:.0f} s"
     limit = view.max_producers
     return Finding(
-        severity=Severity.WARNING,
         confidence=1.0 if limit else 0.8,
         summary=f"{view.log} turned producers away {counted(refused.in_window, 'time')} within {options.window_s:.0f} s: "
         f"{counted(view.producers, 'is connected', 'are connected')}, and max_producers_per_topic is {limit}",
@@ -106,16 +100,10 @@ def producer_limit(view: TopicView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.TOPIC,
-    severity="warning",
+    TopicRule,
     holds="messages were refused for their schema in the window, or counted where the policy only warns",
-    evidence={
-        "refused_publishes": "batches or calls refused since the broker started",
-        "refused_publishes_in_window, refused_messages_in_window": "of the window",
-        "violations_in_window": "messages by reason, also those that were let through",
-    },
-    unobservable=("which program sends them: a refused message is not kept",),
+    evidence={**_COUNTED, "violations_in_window": "messages by reason, also those that were let through"},
+    unobservable=(_WHO,),
     helps="correct the producer, or register the version it writes",
     many="topics get messages that do not fit their schema",
 )
@@ -133,19 +121,15 @@ def schema_rejections(view: TopicView, options: DiagnosisOptions) -> Outcome:
         else counted(refused.in_window, "producer that does", "producers that do")
     )
     return Finding(
-        severity=Severity.WARNING,
         summary=f"{view.log} {what} {things} not fit schema subject {view.schema_subject!r} within "
         f"{options.window_s:.0f} s",
         evidence={
-            "refused_publishes": refused.total,
-            "refused_publishes_in_window": refused.in_window,
-            "refused_messages_in_window": messages.in_window,
+            **_evidence(view, refused, SCHEMA_CODES),
             "by_code": {c: view.refused[c].in_window for c in SCHEMA_CODES
                         if c in view.refused and view.refused[c].in_window},
             "violations_in_window": {reason: count.in_window for reason, count in violations.items()},
             "validation_policy": view.validation_policy,
             "schema_subject": view.schema_subject,
-            "last_s_ago": ago_s(view, refused.last_ms),
         },
         next=(
             NextCall("topics.get_schema_config", {"topic": view.topic}, "see the subject and the policy that hold"),
@@ -156,15 +140,9 @@ def schema_rejections(view: TopicView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.TOPIC,
-    severity="warning",
+    TopicRule,
     holds="publishes were refused for their rate in the window",
-    evidence={
-        "refused_publishes": "batches or calls refused since the broker started",
-        "refused_publishes_in_window, refused_messages_in_window": "of the window",
-        "max_publish_rate": "the limit in force",
-    },
+    evidence={**_COUNTED, "max_publish_rate": "the limit in force"},
     unobservable=("how many of them were tries of the same messages again",),
     helps="raise the limit, or slow the producer down",
     many="topics get more than their rate limit allows",
@@ -173,18 +151,13 @@ def publish_throttled(view: TopicView, options: DiagnosisOptions) -> Outcome:
     refused = refusals(view.refused, THROTTLE_CODES)
     if not refused.in_window:
         return f"no publish was refused for its rate in the last {options.window_s:.0f} s"
-    messages = refusals(view.refused_messages, THROTTLE_CODES)
     return Finding(
-        severity=Severity.WARNING,
         summary=f"{view.log} refused {counted(refused.in_window, 'publish', 'publishes')} within {options.window_s:.0f} s: more than "
         f"{counted(view.max_publish_rate, 'message')} a second came",
         evidence={
-            "refused_publishes": refused.total,
-            "refused_publishes_in_window": refused.in_window,
-            "refused_messages_in_window": messages.in_window,
+            **_evidence(view, refused, THROTTLE_CODES),
             "max_publish_rate": view.max_publish_rate,
             "produce_rate": round(view.production.rate, 3),
-            "last_s_ago": ago_s(view, refused.last_ms),
         },
         next=(
             NextCall("topics.get_policies", {"topic": view.topic}, "see where the limit comes from"),
@@ -194,8 +167,7 @@ def publish_throttled(view: TopicView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.TOPIC,
+    TopicRule,
     severity="warning; info if the producer left in good order",
     holds="messages came without a long break for half a window, and then none for four times the longest break and "
     "30 s (or `stuck_after`, if that is less); where no connection broke, also for a tenth of the time they came",
@@ -261,8 +233,7 @@ def producer_stopped(view: TopicView, options: DiagnosisOptions) -> Outcome:
 
 
 @partial(
-    Rule,
-    area=RuleArea.TOPIC,
+    TopicRule,
     severity="info",
     holds=f"part of the window brought three times the typical number of messages or more, {LEAST_BURST} at least above it",
     evidence={"burst_messages": "above the typical", "peak_rate, typical_rate": "messages a second"},
