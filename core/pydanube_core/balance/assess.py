@@ -34,7 +34,7 @@ _POINTS: Final = {
     "count": 5.0,
     "hot": 5.0,
 }
-_MOST_LOST: Final = {"capacity": 40.0, "leaving": 40.0}
+_MOST_FOR_CAPACITY: Final = 40.0
 
 
 class Verdict(StrEnum):
@@ -81,17 +81,17 @@ class WhatIf:
 class Assessment:
     verdict: Verdict
     because: str
-    score: float | None  # 0 to 100; None: undecided
-    deductions: Sequence[Deduction]
-    bottleneck: Resource | None
-    resources: Mapping[Resource, ResourceView]
-    hot_topics: Sequence[str]
-    moves: Sequence[Move]
+    score: float | None = None  # 0 to 100; None: undecided
+    deductions: Sequence[Deduction] = ()
+    bottleneck: Resource | None = None
+    resources: Mapping[Resource, ResourceView] = field(default_factory=dict)
+    hot_topics: Sequence[str] = ()
+    moves: Sequence[Move] = ()
     rejected: Mapping[Rejection, int]
-    highest_before: float | None  # of the bottleneck
-    highest_after: float | None
-    what_if: Sequence[WhatIf]
-    missing: Sequence[str] = field(default=())  # brokers whose samples are old
+    highest_before: float | None = None  # of the bottleneck
+    highest_after: float | None = None
+    what_if: Sequence[WhatIf] = ()
+    missing: Sequence[str] = ()  # brokers whose samples are old
     epoch: int = 0
 
 
@@ -167,16 +167,7 @@ def _undecided(snapshot: Snapshot, stale: Sequence[str], fresh: int) -> Assessme
     return Assessment(
         verdict=Verdict.UNDECIDED,
         because=because,
-        score=None,
-        deductions=(),
-        bottleneck=None,
-        resources={},
-        hot_topics=(),
-        moves=(),
         rejected={Rejection.STALE_DATA: 1},
-        highest_before=None,
-        highest_after=None,
-        what_if=(),
         missing=stale,
         epoch=snapshot.epoch,
     )
@@ -231,20 +222,10 @@ def _deductions(
 ) -> list[Deduction]:
     found: list[Deduction] = []
     if stranded:
-        points = min(_MOST_LOST["leaving"], _POINTS["leaving"])
-        found.append(
-            Deduction(
-                points=points,
-                because=counted(
-                    stranded,
-                    "topic is on a broker that must not keep it",
-                    "topics are on brokers that must not keep them",
-                ),
-            )
-        )
+        found.append(Deduction(points=_POINTS["leaving"], because=_stranded(stranded)))
     if full:
         brokers = len({broker for broker, _ in full})
-        points = min(_MOST_LOST["capacity"], _POINTS["capacity"] * brokers)
+        points = min(_MOST_FOR_CAPACITY, _POINTS["capacity"] * brokers)
         found.append(
             Deduction(points=points, because=f"{brokers} brokers use more than {policy.capacity_share:.0%}")
         )
@@ -284,19 +265,8 @@ def _because(
 ) -> str:
     if bottleneck is None and not stranded:
         return f"nothing is used enough to matter on {counted(len(taking), 'broker')}"
-    if stranded and not uneven and not full:
-        return counted(
-            stranded,
-            "topic is on a broker that must not keep it",
-            "topics are on brokers that must not keep them",
-        )
-    assert bottleneck is not None or stranded
-    if bottleneck is None:
-        return counted(
-            stranded,
-            "topic is on a broker that must not keep it",
-            "topics are on brokers that must not keep them",
-        )
+    if bottleneck is None or (stranded and not uneven and not full):
+        return _stranded(stranded)
     view = views[bottleneck]
     ratio = view.spread.max_over_mean or 0.0
     highest = f"{view.spread.highest:.0%} used" if view.capacity_known else _a_second(view.spread.highest)
@@ -308,6 +278,12 @@ def _because(
     worst = uneven[0][1] if uneven else bottleneck
     ratio = views[worst].spread.max_over_mean or 0.0
     return f"{worst}: the busiest of {len(taking)} brokers has {ratio:.2f} of the mean ({highest} of {bottleneck})"
+
+
+def _stranded(topics: int) -> str:
+    return counted(
+        topics, "topic is on a broker that must not keep it", "topics are on brokers that must not keep them"
+    )
 
 
 def _a_second(load: float) -> str:

@@ -234,13 +234,8 @@ class _Planner:
         """Return whether the steps together raise a maximum, or take a broker above its share of capacity."""
         state = self.state
         for r in state.resources:
-            change: dict[str, float] = {}
-            for topic, source, target in steps:
-                amount = topic.load.get(r, 0.0)
-                change[source] = change.get(source, 0.0) - amount
-                change[target] = change.get(target, 0.0) + amount
             highest = max(state.used(broker, r) for broker in state.taking)
-            for broker, amount in change.items():
+            for broker, amount in _change(steps, r).items():
                 after = (state.load[broker][r] + amount) / state.scale[r][broker]
                 if amount > 0 and after > highest * (1 + _ROUNDING):
                     return Rejection.WOULD_RAISE_MAXIMUM
@@ -255,12 +250,7 @@ class _Planner:
             mean = state.mean(r)
             if mean <= 0:
                 continue
-            change: dict[str, float] = {}
-            for topic, source, target in steps:
-                amount = topic.load.get(r, 0.0)
-                change[source] = change.get(source, 0.0) - amount
-                change[target] = change.get(target, 0.0) + amount
-            for broker, amount in change.items():
+            for broker, amount in _change(steps, r).items():
                 after = max(0.0, state.load[broker][r] + amount) / state.scale[r][broker]
                 cost += max(0.0, after / mean - 1 - band) ** 2 - state.excess(broker, r, band) ** 2
         return cost
@@ -294,6 +284,16 @@ class _Planner:
                 forced=forced,
             )
         )
+
+
+def _change(steps: Sequence[tuple[TopicLoad, str, str]], resource: Resource) -> dict[str, float]:
+    """Return what the steps add to the load of each broker, or take off it."""
+    change: dict[str, float] = {}
+    for topic, source, target in steps:
+        amount = topic.load.get(resource, 0.0)
+        change[source] = change.get(source, 0.0) - amount
+        change[target] = change.get(target, 0.0) + amount
+    return change
 
 
 def plan_moves(
