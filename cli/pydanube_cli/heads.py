@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import anyio
+from pydanube.wire.first_answer import first_answer
 from pydanube.wire.http2_transport import Http2Transport
-from pydanube_core.errors import ClusterError, DeadlineExceeded, Internal, Unavailable
+from pydanube_core.errors import DeadlineExceeded
 from pydanube_core.generated.danube_stream_pb2 import (
     ConsumeRequest,
     ConsumeResponse,
@@ -55,22 +57,13 @@ async def topic_heads(url: str, topic: str, *, timeout_s: float) -> Heads:
 
 
 async def _head(url: str, topic: str) -> int:
-    transport = Http2Transport(url)
-    stream = transport.consume()
-    try:
+    async with (
+        aclosing(Http2Transport(url)) as transport,
+        aclosing(await transport.consume()) as stream,
+    ):
         opening = ConsumeRequest(open=OpenConsumer(topic=topic, start="latest"))
         await stream.write(opening.SerializeToString())
-        data = await stream.read()
-        if data is None:
-            raise Unavailable(f"{url} ended the stream at once", topic=topic)
-        answer = ConsumeResponse.FromString(data)
-        match answer.WhichOneof("kind"):
-            case "opened":
-                return int(answer.opened.head_offset)
-            case "failure":
-                raise ClusterError.from_json(answer.failure.error.decode())
-            case other:
-                raise Internal(f"{url} answered a reader's open with {other}", topic=topic)
-    finally:
-        await stream.aclose()
-        await transport.aclose()
+        answer = await first_answer(
+            stream, ConsumeResponse.FromString, who="reader", topic=topic, concrete_topic=topic
+        )
+        return int(answer.opened.head_offset)

@@ -205,8 +205,8 @@ async def test_acks_travel_as_ranges_and_not_one_by_one(memory: InMemoryCluster)
 class Damaging(FaultyTransport):
     """Turns one bit of everything that is delivered."""
 
-    def consume(self) -> FaultyStream:
-        stream = super().consume()
+    async def consume(self) -> FaultyStream:
+        stream = await super().consume()
         hand_over = stream.hand_over
         stream.hand_over = (
             lambda message: hand_over(  # type: ignore[method-assign]

@@ -133,7 +133,7 @@ async def serving(
 
 async def test_who_listens_gets_every_message_until_it_has_enough() -> None:
     async with serving() as (_, _, transport):
-        stream = transport.publish()
+        stream = await transport.publish()
         sizes = [0, 1, 70_000, 3_000_000, 2]
         await stream.write(b"first")
         assert await stream.read() == b"first"
@@ -156,7 +156,7 @@ async def test_who_listens_gets_every_message_until_it_has_enough() -> None:
 
 async def test_listening_ends_as_the_stream_does_or_by_what_the_listener_raises() -> None:
     async with serving() as (_, _, transport):
-        ended, failed, broken = transport.publish(), transport.publish(), transport.publish()
+        ended, failed, broken = [await transport.publish() for _ in range(3)]
         await ended.write(b"end")
         assert await ended.listen(lambda message: True) is False
         await failed.write(b"fail")
@@ -177,7 +177,7 @@ async def test_calls_and_streams_of_every_size() -> None:
     async with serving() as (broker, server, transport):
         for size in (0, 1, 70_000, 1_000_000):
             assert await transport.call("/t.T/Ask", bytes(size), timeout_s=30) == bytes(size)
-        stream = transport.publish()
+        stream = await transport.publish()
         for size in (0, 1, 70_000, 3_000_000):
             await stream.write(bytes(size))
             assert await stream.read() == bytes(size)
@@ -195,7 +195,7 @@ async def test_errors_are_the_brokers_own() -> None:
             await transport.call("/t.T/Ask", b"fail", timeout_s=30)
         with pytest.raises(NotImplementedYet, match="is it a pydanube broker"):
             await transport.call("/t.T/Nothing", b"", timeout_s=30)
-        stream = transport.publish()
+        stream = await transport.publish()
         await stream.write(b"first")
         await stream.write(b"fail")
         assert await stream.read() == b"first"
@@ -225,7 +225,7 @@ async def test_who_asks_goes_with_every_call() -> None:
 
 async def test_a_stream_that_is_closed_is_closed_there_too() -> None:
     async with serving() as (broker, _, transport):
-        stream = transport.publish()
+        stream = await transport.publish()
         await stream.write(b"x")
         assert await stream.read() == b"x"
         await stream.aclose()
@@ -240,21 +240,15 @@ async def test_a_stream_that_is_closed_is_closed_there_too() -> None:
 async def test_nobody_there_is_unavailable_and_says_so() -> None:
     async with serving() as (_, server, transport):
         await server.stop(0)
-        stream = transport.publish()
-
-        async def use() -> None:
-            await stream.write(b"x")
-            await stream.read()
-
         with pytest.raises(Unavailable, match="cannot be reached"):
-            await use()
+            await transport.publish()
         with pytest.raises(Unavailable, match="cannot be reached"):
             await transport.call("/t.T/Ask", b"", timeout_s=30)
 
 
 async def test_a_broker_that_comes_back_is_found_again() -> None:
     async with serving() as (_, server, transport):
-        stream = transport.publish()
+        stream = await transport.publish()
         await stream.write(b"x")
         assert await stream.read() == b"x"
         await server.stop(0)
@@ -279,7 +273,7 @@ async def test_a_broker_that_comes_back_is_found_again() -> None:
 
 async def test_a_broker_that_takes_no_more_calls_ends_those_it_has() -> None:
     async with serving() as (broker, server, transport):
-        stream = transport.publish()
+        stream = await transport.publish()
         await stream.write(b"x")
         assert await stream.read() == b"x"
         stopping = asyncio.ensure_future(server.stop(30))
@@ -296,7 +290,7 @@ async def test_a_broker_that_takes_no_more_calls_ends_those_it_has() -> None:
 
 async def test_a_writer_waits_for_a_broker_that_does_not_read() -> None:
     async with serving() as (broker, _, transport):
-        stream = transport.publish()
+        stream = await transport.publish()
         await stream.write(b"pause")
         written = 0
 
@@ -321,7 +315,7 @@ async def test_a_writer_waits_for_a_broker_that_does_not_read() -> None:
 
 async def test_what_nobody_reads_holds_the_broker_back() -> None:
     async with serving() as (broker, _, transport):
-        stream = transport.publish()
+        stream = await transport.publish()
         await stream.write(b"send 100")  # 10 MB, and a window of 4
         await broker.until(lambda: bool(broker.streams))
         assert await transport.call("/t.T/Ask", b"others go on", timeout_s=30) == b"others go on"
@@ -368,7 +362,7 @@ async def test_one_that_accepts_and_says_nothing_is_given_up(monkeypatch: pytest
 
     async with answering(silent) as transport:
         with pytest.raises(Unavailable, match=r"no answer within 0\.2 s"):
-            await transport.publish().write(b"x")
+            await transport.publish()
 
 
 async def test_one_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,7 +376,7 @@ async def test_one_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch
         writer.close()
 
     async with answering(hello) as transport:
-        stream = transport.publish()
+        stream = await transport.publish()
         await stream.write(b"x")
         with pytest.raises(Unavailable, match="no sign of life"), anyio.fail_after(20):
             await stream.read()
@@ -476,7 +470,7 @@ async def test_googles_server_understands_what_we_send_and_we_its_answers() -> N
                 assert await transport.call("/t.T/Ask", bytes(size), timeout_s=30) == bytes(size)
             with pytest.raises(TopicNotFound, match="no ü"):
                 await transport.call("/t.T/Ask", b"fail", timeout_s=30)
-            stream = transport.publish()
+            stream = await transport.publish()
             for size in (0, 1, 70_000, 3_000_000):
                 await stream.write(bytes(size))
                 assert await stream.read() == bytes(size)

@@ -93,7 +93,6 @@ class FaultyStream:
     """A stream whose messages are subject to `Faults`."""
 
     def __init__(self, faults: Faults, stream: Stream, *, publishes: bool) -> None:
-        faults.check_up()
         self.producer_id = 0
         self._faults = faults
         self._stream = stream
@@ -247,11 +246,13 @@ class FaultyTransport:
         self._faults.check_up()
         return await self._transport.call(path, request, timeout_s=timeout_s)
 
-    def publish(self) -> FaultyStream:
-        return FaultyStream(self._faults, self._transport.publish(), publishes=True)
+    async def publish(self) -> FaultyStream:
+        self._faults.check_up()
+        return FaultyStream(self._faults, await self._transport.publish(), publishes=True)
 
-    def consume(self) -> FaultyStream:
-        return FaultyStream(self._faults, self._transport.consume(), publishes=False)
+    async def consume(self) -> FaultyStream:
+        self._faults.check_up()
+        return FaultyStream(self._faults, await self._transport.consume(), publishes=False)
 
     async def aclose(self) -> None:
         await self._transport.aclose()

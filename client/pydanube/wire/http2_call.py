@@ -153,7 +153,7 @@ class Call:
             self._link.send()
         return message
 
-    def half_close(self) -> None:
+    async def finish(self) -> None:
         """End our side of the stream: nothing more is written."""
         if not self._over:
             self._link.http.out.finish(self._stream, None, repeats=False)
@@ -166,6 +166,9 @@ class Call:
             self._end(Unavailable(f"the stream to {self._link.url} is closed", broker=self._link.url))
             self._link.send()
         self._messages.clear()
+
+    async def aclose(self) -> None:
+        self.cancel()
 
     def _ended(self) -> ClusterError:
         if self._failure is not None:

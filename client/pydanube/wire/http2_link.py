@@ -138,7 +138,11 @@ class Link(asyncio.Protocol):
         """
         stream, call = self._open()
         self.http.out.head(stream, headers)
-        # Not sent yet: whoever begins a stream writes to it at once.
+        if (
+            not self._turning
+        ):  # at the end of this turn of the loop: whoever begins a stream writes to it at once
+            self._turning = True
+            self.loop.call_soon(self._turn)
         return call
 
     def ask(self, headers: tuple[tuple[bytes, bytes], ...], request: bytes) -> Call:
@@ -183,12 +187,6 @@ class Link(asyncio.Protocol):
         if not self._turning:
             self._turning = True
             self._flush()
-            self.loop.call_soon(self._turn)
-
-    def send_later(self) -> None:
-        """Schedule a write at the end of this turn of the loop."""
-        if not self._turning:
-            self._turning = True
             self.loop.call_soon(self._turn)
 
     def _turn(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 from pydanube_core.errors import ClosedResource, DeadlineExceeded, Internal, Unavailable
@@ -20,55 +19,6 @@ KEEPALIVE_S: Final = 10.0
 #: how long a broker that accepts may take to say hello: on a busy machine more than a second
 CONNECT_S: Final = 5.0
 _Headers = tuple[tuple[bytes, bytes], ...]
-
-
-class Http2Stream:
-    """One bidirectional call, begun by the first write or read."""
-
-    __slots__ = ("_call", "_closed", "_headers", "_transport")
-
-    def __init__(self, transport: Http2Transport, headers: _Headers) -> None:
-        self._transport = transport
-        self._headers = headers
-        self._call: Call | None = None
-        self._closed = False
-
-    async def write(self, message: bytes) -> None:
-        call = self._call or await self._begin()
-        await call.write(message)
-
-    def write_at_once(self, message: bytes) -> bool:
-        return self._call is not None and self._call.write_at_once(message)
-
-    async def read(self) -> bytes | None:
-        call = self._call or await self._begin()
-        return await call.read()
-
-    async def listen(self, take: Callable[[bytes], bool]) -> bool:
-        call = self._call or await self._begin()
-        return await call.listen(take)
-
-    async def finish(self) -> None:
-        if self._call is not None:
-            self._call.half_close()
-
-    async def aclose(self) -> None:
-        self._closed = True
-        call, self._call = self._call, None
-        if call is not None:
-            call.cancel()
-
-    async def _begin(self) -> Call:
-        url = self._transport.url
-        if self._closed:
-            raise Unavailable(f"the stream to {url} is closed", broker=url)
-        link = await self._transport.link()
-        if self._closed:
-            raise Unavailable(f"the stream to {url} is closed", broker=url)
-        if self._call is None:
-            self._call = link.start(self._headers)
-            link.send_later()
-        return self._call
 
 
 class Http2Transport:
@@ -138,11 +88,11 @@ class Http2Transport:
             if call is not None:
                 call.cancel()
 
-    def publish(self) -> Http2Stream:
-        return Http2Stream(self, self._headers(_SERVICE + "Publish"))
+    async def publish(self) -> Call:
+        return (await self.link()).start(self._headers(_SERVICE + "Publish"))
 
-    def consume(self) -> Http2Stream:
-        return Http2Stream(self, self._headers(_SERVICE + "Consume"))
+    async def consume(self) -> Call:
+        return (await self.link()).start(self._headers(_SERVICE + "Consume"))
 
     async def aclose(self) -> None:
         self._closed = True

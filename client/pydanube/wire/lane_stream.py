@@ -53,7 +53,7 @@ class LaneStream:
 
     async def run(
         self,
-        begin: Callable[[Transport], Stream],
+        begin: Callable[[Transport], Coroutine[Any, Any, Stream]],
         *,
         opening: Callable[[Stream], Coroutine[Any, Any, None]],
         writing: Callable[[Stream], Coroutine[Any, Any, None]],
@@ -68,7 +68,7 @@ class LaneStream:
         if self.url and transport.url != self.url:
             self._emit(ClientEventKind.MOVED, transport.url, 0, "the topic has another owner")
         self.url = transport.url
-        stream = begin(transport)
+        stream = await begin(transport)
         tasks = TaskOwner()
         try:
             await opening(stream)

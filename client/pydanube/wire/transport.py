@@ -57,17 +57,17 @@ class Transport(Protocol):
     async def call(self, path: str, request: bytes, *, timeout_s: float) -> bytes:
         """Call any unary method by its full path: the schema registry's, for one."""
 
-    def publish(self) -> Stream: ...
+    async def publish(self) -> Stream:
+        """Begin a stream of a producer. Raises `Unavailable`: the broker cannot be reached."""
 
-    def consume(self) -> Stream: ...
+    async def consume(self) -> Stream:
+        """Begin a stream of a consumer or reader; raises as `publish`."""
 
     async def aclose(self) -> None: ...
 
 
-class TransportFactory(Protocol):
-    """Makes the transport to the broker at a URL."""
-
-    def __call__(self, url: str, /) -> Transport: ...
+#: makes the transport to the broker at a URL
+TransportFactory = Callable[[str], Transport]
 
 
 async def say_goodbye(stream: Stream, reader: asyncio.Task[None]) -> None:
