@@ -69,7 +69,9 @@ SECOND_TRY_TESTS: Final = 10
 # Groups of tests side by side, one more than processors: half of the time they wait, for processes to start and for disks.
 LANES: Final = min(2, os.cpu_count() or 1) + 1
 # Groups of minutes, the longest first: begun late, one of them would run alone at the end.
-LONG_GROUPS: Final = ("e2e", "admin", "cli", "spark", "client", "mcp", "crash", "tui", "storage", "serving")
+LONG_GROUPS: Final = (
+    "e2e", "serving", "cli", "admin", "spark", "client", "mcp", "crash", "tui", "relay", "storage", "house",
+)  # fmt: skip
 # After SIGABRT pytest has this long to print where its threads are.
 LAST_WORDS_S: Final = 3.0
 

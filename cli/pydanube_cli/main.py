@@ -67,6 +67,19 @@ GROUP_SUMMARIES: Final = {
     "tls": "certificates",
     "report": "reports over telemetry, on Spark",
 }
+# Words of the original tool that are another operation of ours: (operation, which argument its positional is).
+ALIASES: Final[dict[tuple[str, str], tuple[str, str | None]]] = {
+    ("topics", "subscriptions"): ("subscriptions.list", "topic"),
+    ("topics", "unsubscribe"): ("subscriptions.delete", None),
+    ("topics", "set-failure-policy"): ("subscriptions.set_failure_policy", None),
+    ("topics", "get-failure-policy"): ("subscriptions.get_failure_policy", None),
+    ("brokers", "leader-broker"): ("brokers.leader", None),
+    ("brokers", "namespaces"): ("namespaces.list", None),
+    ("namespaces", "topics"): ("topics.list", "namespace"),
+    ("namespaces", "policies"): ("namespaces.get_policies", None),
+    ("schemas", "list-subjects"): ("schemas.list", None),
+    ("schemas", "delete"): ("schemas.delete_version", None),
+}
 # Flags of every command that may also stand before the command's words; True: takes a value.
 _LEADING: Final = {
     "--json": False,
@@ -132,42 +145,64 @@ def _dispatch(argv: list[str]) -> int:
     if words[:1] == ["admin"]:
         words = words[1:]  # `danube admin topics list` is `danube topics list`
     if not words or words[0] in _HELP:
-        from pydanube_cli.operations import groups
         from pydanube_cli.overview import print_overview
 
-        print_overview(COMMANDS, GROUPS, GROUP_SUMMARIES, groups())
+        print_overview(COMMANDS, GROUPS, GROUP_SUMMARIES, operation_groups())
         return 0
     word, *words = words
     if word in COMMANDS:
         return leaf_of(COMMANDS[word]).main(word, [*leading, *words])
     if word in GROUPS:
         return _group(word, words, leading)
-    from pydanube_cli import operations
-
-    if word not in operations.groups():
+    groups = operation_groups()
+    if word not in groups:
         from pydanube_cli.overview import unknown_word
 
-        calls = [f"{group} {verb}" for group, verbs in operations.groups().items() for verb in verbs]
-        raise unknown_word(word, [*COMMANDS, *GROUPS, *operations.groups(), *calls])
-    return operations.run(word, words, leading)
+        calls = [f"{group} {verb}" for group, verbs in groups.items() for verb in verbs]
+        raise unknown_word(word, [*COMMANDS, *GROUPS, *groups, *calls])
+    return _operation(word, words, leading)
 
 
 def _group(word: str, words: list[str], leading: list[str]) -> int:
-    from pydanube_cli import operations
     from pydanube_cli.overview import print_group, unknown_word
 
     leaves = GROUPS[word]
+    calls = operation_groups().get(word, [])
+    if words and words[0] in calls:
+        return _operation(word, words, leading)
     verbs = {verb: leaf[2] for verb, leaf in leaves.items()}
-    if word in operations.groups():  # some of its verbs are calls of a broker
-        if words and words[0] in operations.groups()[word]:
-            return operations.run(word, words, leading)
-        verbs |= dict.fromkeys(operations.groups()[word], "an operation of a running broker")
+    verbs |= dict.fromkeys(calls, "an operation of a running broker")
     if not words or words[0] in _HELP:
         print_group(word, GROUP_SUMMARIES[word], verbs)
         return 0 if words else 2
     if words[0] not in leaves:
         raise unknown_word(words[0], list(verbs), group=word)
     return leaf_of(leaves[words[0]]).main(f"{word} {words[0]}", [*leading, *words[1:]])
+
+
+def _operation(group: str, words: list[str], leading: list[str]) -> int:
+    from pydanube_cli.operations import run
+
+    return run(group, words, leading)
+
+
+def operation_groups() -> dict[str, list[str]]:
+    """Return group → its verbs that are operations of a broker, in the spelling of the command line.
+
+    They are read from the table of completion: importing the operations takes longer than the help that lists them.
+    """
+    from pydanube_cli.completion.press import load
+
+    found = {
+        group: [
+            verb
+            for verb in body.get("verbs", ())
+            if verb not in GROUPS.get(group, {}) and (group, verb) not in ALIASES
+        ]
+        for group, body in load()["words"].items()
+        if group not in COMMANDS
+    }
+    return {group: verbs for group, verbs in found.items() if verbs}
 
 
 def leaf_of(leaf: _Leaf) -> Command:

@@ -36,24 +36,12 @@ from pydanube_cli.answers import (
 )
 from pydanube_cli.command import Command, Common
 from pydanube_cli.failures import printable
+from pydanube_cli.main import ALIASES
 from pydanube_cli.overview import print_group, unknown_word
 from pydanube_cli.render import print_json, print_pairs, print_table, prose
 
 Caller = Callable[..., dict[str, Any]]
 
-# Words of the original tool that are another operation of ours: (operation, which argument its positional is).
-ALIASES: Final[dict[tuple[str, str], tuple[str, str | None]]] = {
-    ("topics", "subscriptions"): ("subscriptions.list", "topic"),
-    ("topics", "unsubscribe"): ("subscriptions.delete", None),
-    ("topics", "set-failure-policy"): ("subscriptions.set_failure_policy", None),
-    ("topics", "get-failure-policy"): ("subscriptions.get_failure_policy", None),
-    ("brokers", "leader-broker"): ("brokers.leader", None),
-    ("brokers", "namespaces"): ("namespaces.list", None),
-    ("namespaces", "topics"): ("topics.list", "namespace"),
-    ("namespaces", "policies"): ("namespaces.get_policies", None),
-    ("schemas", "list-subjects"): ("schemas.list", None),
-    ("schemas", "delete"): ("schemas.delete_version", None),
-}
 MESSAGE: Final = ("topic", "partition", "offset", "append_time", "key", "payload", "payload_bytes")
 # The columns that answer the question people ask; `--json` has all.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
@@ -104,15 +92,6 @@ RENAMED: Final = {"--broker": "--broker-id"}
 PATHS: Final = ("objects.list",)
 # Arguments that name a file of this machine: said in full, because the broker runs in another folder.
 FILES: Final[dict[str, str]] = {"objects.export": "to"}
-
-
-def groups() -> dict[str, list[str]]:
-    """Return group → its verbs, in the spelling of the command line."""
-    found: dict[str, list[str]] = {}
-    for operation in OPERATIONS.values():
-        group, verb = operation.words
-        found.setdefault(group, []).append(verb)
-    return found
 
 
 def run(group: str, words: Sequence[str], leading: Sequence[str]) -> int:

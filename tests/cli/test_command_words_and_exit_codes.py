@@ -13,7 +13,7 @@ from pydanube_admin import runbooks
 from pydanube_admin.registry import OPERATIONS
 from pydanube_cli.command import Command
 from pydanube_cli.failures import cluster_error, guarded, printable, wants_json
-from pydanube_cli.main import COMMANDS, GROUPS, leaf_of, run
+from pydanube_cli.main import COMMANDS, GROUPS, leaf_of, operation_groups, run
 from pydanube_cli.operations import command_of
 from pydanube_cli.runbook import command_of_runbook
 from pydanube_core.errors import ConsumerBusy, DiskFull, Internal, InvalidArgument, TopicNotFound
@@ -21,11 +21,23 @@ from pydanube_core.errors import ConsumerBusy, DiskFull, Internal, InvalidArgume
 from tests.cli.running import Danube, command_line
 
 
-def test_version_is_printed_without_loading_the_commands(danube: Danube) -> None:
-    loaded = "import sys; from pydanube_cli.main import run; run(['--version']); print([m for m in sys.modules if m in ('typer', 'rich', 'grpc', 'pydantic', 'anyio')])"
+@pytest.mark.parametrize(("word", "begin"), [("--version", "danube "), ("--help", "Usage: danube ")])
+def test_version_and_overview_are_printed_without_loading_the_commands(word: str, begin: str) -> None:
+    loaded = f"import sys; from pydanube_cli.main import run; run([{word!r}]); print([m for m in sys.modules if m in ('typer', 'rich', 'grpc', 'pydantic', 'anyio')])"
     out = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout
-    assert out.splitlines()[0].startswith("danube ")
-    assert out.splitlines()[1] == "[]"
+    assert out.startswith(begin)
+    assert out.splitlines()[-1] == "[]"
+
+
+def test_the_table_of_words_has_the_groups_and_verbs_of_all_operations() -> None:
+    groups: dict[str, list[str]] = {}
+    for operation in OPERATIONS.values():
+        group, verb = operation.words
+        groups.setdefault(group, []).append(verb)
+    found = operation_groups()
+    assert {group: sorted(verbs) for group, verbs in found.items()} == {
+        group: sorted(verbs) for group, verbs in groups.items()
+    }
 
 
 def test_version_costs_little_more_than_starting_python() -> None:

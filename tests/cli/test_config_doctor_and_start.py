@@ -237,6 +237,9 @@ def test_what_a_command_refuses_is_quoted_without_its_password(
     assert (ran.code, "hunter2" in ran.out + ran.err) == (2, False)
 
 
-def test_a_broker_alone_does_not_import_what_serves_the_http_port() -> None:
-    program = "import sys, pydanube_cli.composition; sys.exit('mcp' in sys.modules or 'pydanube_mcp' in sys.modules)"
+def test_a_broker_alone_does_not_import_what_serves_the_http_port_nor_the_libraries_of_schemas() -> None:
+    program = (
+        "import sys, pydanube_cli.composition\n"
+        "sys.exit(bool({'mcp', 'pydanube_mcp', 'fastavro', 'jsonschema_rs'} & set(sys.modules)))"
+    )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

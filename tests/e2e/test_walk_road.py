@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import re
 import signal
@@ -361,32 +362,14 @@ def test_a_second_sigint_ends_at_once_with_130(make_broker: Make) -> None:
     broker.command("produce", "t", "-m", "kept")
     # Its sync helper is stopped, so that the orderly end has to wait, for longer than this test.
     helper = broker.helper_running()[0]
-    import os
-
     os.kill(helper, signal.SIGSTOP)
     try:
-        with subprocess.Popen(
-            [
-                *danube_command(),
-                "produce",
-                "t",
-                "-m",
-                "waits",
-                "--timeout",
-                "60s",
-                *broker.client_arguments(),
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=client_environment(),
-        ) as waiting:
-            broker.signal(signal.SIGINT)
-            _until(lambda: "broker_draining" in broker.log())
-            broker.signal(signal.SIGINT)
-            process = broker.process
-            assert process is not None
-            assert process.wait(60) == 130
-            waiting.kill()
+        broker.signal(signal.SIGINT)
+        _until(lambda: "broker_stopping" in broker.log())
+        broker.signal(signal.SIGINT)
+        process = broker.process
+        assert process is not None
+        assert process.wait(60) == 130
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(helper, signal.SIGCONT)

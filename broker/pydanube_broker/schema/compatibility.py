@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pydanube_core.errors import SchemaIncompatible
 
 from pydanube_broker.schema.differences import Difference, Direction, directions
 from pydanube_broker.schema.formats import JsonSchema, ParsedSchema
-from pydanube_broker.schema.json_schema.counterexample import Counterexample, counterexample
 from pydanube_broker.schema.vocabulary import CompatibilityMode
+
+if TYPE_CHECKING:
+    from pydanube_broker.schema.json_schema.counterexample import Counterexample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,9 @@ def refused_message(
     (_, version), old, _ = compared
     if not isinstance(old, JsonSchema) or not isinstance(new, JsonSchema):
         return None
+    # Here, as in `formats`: only who has such schemas needs their library
+    from pydanube_broker.schema.json_schema.counterexample import counterexample
+
     for direction in directions(mode):
         by_new = direction is Direction.BACKWARD
         writer, reader = (old, new) if by_new else (new, old)

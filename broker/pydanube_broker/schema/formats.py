@@ -2,6 +2,8 @@
 
 Fingerprints are those of docs/research/data-plane.md#113-identity-and-versions: SHA-256 over canonical JSON for Avro and
 JSON Schema, over the raw text for Protobuf, and the literal word for the rest, whose definition says nothing.
+
+What a format needs is imported where its first schema is met: most brokers have none, and start quicker without.
 """
 
 from __future__ import annotations
@@ -9,27 +11,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
 
-import fastavro.schema
-import jsonschema_rs
 from pydanube_core.errors import PayloadInvalid, SchemaInvalid
 
-from pydanube_broker.schema.avro.model import AvroType
-from pydanube_broker.schema.avro.parse import parse_avro
-from pydanube_broker.schema.avro.payload import AvroPayload
-from pydanube_broker.schema.avro.resolution import resolve
 from pydanube_broker.schema.differences import Difference, Direction, directions, merged
-from pydanube_broker.schema.json_schema.cost import admit, weight
-from pydanube_broker.schema.json_schema.default_profile import compare_by_default
-from pydanube_broker.schema.json_schema.document import Document, parse_json_schema
-from pydanube_broker.schema.json_schema.payload import JsonPayload
-from pydanube_broker.schema.json_schema.strict_profile import compare_strictly
 from pydanube_broker.schema.json_text import canonical, parse_definition
-from pydanube_broker.schema.protobuf.compat import compare_protobuf
-from pydanube_broker.schema.protobuf.model import ProtoFile, parse_descriptors
-from pydanube_broker.schema.protobuf.payload import ProtoPayload
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+    from pydanube_broker.schema.avro.model import AvroType
+    from pydanube_broker.schema.json_schema.document import Document
+    from pydanube_broker.schema.protobuf.model import ProtoFile
 
 MAX_DEFINITION_BYTES: Final = 200_000  # a value of the metadata store holds 256 KiB, a transaction 512
 NUMBER_BYTES: Final = (4, 8)
@@ -118,17 +113,23 @@ def parse_schema(kind: SchemaType, definition: bytes, *, descriptors: bytes | No
         case SchemaType.BYTES | SchemaType.STRING | SchemaType.NUMBER:
             return PlainSchema(type=kind)
         case SchemaType.AVRO:
+            from pydanube_broker.schema.avro.parse import parse_avro
+
             value = parse_definition(definition, what="the Avro schema")
             tree = parse_avro(value)
             _second_opinion(value)
             return AvroSchema(text=definition, tree=tree, fingerprint=_sha256(canonical(value)))
         case SchemaType.JSON_SCHEMA:
+            from pydanube_broker.schema.json_schema.document import parse_json_schema
+
             value = parse_definition(definition, what="the JSON Schema")
             document, validator = parse_json_schema(value)
             return JsonSchema(
                 text=definition, document=document, validator=validator, fingerprint=_sha256(canonical(value))
             )
         case SchemaType.PROTOBUF:
+            from pydanube_broker.schema.protobuf.model import parse_descriptors
+
             assert descriptors is not None, "a Protobuf schema is compiled before it is parsed"
             return ProtobufSchema(
                 file=parse_descriptors(descriptors), descriptors=descriptors, fingerprint=_sha256(definition)
@@ -138,6 +139,8 @@ def parse_schema(kind: SchemaType, definition: bytes, *, descriptors: bytes | No
 
 def _second_opinion(value: Any) -> None:
     """Parse the schema also with the library that consumers use: it has to accept it, too."""
+    import fastavro.schema
+
     try:
         fastavro.schema.parse_schema(value, _write_hint=False)
     except Exception as error:
@@ -172,12 +175,19 @@ def _one_way(
 ) -> list[Difference]:
     match old, new:
         case AvroSchema(), AvroSchema():
+            from pydanube_broker.schema.avro.resolution import resolve
+
             writer, reader = (old, new) if direction is Direction.BACKWARD else (new, old)
             return resolve(writer.tree, reader.tree, direction)
         case JsonSchema(), JsonSchema():
+            from pydanube_broker.schema.json_schema.default_profile import compare_by_default
+            from pydanube_broker.schema.json_schema.strict_profile import compare_strictly
+
             compare = compare_strictly if profile is JsonProfile.STRICT else compare_by_default
             return compare(old.document, new.document, direction)
         case ProtobufSchema(), ProtobufSchema():
+            from pydanube_broker.schema.protobuf.compat import compare_protobuf
+
             return compare_protobuf(old.file, new.file, direction)
         case _:
             return []
@@ -186,6 +196,8 @@ def _one_way(
 def admit_schema(parsed: ParsedSchema) -> None:
     """Refuse a valid schema that is too expensive to use, before it is registered. Raises `SchemaInvalid`."""
     if isinstance(parsed, JsonSchema):
+        from pydanube_broker.schema.json_schema.cost import admit
+
         admit(parsed.document)
 
 
@@ -199,10 +211,17 @@ def payload_check(schema: ParsedSchema) -> PayloadCheck:
         case PlainSchema():
             return PayloadCheck(run=_check_nothing)
         case AvroSchema(tree=tree, text=text):
+            from pydanube_broker.schema.avro.payload import AvroPayload
+
             return PayloadCheck(run=AvroPayload(tree, text).check)
         case JsonSchema(validator=validator, document=document, text=text):
+            from pydanube_broker.schema.json_schema.cost import weight
+            from pydanube_broker.schema.json_schema.payload import JsonPayload
+
             return PayloadCheck(run=JsonPayload(validator).check, weight=weight(document), schema=text)
         case ProtobufSchema(file=file):
+            from pydanube_broker.schema.protobuf.payload import ProtoPayload
+
             return PayloadCheck(run=ProtoPayload(file).check)
 
 

@@ -7,16 +7,17 @@ process is ended when the time is over; the next check begins another.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.to_process
 from anyio.lowlevel import RunVar
 from pydanube_core.errors import PayloadInvalid
 
-from pydanube_broker.schema.json_schema.document import parse_json_schema
-from pydanube_broker.schema.json_schema.payload import JsonPayload
 from pydanube_broker.schema.json_text import loads_strict
+
+if TYPE_CHECKING:
+    from pydanube_broker.schema.json_schema.payload import JsonPayload
 
 LIMIT_S: Final = 5.0
 WORKERS: Final = 2
@@ -60,4 +61,8 @@ def _verdict(schema: bytes, payload: bytes) -> tuple[str, dict[str, Any]] | None
 
 @lru_cache(maxsize=32)
 def _check(schema: bytes) -> JsonPayload:
+    # Here, as in `formats`: only the worker process needs their library
+    from pydanube_broker.schema.json_schema.document import parse_json_schema
+    from pydanube_broker.schema.json_schema.payload import JsonPayload
+
     return JsonPayload(parse_json_schema(loads_strict(schema))[1])

@@ -23,8 +23,8 @@ MAX_ROUTED: Final = 250  # consumers that one routed part can be spread over; on
 # Messages of a part from which numpy, and a table of 64 KiB, are worth it.
 LARGE_PART: Final = 256
 
-_ONE: Final = [bytes(1 if i == k else 0 for i in range(256)) for k in range(256)]
-_DIGIT: Final = [bytes(49 if i == k else 48 for i in range(256)) for k in range(256)]
+_ONE: Final = [bytes(k) + b"\1" + bytes(255 - k) for k in range(256)]
+_DIGIT: Final = [b"0" * k + b"1" + b"0" * (255 - k) for k in range(256)]
 
 
 def indices_for(who: bytes | bytearray, index: int) -> list[int]:
