@@ -14,8 +14,8 @@ from pydanube_admin import runbooks
 from pydanube_admin.registry import OPERATIONS
 from pydanube_cli.command import Command, shared_parameters
 from pydanube_cli.completion.press import FILES, FOLDERS, TEXT
-from pydanube_cli.main import ALIASES
 from pydanube_cli.operations import command_of
+from pydanube_cli.overview import ALIASES
 from pydanube_cli.runbook import command_of_runbook
 
 Leaf = tuple[str, str, str]  # module, attribute, summary

@@ -67,19 +67,6 @@ GROUP_SUMMARIES: Final = {
     "tls": "certificates",
     "report": "reports over telemetry, on Spark",
 }
-# Words of the original tool that are another operation of ours: (operation, which argument its positional is).
-ALIASES: Final[dict[tuple[str, str], tuple[str, str | None]]] = {
-    ("topics", "subscriptions"): ("subscriptions.list", "topic"),
-    ("topics", "unsubscribe"): ("subscriptions.delete", None),
-    ("topics", "set-failure-policy"): ("subscriptions.set_failure_policy", None),
-    ("topics", "get-failure-policy"): ("subscriptions.get_failure_policy", None),
-    ("brokers", "leader-broker"): ("brokers.leader", None),
-    ("brokers", "namespaces"): ("namespaces.list", None),
-    ("namespaces", "topics"): ("topics.list", "namespace"),
-    ("namespaces", "policies"): ("namespaces.get_policies", None),
-    ("schemas", "list-subjects"): ("schemas.list", None),
-    ("schemas", "delete"): ("schemas.delete_version", None),
-}
 # Flags of every command that may also stand before the command's words; True: takes a value.
 _LEADING: Final = {
     "--json": False,
@@ -192,6 +179,7 @@ def operation_groups() -> dict[str, list[str]]:
     They are read from the table of completion: importing the operations takes longer than the help that lists them.
     """
     from pydanube_cli.completion.press import load
+    from pydanube_cli.overview import ALIASES
 
     found = {
         group: [

@@ -36,8 +36,7 @@ from pydanube_cli.answers import (
 )
 from pydanube_cli.command import Command, Common
 from pydanube_cli.failures import printable
-from pydanube_cli.main import ALIASES
-from pydanube_cli.overview import print_group, unknown_word
+from pydanube_cli.overview import ALIASES, print_group, unknown_word
 from pydanube_cli.render import print_json, print_pairs, print_table, prose
 
 Caller = Callable[..., dict[str, Any]]

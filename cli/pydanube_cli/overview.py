@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 
+# Words of the original tool that are another operation of ours: (operation, which argument its positional is).
+ALIASES: Final[dict[tuple[str, str], tuple[str, str | None]]] = {
+    ("topics", "subscriptions"): ("subscriptions.list", "topic"),
+    ("topics", "unsubscribe"): ("subscriptions.delete", None),
+    ("topics", "set-failure-policy"): ("subscriptions.set_failure_policy", None),
+    ("topics", "get-failure-policy"): ("subscriptions.get_failure_policy", None),
+    ("brokers", "leader-broker"): ("brokers.leader", None),
+    ("brokers", "namespaces"): ("namespaces.list", None),
+    ("namespaces", "topics"): ("topics.list", "namespace"),
+    ("namespaces", "policies"): ("namespaces.get_policies", None),
+    ("schemas", "list-subjects"): ("schemas.list", None),
+    ("schemas", "delete"): ("schemas.delete_version", None),
+}
 _START = """\
 Usage: danube COMMAND [ARGUMENTS] [OPTIONS]
 
