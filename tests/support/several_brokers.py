@@ -8,8 +8,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import anyio
+import pytest
 from anyio.abc import TaskGroup, TaskStatus
 from pydanube_broker.broker import Broker
+from pydanube_broker.cluster import joined
+from pydanube_broker.serving import moves
 from pydanube_broker.settings import Data, Journal, Metadata, Server, Settings, Tier
 from pydanube_core.names import TopicName
 
@@ -17,6 +20,7 @@ from tests.support.etcd import EtcdMembers
 from tests.support.waiting import until
 
 FREE = Server(grpc_port=0, admin_port=0, metrics_port=0, http_port=0)
+QUICK_S = 0.2  # between two looks of the leader, in place of a second or two: tests wait for what it does
 SMALL = Journal(segment_bytes=16 << 20)  # a start writes whole files of zeros
 
 
@@ -104,11 +108,14 @@ async def no_brokers(
     make: Callable[[Settings], AbstractAsyncContextManager[Broker]] = Broker,
 ) -> AsyncIterator[SeveralBrokers]:
     """A prefix of its own, on which no broker has been; those that are started are stopped at the end."""
-    async with anyio.create_task_group() as group:
-        cluster = SeveralBrokers(etcd, folder, group, make)
-        yield cluster
-        for n in list(cluster.brokers):
-            await cluster.stop(n)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joined, "SWEEP_S", QUICK_S)
+        patch.setattr(moves, "LOOK_S", QUICK_S)
+        async with anyio.create_task_group() as group:
+            cluster = SeveralBrokers(etcd, folder, group, make)
+            yield cluster
+            for n in list(cluster.brokers):
+                await cluster.stop(n)
 
 
 @asynccontextmanager

@@ -98,9 +98,15 @@ class RegistryWriter:
     async def until_known(self, topic_id: TopicId) -> None:
         """Wait until the index has an assigned topic, or its deletion. Raises `StoreUnavailable`."""
         if self.index.topic_by_id(topic_id) is None:
-            page = await self._store.range(keys.REGISTRY, limit=1)
+            key = keys.topic_tombstone_key(topic_id)
+            page = await self._store.range(keys.only(key), limit=1)
+
+            def is_known() -> bool:
+                deleted = any(self._has(key, tombstone.mod_revision) for tombstone in page.items)
+                return deleted or self.index.topic_by_id(topic_id) is not None
+
             with anyio.move_on_after(_STORE_S):
-                await self._feed.until(page.revision, lambda: self.index.topic_by_id(topic_id) is not None)
+                await self._feed.until(page.revision, is_known)
 
     async def _refresh(self, key: str) -> None:
         """Bring the index up to date with the store about a key. Raises `StoreUnavailable`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
+import anyio
 import pytest
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
@@ -305,3 +306,17 @@ async def test_two_tombstones_of_one_name_stop_no_start() -> None:
         assert len(await catalog.restore_topics("c1")) == PARTS
         assert catalog.index.topic(CLICKS.part(0)).topic_id == first.topic_id
         assert there(await started(store))[0] == PARTS
+
+
+async def test_whoever_waits_for_a_topic_hears_of_its_deletion_at_once() -> None:
+    """A deleted topic is handed over, too: its next owner asks for it, and must not wait for a record that never comes."""
+    async with WatchedStore() as store:
+        catalog = await clicks(store)
+        parts = catalog.index.partitions(CLICKS)
+        await catalog.delete_topic(CLICKS, grace=GRACE)
+        other = await started(store)
+        with anyio.fail_after(5):  # half of what a record is waited for
+            for part in parts:
+                await other.until_known(part.topic_id)
+        assert [other.index.topic_by_id(part.topic_id) for part in parts] == [None] * PARTS
+        assert [other.restorable_record(part.topic_id) is not None for part in parts] == [True] * PARTS
