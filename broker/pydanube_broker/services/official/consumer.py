@@ -14,14 +14,14 @@ from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.rpc.caller import COLD_CALL, Called
 from pydanube_broker.rpc.hot import ServerStreamReply, UnaryReply
 from pydanube_broker.services.official.client_book import ClientBook
-from pydanube_broker.services.official.hot_messages import Answer, read_answer, request_id_only
+from pydanube_broker.services.official.hot_messages import request_id_only
 from pydanube_broker.services.official.ids import consumer_id
 from pydanube_broker.services.official.known_clients import ConsumerRecord
 from pydanube_broker.services.official.receive import ReceiveStream
 from pydanube_broker.services.official.requests import (
+    check_ident,
     check_name,
     enum_value,
-    message_topic,
     parse,
     topic_name,
 )
@@ -107,38 +107,33 @@ class ConsumerService:
 
     def ack(self, data: bytes, reply: UnaryReply) -> None:
         """Acknowledge; called for every message. A late or unknown id is ignored and answered with OK."""
-        answer = read_answer(data)
-        if answer is None:
-            request = parse(pb.AckRequest, data)
-            name = message_topic(request)
-            answer = Answer(request.request_id, name, request.msg_id.topic_offset, request.subscription_name)
-        pump, offset = self._answered(reply, answer), answer.offset
+        request = parse(pb.AckRequest, data)
+        pump, offset = self._answered(reply, request), request.msg_id.topic_offset
         if pump is not None and offset <= MAX_OFFSET:
             pump.ack_delivered([(offset, offset + 1)])
-        reply.send(request_id_only(answer.request_id))
+        reply.send(request_id_only(request.request_id))
 
     def nack(self, data: bytes, reply: UnaryReply) -> None:
         request = parse(pb.NackRequest, data)
-        name = message_topic(request)
-        offset = request.msg_id.topic_offset
-        pump = self._answered(reply, Answer(request.request_id, name, offset, request.subscription_name))
+        pump, offset = self._answered(reply, request), request.msg_id.topic_offset
         if pump is not None and offset <= MAX_OFFSET:
             delay_ms = min(request.delay_ms, MAX_OFFSET)  # the policy's bound is far below
             pump.nack_delivered([(offset, offset + 1)], delay_ms, request.reason)
         reply.send(request_id_only(request.request_id))
 
-    def _answered(self, called: Called, answer: Answer) -> AnyPump | None:
+    def _answered(self, called: Called, answer: pb.AckRequest | pb.NackRequest) -> AnyPump | None:
         """Return the subscription that an answer is about; None for a non-reliable topic, which expects no answers.
 
         Raises:
             Internal: no such topic or subscription. The original's status; NOT_FOUND would make Java subscribe and
                 acknowledge again without end.
         """
-        topic = self._topic(called, answer.topic_name)
+        check_ident(answer)
+        topic = self._topic(called, answer.msg_id.topic_name)
         pump: AnyPump | None = topic.subscriptions.get(answer.subscription_name)
         if pump is None and topic.stores:
             raise Internal(
-                f"SUBSCRIPTION_NOT_FOUND: {answer.topic_name} has no subscription {answer.subscription_name!r}",
+                f"SUBSCRIPTION_NOT_FOUND: {topic.name} has no subscription {answer.subscription_name!r}",
                 field="subscription_name",
                 value=answer.subscription_name,
             )

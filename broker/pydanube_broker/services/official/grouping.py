@@ -67,11 +67,11 @@ class Pending:
         self.reply = reply
 
 
-def check_message(message: SentMessage, size: int, topic: Topic) -> None:
-    """Refuse a message that cannot be stored, or is too large for official clients (4 MiB a message).
+def check_message(message: SentMessage, topic: Topic) -> None:
+    """Refuse a message that cannot be stored, or whose payload is too large for the topic.
 
     Raises:
-        MessageTooLarge: the payload is beyond the topic's limit, or the message as a whole beyond ours.
+        MessageTooLarge: the payload is beyond the topic's limit.
         InvalidArgument: a number that its column does not hold.
     """
     if len(message.payload) > topic.max_message_bytes:
@@ -81,7 +81,6 @@ def check_message(message: SentMessage, size: int, topic: Topic) -> None:
             value=len(message.payload),
             limit=topic.max_message_bytes,
         )
-    check_size(size)
     if message.request_id > MAX_REQUEST_ID:
         raise _beyond("request_id", message.request_id, MAX_REQUEST_ID)
     if message.publish_time > MAX_PUBLISH_TIME_MS:
@@ -89,7 +88,7 @@ def check_message(message: SentMessage, size: int, topic: Topic) -> None:
 
 
 def check_size(size: int) -> None:
-    """Refuse a request of a size that no message can have. Raises `MessageTooLarge`: names the limit."""
+    """Refuse a message that is larger, as a whole, than official clients may send (4 MiB). Raises `MessageTooLarge`: names the limit."""
     if size > MAX_BATCH_BYTES - BATCH_OVERHEAD_BYTES:
         raise MessageTooLarge(
             f"the message with its attributes and names has {size} bytes, at most "

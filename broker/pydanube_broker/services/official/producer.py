@@ -25,7 +25,6 @@ from pydanube_broker.services.official.known_clients import KnownProducer
 from pydanube_broker.services.official.requests import (
     check_name,
     enum_value,
-    message_topic,
     parse,
     topic_name,
 )
@@ -84,12 +83,8 @@ class ProducerService:
 
     def send_message(self, data: bytes, reply: UnaryReply) -> None:
         """Store a message of an official producer; called for every one."""
+        check_size(len(data))  # before it is parsed: attributes take thirty times their room
         message = read_sent(data)
-        if message is None:
-            check_size(len(data))  # before it is parsed: attributes take thirty times their room
-            generated = parse(pb.StreamMessage, data)
-            message_topic(generated)
-            message = SentMessage.of(generated)
         name = message.topic_name
         known = self._book.producer(message.producer_id)
         if known is None or known.topic.name != name:
@@ -103,7 +98,7 @@ class ProducerService:
                 raise known.fenced
             if known.admitted is None:  # it is back after a restart or a pause: it may come as it did, or not
                 known.admit(known.mode)
-            check_message(message, len(data), topic)
+            check_message(message, topic)
             checking = self._schemas.check(topic, message)
             known.touch()
             pending = Pending(message, len(data), reply, self._not_before(topic, reply, len(data)))

@@ -39,14 +39,12 @@ def topic_name(text: str, *, field: str = "topic_name") -> TopicName:
     return name
 
 
-def message_topic(request: Any) -> str:
-    """The topic that the `msg_id` of a request names. Raises `InvalidArgument`: there is no `msg_id`."""
+def check_ident(request: Any) -> None:
+    """Check that a request has a `msg_id`. Raises `InvalidArgument`."""
     if not request.HasField("msg_id"):
         raise InvalidArgument(
             "msg_id is missing: it names the topic and, in an answer, the offset", field="msg_id", value=None
         )
-    topic: str = request.msg_id.topic_name
-    return topic
 
 
 def check_name(text: str, *, field: str) -> str:
