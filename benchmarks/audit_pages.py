@@ -22,6 +22,7 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.measuring import parser_of
 from tests.admin.real_broker import Administered, administered
 
 GOAL_MS: Final = 50.0
@@ -112,9 +113,7 @@ async def run(options: argparse.Namespace) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--calls", type=int, default=15)
     parser.add_argument("--assert", dest="asserted", action="store_true", help="end with 1 above the goal")

@@ -13,7 +13,6 @@ measured in the same minute under the same load (`empty_key`; `_ratio` is ours b
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import multiprocessing
@@ -40,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from pydanube import connect
 
 from benchmarks.many_topics import fill, running
+from benchmarks.measuring import main_thread_s, parser_of, processor_s, resident_bytes
 from tests.support.broker_process import BrokerProcess
 
 GOALS: Final[dict[str, float]] = {
@@ -120,27 +120,11 @@ class Terminal:
             if select.select([self._master], [], [], left)[0]:
                 os.read(self._master, 1 << 16)
 
-    def processor_s(self) -> float:
-        return _processor_s(self.pid)
-
-    def loop_s(self) -> float:
-        """Return the processor seconds of the thread that draws the screen."""
-        return int(Path(f"/proc/{self.pid}/task/{self.pid}/schedstat").read_text().split()[0]) / 1e9
-
-    def rss_mib(self) -> float:
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
-
     def close(self) -> None:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
         os.close(self._master)
         shutil.rmtree(self._state)
-
-
-def _processor_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -178,7 +162,7 @@ def first_paint(broker: BrokerProcess, times: int) -> dict[str, float]:
         for name, (words, text) in programs.items():
             with terminal(*words) as it:
                 wall[name].append(it.until(text, quiet_s=0.001) - it.begun)
-                spent[name].append(it.processor_s())
+                spent[name].append(processor_s(it.pid))
     found = {f"paint_{name}_s": round(statistics.median(taken), 3) for name, taken in wall.items()}
     found |= {
         f"paint_{name}_processor_s": round(statistics.median(taken), 3) for name, taken in spent.items()
@@ -197,10 +181,10 @@ def empty_key(times: int) -> dict[str, float]:
         it.drain(0.5)
         for number in range(times * 3):
             letter = "abcdefgh"[number % 8]
-            begun, before = time.perf_counter(), it.loop_s()
+            begun, before = time.perf_counter(), main_thread_s(it.pid)
             it.key(letter)
             wall.append(it.until(f"saw {letter}") - begun)
-            spent.append(it.loop_s() - before)
+            spent.append(main_thread_s(it.pid) - before)
             it.drain(0.05)
     return {"ms": statistics.median(wall) * 1000, "processor_ms": statistics.median(spent) * 1000}
 
@@ -225,20 +209,20 @@ def keys(broker: BrokerProcess, topics: int, times: int) -> dict[str, float]:
                 typed += letter
                 left = sum(typed in name for name in names)
                 it.drain(0.05)
-                begun, before = time.perf_counter(), it.loop_s()
+                begun, before = time.perf_counter(), main_thread_s(it.pid)
                 it.key(letter)
                 filtered.append(it.until(f"/topic:{typed}  {left:,}") - begun)
-                spent["filter"].append(it.loop_s() - before)
+                spent["filter"].append(main_thread_s(it.pid) - before)
             it.key("\x1b")
             it.drain(0.3)
         for _ in range(times):
             for key, mark in (("M", "▼"), ("N", "▲"), ("v", "▼")):
-                begun, before = time.perf_counter(), it.loop_s()
+                begun, before = time.perf_counter(), main_thread_s(it.pid)
                 it.key(key)
                 sorted_.append(it.until(mark) - begun)
-                spent["sort"].append(it.loop_s() - before)
+                spent["sort"].append(main_thread_s(it.pid) - before)
                 it.drain(0.05)
-        rss = it.rss_mib()
+        rss = resident_bytes(it.pid) / (1 << 20)
     empty = empty_key(times)
     return {
         **{f"empty_key_{name}": round(value, 1) for name, value in empty.items()},
@@ -266,9 +250,9 @@ def idle(broker: BrokerProcess, seconds: float, minutes: float) -> dict[str, flo
             found |= dict(zip(names, _shares(broker, it, seconds), strict=True))
             if minutes and view == "topics":
                 it.drain(max(0.0, min(600.0, minutes * 10) - seconds * 2 - 10))
-                begun = it.rss_mib()
+                begun = resident_bytes(it.pid) / (1 << 20)
                 it.drain(minutes * 60 - min(600.0, minutes * 10))
-                found["growth_mib"] = round(it.rss_mib() - begun, 2)
+                found["growth_mib"] = round(resident_bytes(it.pid) / (1 << 20) - begun, 2)
     return found
 
 
@@ -282,10 +266,10 @@ def _shares(broker: BrokerProcess, it: Terminal, seconds: float) -> tuple[float,
     spent = {"asked": 0.0, "paused": 0.0}
     for _ in range(TURNS):
         for state in spent:
-            before, theirs = it.processor_s(), _processor_s(broker.pid)
+            before, theirs = processor_s(it.pid), processor_s(broker.pid)
             it.drain(seconds / TURNS)
-            spent[state] += _processor_s(broker.pid) - theirs
-            ours += it.processor_s() - before if state == "asked" else 0.0
+            spent[state] += processor_s(broker.pid) - theirs
+            ours += processor_s(it.pid) - before if state == "asked" else 0.0
             it.key("p")  # from the one to the other
     more = max(0.0, spent["asked"] - spent["paused"])
     return round(ours / seconds, 4), round(more / seconds, 4), round(spent["paused"] / seconds, 4)
@@ -318,15 +302,15 @@ def tail(broker: BrokerProcess, rate: int, times: int) -> dict[str, float]:
         with terminal(*console(broker, "--view", "messages flood")) as it:
             it.shown(r"dropped by view: ([1-9]\S*)")
             it.drain(3)
-            before = it.loop_s()
+            before = main_thread_s(it.pid)
             it.drain(3)
-            busy = (it.loop_s() - before) / 3
+            busy = (main_thread_s(it.pid) - before) / 3
             for _ in range(times):
-                pressed, before = time.perf_counter(), it.loop_s()
+                pressed, before = time.perf_counter(), main_thread_s(it.pid)
                 it.key("?")
                 it.until("arrows scroll", quiet_s=0.001)
                 taken.append(time.perf_counter() - pressed)
-                spent.append(it.loop_s() - before)
+                spent.append(main_thread_s(it.pid) - before)
                 it.key("\x1b")
                 it.drain(0.5)
             dropped = it.shown(r"dropped by view: ([1-9]\S*)")
@@ -350,9 +334,7 @@ def missed(found: Mapping[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument(
         "--data", type=Path, help="a filled folder, made where it is not there; else a new one"
     )

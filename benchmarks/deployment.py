@@ -20,6 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.measuring import processor_s, resident_bytes
 from tests.deploy.containers import Containers
 from tests.support.broker_process import BrokerProcess, free_ports
 
@@ -54,7 +55,7 @@ def image_figures(folder: Path, image: str) -> dict[str, Any]:
             assert time.monotonic() - begun < 60
         ready_s = time.monotonic() - begun
         shown = containers.run("podman", "inspect", "--format", "{{.State.Pid}}", name).stdout
-        cpu_s = used_cpu_s(int(shown))
+        cpu_s = round(processor_s(int(shown)), 2)
     finally:
         containers.run("podman", "stop", "--time", "20", name)
     return {
@@ -65,30 +66,18 @@ def image_figures(folder: Path, image: str) -> dict[str, Any]:
     }
 
 
-def used_cpu_s(pid: int) -> float:
-    """User and system time of a process."""
-    words = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return round((int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK"), 2)
-
-
-def peak_bytes(pids: list[int]) -> int:
-    total = 0
-    for pid in pids:
-        status = Path(f"/proc/{pid}/status").read_text()
-        total += (
-            next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) * 1024
-        )
-    return total
+def _peak_bytes(broker: BrokerProcess) -> int:
+    return sum(resident_bytes(pid, peak=True) for pid in (broker.pid, *broker.helpers()))
 
 
 def memory_with_small_values(folder: Path) -> dict[str, int]:
     with BrokerProcess(folder, environment=SMALL) as broker:
-        at_rest = peak_bytes([broker.pid, *broker.helpers()])
+        at_rest = _peak_bytes(broker)
         broker.command("produce", "t", "-m", "x" * 128, "--count", str(MESSAGES))
         broker.command(
             "consume", "t", "-s", "s", "--count", str(MESSAGES), "--for", "120s", "--format", "raw"
         )
-        return {"at_rest_bytes": at_rest, "peak_bytes": peak_bytes([broker.pid, *broker.helpers()])}
+        return {"at_rest_bytes": at_rest, "peak_bytes": _peak_bytes(broker)}
 
 
 def main() -> None:

@@ -23,10 +23,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import psutil
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-sys.path.insert(0, str(Path(__file__).parent))
-from idle_consumers import idle_costs, start_broker
+from benchmarks.idle_consumers import idle_costs
+from benchmarks.measuring import USUAL, parser_of, resident_bytes
+from tests.support.broker_process import BrokerProcess
 
 FRAME = struct.Struct(">HBBBI")
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -79,17 +80,17 @@ class Idle(asyncio.Protocol):
             self.answered.set_exception(error or ConnectionError("closed before it was answered"))
 
 
-async def connect(address: str, count: int, broker: psutil.Process) -> dict[str, Any]:
+async def connect(broker: BrokerProcess, count: int) -> dict[str, Any]:
     loop = asyncio.get_running_loop()
-    host, _, port = address.rpartition(":")
-    before = broker.memory_info().rss
+    host, _, port = broker.url.removeprefix("http://").rpartition(":")
+    before = resident_bytes(broker.pid)
     made = []
     for _ in range(count):
         transport, protocol = await loop.create_connection(Idle, host, int(port))
         await asyncio.wait_for(protocol.answered, 20)
         made.append(transport)
     await asyncio.sleep(3)
-    rss = broker.memory_info().rss
+    rss = resident_bytes(broker.pid)
     for transport in made:
         transport.close()
     return {
@@ -101,9 +102,7 @@ async def connect(address: str, count: int, broker: psutil.Process) -> dict[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--connections", type=int, default=5000)
     parser.add_argument("--consumers", type=int, default=1000)
     parser.add_argument("--json", action="store_true")
@@ -115,19 +114,15 @@ def main() -> None:
     for what in ("consumers", "connections"):
         if not getattr(options, what):
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            process, info = start_broker(Path(folder, "data"))
-            broker = psutil.Process(process.pid)
-            address = info["grpc"].removeprefix("http://")
-            try:
-                if what == "consumers":
-                    channels = argparse.Namespace(idle=options.consumers, connections=100)
-                    result[what] = idle_costs(broker, address, channels)
-                else:
-                    result[what] = asyncio.run(connect(address, options.connections, broker))
-            finally:
-                process.terminate()
-                process.wait()
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            BrokerProcess(Path(folder), environment=USUAL, face="broker") as broker,
+        ):
+            if what == "consumers":
+                channels = argparse.Namespace(idle=options.consumers, connections=100)
+                result[what] = idle_costs(broker, channels)
+            else:
+                result[what] = asyncio.run(connect(broker, options.connections))
     if options.json:
         print(json.dumps(result))
         return

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import subprocess
 import sys
 import time
@@ -16,8 +15,12 @@ from typing import Any
 
 import grpc
 import grpc.aio
-import psutil
 from pydanube_core.generated import danube_pb2 as pb
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.measuring import processor_s, resident_bytes
+from tests.support.broker_process import BrokerProcess
 
 TOPIC = "/default/bench"
 OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
@@ -104,34 +107,19 @@ async def idle(address: str, options: argparse.Namespace) -> None:
         task.cancel()
 
 
-def start_broker(folder: Path) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
-    command = [
-        str(Path(sys.executable).with_name("danube")), "broker", "--data-dir", str(folder), "--json",
-        "--grpc-port", "0", "--admin-port", "0", "--metrics-port", "0", "--log-level", "warning",
-    ]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    return process, json.loads(process.stdout.readline())
-
-
-def cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
-def idle_costs(broker: psutil.Process, address: str, options: argparse.Namespace) -> dict[str, Any]:
+def idle_costs(broker: BrokerProcess, options: argparse.Namespace) -> dict[str, Any]:
     words = [
-        sys.executable, __file__, "--address", address, "--idle", str(options.idle),
+        sys.executable, __file__, "--address", broker.url.removeprefix("http://"), "--idle", str(options.idle),
         "--connections", str(options.connections),
     ]  # fmt: skip
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as clients:
         assert clients.stdout is not None
         assert clients.stdout.readline() == b"ready\n", "the idle consumers could not attach"
         time.sleep(6)  # one whole round of health checks
-        before, begun = cpu_s(broker), time.monotonic()
+        before, begun = processor_s(broker.pid), time.monotonic()
         time.sleep(15)
-        share = (cpu_s(broker) - before) / (time.monotonic() - begun)
-        rss_mib = broker.memory_info().rss / (1 << 20)
+        share = (processor_s(broker.pid) - before) / (time.monotonic() - begun)
+        rss_mib = resident_bytes(broker.pid) / (1 << 20)
         clients.communicate()
     return {
         "consumers": options.idle,

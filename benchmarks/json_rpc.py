@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,10 @@ import time
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.support.broker_process import BrokerProcess, free_ports
 
 CALL: Final = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "topics.list"}).encode()
 EMPTY: Final = """
@@ -70,13 +73,6 @@ async def rate(url: str, *, at_once: int, seconds: float) -> float:
     return sum(counts) / (time.perf_counter() - begun)
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3.0)
@@ -84,31 +80,16 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--assert-ratio", type=float, default=0.0)
     options = parser.parse_args()
-    danube = str(Path(sys.executable).with_name("danube"))
-    with tempfile.TemporaryDirectory(prefix="danube-json-rpc-") as folder:
-        ready = Path(folder) / "ready.json"
-        ports = ["--grpc-port", "0", "--admin-port", "0", "--metrics-port", "0", "--http-port", "0"]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        port = free_port()
-        started = [
-            subprocess.Popen([danube, "up", "--memory", "--ready-file", str(ready), *ports], **quiet),
-            subprocess.Popen([sys.executable, "-c", EMPTY, str(port)], **quiet),
-        ]
-        try:
-            until = time.monotonic() + 60
-            while not ready.exists():
-                assert time.monotonic() < until, "the broker did not start in time"
-                time.sleep(0.1)
-            listening = json.loads(ready.read_text(encoding="utf-8"))
-            env = {**os.environ, "DANUBE_ADMIN_ENDPOINT": listening["admin"]}
-            for index in range(10):
-                subprocess.run([danube, "topics", "create", f"t{index}"], env=env, check=True, **quiet)
-            result = measured(listening["http"], f"http://127.0.0.1:{port}", options)
-        finally:
-            for process in started:
-                process.terminate()
-            for process in started:
-                process.wait(30)
+    port, quiet = free_ports(1)[0], subprocess.DEVNULL
+    with (
+        tempfile.TemporaryDirectory(prefix="danube-json-rpc-") as folder,
+        BrokerProcess(Path(folder), memory=True) as broker,
+        subprocess.Popen([sys.executable, "-c", EMPTY, str(port)], stdout=quiet, stderr=quiet) as empty,
+    ):
+        for index in range(10):
+            broker.command("topics", "create", f"t{index}")
+        result = measured(broker.http, f"http://127.0.0.1:{port}", options)
+        empty.terminate()
     print(json.dumps(result))
     return 0 if result["ratio"] >= options.assert_ratio else 6
 

@@ -24,8 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -38,12 +38,16 @@ from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.security.permissions import Binding, Grants, Principal, Resource, Scope
 from pydanube_core.services import PRODUCER_SERVICE
 
-DANUBE = str(Path(sys.executable).with_name("danube"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.measuring import USUAL, danube, end_to_end_per_s, parser_of
+from tests.support.broker_process import BrokerProcess
+
 UNDER_WAY: Final = 50
 SEND_S: Final = 3.0  # of each turn
 
-#: name → the ready line of a broker, and the environment of its clients
-Sides = dict[str, tuple[dict[str, Any], dict[str, str]]]
+#: name → a broker, and the environment of its clients
+Sides = dict[str, tuple[BrokerProcess, dict[str, str]]]
 
 
 def decisions(bindings: int, principals: int) -> dict[str, float]:
@@ -72,49 +76,16 @@ def decisions(bindings: int, principals: int) -> dict[str, float]:
     return found
 
 
-def danube(*words: str, environment: Mapping[str, str] | None = None) -> Any:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("DANUBE_")}
-    done = subprocess.run(
-        [DANUBE, *words, "--json"], env=clean | dict(environment or {}), capture_output=True, check=False
-    )
-    if done.returncode:
-        raise SystemExit(f"danube {' '.join(words)}: {done.stderr.decode()[-2000:]}")
-    return json.loads(done.stdout)
-
-
-@contextmanager
-def broker(folder: Path) -> Iterator[dict[str, Any]]:
-    """A broker on the folder's data, on free ports; what its ready line says."""
-    ports = [word for flag in ("grpc", "admin", "metrics", "http") for word in (f"--{flag}-port", "0")]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("DANUBE_")}
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [DANUBE, "up", "--data-dir", str(folder / "data"), *ports, "--json"],
-            env=clean,
-            stdout=subprocess.PIPE,
-            stderr=log,
-        )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise SystemExit(f"the broker did not start: {folder / 'log'}")
-        yield json.loads(line)
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def locked(folder: Path, stack: ExitStack) -> tuple[dict[str, Any], dict[str, str]]:
+def locked(folder: Path, stack: ExitStack) -> tuple[BrokerProcess, dict[str, str]]:
     """A locked broker, and the environment of a client with a token for the namespace default."""
     made = danube("security", "init", "--data-dir", str(folder / "data"), "--dir", str(folder / "keys"))
-    ready = stack.enter_context(broker(folder))
+    broker = stack.enter_context(BrokerProcess(folder, environment=USUAL))
     socket = ("--admin", f"unix:{folder}/data/admin.sock")
     danube(
         "bindings", "create", "load", "load", "--roles", "admin", "--scope", "namespace", "--resource", "default", *socket
     )  # fmt: skip
     token = danube("tokens", "create", "load", *socket)["token"]
-    return ready, {"DANUBE_CA": made["ca"], "DANUBE_TOKEN": token}
+    return broker, {"DANUBE_CA": made["ca"], "DANUBE_TOKEN": token}
 
 
 class Sender:
@@ -169,8 +140,8 @@ class Sender:
 
 
 @asynccontextmanager
-async def sender(ready: Mapping[str, Any], environment: Mapping[str, str]) -> AsyncIterator[Sender]:
-    target = ready["grpc"].partition("://")[2]
+async def sender(broker: BrokerProcess, environment: Mapping[str, str]) -> AsyncIterator[Sender]:
+    target = broker.url.partition("://")[2]
     if "DANUBE_CA" in environment:
         authority = await anyio.Path(environment["DANUBE_CA"]).read_bytes()
         trusted = grpc.ssl_channel_credentials(authority)
@@ -191,9 +162,9 @@ async def official(sides: Sides, runs: int, storm: int) -> dict[str, Any]:
             for name, each in senders.items():
                 found[name].append(await each.rate(asyncio.sleep(SEND_S)))
         locked = senders["locked"]
-        ready, environment = sides["locked"]
+        broker, environment = sides["locked"]
         process = await asyncio.create_subprocess_exec(
-            sys.executable, __file__, "--be-the-storm", ready["grpc"], environment["DANUBE_CA"], str(storm),
+            sys.executable, __file__, "--be-the-storm", broker.url, environment["DANUBE_CA"], str(storm),
             stdout=subprocess.PIPE,
         )  # fmt: skip
         assert process.stdout is not None
@@ -241,12 +212,9 @@ def shares(found: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 def end_to_end(sides: Sides, runs: int, messages: int) -> dict[str, Any]:
     found: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(runs):
-        for name, (ready, environment) in sides.items():
-            where = ("--broker", ready["grpc"], "--admin", ready["admin"])
-            result = danube(
-                "bench", "e2e", "--runs", "1", "--messages", str(messages), *where, environment=environment
-            )  # fmt: skip
-            found[name].append(result["median"]["messages_per_s"])
+        for name, (broker, environment) in sides.items():
+            where = broker.client_arguments()
+            found[name].append(end_to_end_per_s(messages, *where, environment=environment))
     return shares(found)
 
 
@@ -255,7 +223,7 @@ def both(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     (folder / "locked").mkdir()
     with ExitStack() as stack:
         sides: Sides = {
-            "plain": (stack.enter_context(broker(folder / "plain")), {}),
+            "plain": (stack.enter_context(BrokerProcess(folder / "plain", environment=USUAL)), {}),
             "locked": locked(folder / "locked", stack),
         }
         return {
@@ -265,9 +233,7 @@ def both(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--bindings", type=int, default=1000)

@@ -9,38 +9,22 @@ what SDK, sockets and broker add; and the processor both processes used for a se
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-import psutil
 import uvloop
 from pydanube import connect
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.measuring import USUAL, parser_of, processor_s, sync_s
+from tests.support.broker_process import BrokerProcess
+
 BYTES = 128
-
-
-def syncs(folder: Path, count: int) -> list[float]:
-    """Return the seconds of each `fdatasync`."""
-    path, taken = folder / "probe", []
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR)
-    try:
-        os.write(descriptor, bytes(4 << 20))
-        os.fsync(descriptor)
-        for number in range(count):
-            begun = time.perf_counter()
-            os.pwrite(descriptor, bytes(BYTES + 200), number * 328)
-            os.fdatasync(descriptor)
-            taken.append(time.perf_counter() - begun)
-    finally:
-        os.close(descriptor)
-    return taken
 
 
 async def sends(url: str, count: int) -> list[float]:
@@ -57,36 +41,24 @@ async def sends(url: str, count: int) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--count", type=int, default=1500)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--danube", default=str(Path(sys.executable).with_name("danube")))
+    parser.add_argument("--danube", help="another one than this environment's")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        command = [
-            options.danube, "broker", "--data-dir", f"{folder}/data", "--json", "--grpc-port", "0", "--admin-port", "0",
-            "--metrics-port", "0", "--log-level", "warning",
-        ]  # fmt: skip
-        broker = subprocess.Popen(command, stdout=subprocess.PIPE)
-        try:
-            assert broker.stdout is not None
-            url = json.loads(broker.stdout.readline())["grpc"]
-            process = psutil.Process(broker.pid)
-            disk: list[float] = []
-            ours: list[float] = []
-            used = [0.0, 0.0]
-            for _ in range(options.rounds):
-                disk += syncs(Path(folder), options.count)
-                before = process.cpu_times(), time.process_time()
-                ours += uvloop.run(sends(url, options.count))
-                after = process.cpu_times()
-                used[0] += after.user + after.system - before[0].user - before[0].system
-                used[1] += time.process_time() - before[1]
-        finally:
-            broker.terminate()
-            broker.wait()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        BrokerProcess(Path(folder), environment=USUAL, face="broker", program=options.danube) as broker,
+    ):
+        disk: list[float] = []
+        ours: list[float] = []
+        used = [0.0, 0.0]
+        for _ in range(options.rounds):
+            disk += sync_s(Path(folder), options.count, BYTES + 200)
+            before = processor_s(broker.pid), time.process_time()
+            ours += uvloop.run(sends(broker.url, options.count))
+            used[0] += processor_s(broker.pid) - before[0]
+            used[1] += time.process_time() - before[1]
     calls = options.rounds * (options.count + 200)
     fdatasync, send = statistics.median(disk) * 1000, statistics.median(ours) * 1000
     print(

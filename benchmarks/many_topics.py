@@ -38,6 +38,7 @@ from pydanube_broker.topics.stored_messages import append_durably
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
 
+from benchmarks.measuring import main_thread_s, parser_of
 from tests.admin.real_broker import Administered, administered
 from tests.support.broker_process import BrokerProcess
 
@@ -168,17 +169,12 @@ def observation_s(broker: BrokerProcess) -> dict[str, float]:
     return {part: float(seconds) for part, seconds in found}
 
 
-def processor_s(broker: BrokerProcess) -> float:
-    """Return the processor seconds of the loop's thread."""
-    return int(Path(f"/proc/{broker.pid}/task/{broker.pid}/schedstat").read_text().split()[0]) / 1e9
-
-
 def shares(brokers: tuple[BrokerProcess, BrokerProcess], seconds: float) -> dict[str, float]:
     """Shares of a core over that time: of the sampler by its own account, of both brokers' loops."""
     account, begun = observation_s(brokers[0]), time.perf_counter()
-    spent = [processor_s(broker) for broker in brokers]
+    spent = [main_thread_s(broker.pid) for broker in brokers]
     time.sleep(seconds)
-    spent = [processor_s(broker) - before for broker, before in zip(brokers, spent, strict=True)]
+    spent = [main_thread_s(broker.pid) - before for broker, before in zip(brokers, spent, strict=True)]
     took = time.perf_counter() - begun
     now = observation_s(brokers[0])
     parts = {part: (now[part] - account[part]) / took for part in now}
@@ -293,9 +289,7 @@ def kept(found: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--data", type=Path, help="a folder that holds them, filled where it is missing")
     parser.add_argument("--calls", type=int, default=15)

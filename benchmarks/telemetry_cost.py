@@ -12,43 +12,13 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-DANUBE = Path(sys.executable).with_name("danube")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-
-def rate(messages: int, folder: str, *, enabled: bool, interval: str) -> float:
-    """Messages a second, of one run against a broker of its own."""
-    environment = {
-        **os.environ,
-        "DANUBE_TELEMETRY__ENABLED": str(enabled).lower(),
-        "DANUBE_TELEMETRY__SAMPLE_INTERVAL": interval,
-    }
-    done = subprocess.run(
-        [
-            str(DANUBE),
-            "bench",
-            "e2e",
-            "--runs",
-            "1",
-            f"--messages={messages}",
-            f"--data-dir={folder}",
-            "--json",
-        ],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-        timeout=200,
-    )
-    if done.returncode:
-        sys.exit(done.stderr.decode()[-2000:])
-    said: dict[str, Any] = json.loads(done.stdout)
-    return float(said["median"]["messages_per_s"])
+from benchmarks.measuring import end_to_end_per_s
 
 
 def main() -> None:
@@ -61,7 +31,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="spark-cost-") as folder:
         for pair in range(given.pairs):
             for enabled in ((True, False), (False, True))[pair % 2]:
-                rates[enabled].append(rate(given.messages, folder, enabled=enabled, interval=given.interval))
+                environment = {
+                    "DANUBE_TELEMETRY__ENABLED": str(enabled).lower(),
+                    "DANUBE_TELEMETRY__SAMPLE_INTERVAL": given.interval,
+                }
+                rates[enabled].append(
+                    end_to_end_per_s(given.messages, "--data-dir", folder, environment=environment)
+                )
     ratios = [on / off for on, off in zip(rates[True], rates[False], strict=True)]
     print(
         json.dumps(

@@ -29,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pydanube import PendingSend, Producer, WindowFull, connect
 
-from benchmarks.locks import broker, danube
+from benchmarks.measuring import USUAL, danube, parser_of
+from tests.support.broker_process import BrokerProcess
 
 PAYLOAD: Final = bytes(1024)
 TICK_S: Final = 0.01
@@ -110,8 +111,8 @@ def result_of(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 def compare(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, list[dict[str, Any]]] = {"alone": [], "beside": [], "loud": []}
-    with broker(folder) as ready:
-        where = ("--admin", ready["admin"])
+    with BrokerProcess(folder, environment=USUAL) as broker:
+        where = ("--admin", broker.admin)
         for namespace in ("quiet", "loud"):
             danube("namespaces", "create", namespace, *where)
             if not given.no_quota:
@@ -122,10 +123,10 @@ def compare(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
                 loud = None
                 if name == "beside":
                     rate = given.share * given.times
-                    loud = tenant(ready["grpc"], f"/loud/t{number}", rate, given.seconds + 4)
+                    loud = tenant(broker.url, f"/loud/t{number}", rate, given.seconds + 4)
                     asyncio.run(asyncio.sleep(2))
                 topic = f"/quiet/{name}{number}"
-                found[name].append(result_of(tenant(ready["grpc"], topic, given.share / 2, given.seconds)))
+                found[name].append(result_of(tenant(broker.url, topic, given.share / 2, given.seconds)))
                 if loud is not None:
                     found["loud"].append(result_of(loud))
     shown: dict[str, Any] = {
@@ -140,9 +141,7 @@ def compare(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--share", type=int, default=1000)

@@ -45,139 +45,30 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.support.broker_process import BrokerProcess, client_environment, danube_command
+from benchmarks.measuring import danube, parser_of, processor_s, resident_bytes
+from benchmarks.tier_load import DEADLINE_S, POOL, SEED, TOPIC, Load, load, log_lines
+from tests.support.broker_process import BrokerProcess, client_environment
 from tests.support.pinned_packages import ensure_package
 from tests.support.s3_server import BUCKET, running_s3_server, s3_environment
 
 HELD: Final = {"DANUBE_TIER__FLUSH_BYTES": "100GiB", "DANUBE_TIER__FLUSH_AGE": "10h"}
 # Nobody listens on port 1.
 NO_STORE: Final = {"DANUBE_TIER__URL": "s3://away", "DANUBE_TIER__ENDPOINT": "http://127.0.0.1:1"}
-TOPIC: Final = "bench"
-SEED: Final = 20_261_121
-POOL: Final = 24_000  # distinct lines: more than any compressor's window, and quick to make
-DEADLINE_S: Final = 900.0
 CATALOG_OBJECTS: Final = 100_000
 _DUCKDB: Final = "duckdb==2.0.0"
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
-_TEXT: Final = """
-    accepted cache client closed commit connection database deadline elapsed entry error event expired failed fetch
-    flush handler hit index insert invalid key latency limit lock lookup miss open order parse partition payload
-    payment peer pool queue read rebalance refused region replica request reset response retry route scan schema
-    session shard slow snapshot started status stream timeout token topic update upstream user valid wait worker write
-"""
-
-
-def log_lines(count: int, size: int) -> list[bytes]:
-    """Lines of a service's log, `size` bytes each: time, level, host, two ids, then words and numbers."""
-    found = random.Random(SEED)
-    words = _TEXT.split()
-    hosts = [f"web-{number:02d}.eu-west-{zone}" for number in range(24) for zone in (1, 2)]
-    lines = []
-    for number in range(count):
-        parts = [
-            f"2026-11-21T{number // 3600 % 24:02d}:{number // 60 % 60:02d}:{number % 60:02d}.{found.randrange(1000):03d}Z",
-            found.choice(("INFO", "INFO", "INFO", "WARN", "ERROR")),
-            found.choice(hosts),
-            f"req={found.getrandbits(64):016x} trace={found.getrandbits(64):016x}",
-        ]
-        length = sum(map(len, parts)) + len(parts)
-        while length < size:
-            word = str(found.randrange(100_000)) if found.random() < 0.2 else found.choice(words)
-            parts.append(word)
-            length += len(word) + 1
-        lines.append(" ".join(parts)[:size].ljust(size).encode())
-    return lines
-
-
-# -- load: each a process of its own ----------------------------------------------------------------------------
-
-
-async def produce(spec: dict[str, Any]) -> dict[str, Any]:
-    """Send `messages`, or as many as go in `seconds`."""
-    from pydanube import connect
-
-    lines = log_lines(POOL, spec["size"])
-    async with connect(spec["broker"]) as client, client.producer(TOPIC) as producer:
-        begun = time.monotonic()
-        sent = iter(itertools.cycle(lines))
-        if spec["messages"] is not None:
-            sent = itertools.islice(sent, spec["messages"])
-        else:
-            end = begun + spec["seconds"]
-            sent = itertools.takewhile(lambda _: time.monotonic() < end, sent)
-        summary = await producer.send_many(sent)
-        ended = time.monotonic()
-    return {"messages": summary.count, "begun": begun, "ended": ended}
-
-
-async def consume(spec: dict[str, Any]) -> dict[str, Any]:
-    """Take `messages` by the batch; offsets must follow each other."""
-    from pydanube import connect
-
-    async with connect(spec["broker"]) as client:
-        begun = time.monotonic()
-        first, taken = 0.0, 0
-        # what it asks for is there already, or its subscription begins before the first
-        async with client.consumer(TOPIC, spec["subscription"]) as consumer:
-            async for batch in consumer.batches():
-                first = first or time.monotonic()
-                offsets = batch.offsets
-                if offsets[0] != taken or offsets[-1] != taken + len(offsets) - 1:
-                    raise AssertionError(f"offset {offsets[0]} came where {taken} was due")
-                taken += len(offsets)
-                await batch.ack()
-                if taken >= spec["messages"]:
-                    break
-            ended = time.monotonic()
-    return {"messages": taken, "begun": begun, "first": first, "ended": ended}
-
-
-ROLES: Final[dict[str, Any]] = {"produce": produce, "consume": consume}
-
-
-class Load:
-    """A load generator in a process of its own."""
-
-    def __init__(self, role: str, broker: BrokerProcess, **spec: Any) -> None:
-        words = json.dumps({"role": role, "broker": broker.url, **spec})
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, "--load", words], stdout=subprocess.PIPE, env=client_environment()
-        )
-
-    def result(self) -> dict[str, Any]:
-        out, _ = self._process.communicate(timeout=DEADLINE_S)
-        if self._process.returncode:
-            raise SystemExit("a load generator failed; what it said is above")
-        found: dict[str, Any] = json.loads(out)
-        found["per_s"] = round(found["messages"] / (found["ended"] - found["begun"]))
-        return found
-
-
-def load(role: str, broker: BrokerProcess, **spec: Any) -> dict[str, Any]:
-    return Load(role, broker, **spec).result()
 
 
 # -- what is measured on processes --------------------------------------------------------------------------------
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def peak_mb(pid: int) -> float:
-    """Largest resident size since its start."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return round(int(line.split()[1]) * 1024 / 1e6, 1)
-    raise AssertionError("no VmHWM")
 
 
 def processes(broker: BrokerProcess) -> dict[str, Any]:
     """Processor time and memory of broker and child."""
     child = broker.status()["tier"]["process_id"]
     return {
-        name: {"cpu_s": round(cpu_s(pid), 2), "rss_peak_mb": peak_mb(pid)}
+        name: {
+            "cpu_s": round(processor_s(pid), 2),
+            "rss_peak_mb": round(resident_bytes(pid, peak=True) / 1e6, 1),
+        }
         for name, pid in (("broker", broker.pid), ("child", child))
         if pid is not None
     }
@@ -517,15 +408,8 @@ def idle(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     found: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
     for _ in range(options.rounds):
         for held, runs in found.items():
-            words = ["bench", "e2e", "--runs", "1", "--messages", str(options.messages), "--json"]
-            done = subprocess.run(
-                [*danube_command(), *words, "--data-dir", str(folder)],
-                env=client_environment(HELD if held else {}),
-                stdout=subprocess.PIPE,
-                timeout=DEADLINE_S,
-                check=True,
-            )
-            runs.append(json.loads(done.stdout))
+            words = ["bench", "e2e", "--runs", "1", "--messages", str(options.messages)]
+            runs.append(danube(*words, "--data-dir", str(folder), environment=HELD if held else {}))
     rates = {held: [run["median"]["messages_per_s"] for run in runs] for held, runs in found.items()}
     return {
         "per_s": median(rates[False]),
@@ -557,9 +441,7 @@ def scratch(parent: Path | None) -> Iterator[Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument(
         "scenarios", nargs="*", metavar="SCENARIO", help=f"{', '.join(SCENARIOS)}; all without"
     )
@@ -569,13 +451,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="beside, idle: how often by turns")
     parser.add_argument("--data-dir", type=Path, help="where the brokers get their folders (default: here)")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    parser.add_argument("--load", help=argparse.SUPPRESS)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave no broker behind
-    if options.load:
-        spec = json.loads(options.load)
-        print(json.dumps(asyncio.run(ROLES[spec["role"]](spec))))
-        return
     unknown = set(options.scenarios) - set(SCENARIOS)
     if unknown:
         parser.error(f"unknown scenario {', '.join(sorted(unknown))}: choose from {', '.join(SCENARIOS)}")

@@ -9,7 +9,6 @@ are generated, and hold nothing but names and types.
 
 from __future__ import annotations
 
-import difflib
 import keyword
 import subprocess
 import sys
@@ -24,7 +23,11 @@ from pydanube_admin.engine.models import Page, Result
 from pydanube_admin.engine.operation import Operation
 from pydanube_admin.registry import OPERATIONS
 
-FOLDER: Final = Path(__file__).resolve().parent.parent / "client" / "pydanube" / "admin" / "generated"
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from tools.generated_files import write_or_compare  # noqa: E402  # a neighbour, found by its folder
+
+FOLDER: Final = ROOT / "client" / "pydanube" / "admin" / "generated"
 HEAD: Final = "# Written by tools/gen_admin_client.py; do not edit.\n"
 RENAMED: Final = {"Plan": "PlanDocument"}  # `pydanube.admin.Plan` is the object that can be applied
 
@@ -35,19 +38,8 @@ def main(argv: list[str]) -> int:
         "operations.py": operations(),
         "sync_operations.py": sync_operations(),
     }
-    drifted = False
-    for name, source in pages.items():
-        path, text = FOLDER / name, formatted(source)
-        if "--check" not in argv:
-            path.write_text(text, encoding="utf-8")
-            continue
-        before = path.read_text(encoding="utf-8") if path.exists() else ""
-        if before != text:
-            drifted = True
-            sys.stdout.writelines(
-                difflib.unified_diff(before.splitlines(True), text.splitlines(True), str(path), "generated")
-            )
-    return int(drifted)
+    files = {FOLDER / name: formatted(source) for name, source in pages.items()}
+    return write_or_compare(files, check="--check" in argv, remedy="python tools/gen_admin_client.py")
 
 
 def formatted(source: str) -> str:

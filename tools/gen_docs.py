@@ -11,7 +11,6 @@ and the registry of pydanube_admin.
 from __future__ import annotations
 
 import argparse
-import difflib
 import inspect
 import json
 import sys
@@ -35,6 +34,7 @@ from pydanube_mcp import McpClient, print_config
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from tools import completion_words, console_page  # noqa: E402  # neighbours, found by their folder
+from tools.generated_files import write_or_compare  # noqa: E402
 
 DOCS: Final = ROOT / "docs"
 HEAD: Final = "<!-- Written by tools/gen_docs.py (make docs); do not edit. -->\n\n"
@@ -529,32 +529,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write the generated documents.")
     parser.add_argument("--check", action="store_true", help="only compare")
     check = parser.parse_args().check
-    drifted = 0
     written = {DOCS / name: HEAD + write().rstrip() + "\n" for name, write in PAGES.items()}
     written |= {DOCS / name: text for name, text in console_page.pictures()}
-    written[WORDS] = (
-        completion_words.text(
-            command_words.COMMANDS, command_words.GROUPS, command_words.GROUP_SUMMARIES, command_words.leaf_of
-        )
-        + "\n"
+    words = completion_words.text(
+        command_words.COMMANDS, command_words.GROUPS, command_words.GROUP_SUMMARIES, command_words.leaf_of
     )
-    for path, wanted in written.items():
-        name = path.relative_to(ROOT)
-        present = path.read_text(encoding="utf-8") if path.exists() else ""
-        if present == wanted:
-            continue
-        if check:
-            drifted += 1
-            lines = difflib.unified_diff(
-                present.splitlines(), wanted.splitlines(), str(name), "the code", lineterm="", n=1
-            )
-            print("\n".join(lines))
-        else:
-            path.write_text(wanted, encoding="utf-8")
-            print(f"wrote {name}")
-    if drifted:
-        print(f"{drifted} of {len(written)} files have drifted: make docs", file=sys.stderr)
-    return 1 if drifted else 0
+    written[WORDS] = words + "\n"
+    return write_or_compare(written, check=check, remedy="make docs")
 
 
 if __name__ == "__main__":

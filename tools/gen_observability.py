@@ -22,6 +22,9 @@ from pydanube_core.diagnosis.findings import Rule
 from pydanube_core.diagnosis.rules import RULES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from tools.generated_files import write_or_compare  # noqa: E402  # a neighbour, found by its folder
+
 FOLDER: Final = ROOT / "deploy" / "observability"
 HEAD: Final = "# Written by tools/gen_observability.py; do not edit.\n"
 SHOWN_SERIES: Final = 20  # of the largest, in a panel with a series for each topic
@@ -193,20 +196,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write alert rules and dashboards.")
     parser.add_argument("--check", action="store_true", help="only compare")
     check = parser.parse_args().check
-    drifted = []
-    for path, wanted in files().items():
-        present = path.read_text(encoding="utf-8") if path.exists() else ""
-        if present == wanted:
-            continue
-        if check:
-            drifted.append(str(path.relative_to(ROOT)))
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(wanted, encoding="utf-8")
-            print(f"wrote {path.relative_to(ROOT)}")
-    if drifted:
-        print(f"drifted: {', '.join(drifted)}: make docs", file=sys.stderr)
-    return 1 if drifted else 0
+    return write_or_compare(files(), check=check, remedy="make docs")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import pty
 import re
@@ -24,6 +23,9 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from tests.support.broker_process import BrokerProcess, client_environment, danube_command  # noqa: E402
+
 PAGE: Final = ROOT / "docs" / "administration.md"
 MOST_LINES: Final = 40
 COLUMNS: Final = 100
@@ -91,45 +93,25 @@ $ danube runbook setup_new_topic --namespace default --use-case queue --topic jo
 
 
 def main() -> int:
-    folder = tempfile.TemporaryDirectory(prefix="danube-recording-")
-    ready = Path(folder.name) / "ready.json"
-    env = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("DANUBE_")},
-        "DANUBE_DIAGNOSIS__SAMPLE_INTERVAL": "200ms",
-        "DANUBE_DIAGNOSIS__WINDOW": "4s",
-        "DANUBE_PRINCIPAL": "ann@example",
-        "NO_COLOR": "1",
-    }
-    ports = ["--grpc-port", "0", "--admin-port", "0", "--metrics-port", "0", "--http-port", "0"]
-    broker = subprocess.Popen(
-        [danube(), "up", "--data-dir", f"{folder.name}/data", "--ready-file", str(ready), *ports],
-        env=env,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        until = time.monotonic() + 60
-        while not ready.exists():
-            assert time.monotonic() < until, "the broker did not start in time"
-            assert broker.poll() is None, "the broker ended"
-            time.sleep(0.1)
-        listening = json.loads(ready.read_text(encoding="utf-8"))
-        env |= {"DANUBE_BROKER_URL": listening["grpc"], "DANUBE_ADMIN_ENDPOINT": listening["admin"]}
+    settings = {"DANUBE_DIAGNOSIS__SAMPLE_INTERVAL": "200ms", "DANUBE_DIAGNOSIS__WINDOW": "4s"}
+    with (
+        tempfile.TemporaryDirectory(prefix="danube-recording-") as folder,
+        BrokerProcess(Path(folder), environment=settings) as broker,
+    ):
+        env = client_environment(
+            {
+                "DANUBE_BROKER_URL": broker.url,
+                "DANUBE_ADMIN_ENDPOINT": broker.admin,
+                "DANUBE_PRINCIPAL": "ann@example",
+            }
+        )
         answer("danube produce logs -m invoice --count 500", env)
         answer("danube consume logs -s billing --count 10 --for 10s", env)
         answer("danube produce logs -m invoice --count 1500", env)
         time.sleep(6)  # the window of the diagnosis fills
         page, _, _ = PAGE.read_text(encoding="utf-8").partition(PLAN.splitlines()[0] + "\n")
         PAGE.write_text(page + recorded(env), encoding="utf-8")
-    finally:
-        broker.terminate()
-        broker.wait(30)
-        folder.cleanup()
     return 0
-
-
-def danube() -> str:
-    return str(Path(sys.executable).with_name("danube"))
 
 
 def recorded(env: dict[str, str]) -> str:
@@ -160,7 +142,7 @@ def answer(command: str, env: dict[str, str]) -> tuple[str, int]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
     process = subprocess.Popen(
-        [danube(), *shlex.split(command)[1:]],
+        [*danube_command(), *shlex.split(command)[1:]],
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=theirs,

@@ -10,10 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -35,47 +33,34 @@ COMMENT: Final = (
 )
 
 sys.path.insert(0, str(ROOT))
+from tests.support.broker_process import BrokerProcess  # noqa: E402
 
 
 @asynccontextmanager
-async def scene() -> AsyncIterator[tuple[dict[str, str], dict[str, Any]]]:
+async def scene() -> AsyncIterator[tuple[dict[str, Any], dict[str, Any]]]:
     """A broker with some trouble, its addresses, and what is true of it."""
-    with tempfile.TemporaryDirectory(prefix="danube-conversations-") as folder:
-        ready = Path(folder) / "ready.json"
-        env = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("DANUBE_")},
-            "DANUBE_DIAGNOSIS__SAMPLE_INTERVAL": "200ms",
-            "DANUBE_DIAGNOSIS__WINDOW": "60s",
-            "DANUBE_DIAGNOSIS__STUCK_AFTER": "1s",
-        }
-        ports = ["--grpc-port", "0", "--admin-port", "0", "--metrics-port", "0", "--http-port", "0"]
-        danube = str(Path(sys.executable).with_name("danube"))
-        command = [danube, "up", "--data-dir", f"{folder}/data", "--ready-file", str(ready), *ports]
-        broker = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: ASYNC220
-        try:
-            until = time.monotonic() + 90
-            while not ready.exists():
-                assert time.monotonic() < until, "the broker did not start in time"
-                assert broker.poll() is None, "the broker ended"
-                await anyio.sleep(0.1)
-            listening = json.loads(ready.read_text(encoding="utf-8"))
-            async with (
-                connect(listening["grpc"]) as client,
-                OpsClient(listening["admin"], principal="bob@example") as ops,
-                anyio.create_task_group() as group,
+    settings = {
+        "DANUBE_DIAGNOSIS__SAMPLE_INTERVAL": "200ms",
+        "DANUBE_DIAGNOSIS__WINDOW": "60s",
+        "DANUBE_DIAGNOSIS__STUCK_AFTER": "1s",
+    }
+    with (
+        tempfile.TemporaryDirectory(prefix="danube-conversations-") as folder,
+        BrokerProcess(Path(folder), environment=settings) as broker,
+    ):
+        async with (
+            connect(broker.url) as client,
+            OpsClient(broker.admin, principal="bob@example") as ops,
+            anyio.create_task_group() as group,
+        ):
+            truth = await _trouble(client, ops)
+            group.start_soon(_refuse, client)
+            while not any(  # noqa: ASYNC110
+                one["rule"] == "poison_message" for one in (await ops.call("diagnose.cluster"))["findings"]
             ):
-                truth = await _trouble(client, ops)
-                group.start_soon(_refuse, client)
-                while not any(  # noqa: ASYNC110
-                    one["rule"] == "poison_message"
-                    for one in (await ops.call("diagnose.cluster"))["findings"]
-                ):
-                    await anyio.sleep(0.2)
-                yield listening, truth
-                group.cancel_scope.cancel()
-        finally:
-            broker.terminate()
-            broker.wait(30)
+                await anyio.sleep(0.2)
+            yield broker.info, truth
+            group.cancel_scope.cancel()
 
 
 async def _trouble(client: Any, ops: OpsClient) -> dict[str, Any]:

@@ -117,6 +117,7 @@ class BrokerProcess:
         environment: more variables, e.g. `{"DANUBE_JOURNAL__SEGMENT_BYTES": "1MiB"}`.
         face: `up`, or `broker` (8765 stays closed).
         within: what goes in front of the command, such as `ip netns exec NAME`; it has to become the command.
+        program: another `danube` than that of this environment.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class BrokerProcess:
         memory: bool = False,
         face: str = "up",
         within: Sequence[str] = (),
+        program: str | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.data_dir = data_dir or folder / "data"
@@ -143,6 +145,7 @@ class BrokerProcess:
         self._environment = client_environment({**_SMALL_JOURNAL, **(environment or {}), _MARK: self._mark})
         self._face = face
         self._within = list(within)
+        self._program = danube_command() if program is None else [program]
         self.ports: tuple[int, ...] | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self._stopped = False
@@ -193,7 +196,7 @@ class BrokerProcess:
             log.flush()
             self.process = subprocess.Popen(
                 [
-                    *self._within, *danube_command(), self._face, *where, *ports,
+                    *self._within, *self._program, self._face, *where, *ports,
                     "--ready-file", str(self.ready_file), "--json", *self._arguments,
                 ],
                 stdin=subprocess.DEVNULL,
