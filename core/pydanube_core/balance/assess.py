@@ -236,7 +236,7 @@ def _deductions(
         share = min(1.0, (ratio - 1 - policy.start_band) / (_WORST_RATIO - 1 - policy.start_band))
         points = share * _POINTS["bottleneck" if resource is bottleneck else "other"]
         found.append(
-            Deduction(points=points, because=f"{resource}: the busiest broker has {ratio:.2f} of the mean")
+            Deduction(points=points, because=f"{resource}: the busiest broker has {ratio:.2f} times the mean")
         )
     counts = {broker.broker_id: 0 for broker in taking}
     for topic in snapshot.topics:
@@ -245,7 +245,9 @@ def _deductions(
     ratio = spread_of(list(counts.values()) or [0.0]).max_over_mean
     if len(snapshot.topics) >= 10 * len(taking) and ratio is not None and ratio > _WORST_RATIO:
         found.append(
-            Deduction(points=_POINTS["count"], because=f"one broker has {ratio:.1f} of the mean's topics")
+            Deduction(
+                points=_POINTS["count"], because=f"one broker has {ratio:.1f} times the mean number of topics"
+            )
         )
     if hot:
         found.append(
@@ -274,10 +276,12 @@ def _because(
         brokers = len({broker for broker, _ in full})
         return f"{brokers} of {len(taking)} brokers are too full of {full[0][1]}, and no move helps: add a broker"
     if verdict is Verdict.BALANCED:
-        return f"{bottleneck} is the bottleneck, the busiest broker has {ratio:.2f} of the mean ({highest})"
+        return (
+            f"{bottleneck} is the bottleneck, the busiest broker has {ratio:.2f} times the mean ({highest})"
+        )
     worst = uneven[0][1] if uneven else bottleneck
     ratio = views[worst].spread.max_over_mean or 0.0
-    return f"{worst}: the busiest of {len(taking)} brokers has {ratio:.2f} of the mean ({highest} of {bottleneck})"
+    return f"{worst}: the busiest of {len(taking)} brokers has {ratio:.2f} times the mean ({highest} of {bottleneck})"
 
 
 def _stranded(topics: int) -> str:
