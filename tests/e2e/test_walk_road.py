@@ -238,19 +238,18 @@ async def _asks(client: Client, topic: str = "asked") -> None:
 
 def test_bench_e2e_verifies_every_message(broker: BrokerProcess) -> None:
     done = broker.command(
-        "bench", "e2e", "--json", "--messages", "20000", "--runs", "1",
+        "bench", "e2e", "--json", "--messages", "4000", "--runs", "1",
         "--assert", "verified.missing == 0", "--assert", "verified.duplicates == 0",
-        timeout_s=300,
-    )  # fmt: skip
-    result = json.loads(done.stdout)
-    assert (result["verified"]["sent"], result["verified"]["missing"]) == (result["verified"]["received"], 0)
-    assert result["durability"] == "fsynced"
-    unmet = broker.command(
-        "bench", "e2e", "--json", "--messages", "2000", "--runs", "1",
         "--assert", "median.messages_per_s > 1000000000000",
         check=False, timeout_s=300,
     )  # fmt: skip
-    assert unmet.returncode == 6, unmet.stderr
+    assert done.returncode == 6, done.stderr
+    error = json.loads(done.stderr.splitlines()[-1])["error"]
+    assert "messages_per_s" in error["message"]
+    assert "verified" not in error["message"], "these two hold"
+    result = json.loads(done.stdout)
+    assert (result["verified"]["sent"], result["verified"]["missing"]) == (result["verified"]["received"], 0)
+    assert result["durability"] == "fsynced"
 
 
 def test_metrics_have_the_documented_names(broker: BrokerProcess) -> None:
