@@ -184,7 +184,6 @@ GENERATED_USERS = (
     # Tolerated until they are moved into one of the above:
     "pydanube_broker.serving.topic_access",  # reads an OpenProducer to find its topic
     "pydanube_cli.bench.producing",  # the official clients' messages
-    "pydanube_cli.heads",  # asks for heads by messages of its own, which the SDK could
 )
 
 

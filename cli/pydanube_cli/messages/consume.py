@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import anyio
 import typer
-from pydanube_core.errors import ClusterError, ConditionNotMet, InvalidArgument, TopicNotFound
+from pydanube_core.errors import (
+    ClusterError,
+    ConditionNotMet,
+    DeadlineExceeded,
+    InvalidArgument,
+    TopicNotFound,
+)
 from pydanube_core.names import TopicName, check_subscription
 from pydanube_core.positions import Position, PositionKind
 from pydanube_core.units import counted, parse_duration_s
@@ -169,7 +175,7 @@ async def _consume(job: _Job, common: Common) -> int:
         _receiver(job, client) as receiver,
     ):
         _say_where_it_begins(job, common, receiver)
-        bounds = await _bounds(job, common)
+        bounds = await _bounds(job, common, client)
         started = time.monotonic()
         with anyio.move_on_after(job.for_s):
             await _pump(job, common, client, receiver, bounds, outlet)
@@ -266,14 +272,29 @@ def _explained(error: TopicNotFound) -> TopicNotFound:
     return error
 
 
-async def _bounds(job: _Job, common: Common) -> Bounds:
+async def _heads(topic: str, client: Client, *, timeout_s: float) -> dict[int | None, int]:
+    """Return where the topic ends now: one past the last message of each partition (None: not partitioned).
+
+    A plain reader that starts at `latest` is opened and left: it begins there, and leaves nothing behind.
+    """
+    try:
+        with anyio.fail_after(timeout_s):
+            async with client.reader(topic, start="latest", credit_messages=1) as reader:
+                return {partition: begins for (_, partition), begins in reader.starts.items()}
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"the broker did not say within {timeout_s:g} s where {topic} ends",
+            topic=topic,
+            timeout_s=timeout_s,
+        ) from None
+
+
+async def _bounds(job: _Job, common: Common, client: Client) -> Bounds:
     """Return the limits that end this consumption on our side. A plain reader's one stop is the broker's to keep."""
     by_broker = job.subscription is None and not (job.exit and job.until)
     if by_broker or not (job.exit or job.until):
         return Bounds(partitions=(0,), count=job.count)  # never ends by partition
-    from pydanube_cli.heads import topic_heads
-
-    heads = (await topic_heads(common.broker_url, job.topic, timeout_s=common.timeout_s)).next_offsets
+    heads = await _heads(job.topic, client, timeout_s=common.timeout_s)
     ends = dict(heads) if job.exit else {}
     end_time_ms: int | None = None
     if job.until is not None:
