@@ -54,6 +54,21 @@ class Common:
     def admin_url(self) -> str:
         return self.admin or DEFAULT_ADMIN_URL
 
+    def call(
+        self, operation: str, arguments: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """Call an operation for this command; without `timeout_s` within its own. Raises `ClusterError`."""
+        from pydanube_admin.remote import call_sync  # most of what loads a command calls nothing
+
+        return call_sync(
+            self.admin_url,
+            operation,
+            arguments,
+            timeout_s=self.timeout_s if timeout_s is None else timeout_s,
+            face="cli",
+            principal=self.principal,
+        )
+
 
 _PANEL: Final = "Every command"
 _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {

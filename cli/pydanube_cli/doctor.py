@@ -151,14 +151,10 @@ def _settings(load: Callable[[], Settings]) -> dict[str, Any]:
 
 
 def _status(common: Common) -> dict[str, Any]:
-    from pydanube_admin.remote import call_sync
-
     found: dict[str, Any] = {}
     for operation in ("brokers.status", "topics.list", "subscriptions.lag"):
         try:
-            found[operation] = call_sync(
-                common.admin_url, operation, {}, timeout_s=min(common.timeout_s, 3.0)
-            )
+            found[operation] = common.call(operation, timeout_s=min(common.timeout_s, 3.0))
         except ClusterError as error:
             found[operation] = {"error": error.to_dict()}
     return found

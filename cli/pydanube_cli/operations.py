@@ -39,8 +39,6 @@ from pydanube_cli.failures import printable
 from pydanube_cli.overview import ALIASES, print_group, unknown_word
 from pydanube_cli.render import print_json, print_pairs, print_table, prose
 
-Caller = Callable[..., dict[str, Any]]
-
 MESSAGE: Final = ("topic", "partition", "offset", "append_time", "key", "payload", "payload_bytes")
 # The columns that answer the question people ask; `--json` has all.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
@@ -106,12 +104,11 @@ def run(group: str, words: Sequence[str], leading: Sequence[str]) -> int:
     raise unknown_word(verb, list(here), group=group)
 
 
-def command_of(operation: Operation, *, positional: str | None = None, call: Caller | None = None) -> Command:
+def command_of(operation: Operation, *, positional: str | None = None) -> Command:
     """Return the command of an operation.
 
     Args:
         positional: an argument which the calling word takes by position although the operation makes it a flag.
-        call: in place of `call_sync`.
     """
     arguments = operation.arguments
     parameters = [
@@ -137,7 +134,7 @@ def command_of(operation: Operation, *, positional: str | None = None, call: Cal
     if operation.name in PATHS:
         parameters.append(_format_option())
     examples = [operation.command_line(example.arguments) for example in operation.examples]
-    function = partial(_call, operation=operation, call=call)
+    function = partial(_call, operation=operation)
     return Command(function, examples=examples, parameters=parameters, summary=operation.summary)
 
 
@@ -223,12 +220,8 @@ class _Ways:
                 )
 
 
-def _call(*, operation: Operation, call: Caller | None, common: Common, **given: Any) -> int:
+def _call(*, operation: Operation, common: Common, **given: Any) -> int:
     """Carry out one call; see the module's docstring for consent."""
-    if call is None:
-        from pydanube_admin.remote import call_sync
-
-        call = call_sync
     ways = _Ways(
         **{
             name.removeprefix("option_"): value
@@ -241,14 +234,8 @@ def _call(*, operation: Operation, call: Caller | None, common: Common, **given:
             f"--format {ways.format} and --json exclude each other", field="format", value=ways.format
         )
     arguments = _arguments(operation, given, ways)
-    ask = partial(
-        call,
-        common.admin_url,
-        operation.name,
-        timeout_s=NO_DEADLINE_S if operation.long_running and not common.timeout_given else common.timeout_s,
-        face="cli",
-        principal=common.principal,
-    )
+    endless = operation.long_running and not common.timeout_given
+    ask = partial(common.call, operation.name, timeout_s=NO_DEADLINE_S if endless else None)
     if ways.dry_run:
         show_plan(operation, arguments, ask({**arguments, "plan_only": True}), as_json=common.as_json)
         return 0
@@ -266,7 +253,6 @@ def _call(*, operation: Operation, call: Caller | None, common: Common, **given:
     elif operation.long_running:
         result = _watched(
             operation,
-            call,
             lambda: _asked(operation, ask, arguments, yes=ways.yes, common=common),
             arguments,
             common,
@@ -312,35 +298,18 @@ def _print_paths(paths: list[str], form: str) -> None:
 
 def _watched(
     operation: Operation,
-    call: Caller,
     work: Callable[[], dict[str, Any] | None],
     arguments: Mapping[str, Any],
     common: Common,
 ) -> dict[str, Any] | None:
     """Run long work with its progress shown; when interrupted, say how far a replay got."""
-    status = partial(call, common.admin_url, "brokers.status", face="cli", principal=common.principal)
-    account = _replay_account(call, common, arguments["to"]) if operation.name == "topics.replay" else None
+    account = ReplayAccount(common.call, arguments["to"]) if operation.name == "topics.replay" else None
     try:
-        return with_progress(work, status, operation.name)
+        return with_progress(work, partial(common.call, "brokers.status"), operation.name)
     except KeyboardInterrupt:
         if account is not None:
             _say_how_far(account.copied_until(), as_json=common.as_json)
         raise
-
-
-def _replay_account(call: Any, common: Common, target: str) -> ReplayAccount:
-    def ask(operation: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        asked: Mapping[str, Any] = call(
-            common.admin_url,
-            operation,
-            arguments,
-            timeout_s=common.timeout_s,
-            face="cli",
-            principal=common.principal,
-        )
-        return asked
-
-    return ReplayAccount(ask, target)
 
 
 def _say_how_far(copied_until: Mapping[str, int], *, as_json: bool) -> None:

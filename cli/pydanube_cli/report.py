@@ -115,17 +115,15 @@ def _run(report: str, common: Common, options: ReportOptions) -> dict[str, Any]:
 
 def _store(common: Common) -> dict[str, str | None]:
     """Return the object store: as the broker says, else by the settings here."""
-    from pydanube_admin.remote import call_sync
-
     try:
-        tier = call_sync(common.admin_url, "brokers.status", timeout_s=common.timeout_s)["tier"]
+        tier = common.call("brokers.status")["tier"]
     except Unavailable as error:
         return _store_of_settings(error)
     if not tier.get("enabled"):
         raise InvalidArgument(
             f"the broker has no object store: {tier.get('reason')}", field="tier", value=None
         )
-    settings = call_sync(common.admin_url, "brokers.config", timeout_s=common.timeout_s)["settings"]
+    settings = common.call("brokers.config")["settings"]
     said = {each["name"]: each["value"] for each in settings}
     rules = {name.replace("_", "-"): said.get(f"diagnosis.{name}") for name in _RULES}
     told = {"endpoint": tier["endpoint"], "region": tier["region"], "path-style": _switch(tier["path_style"])}

@@ -109,17 +109,6 @@ def _run(
     if option_text:
         print(runbooks.text(book, values), end="")
         return 0
-    from pydanube_admin.remote import call_sync
-
-    def call(operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return call_sync(
-            common.admin_url,
-            operation,
-            arguments,
-            timeout_s=common.timeout_s,
-            face="cli",
-            principal=common.principal,
-        )
 
     def approve(operation: str, plan: Mapping[str, Any]) -> bool:
         if option_yes:
@@ -129,7 +118,7 @@ def _run(
         return consents(OPERATIONS[operation], plan["arguments"], plan)
 
     outcomes = []
-    for outcome in run(book, values, call=call, approve=approve):
+    for outcome in run(book, values, call=common.call, approve=approve):
         outcomes.append(outcome)
         if not common.as_json:
             _show(len(outcomes), outcome)

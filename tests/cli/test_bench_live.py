@@ -48,6 +48,12 @@ def test_consumers_of_a_key_shared_subscription_are_checked_together(bench: Benc
     assert result["ratio"]["messages_per_s_to_exclusive"] > 0
 
 
+def test_a_broker_that_ran_before_is_left_without_the_topics(live: Danube) -> None:
+    ran = live("bench", "e2e", "--messages", "1000", "--runs", "1", "--timeout", "60s", "--json")
+    assert ran.code == 0, ran.err
+    assert live("topics", "list", "--json").result["items"] == []
+
+
 # Nine seconds of processors for the options of one scenario: its reckoning is held by test_bench_parts.
 @pytest.mark.long
 def test_keyed_backlog_drains_with_nothing_published_and_late_acks(bench: Bench) -> None:

@@ -103,17 +103,16 @@ def test_delete_on_a_terminal_asks(
     assert danube("topics", "list", "--json", "--admin", admin_url).result["total"] == left
 
 
-def test_arguments_that_were_not_given_are_left_out() -> None:
+def test_arguments_that_were_not_given_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
 
     def call(_url: str, name: str, arguments: dict[str, Any], **_more: Any) -> dict[str, Any]:
         seen.append(arguments)
         return {"items": [], "next_page": None, "total": 0, "as_of": ""}
 
-    command_of(OPERATIONS["topics.list"], call=call).main("topics list", [])
-    command_of(OPERATIONS["topics.list"], call=call).main(
-        "topics list", ["--limit", "7", "--broker-id", "12"]
-    )
+    monkeypatch.setattr("pydanube_admin.remote.call_sync", call)
+    command_of(OPERATIONS["topics.list"]).main("topics list", [])
+    command_of(OPERATIONS["topics.list"]).main("topics list", ["--limit", "7", "--broker-id", "12"])
     assert seen == [{}, {"limit": 7, "broker": "12"}]
 
 
@@ -125,14 +124,15 @@ def test_principal_and_timeout_reach_the_call(monkeypatch: pytest.MonkeyPatch) -
         return {"items": [], "next_page": None, "total": 0, "as_of": ""}
 
     monkeypatch.setenv("DANUBE_PRINCIPAL", "ada")
-    command = command_of(OPERATIONS["topics.list"], call=call)
+    monkeypatch.setattr("pydanube_admin.remote.call_sync", call)
+    command = command_of(OPERATIONS["topics.list"])
     command.main("topics list", ["--timeout", "2500ms", "--admin", "http://h:1"])
     command.main("topics list", ["--as", "grace"])
     assert seen[0] == {"url": "http://h:1", "timeout_s": 2.5, "face": "cli", "principal": "ada"}
     assert seen[1]["principal"] == "grace"
 
 
-def test_names_with_control_characters_do_not_reach_the_terminal(danube: Danube) -> None:
+def test_names_with_control_characters_do_not_reach_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     def call(*_args: Any, **_more: Any) -> dict[str, Any]:
         item = {"topic": "/default/x", "subscription": "a\x1b]0;title\x07b", "type": "exclusive"}
         return {"items": [item], "next_page": None, "total": 1, "as_of": ""}
@@ -141,8 +141,9 @@ def test_names_with_control_characters_do_not_reach_the_terminal(danube: Danube)
     import io
 
     out = io.StringIO()
+    monkeypatch.setattr("pydanube_admin.remote.call_sync", call)
     with contextlib.redirect_stdout(out):
-        command_of(OPERATIONS["subscriptions.list"], call=call).main("subscriptions list", [])
+        command_of(OPERATIONS["subscriptions.list"]).main("subscriptions list", [])
     assert "\x1b" not in out.getvalue()
     assert "\\x1b]0;title" in out.getvalue()
 

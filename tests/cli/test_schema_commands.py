@@ -36,7 +36,9 @@ class Asked:
 def run(name: str, words: list[str], result: dict[str, Any]) -> tuple[int, list[tuple[str, dict[str, Any]]]]:
     asked = Asked(result)
     group, verb = OPERATIONS[name].words
-    code = command_of(OPERATIONS[name], call=asked).main(f"{group} {verb}", words)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pydanube_admin.remote.call_sync", asked)
+        code = command_of(OPERATIONS[name]).main(f"{group} {verb}", words)
     return code, asked.calls
 
 

@@ -31,7 +31,6 @@ from pydanube_cli.runtime import require, terminate_like_interrupt
 
 if TYPE_CHECKING:
     from pydanube_cli.bench.catalogue import Plan
-    from pydanube_cli.bench.fleet import RunningBroker
 
 
 EXIT_DAMAGE = 5
@@ -222,7 +221,7 @@ def _measure(plan: Plan, runs: int, common: Common, data_dir: Path | None) -> di
                 names += [f"{name}-exclusive" for name in names]
             elif plan.scenario == "backlog":
                 names.append(f"{topic}-full")
-            _clean_up(broker, names, common)
+            _clean_up(names, common)
         of_the_plan = (
             "size",
             "messages",
@@ -269,20 +268,12 @@ def _measure_several(plan: Plan, runs: int, data_dir: Path | None) -> dict[str, 
     }
 
 
-def _clean_up(broker: RunningBroker, names: list[str], common: Common) -> None:
+def _clean_up(names: list[str], common: Common) -> None:
     """Delete the topics made on a broker that was running before; failures are ignored."""
-    from pydanube_admin.remote import call_sync
-
     for name in names:
         with suppress(ClusterError):
-            call_sync(
-                broker.admin_url,
-                "topics.delete",
-                {"topic": name},
-                timeout_s=common.timeout_s,
-                principal=common.principal,
-                face="cli",
-            )
+            plan = common.call("topics.delete", {"topic": name, "plan_only": True})
+            common.call("plans.apply", {"plan_token": plan["plan_token"]})
 
 
 def _judge(result: dict[str, Any], conditions: list[Expression], *, as_json: bool) -> int:
