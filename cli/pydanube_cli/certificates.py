@@ -8,7 +8,6 @@ For development and for small installations; whoever has an authority uses its c
 from __future__ import annotations
 
 import ipaddress
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,6 +20,7 @@ from pydanube_core.errors import AlreadyExists, InvalidArgument, MissingExtra
 from pydanube_core.extras import install_command
 
 from pydanube_cli.command import Common, command, option
+from pydanube_cli.ready import replace_file
 from pydanube_cli.render import print_json
 
 if TYPE_CHECKING:
@@ -141,8 +141,8 @@ class CertificateFolder:
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
         secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        _replace(self.file(f"{name}.key"), secret, mode=0o600)
-        _replace(self.file(f"{name}.crt"), certificate.public_bytes(Encoding.PEM), mode=0o644)
+        replace_file(self.file(f"{name}.key"), secret, mode=0o600)
+        replace_file(self.file(f"{name}.crt"), certificate.public_bytes(Encoding.PEM), mode=0o644)
 
 
 def _begun(
@@ -199,17 +199,6 @@ def _name(host: str) -> x509.GeneralName:
             field="hosts",
             value=host,
         ) from None
-
-
-def _replace(file: Path, content: bytes, *, mode: int) -> None:
-    """Write a file beside the old one and rename it: a broker that reads files again sees complete ones."""
-    beside = file.with_name(f".{file.name}.new")
-    beside.unlink(missing_ok=True)
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    beside.replace(file)
 
 
 HOSTS: Final = "localhost,127.0.0.1,::1"

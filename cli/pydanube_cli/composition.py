@@ -45,7 +45,7 @@ from pydanube_core.errors import ClusterError, DiskFull
 from pydanube_cli.checks import at_start, check_secrets, of_the_store
 from pydanube_cli.fitness import Finding, Level
 from pydanube_cli.main import version
-from pydanube_cli.ready import program_name, ready_facts, ready_text, write_ready_file
+from pydanube_cli.ready import program_name, ready_facts, ready_text, replace_file
 from pydanube_cli.runtime import run_async
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def serve(
     def announce(info: dict[str, Any]) -> None:
         line = json.dumps(info, ensure_ascii=False)
         if ready_file is not None:
-            write_ready_file(ready_file, line)
+            replace_file(ready_file, f"{line}\n".encode())
         # Nobody may be reading any more (`danube up | head -1`): that is no reason to stop serving.
         with contextlib.suppress(BrokenPipeError):
             print(line if as_json else ready_text(info, program=program_name()), flush=True)

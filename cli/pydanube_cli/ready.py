@@ -38,10 +38,14 @@ def ready_facts(broker: Broker) -> dict[str, Any]:
     }
 
 
-def write_ready_file(path: Path, line: str) -> None:
-    """Write the ready file so that a reader sees nothing or all of it."""
+def replace_file(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+    """Write a file beside the old one, durable, and rename it: a reader sees all of the one or of the other."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    beside.write_text(line + "\n")
+    beside.unlink(missing_ok=True)
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
     beside.replace(path)
 
 

@@ -7,7 +7,6 @@ data directory, which stands below every other source of settings, and records i
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import time
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from pydanube_core.security.records import LET_IN, binding_key, encode_binding, 
 
 from pydanube_cli.certificates import DAYS, HOSTS, CertificateFolder, DirOption, HostsOption
 from pydanube_cli.command import Common, command, option
+from pydanube_cli.ready import replace_file
 from pydanube_cli.render import print_json
 from pydanube_cli.runtime import run_async
 
@@ -55,7 +55,7 @@ def init(
     token = run_async(partial(_let_in, data_dir, principal, f"{ADMIN}-init", "security.init"))
     data_dir.chmod(0o700)  # messages, and hashes of tokens: what the ports ask for, the files do as well
     written = data_dir.absolute() / SECURITY_FILE
-    _write_private(written, _settings(folder))
+    replace_file(written, _settings(folder).encode(), mode=0o600)
     ca, cert, key = (str(folder.file(name)) for name in ("ca.crt", "client.crt", "client.key"))
     if common.as_json:
         print_json({"ca": ca, "cert": cert, "key": key, "principal": principal.name, "token": token})
@@ -187,15 +187,3 @@ mode = "required"
 [admin]
 compat_destructive = false
 '''
-
-
-def _write_private(file: Path, text: str) -> None:
-    beside = file.with_name(f".{file.name}.new")
-    beside.unlink(missing_ok=True)
-    with os.fdopen(
-        os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
-    ) as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    beside.replace(file)

@@ -13,7 +13,7 @@ from pydanube_broker.settings import Settings
 from pydanube_broker.settings_load import load_settings
 from pydanube_cli.config import commented_file
 from pydanube_cli.doctor import redacted
-from pydanube_cli.ready import ready_text, write_ready_file
+from pydanube_cli.ready import ready_text, replace_file
 from pydanube_cli.serve import offset_ports
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.extras import install_command
@@ -132,7 +132,7 @@ INFO = {
 
 
 def test_ready_file_appears_whole(tmp_path: Path) -> None:
-    write_ready_file(tmp_path / "ready.json", '{"event": "ready"}')
+    replace_file(tmp_path / "ready.json", b'{"event": "ready"}\n')
     assert (tmp_path / "ready.json").read_text() == '{"event": "ready"}\n'
     assert [file.name for file in tmp_path.iterdir()] == ["ready.json"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import socket
 import sys
@@ -23,6 +22,7 @@ from typing import Any, Final
 from pydanube_core.errors import Conflict, InvalidArgument, Unavailable
 
 from pydanube_cli.local_cluster.child import Child, Etcd
+from pydanube_cli.ready import replace_file
 
 START_S: Final = 120.0
 STOP_S: Final = 30.0
@@ -65,10 +65,7 @@ class State:
             ) from error
 
     def write(self, folder: Path) -> None:
-        beside = folder / f".{_STATE}.{os.getpid()}"
-        beside.touch(mode=0o600)
-        beside.write_text(json.dumps(asdict(self)) + "\n")
-        beside.replace(folder / _STATE)
+        replace_file(folder / _STATE, f"{json.dumps(asdict(self))}\n".encode(), mode=0o600)
 
 
 class LocalCluster:

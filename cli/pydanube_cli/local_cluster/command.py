@@ -18,7 +18,7 @@ from pydanube_cli.command import Common, command, option
 from pydanube_cli.local_cluster import control
 from pydanube_cli.local_cluster.child import etcd_binary
 from pydanube_cli.local_cluster.cluster import MOST_BROKERS, LocalCluster, prepared
-from pydanube_cli.ready import program_name, write_ready_file
+from pydanube_cli.ready import program_name, replace_file
 from pydanube_cli.render import print_json, print_table
 
 _FOLDER: Final = Path("danube-cluster")
@@ -107,7 +107,7 @@ async def _run(cluster: LocalCluster, ready_file: Path | None, *, as_json: bool)
             _raise_first(starting)
             line = json.dumps(cluster.status(), ensure_ascii=False)
             if ready_file is not None:
-                write_ready_file(ready_file, line)
+                replace_file(ready_file, f"{line}\n".encode())
             print(line if as_json else _text(cluster.status()), flush=True)
             await ended
     finally:
