@@ -118,7 +118,7 @@ class HttpFace:
             case "lifespan" if self._mcp is not None:
                 await self._mcp(scope, receive, send)
             case "lifespan":
-                await _idle_lifespan(receive, send)
+                await idle_lifespan(receive, send)
             case _:  # no websockets here; ASGI's way to refuse one
                 await send({"type": "websocket.close", "code": 1008})
 
@@ -274,7 +274,7 @@ async def _send_body(send: Send, status: int, body: bytes, headers: tuple[tuple[
     await send({"type": "http.response.body", "body": body})
 
 
-async def _idle_lifespan(receive: Receive, send: Send) -> None:
+async def idle_lifespan(receive: Receive, send: Send) -> None:
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import import_module
 from typing import Any, Final, Generic, TypeVar
@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 import anyio
 import anyio.abc
 import anyio.to_thread
-from pydanube_admin.http import AsgiApp, HttpFace
+from pydanube_admin.http import AsgiApp, HttpFace, Receive, Scope, Send, idle_lifespan
 from pydanube_admin.jsonrpc import JsonRpc
 from pydanube_admin.remote import OpsClient, OpsEntry
 
@@ -49,10 +49,6 @@ class LazyApp(Generic[T]):
         self._wanted = anyio.Event()
         self._opened = anyio.Event()
 
-    @property
-    def is_loaded(self) -> bool:
-        return self._app is not None
-
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Own what the application opens; closed at the end of the block."""
@@ -82,18 +78,10 @@ class LazyApp(Generic[T]):
                 self._opened.set()
             self._wanted, self._opened = anyio.Event(), anyio.Event()
 
-    async def __call__(
-        self,
-        scope: MutableMapping[str, Any],
-        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
-        send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
-    ) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            while True:
-                message = await receive()
-                await send({"type": f"{message['type']}.complete"})
-                if message["type"] == "lifespan.shutdown":
-                    return
+            await idle_lifespan(receive, send)
+            return
         if self._app is None:
             opened = self._opened
             self._wanted.set()

@@ -11,14 +11,23 @@ import gc
 import json
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, Unpack
 
 import anyio
 from mcp.server.transport_security import TransportSecuritySettings
 from pydanube.addresses import DEFAULT_ADMIN_URL
-from pydanube_admin.http import MAX_BODY_BYTES, AsgiApp, HttpFace, http_server
+from pydanube_admin.http import (
+    MAX_BODY_BYTES,
+    AsgiApp,
+    HttpFace,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    http_server,
+)
 from pydanube_admin.jsonrpc import JsonRpc
 from pydanube_admin.remote import OpsClient
 from starlette.applications import Starlette
@@ -33,8 +42,6 @@ _PLAIN: Final = (
 )
 _MOST: Final = 1_000_000  # a refusal quotes parts of its request; longer ones are not ours to look into
 
-Message = MutableMapping[str, Any]
-
 
 class PlainRefusals:
     """An ASGI application in front of another that rewords some of its refusals."""
@@ -42,12 +49,7 @@ class PlainRefusals:
     def __init__(self, app: AsgiApp) -> None:
         self._app = app
 
-    async def __call__(
-        self,
-        scope: MutableMapping[str, Any],
-        receive: Callable[[], Awaitable[Message]],
-        send: Callable[[Message], Awaitable[None]],
-    ) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
