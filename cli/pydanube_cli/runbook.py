@@ -44,23 +44,15 @@ def _list() -> None:
     print("Looks at what a task needs, in order; what it would change is shown and asked about first.\n")
     print("Runbooks:")
     for book in runbooks.all().values():
-        print(f"  {book.name:<26}{book.summary.format_map(_Names())}")
+        print(f"  {book.name:<26}{book.summary_naming(str.upper)}")
     print(
         "\nEach takes --json, --timeout, --broker (--service-addr), --admin, --cluster and --as; see NAME --help."
     )
     print("\nExamples:\n  danube runbook diagnose_consumer_lag --topic orders --subscription billing")
 
 
-class _Names(dict[str, str]):
-    """Parameters in a summary without a value: shown by name, in capitals."""
-
-    def __missing__(self, name: str) -> str:
-        return name.upper()
-
-
 def command_of_runbook(book: Runbook) -> Command:
     """Return the command of one runbook."""
-    names = _Names()
     example = "".join(
         f" --{each.name.replace('_', '-')} {each.default or (each.choices or (each.name,))[0]}"
         for each in book.parameters
@@ -80,7 +72,7 @@ def command_of_runbook(book: Runbook) -> Command:
         partial(_run, book=book),
         examples=[f"danube runbook {book.name}{example}"],
         parameters=parameters,
-        summary=book.summary.format_map(names),
+        summary=book.summary_naming(str.upper),
     )
 
 

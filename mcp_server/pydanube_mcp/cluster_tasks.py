@@ -48,11 +48,17 @@ def _full_id(cluster: str | None, own: str) -> str:
     return own if cluster is None else f"{cluster}:{own}"
 
 
-def came_to(task: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a finished task's result in the form of the call's; None if it was not kept."""
+def came_to(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of a task that is done, in the form of the call's.
+
+    Raises:
+        LimitReached: it was too long to be kept.
+    """
     result = task["result"]
     if result is None:
-        return None
+        raise LimitReached(
+            f"it is done, but {task['result_reason']}", task_id=task["task_id"], retryable=False
+        )
     match task["via"]:
         case "operations.read":
             return {"operation": task["operation"], "result": result}
@@ -157,13 +163,10 @@ class ClusterTasks:
         )
 
     def _result(self, task: Mapping[str, Any], cluster: str | None) -> dict[str, Any]:
-        result = came_to(task)
-        if result is None:
-            lost = LimitReached(
-                f"the task is done, but {task['result_reason']}", task_id=task["task_id"], retryable=False
-            )
+        try:
+            return _dumped(ok_result(came_to(task), self._asked(cluster)))
+        except LimitReached as lost:
             return _dumped(error_result(lost, self._asked(cluster)))
-        return _dumped(ok_result(result, self._asked(cluster)))
 
     def _asked(self, cluster: str | None) -> Asked:
         """Return the terms of an answer: what is too long for a task's result is left out; get_task has all of it, in parts."""
@@ -337,9 +340,4 @@ def _ended(task: Mapping[str, Any]) -> dict[str, Any]:
         raise ClusterError.from_dict(
             task["error"] or {"code": "INTERNAL", "message": f"the task ended as {task['state']}"}
         )
-    result = came_to(task)
-    if result is None:
-        raise LimitReached(
-            f"it is done, but {task['result_reason']}", task_id=task["task_id"], retryable=False
-        )
-    return result
+    return came_to(task)

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from mcp import MCPError
 from mcp.types import INVALID_PARAMS, GetPromptResult, Prompt, PromptArgument, PromptMessage, TextContent
 from pydanube_admin.runbooks.runbook import all_runbooks
+from pydanube_admin.runbooks.running import values_of
 from pydanube_admin.runbooks.texts import text
+from pydanube_core.errors import InvalidArgument
 from pydanube_core.spelling import close_names, shown
 
 from pydanube_mcp.fencing import is_plain
@@ -19,14 +21,14 @@ def prompt_list() -> list[Prompt]:
     return [
         Prompt(
             name=runbook.name,
-            title=runbook.name.replace("_", " ").capitalize(),
-            description=_plain(runbook.summary),
+            title=runbook.label,
+            description=runbook.summary_naming(),
             arguments=[
                 PromptArgument(name=each.name, description=each.description, required=each.required)
                 for each in runbook.parameters
             ],
         )
-        for _, runbook in sorted(all_runbooks().items())
+        for runbook in all_runbooks().values()
     ]
 
 
@@ -41,35 +43,22 @@ def get_prompt(name: str, arguments: Mapping[str, str] | None) -> GetPromptResul
         close = close_names(name, all_runbooks())
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         raise MCPError(code=INVALID_PARAMS, message=f"there is no prompt {shown(name)!r}{hint}")
-    values = {each.name: each.default for each in runbook.parameters if each.default is not None}
-    for key, value in (arguments or {}).items():
-        parameter = runbook.parameter(key)
-        if parameter is None:
-            names = ", ".join(each.name for each in runbook.parameters) or "no arguments"
-            raise MCPError(
-                code=INVALID_PARAMS, message=f"{name} has no argument {shown(key)!r}; it takes {names}"
-            )
-        if len(value) > MAX_VALUE_CHARS or not is_plain(value):
+    given = arguments or {}
+    for key, value in given.items():
+        if runbook.parameter(key) is not None and not (len(value) <= MAX_VALUE_CHARS and is_plain(value)):
             raise MCPError(
                 code=INVALID_PARAMS,
                 message=f"{name}: {key} must be a name: at most {MAX_VALUE_CHARS} letters, digits and signs, without "
                 "spaces, since it becomes part of what a model is told; ask the model about other names yourself",
             )
-        if parameter.choices and value not in parameter.choices:
-            raise MCPError(
-                code=INVALID_PARAMS, message=f"{name}: {key} is one of {', '.join(parameter.choices)}"
-            )
-        values[key] = value
-    for parameter in runbook.parameters:
-        if parameter.required and parameter.name not in values:
-            raise MCPError(
-                code=INVALID_PARAMS,
-                message=f"{name}: the argument {parameter.name!r} is required: {parameter.description}",
-            )
+    try:
+        values = values_of(runbook, given)
+    except InvalidArgument as error:
+        raise MCPError(code=INVALID_PARAMS, message=f"{name}: {error.message}") from error
     message = PromptMessage(
         role="user", content=TextContent(type="text", text=text(runbook, values, by_tools=True))
     )
-    return GetPromptResult(description=_plain(runbook.summary), messages=[message])
+    return GetPromptResult(description=runbook.summary_naming(), messages=[message])
 
 
 def choices_of(prompt: str, argument: str) -> tuple[str, ...] | None:
@@ -77,7 +66,3 @@ def choices_of(prompt: str, argument: str) -> tuple[str, ...] | None:
     runbook = all_runbooks().get(prompt)
     parameter = runbook.parameter(argument) if runbook else None
     return parameter.choices if parameter is not None and parameter.choices else None
-
-
-def _plain(summary: str) -> str:
-    return summary.replace("{", "").replace("}", "")

@@ -14,7 +14,7 @@ about what it cannot reach: a client's drop-down is no place for an error.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -188,17 +188,16 @@ def _parse(uri: str) -> tuple[_Template, dict[str, str], dict[str, str]]:
 async def complete(clusters: Clusters, name: str, prefix: str, given: Mapping[str, str]) -> Completion:
     """Return values that the part `name` of a template may have, given the values of other parts."""
     try:
-        hits = sorted(
-            # What a client offers ends up in a prompt: a name that may be a sentence is not offered.
-            {
-                value
-                for value in await _names(clusters, name, prefix, given)
-                if value.startswith(prefix) and is_plain(value)
-            }
-        )
+        names = await _names(clusters, name, prefix, given)
     except ClusterError:
-        hits = []
-    return Completion(values=hits[:MAX_COMPLETIONS], total=len(hits), has_more=len(hits) > MAX_COMPLETIONS)
+        names = []
+    return completion(value for value in names if value.startswith(prefix))
+
+
+def completion(hits: Iterable[str]) -> Completion:
+    """Return the hits in order; what a client offers ends up in a prompt, so a name that may be a sentence is not offered."""
+    plain = sorted({hit for hit in hits if is_plain(hit)})
+    return Completion(values=plain[:MAX_COMPLETIONS], total=len(plain), has_more=len(plain) > MAX_COMPLETIONS)
 
 
 async def complete_topic(clusters: Clusters, prefix: str) -> Completion:
@@ -206,13 +205,11 @@ async def complete_topic(clusters: Clusters, prefix: str) -> Completion:
     try:
         answer = await clusters.named(clusters.names[0]).call("topics.list", {"limit": 1000})
     except ClusterError:
-        return Completion(values=[], total=0, has_more=False)
-    hits = sorted(
-        item["topic"]
-        for item in answer["items"]
-        if item["topic"].startswith(prefix) or item["topic"].rpartition("/")[2].startswith(prefix)
+        return completion(())
+    names = (item["topic"] for item in answer["items"])
+    return completion(
+        name for name in names if name.startswith(prefix) or name.rpartition("/")[2].startswith(prefix)
     )
-    return Completion(values=hits[:MAX_COMPLETIONS], total=len(hits), has_more=len(hits) > MAX_COMPLETIONS)
 
 
 async def _names(clusters: Clusters, name: str, prefix: str, given: Mapping[str, str]) -> list[str]:

@@ -71,6 +71,7 @@ from pydanube_mcp.resources import (
     JSON_TYPE,
     complete,
     complete_topic,
+    completion,
     read_resource,
     resource_list,
     template_list,
@@ -314,8 +315,7 @@ class DanubeServer(MCPServer[Any]):
         if isinstance(ref, PromptReference):
             choices = choices_of(ref.name, argument.name)
             if choices is not None:
-                hits = [choice for choice in choices if choice.startswith(argument.value)]
-                return Completion(values=hits[:100], total=len(hits), has_more=False)
+                return completion(choice for choice in choices if choice.startswith(argument.value))
             if argument.name == "topic":
                 return await complete_topic(self.clusters, argument.value)
         return await complete(self.clusters, argument.name, argument.value, given)
@@ -402,8 +402,6 @@ def build_server(
     )
     suite = jobs = None
     if conformance:
-        from pydanube_mcp.server import fixtures
-
         suite = fixtures()
         jobs = suite.Jobs()
     server = DanubeServer(

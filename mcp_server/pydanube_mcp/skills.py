@@ -69,29 +69,25 @@ class Skill:
 @cache
 def all_skills() -> tuple[Skill, ...]:
     """Return every runbook as a skill, by name."""
-    return tuple(_skill(runbook) for _, runbook in sorted(all_runbooks().items()))
+    return tuple(_skill(runbook) for runbook in all_runbooks().values())
 
 
 def _skill(runbook: Runbook) -> Skill:
     name = runbook.name.replace("_", "-")
-    description = " ".join(runbook.summary.replace("{", "").replace("}", "").split())
+    description = runbook.summary_naming()
     assert ": " not in description, f"{runbook.name}: the front matter would not be plain YAML"
     head = f"---\nname: {name}\ndescription: {description}\n---\n\n"
     data = files("pydanube_admin.runbooks").joinpath(f"{runbook.name}.toml").read_text(encoding="utf-8")
     return Skill(
         name=name,
-        title=_title(runbook),
+        title=runbook.label,
         description=description,
         files=((MANIFEST, head + _body(runbook)), (DATA, data)),
     )
 
 
-def _title(runbook: Runbook) -> str:
-    return runbook.name.replace("_", " ").capitalize()
-
-
 def _body(runbook: Runbook) -> str:
-    lines = [f"# {_title(runbook)}", ""]
+    lines = [f"# {runbook.label}", ""]
     if runbook.parameters:
         lines += ["What has to be known first; it stands in braces below:", ""]
         for each in runbook.parameters:

@@ -8,7 +8,7 @@ the value as it is; one whose reference leads nowhere is left out.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -68,6 +68,15 @@ class Runbook:
     summary: str
     parameters: tuple[Parameter, ...]
     steps: tuple[Step, ...]
+
+    @property
+    def label(self) -> str:
+        """Return the name as a heading."""
+        return self.name.replace("_", " ").capitalize()
+
+    def summary_naming(self, style: Callable[[str], str] = str) -> str:
+        """Return the summary with the names of the parameters, in a style, where their values would stand."""
+        return self.summary.format_map({each.name: style(each.name) for each in self.parameters})
 
     def parameter(self, name: str) -> Parameter | None:
         return next((each for each in self.parameters if each.name == name), None)

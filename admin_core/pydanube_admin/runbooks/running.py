@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydanube_core.errors import ClusterError, InvalidArgument
+from pydanube_core.spelling import shown
 
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.runbooks.runbook import Check, Runbook, Step
@@ -59,7 +60,7 @@ def values_of(runbook: Runbook, given: Mapping[str, str]) -> dict[str, str]:
         if runbook.parameter(name) is None:
             known = [parameter.name for parameter in runbook.parameters]
             raise InvalidArgument(
-                f"the runbook {runbook.name} has no parameter {name!r}; "
+                f"the runbook {runbook.name} has no parameter {shown(name)!r}; "
                 + (f"it takes {', '.join(known)}" if known else "it takes none"),
                 field=name,
                 value=given[name],

@@ -143,7 +143,7 @@ def _books(_: Situation) -> Iterator[Item]:
     for book in runbooks.all().values():
         yield {
             "runbook": book.name,
-            "summary": book.summary.format_map({each.name: each.name.upper() for each in book.parameters}),
+            "summary": book.summary_naming(str.upper),
             "asks": [each.name for each in book.parameters],
             "steps": [step.title for step in book.steps],
         }
