@@ -49,7 +49,6 @@ from pydanube_broker.security.locks import open_locks
 from pydanube_broker.services.consume import ConsumeStream
 from pydanube_broker.services.health import HealthService
 from pydanube_broker.services.official import OfficialServices
-from pydanube_broker.services.official.schema_gate import RegistrySchemas
 from pydanube_broker.services.publish import PublishStream
 from pydanube_broker.services.resolve import Match, Resolve
 from pydanube_broker.services.schema_registry import SchemaRegistryService
@@ -199,7 +198,7 @@ class Broker(BrokerParts):
             self,
             store,
             lambda: self.tier,
-            schemas=RegistrySchemas(self.registry.schemas),
+            schemas=self.registry.schemas,
             keeper=None if self.locks is None else self.locks.authenticator,
         )
         stack.callback(self.official.close)

@@ -26,6 +26,7 @@ from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.rpc.caller import Keeper
 from pydanube_broker.rpc.hot import ColdHandler, HotHandler, ServerStreamOpener
+from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.services.official.auth import AuthService
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.consumer import ConsumerService
@@ -33,13 +34,13 @@ from pydanube_broker.services.official.discovery import DiscoveryService, Foreig
 from pydanube_broker.services.official.health_check import HealthCheckService
 from pydanube_broker.services.official.producer import ProducerService
 from pydanube_broker.services.official.receive import ReceiveStream
-from pydanube_broker.services.official.schema_gate import NoSchemas, SchemaGate
+from pydanube_broker.services.official.schema_gate import SchemaGate
 from pydanube_broker.services.official.storage import StorageService
 from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["NoSchemas", "OfficialServices", "SchemaGate"]
+__all__ = ["OfficialServices"]
 
 SWEEP_S: Final = 5.0  # the clients' health-check interval
 
@@ -53,11 +54,11 @@ class OfficialServices:
         store: MetadataStore,
         tier: Callable[[], Tier],
         *,
-        schemas: SchemaGate | None = None,
-        keeper: Keeper | None = None,
+        schemas: TopicSchemas,
+        keeper: Keeper | None,
     ) -> None:
         self.book = ClientBook(store, ForeignIds(plane.access, plane.ownership))
-        self._producer = ProducerService(plane, self.book, schemas or NoSchemas())
+        self._producer = ProducerService(plane, self.book, SchemaGate(schemas))
         self._consumer = ConsumerService(plane, self.book)
         self._discovery = DiscoveryService(plane.access, plane.ownership)
         self._health = HealthCheckService(self.book, plane.access)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Protocol
 
-from pydanube_core.errors import InvalidArgument, NotImplementedYet, SchemaMismatch, SchemaNotFound
+from pydanube_core.errors import InvalidArgument, SchemaMismatch, SchemaNotFound
 from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.schema.topic_schemas import TopicSchemas
@@ -13,11 +12,19 @@ from pydanube_broker.services.official.hot_messages import SentMessage
 from pydanube_broker.topics.topic import Topic
 
 
-class SchemaGate(Protocol):
+class SchemaGate:
     """The registry as the data plane needs it: topics have a subject and a policy, and messages are checked."""
+
+    def __init__(self, schemas: TopicSchemas) -> None:
+        self._schemas = schemas
 
     def look_up(self, reference: pb.SchemaReference) -> None:
         """Check that the schema exists, before a topic is created for it. Raises as `bind`."""
+        pinned, least = _versions(reference)
+        try:
+            self._schemas.choose(reference.subject, version=pinned, min_version=least)
+        except SchemaNotFound as error:
+            raise _as_mismatch(error) from error
 
     async def bind(self, topic: Topic, reference: pb.SchemaReference) -> None:
         """Bind the topic to the subject that a producer names, if it has none yet.
@@ -26,45 +33,6 @@ class SchemaGate(Protocol):
             SchemaMismatch: the topic has another one, also when that was assigned a moment ago; or the subject, or
                 the version asked for, is not registered (FAILED_PRECONDITION, as these clients know it).
         """
-
-    def check(self, topic: Topic, message: SentMessage) -> Awaitable[None] | None:
-        """Check a message by the topic's policy: at once, or by awaiting the result if it takes longer.
-
-        Raises `InvalidArgument`, `PayloadInvalid`: both INVALID_ARGUMENT, which every official client takes as final.
-        """
-
-
-class NoSchemas:
-    """A broker without a registry: topics have no subject, and nobody can name one."""
-
-    def look_up(self, reference: pb.SchemaReference) -> None:
-        raise NotImplementedYet(
-            "this broker has no schema registry: create the producer without a schema",
-            field="schema_ref.subject",
-            value=reference.subject,
-        )
-
-    async def bind(self, topic: Topic, reference: pb.SchemaReference) -> None:
-        self.look_up(reference)
-
-    def check(self, topic: Topic, message: SentMessage) -> Awaitable[None] | None:
-        return None
-
-
-class RegistrySchemas:
-    """The broker's registry and its bindings of topics."""
-
-    def __init__(self, schemas: TopicSchemas) -> None:
-        self._schemas = schemas
-
-    def look_up(self, reference: pb.SchemaReference) -> None:
-        pinned, least = _versions(reference)
-        try:
-            self._schemas.choose(reference.subject, version=pinned, min_version=least)
-        except SchemaNotFound as error:
-            raise _as_mismatch(error) from error
-
-    async def bind(self, topic: Topic, reference: pb.SchemaReference) -> None:
         pinned, least = _versions(reference)
         try:
             await self._schemas.bind(
@@ -74,6 +42,10 @@ class RegistrySchemas:
             raise _as_mismatch(error) from error
 
     def check(self, topic: Topic, message: SentMessage) -> Awaitable[None] | None:
+        """Check a message by the topic's policy: at once, or by awaiting the result if it takes longer.
+
+        Raises `InvalidArgument`, `PayloadInvalid`: both INVALID_ARGUMENT, which every official client takes as final.
+        """
         guard = topic.schema
         if guard is None:
             return None
