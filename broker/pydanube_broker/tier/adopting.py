@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from typing import Any
 
-from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
+from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.objects import ObjectName
 
 from pydanube_broker.tier.child import TierChild
@@ -72,16 +71,10 @@ async def adopt(topic_id: int, topic: str, epoch: int, catalog: ObjectCatalog, c
     adopted = []
     for name in chain(listed, there, held.head.tiered_offset):
         facts, _ = await child.call("facts", {"key": f"{folder}/{name}"})
-        await catalog.adopt(topic_id, _entry(name, facts), epoch=epoch)
+        await catalog.adopt(topic_id, entry_of(name, facts, epoch=name.epoch), epoch=epoch)
         adopted.append(str(name))
     if adopted:
         log.warning(
             "tier_objects_adopted", extra={"topic": topic, "objects": len(adopted), "first": adopted[0]}
         )
     return len(adopted)
-
-
-def _entry(name: ObjectName, facts: dict[str, Any]) -> CatalogEntry:
-    return entry_of(
-        str(name), facts, start=name.start, end=name.end, epoch=name.epoch, generation=name.generation
-    )

@@ -270,13 +270,7 @@ class ColdReads:
         return entry
 
     def where(self, topic_id: int, entry: CatalogEntry) -> dict[str, Any]:
-        """Return the facts by which the child opens an object."""
-        return {
-            "key": f"{self._folders[topic_id]}/{entry.name}",
-            "bytes": entry.bytes,
-            "footer_bytes": entry.footer_bytes,
-            "footer_crc": entry.footer_crc,
-        }
+        return where(self._folders[topic_id], entry)
 
     def forget(self, topic_id: int) -> None:
         """Drop what is cached of a topic: its objects were replaced or dropped, or it was deleted."""
@@ -308,6 +302,16 @@ class ColdReads:
         self._times[topic.topic_id, time_ms] = offset
         if len(self._times) > _REMEMBERED:
             self._times.popitem(last=False)
+
+
+def where(folder: str, entry: CatalogEntry) -> dict[str, Any]:
+    """Return the facts by which the tier's process opens an object."""
+    return {
+        "key": f"{folder}/{entry.name}",
+        "bytes": entry.bytes,
+        "footer_bytes": entry.footer_bytes,
+        "footer_crc": entry.footer_crc,
+    }
 
 
 def _to_gap(batches: Sequence[CachedBatch] | Sequence[Entry]) -> int:

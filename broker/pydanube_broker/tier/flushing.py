@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -309,22 +309,15 @@ class Flusher:
         subscriptions = subscriptions_of(topic)
         schemas = dict(topic.options.settings.schema or {})
         reached(Step.PLANNED)
-        meta = {
-            "cluster": self._cluster, "topic": topic.name, "topic_id": topic.topic_id,
-            "start": name.start, "end": name.end, "subscriptions": subscriptions, "schemas": schemas,
-        }  # fmt: skip
-        runs = [[str(path), len(places) // 8] for path, places in segments]
-        facts, _ = await self._child.call(
-            "flush",
-            {"key": key, "urgent": urgent, "segments": runs, "meta": meta},
-            b"".join(places for _, places in segments),
-        )
+        meta = meta_of(self._cluster, topic.name, topic.topic_id, name)
+        meta |= {"subscriptions": subscriptions, "schemas": schemas}
+        facts = await write_object(self._child, key, meta, segments, urgent=urgent)
         reached(Step.ANSWERED)
         # Shielded: cancelling the wait must not cancel what the other flight is to decide.
         if topic.closed is not None or (former is not None and not await asyncio.shield(former.committed)):
             await self._child.call("delete", {"keys": [key]})
             return False
-        entry = entry_of(str(name), facts, start=name.start, end=name.end, epoch=epoch, generation=0)
+        entry = entry_of(name, facts, epoch=epoch)
         try:
             await self._catalog.append(
                 topic.topic_id,
@@ -364,26 +357,48 @@ class Flusher:
         return None
 
 
-def entry_of(
-    name: str, facts: dict[str, Any], *, start: int, end: int, epoch: int, generation: int
-) -> CatalogEntry:
+def entry_of(name: ObjectName, facts: dict[str, Any], *, epoch: int) -> CatalogEntry:
+    """Return the catalog's entry for an object, from what the tier's process says of it. `epoch`: of its newest message."""
     now = now_ms()
     return CatalogEntry(
-        name=name,
-        start=start,
-        end=end,
+        name=str(name),
+        start=name.start,
+        end=name.end,
         messages=facts["messages"],
         bytes=facts["bytes"],
         # no newer than now, whatever a clock that ran ahead has stamped: retention and seeking by time go by these
         min_append_time_ms=min(facts["min_append_time_ms"], now),
         max_append_time_ms=min(facts["max_append_time_ms"], now),
         epoch=epoch,
-        generation=generation,
+        generation=name.generation,
         digest=facts["digest"],
         footer_bytes=facts["footer_bytes"],
         footer_crc=facts["footer_crc"],
         committed_at_ms=now,
     )
+
+
+def meta_of(cluster: str, topic: str, topic_id: int, name: ObjectName) -> dict[str, Any]:
+    """Return what an object says of itself."""
+    return {"cluster": cluster, "topic": topic, "topic_id": topic_id, "start": name.start, "end": name.end}
+
+
+async def write_object(
+    child: TierChild, key: str, meta: dict[str, Any], segments: Sequence[tuple[Path, bytes]], *, urgent: bool
+) -> dict[str, Any]:
+    """Have the tier's process write batches of the journal as an object; return what it says of it.
+
+    Args:
+        segments: as `Journal.places` gives them.
+        urgent: it does not give way to everybody else.
+    """
+    runs = [[str(path), len(places) // 8] for path, places in segments]
+    facts, _ = await child.call(
+        "flush",
+        {"key": key, "urgent": urgent, "segments": runs, "meta": meta},
+        b"".join(places for _, places in segments),
+    )
+    return facts
 
 
 def subscriptions_of(topic: Topic) -> dict[str, Any]:

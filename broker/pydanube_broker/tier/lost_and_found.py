@@ -25,6 +25,7 @@ from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.membership import was_removed
 from pydanube_broker.settings import Settings
 from pydanube_broker.tier.child import TierChild
+from pydanube_broker.tier.flushing import meta_of, write_object
 from pydanube_broker.tier.options import missing_extra, store_options
 from pydanube_broker.tier.tier import CLUSTER_KEY
 from pydanube_broker.topics.hub import Hub
@@ -153,14 +154,8 @@ class LostAndFound:
             name = ObjectName(start=at, end=end, epoch=state.epoch, generation=0, random=f"{self._me:x}")
             key = f"{root}/{topic.namespace}/{topic.name}/{state.topic_id}/{name}"
             if key not in there:
-                meta = {
-                    "cluster": self._cluster, "topic": str(topic), "topic_id": state.topic_id, "start": at, "end": end,
-                }  # fmt: skip
-                runs = [[str(path), len(places) // 8] for path, places in segments]
-                blob = b"".join(places for _, places in segments)
-                await self._child.call(
-                    "flush", {"key": key, "urgent": True, "segments": runs, "meta": meta}, blob
-                )
+                meta = meta_of(self._cluster, str(topic), state.topic_id, name)
+                await write_object(self._child, key, meta, segments, urgent=True)
                 log.warning("tail_stored", extra={"topic": str(topic), "object": key})
             count += 1
             at = end

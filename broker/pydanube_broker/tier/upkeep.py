@@ -18,9 +18,9 @@ from pydanube_storage.objects import ObjectName
 
 from pydanube_broker.long_work import Work
 from pydanube_broker.tier.child import TierChild
-from pydanube_broker.tier.cold_reads import ColdReads
+from pydanube_broker.tier.cold_reads import ColdReads, where
 from pydanube_broker.tier.disk_room import DiskRoom
-from pydanube_broker.tier.flushing import Flusher, entry_of
+from pydanube_broker.tier.flushing import Flusher, entry_of, meta_of
 from pydanube_broker.tier.holding import StoreHold
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.retention import Keep, slowest_cursor
@@ -131,13 +131,11 @@ class Upkeep:
 
     async def _merge_into_one(self, topic: Topic, run: Sequence[CatalogEntry]) -> None:
         folder, epoch = self._folders[topic.topic_id], topic.assigned_epoch
-        generation = max(entry.generation for entry in run) + 1
-        start, end = run[0].start, run[-1].end
         name = ObjectName(
-            start=start,
-            end=end,
+            start=run[0].start,
+            end=run[-1].end,
             epoch=epoch,
-            generation=generation,
+            generation=max(entry.generation for entry in run) + 1,
             random=f"{self._hold.life}{secrets.token_hex(2)}",
         )
         key = f"{folder}/{name}"
@@ -147,27 +145,11 @@ class Upkeep:
                 "merge",
                 {
                     "key": key,
-                    "meta": {
-                        "cluster": self._cluster,
-                        "topic": topic.name,
-                        "topic_id": topic.topic_id,
-                        "start": start,
-                        "end": end,
-                    },
-                    "sources": [
-                        {
-                            "key": f"{folder}/{entry.name}",
-                            "bytes": entry.bytes,
-                            "footer_bytes": entry.footer_bytes,
-                            "footer_crc": entry.footer_crc,
-                        }
-                        for entry in run
-                    ],
+                    "meta": meta_of(self._cluster, topic.name, topic.topic_id, name),
+                    "sources": [where(folder, entry) for entry in run],
                 },
             )
-            entry = entry_of(
-                str(name), facts, start=start, end=end, epoch=run[-1].epoch, generation=generation
-            )
+            entry = entry_of(name, facts, epoch=run[-1].epoch)
             assert entry.messages == sum(each.messages for each in run), "a merge keeps every message"
             try:
                 await self._catalog.replace(topic.topic_id, run, entry, epoch=epoch)
@@ -244,22 +226,11 @@ class Upkeep:
                 duplicates.append([entry.start, following])
             following = entry.end
             checked += 1
-            key = f"{folder}/{entry.name}"
-            said, _ = await self._child.call(
-                "check",
-                {
-                    "key": key,
-                    "bytes": entry.bytes,
-                    "footer_bytes": entry.footer_bytes,
-                    "footer_crc": entry.footer_crc,
-                    "digest": entry.digest,
-                    "messages": entry.messages,
-                },
-            )
-            if said["state"] == "damaged":
-                damaged.append({"path": key, "why": said["why"]})
-            elif said["state"] == "missing":
-                missing.append({"path": key, "why": said["why"]})
+            asked = {**where(folder, entry), "digest": entry.digest, "messages": entry.messages}
+            said, _ = await self._child.call("check", asked)
+            if said["state"] != "ok":
+                found = damaged if said["state"] == "damaged" else missing
+                found.append({"path": asked["key"], "why": said["why"]})
             if work is not None:
                 work.done += 1
         if following is not None and following < until:
