@@ -18,7 +18,7 @@ from pydanube_admin.peers import Peers
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.move_leader import MoveLeader
 from pydanube_broker.serving import moves
-from pydanube_broker.tier.flushing import Failure
+from pydanube_broker.tier.failing import Failure
 from pydanube_broker.tier.fragments import Fragments
 from pydanube_core.errors import ClusterError, NoOwner, StoreUnavailable
 from pydanube_core.generated import danube_admin_pb2 as pb

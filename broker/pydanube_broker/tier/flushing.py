@@ -28,6 +28,7 @@ from pydanube_storage.objects import ObjectName, topic_folder
 from pydanube_broker.settings import Tier as TierSettings
 from pydanube_broker.tier.child import ChildDied, TierChild
 from pydanube_broker.tier.disk_room import DiskRoom
+from pydanube_broker.tier.failing import Failures
 from pydanube_broker.tier.holding import StoreHold
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.hub import Hub
@@ -35,8 +36,6 @@ from pydanube_broker.topics.topic import Topic, now_ms
 
 log = logging.getLogger("pydanube.tier")
 
-_FIRST_PAUSE_MS: Final = 1_000
-_LONGEST_PAUSE_MS: Final = 60_000
 _FLIGHTS: Final = 2  # objects of one topic under way
 _URGENT_FLUSHES: Final = 16  # flushes behind which the child stops giving way to producers
 
@@ -58,15 +57,6 @@ class _Flight:
     end: int  # one past its last offset
     before: int  # stored bytes of the topic below `end`
     committed: asyncio.Future[bool]
-
-
-@dataclass(slots=True)
-class Failure:
-    """A topic that could not be flushed, and when it is tried again."""
-
-    error: ClusterError
-    count: int
-    again_s: float  # of the loop's clock: a step of the wall clock must not make it an hour
 
 
 class Flusher:
@@ -101,7 +91,7 @@ class Flusher:
         self._flights: dict[int, list[_Flight]] = {}  # topic id → in order of their offsets
         self.in_flight: dict[int, str] = {}  # topic id → key of the object under way that was planned last
         self.merging: set[str] = set()  # keys of the other objects under way: compacted, or planned before
-        self.failures: dict[int, Failure] = {}
+        self.failures = Failures("tier_flush_failed")
         self.objects = 0
         self.bytes_in = 0
         self.bytes_out = 0
@@ -124,8 +114,7 @@ class Flusher:
         state = topic.state
         if state.tiered_offset >= topic.commit or topic.closed is not None:
             return None
-        failure = self.failures.get(topic.topic_id)
-        if failure is not None and asyncio.get_running_loop().time() < failure.again_s and not force:
+        if self.failures.pausing(topic.topic_id) and not force:
             return None
         flights = self._flights.get(topic.topic_id)
         if flights is not None:
@@ -213,24 +202,7 @@ class Flusher:
         if topic.closed is not None:
             return
         self.errors += 1
-        former = self.failures.get(topic.topic_id)
-        count = 1 if former is None else former.count + 1
-        pause = min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS << min(count - 1, 6))
-        if isinstance(error, ChildDied) and count <= 2:
-            pause = 0
-        self.failures[topic.topic_id] = Failure(
-            error, count, asyncio.get_running_loop().time() + pause / 1000
-        )
-        log.warning(
-            "tier_flush_failed",
-            extra={
-                "topic": topic.name,
-                "code": error.code,
-                "error": error.message,
-                "attempts": count,
-                "again_in_s": pause / 1000,
-            },
-        )
+        self.failures.note(topic.topic_id, topic.name, error, at_once=isinstance(error, ChildDied))
 
     async def claim(self, topic: Topic) -> None:
         """Reserve the topic's objects for this owner's epoch, and take over what the head says."""

@@ -11,12 +11,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from pydanube_core.errors import ClusterError, DiskFull, Internal
 
 from pydanube_broker.tier.collecting import GRACE_MS, Collector
+from pydanube_broker.tier.failing import Failures
 from pydanube_broker.tier.flushing import Flusher
 from pydanube_broker.tier.upkeep import Upkeep
 from pydanube_broker.topics.hub import Hub
@@ -27,19 +27,8 @@ log = logging.getLogger("pydanube.tier")
 
 COMPACT_AT: Final = 16  # small neighbours that are merged without being asked
 _TURN_S: Final = 0.5  # looking after topics before the tier looks at what is due again
-_FIRST_PAUSE_S: Final = 1.0
-_LONGEST_PAUSE_S: Final = 60.0
 _NO_ROOM_PAUSE_S: Final = 2.0  # between two looks whether a merge has room on the disk
 _LATELY_S: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """A topic whose maintenance failed, and when (by the loop's clock) it is tried again."""
-
-    error: ClusterError
-    count: int
-    again_s: float
 
 
 class Maintenance:
@@ -68,7 +57,7 @@ class Maintenance:
         self._no_room: DiskFull | None = None  # why merges wait, which keeps nothing else of a topic
         self._merge_again_s = 0.0
         self.retired: set[int] = set()  # topics that have objects to delete when their grace time is over
-        self.troubles: dict[int, Trouble] = {}  # topic id → why its upkeep failed
+        self.troubles = Failures("tier_upkeep_failed")  # topic id → why its upkeep failed
 
     def no_room(self) -> DiskFull | None:
         """The reason why a merge was postponed recently, for lack of disk space; None if none was."""
@@ -94,7 +83,7 @@ class Maintenance:
         until = clock() + _TURN_S
         for _ in range(len(self._deleted)):
             topic_id = self._deleted.popleft()
-            if self._collector.busy(topic_id) or self._pausing(topic_id):
+            if self._collector.busy(topic_id) or self.troubles.pausing(topic_id):
                 self._deleted.append(topic_id)  # its turn comes when nothing is uploaded for it any more
             elif await self._try(topic_id, f"deleted topic {topic_id}", self._collector.discard(topic_id)):
                 self.troubles.pop(topic_id, None)
@@ -107,7 +96,7 @@ class Maintenance:
         until = clock() + _TURN_S  # the living have theirs, however many were deleted
         while self._waiting and clock() < until:
             topic = self._waiting.popleft()
-            if topic.closed is None and not self._pausing(topic.topic_id):
+            if topic.closed is None and not self.troubles.pausing(topic.topic_id):
                 await self._tend(topic)
 
     async def _tend(self, topic: Topic) -> None:
@@ -177,10 +166,6 @@ class Maintenance:
         if gone:
             log.info("tier_orphans_deleted", extra={"topic": topic.name, "objects": len(gone)})
 
-    def _pausing(self, topic_id: int) -> bool:
-        trouble = self.troubles.get(topic_id)
-        return trouble is not None and asyncio.get_running_loop().time() < trouble.again_s
-
     async def _try(self, topic_id: int, name: str, part: Awaitable[object]) -> bool:
         try:
             await part
@@ -194,18 +179,4 @@ class Maintenance:
         return False
 
     def _failed(self, topic_id: int, name: str, error: ClusterError) -> None:
-        now_s = asyncio.get_running_loop().time()
-        former = self.troubles.get(topic_id)
-        count = 1 if former is None else former.count + (former.again_s <= now_s)  # once a turn
-        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(count - 1, 6))
-        self.troubles[topic_id] = Trouble(error=error, count=count, again_s=now_s + pause_s)
-        log.warning(
-            "tier_upkeep_failed",
-            extra={
-                "topic": name,
-                "code": error.code,
-                "error": error.message,
-                "attempts": count,
-                "again_in_s": pause_s,
-            },
-        )
+        self.troubles.note(topic_id, name, error, more=not self.troubles.pausing(topic_id))  # once a turn

@@ -213,7 +213,9 @@ class Upkeep:
         self, topic: Topic, *, start: int, end: int | None, work: Work | None = None
     ) -> dict[str, Any]:
         """Read every object of a range back: {checked, damaged, missing, gaps, duplicates}, of paths and [start, end)."""
-        damaged, missing, gaps, duplicates = [], [], [], []
+        gaps, duplicates = [], []
+        damaged: list[dict[str, Any]] = []
+        missing: list[dict[str, Any]] = []
         held = await self._catalog.head(topic.topic_id)
         begins, tiered = (0, 0) if held is None else (held.head.start_offset, held.head.tiered_offset)
         until = tiered if end is None else min(end, tiered)
