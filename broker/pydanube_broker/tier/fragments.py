@@ -1,18 +1,17 @@
 """Fragments in the object store: `<cluster>/fragments/<broker>-<random>.fragment`, written once and read back.
 
 The tier's process asks the store (`FragmentWork`), the broker asks it (`Fragments`). Nothing here knows what a fragment
-says; `topics.fragment` does.
+says; `topics.fragment` does. Reports of topics (`kept_states`) are fragments, too, of which the newest is kept.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydanube_core.errors import StoreUnavailable
-from pydanube_storage.objects import ObjectStore
+from pydanube_storage.objects import ObjectFact, ObjectStore
 
 if TYPE_CHECKING:  # to read the whole cluster package for two names doubled the start of the tier's process
     from pydanube_broker.cluster.ids import BrokerId
@@ -30,7 +29,13 @@ class FragmentWork:
         self._store = store
 
     def calls(self) -> Mapping[str, Callable[[dict[str, Any], bytes], Answer]]:
-        return {"fragment_write": self.write, "fragment_read": self.read, "fragments_collect": self.collect}
+        return {
+            "fragment_write": self.write,
+            "fragment_read": self.read,
+            "fragments_collect": self.collect,
+            "states_write": self.replace,
+            "states_newest": self.newest,
+        }
 
     def write(self, arguments: dict[str, Any], blob: bytes) -> Answer:
         """Store a fragment as `key` and read it back: the result is what the store has, not what it was given.
@@ -39,8 +44,7 @@ class FragmentWork:
         """
         key = arguments["key"]
         self._store.put(key, bytes(blob))
-        size = self._store.size(key)
-        if size != len(blob) or sha256(self._store.read(key, 0, size)).digest() != sha256(blob).digest():
+        if self._whole(key) != blob:
             raise StoreUnavailable(
                 f"fragment {key} in {self._store.url} is not what was uploaded: it is written again under another name",
                 store=self._store.url,
@@ -63,6 +67,32 @@ class FragmentWork:
         for key in old:
             self._store.delete(key)
         return {"deleted": len(old)}, b""
+
+    def replace(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Store a fragment as `folder`/`name`, as `write` does, and delete those of the folder that it replaces.
+
+        Raises `StoreUnavailable`: the former ones are there as they were.
+        """
+        folder = arguments["folder"]
+        key = f"{folder}/{arguments['name']}"
+        self.write({"key": key}, blob)
+        for fact in self._of(folder):
+            if fact.key < key:
+                self._store.delete(fact.key)
+        return {}, b""
+
+    def newest(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Return the newest fragment of `folder`, and when it was written; nothing if there is none."""
+        found = max(self._of(arguments["folder"]), key=lambda fact: fact.key, default=None)
+        if found is None:
+            return {}, b""
+        return {"written_ms": found.modified_ms}, self._whole(found.key)
+
+    def _whole(self, key: str) -> bytes:
+        return self._store.read(key, 0, self._store.size(key))
+
+    def _of(self, folder: str) -> list[ObjectFact]:
+        return [fact for fact in self._store.list(folder) if fact.key.startswith(f"{folder}/")]
 
 
 class Fragments:

@@ -4,7 +4,7 @@ A fragment (`topics.fragment`) without messages: of each topic where it ends, it
 stand. Whoever takes the topics of a broker over that was removed begins with the newest. There is one of each broker, but
 for the moment of its replacement.
 
-The tier's process asks the store (`kept_states_work`), the broker asks it (`KeptStates`).
+The tier's process asks the store (`fragments.FragmentWork`), the broker asks it (`KeptStates`).
 """
 
 from __future__ import annotations

@@ -42,7 +42,6 @@ from pydanube_storage.parquet.read import Expected, digest_of
 
 from pydanube_broker.telemetry.work import TelemetryWork
 from pydanube_broker.tier.fragments import FragmentWork
-from pydanube_broker.tier.kept_states_work import KeptStatesWork
 from pydanube_broker.tier.messages import pack_batches
 from pydanube_broker.tier.steps import Step, reached
 
@@ -87,7 +86,6 @@ class TierWork:
             "export_finish": self._exports.finish,
             "export_abort": self._exports.abort,
             **FragmentWork(self._store).calls(),
-            **KeptStatesWork(self._store).calls(),
             **TelemetryWork(self._store).calls(),
         }
 
