@@ -78,7 +78,8 @@ class Call:
 
     def gone(self) -> None:
         """The stream is gone: nobody waits for an answer."""
-        raise NotImplementedError
+        if not self.over:
+            self._end(GrpcStatus.CANCELLED)
 
     def left(self) -> None:
         """The connection has sent everything that was queued."""
@@ -150,10 +151,6 @@ class RefusedCall(Call):
             out.data(stream, head.body)
             out.finish(stream, None, repeats=False)
 
-    def gone(self) -> None:
-        if not self.over:
-            self._end(GrpcStatus.CANCELLED)
-
 
 class UnidentifiedCall(Call):
     """A call of an unknown caller. It is answered at its first byte, as a client that opens a stream waits for an answer.
@@ -185,10 +182,6 @@ class UnidentifiedCall(Call):
             self.connection.loop.call_later(self._wait_s, self.fail, self._error)
         else:
             self.fail(self._error)
-
-    def gone(self) -> None:
-        if not self.over:
-            self._end(GrpcStatus.CANCELLED)
 
 
 class OneRequest(Call):
@@ -284,10 +277,6 @@ class OneRequest(Call):
             self.connection.http.out.answers_open -= 1
         if self._held:
             self._release()
-
-    def gone(self) -> None:
-        if not self.over:
-            self._end(GrpcStatus.CANCELLED)
 
     def send(self, message: bytes) -> None:
         """Answer with one message and OK; ignored after an end."""

@@ -100,8 +100,7 @@ class _Streaming(Call):
             self.handler.on_credit()
 
     def gone(self) -> None:
-        if not self.over:
-            self._end(GrpcStatus.CANCELLED)
+        super().gone()
         self._tell_closed()
 
     def left(self) -> None:

@@ -56,22 +56,22 @@ _ALIASES: Final = {
 T = TypeVar("T", bound=StrEnum)
 
 
-def parse_type(text: str, *, field: str = "schema_type") -> SchemaType:
+def parse_type(text: str) -> SchemaType:
     """Return the schema type of that name. Raises `InvalidArgument`, with the names there are."""
     alias = _ALIASES.get(text.lower())
-    return alias if alias is not None else _member(SchemaType, text, field)
+    return alias if alias is not None else _member(SchemaType, text, "schema_type")
 
 
-def parse_mode(text: str, *, field: str = "compatibility_mode") -> CompatibilityMode:
-    return _member(CompatibilityMode, text, field)
+def parse_mode(text: str) -> CompatibilityMode:
+    return _member(CompatibilityMode, text, "compatibility_mode")
 
 
-def parse_profile(text: str, *, field: str = "json_profile") -> JsonProfile:
-    return _member(JsonProfile, text, field)
+def parse_profile(text: str) -> JsonProfile:
+    return _member(JsonProfile, text, "json_profile")
 
 
-def parse_policy(text: str, *, field: str = "validation_policy") -> ValidationPolicy:
-    return _member(ValidationPolicy, text, field)
+def parse_policy(text: str) -> ValidationPolicy:
+    return _member(ValidationPolicy, text, "validation_policy")
 
 
 def _member(kind: type[T], text: str, field: str) -> T:

@@ -22,10 +22,10 @@ _DIGIT: Final = bytes(1 if code == ord("1") else 0 for code in range(256))
 _BITS_A_RUN: Final = 16
 
 
-def check_ranges(ranges: Sequence[Range], *, field: str = "ranges") -> None:
+def check_ranges(ranges: Sequence[Range]) -> None:
     """Refuse ranges from outside that are empty, inverted or negative.
 
-    Raises `InvalidArgument`: names the field and the bad range.
+    Raises `InvalidArgument`: names the bad range.
     """
     # Hundreds come with one ack of a key-shared batch: three passes in C beat one loop here
     if len(ranges) > 8:
@@ -35,8 +35,8 @@ def check_ranges(ranges: Sequence[Range], *, field: str = "ranges") -> None:
     for start, end in ranges:
         if not 0 <= start < end:
             raise InvalidArgument(
-                f"{field}: [{start}, {end}) is not a range of offsets; start is >= 0 and below end",
-                field=field,
+                f"ranges: [{start}, {end}) is not a range of offsets; start is >= 0 and below end",
+                field="ranges",
                 value=[start, end],
             )
 
