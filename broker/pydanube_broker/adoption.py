@@ -15,7 +15,6 @@ none is given out again, etcd's revision, from which ids come, is raised above t
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -62,8 +61,6 @@ from pydanube_broker.settings import EMBEDDED, Settings
 from pydanube_broker.tier.options import missing_extra, store_options
 from pydanube_broker.tier.ownership import OWNER, TIER, is_store
 from pydanube_broker.tier.tier import CLUSTER_KEY
-
-log = logging.getLogger("pydanube.cluster")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,6 @@ class Common:
         )
 
 
-_PANEL: Final = "Every command"
 _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "common_json": (
         Annotated[bool, typer.Option("--json", help='Print JSON; errors as {"error": …} on stderr.')],

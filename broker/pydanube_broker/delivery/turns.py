@@ -8,13 +8,10 @@ loop, so that publishes, acknowledgements and answers come in between.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
-
-log = logging.getLogger("pydanube.delivery")
 
 SLICE_S: Final = 0.0002
 

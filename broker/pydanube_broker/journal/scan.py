@@ -42,7 +42,6 @@ _PRODUCER_START: Final = int.from_bytes(PRODUCER_MAGIC + VERSION.to_bytes(2, "li
 
 # Positions in words of 8 bytes, which is what records and parts are aligned to.
 _BODY: Final = HEADER_BYTES // 8
-_PRODUCER: Final = _BODY + BROKER_PART_BYTES // 8
 assert HEADER_BYTES % 8 == BROKER_PART_BYTES % 8 == PRODUCER_PART_BYTES % 8 == 0
 
 

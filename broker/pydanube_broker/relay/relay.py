@@ -12,7 +12,6 @@ sender looks again. Our SDK follows topics by itself; its streams are carried on
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
@@ -39,8 +38,6 @@ from pydanube_broker.rpc.stream_calls import GOES_ON, ServerStreamCall, StreamCa
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.settings import Settings
 from pydanube_broker.settings_security import Tls
-
-log = logging.getLogger("pydanube.relay")
 
 LOOK_S: Final = 0.1  # between two looks at what is held, beside those that a change brings
 _HEADS: Final = 4096

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import ssl
 from collections import Counter
@@ -26,8 +25,6 @@ from pydanube_broker.rpc.own_connection import OwnConnection
 from pydanube_broker.rpc.peer_memory import PeerMemory
 from pydanube_broker.rpc.routing import methods_of, nothing
 from pydanube_broker.rpc.tls_door import TlsDoor
-
-log = logging.getLogger("pydanube.rpc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,6 @@ from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, Sc
 
 T = TypeVar("T")
 _ATTEMPTS: Final = 32  # each attempt that fails means that somebody else's registration was made
-_STORE_S: Final = 10.0
 _PARSED: Final = 256  # versions whose parsed form, and payload check, is kept
 
 assert MAX_VALUE_BYTES > 200_000, "a definition of the largest size must fit"

@@ -13,7 +13,6 @@ back. They are committed in order: the second waits for the first, and is nobody
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,8 +32,6 @@ from pydanube_broker.tier.holding import StoreHold
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic, now_ms
-
-log = logging.getLogger("pydanube.tier")
 
 _FLIGHTS: Final = 2  # objects of one topic under way
 _URGENT_FLUSHES: Final = 16  # flushes behind which the child stops giving way to producers

@@ -7,7 +7,6 @@ deleted while the broker died, and is dropped.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -23,8 +22,6 @@ from pydanube_broker.topics.log_state import (
     replay_record,
 )
 from pydanube_broker.topics.topic import ColdReader, Topic
-
-log = logging.getLogger("pydanube.topics")
 
 
 class Hub:
