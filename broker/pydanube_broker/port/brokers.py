@@ -22,6 +22,7 @@ from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.slices import Slices
+from pydanube_broker.tier.status import reasons_of, status_of
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import CLOCK, now_ms
 
@@ -49,7 +50,7 @@ class BrokersPart:
         if tier is None:
             return (*clock, *self._metadata_away(), *self.crowded())
         return (
-            *tier.reasons(),
+            *reasons_of(tier),
             *clock,
             *self._metadata_away(),
             *self._others(),
@@ -162,7 +163,7 @@ class BrokersPart:
                 "fsync_p99_ms": _percentile_ms(sync_s, 0.99),
             },
             tier={
-                **({} if (tier := self._tier) is None else tier.status()),
+                **({} if (tier := self._tier) is None else status_of(tier)),
                 "telemetry": None if broker.telemetry is None else asdict(broker.telemetry.statistics()),
             },
             peer_memory=asdict(broker.peer_memory.statistics()),

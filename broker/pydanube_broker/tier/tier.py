@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from pydanube_core.errors import ClusterError, DiskFull, StoreUnavailable
-from pydanube_core.facts import Reason
-from pydanube_core.secrets import without_passwords
 from pydanube_storage.catalog import Moment, ObjectCatalog
 from pydanube_storage.metadata import Absent, BootClock, GuardFailed, MetadataStore, Put
 from pydanube_storage.metadata.clock import boot_id
@@ -37,7 +35,6 @@ from pydanube_broker.tier.flushing import Due, Flusher
 from pydanube_broker.tier.holding import StoreHold
 from pydanube_broker.tier.maintenance import Maintenance
 from pydanube_broker.tier.options import missing_extra, store_options
-from pydanube_broker.tier.reasons import reasons_of
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.tier.upkeep import Upkeep
 from pydanube_broker.topics.hub import Hub
@@ -115,12 +112,12 @@ class Tier:
         self._was_deleted = was_deleted  # whether the cluster's registry has no topic of that id any more
         self._tending: asyncio.Task[None] | None = None
         self._due: deque[Due] = deque()  # what the last look found and is not flushed yet
-        self._backlog_bytes = 0
-        self._oldest_ms: int | None = None
+        self.backlog_bytes = 0  # not in the cold tier yet, as of the last look
+        self.oldest_due_ms: int | None = None
         self._look_again_s = 0.0
         self._store_again_s = 0.0
         self._store_failures = 0  # flushes that the store refused, with none that it took in between
-        self._no_room: DiskFull | None = None  # why what is due waits
+        self.no_room: DiskFull | None = None  # why what is due waits
         self._lag_again_s = 0.0
         self._running: set[asyncio.Task[None]] = set()
         self._loop_task: asyncio.Task[None] | None = None
@@ -272,7 +269,7 @@ class Tier:
             due = self.flusher.due(topic, now, force=topic.topic_id in forced)
             if due is not None:
                 found.append(due)
-        self._backlog_bytes, self._oldest_ms = backlog, oldest
+        self.backlog_bytes, self.oldest_due_ms = backlog, oldest
         found.sort(key=lambda due: (not due.forced, due.since_ms))
         return found
 
@@ -292,12 +289,12 @@ class Tier:
     def _flush_some(self) -> None:
         """Start flushes that are due, as far as the budget and the number under way allow."""
         loop = asyncio.get_running_loop()
-        self._no_room = None
+        self.no_room = None
         if self._due:
             try:
                 self.room.for_flush()
             except DiskFull as error:
-                self._no_room = error
+                self.no_room = error
                 return
         while self._due and self._tokens >= 1 and len(self._running) < CONCURRENT:
             if loop.time() < self._store_again_s:
@@ -337,7 +334,7 @@ class Tier:
 
     async def _flush_one(self, topic: Topic) -> None:
         loop = asyncio.get_running_loop()
-        urgent = self._backlog_bytes >= self.flusher.urgent_bytes
+        urgent = self.backlog_bytes >= self.flusher.urgent_bytes
         if await self.flusher.flush(topic, urgent=urgent):
             self._store_again_s = 0.0
             self._store_failures = 0
@@ -450,25 +447,6 @@ class Tier:
 
     # -- what it says of itself ------------------------------------------------------------------------------
 
-    def reasons(self) -> tuple[Reason, ...]:
-        """Return why the tier is behind; the broker stays ready."""
-        if self.missing is not None:
-            return (Reason(code="TIER_OFF", message=self.missing.message),)
-        return reasons_of(
-            self.hold,
-            self.flusher,
-            self.tending,
-            url=self.options.url,
-            waiting_s=self.child.longest_wait_s(),
-            timeout_s=self._settings.timeout,
-            no_room=self._no_room,
-        )
-
-    @property
-    def backlog_bytes(self) -> int:
-        """Bytes that are not in the cold tier yet, as of the last look."""
-        return self._backlog_bytes
-
     @property
     def errors(self) -> int:
         """Flushes and cold reads that failed since the start."""
@@ -483,33 +461,4 @@ class Tier:
             "merged": self.upkeep.merged,
             "dropped": self.upkeep.dropped,
             "deleted": self.collector.deleted,
-        }
-
-    def status(self) -> dict[str, Any]:
-        """The `tier` part of `brokers.status`."""
-        if self.missing is not None:
-            return {"enabled": False, "reason": self.missing.message}
-        oldest = self._oldest_ms
-        return {
-            "enabled": True,
-            "url": without_passwords(self.options.url),
-            "cluster": self.cluster,
-            "endpoint": without_passwords(self.options.endpoint or "") or None,
-            "region": self.options.region,
-            "path_style": self.options.path_style,
-            "profile": self.options.profile,
-            "role": self.options.role,
-            **{f"objects_{event}": count for event, count in self.object_counts().items()},
-            "bytes_in": self.flusher.bytes_in,
-            "bytes_out": self.flusher.bytes_out,
-            "backlog_bytes": self._backlog_bytes,
-            "oldest_due_age_s": None if oldest is None else round((now_ms() - oldest) / 1000, 1),
-            "errors": self.errors,
-            "failing_topics": len(self.flusher.failures),
-            "cold_reads": self.cold.reads,
-            "cold_cache_bytes": self.cold.cache.used_bytes,
-            "process_id": self.child.pid,
-            "process_deaths": self.child.deaths,
-            "work": self.long_work.status(now_ms()),
-            "reasons": [reason.code for reason in self.reasons()],
         }

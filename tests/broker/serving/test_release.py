@@ -18,6 +18,7 @@ from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.metadata_home import IDENTITY, SQLITE, Home, Identity, broker_key, options_of
 from pydanube_broker.release import Released, release
 from pydanube_broker.settings import Data, Metadata, Settings, Tier
+from pydanube_broker.tier.status import reasons_of
 from pydanube_core.errors import ClusterMismatch, Conflict, InvalidArgument, ObjectMissing, TierNotShared
 from pydanube_core.names import AUDIT_TOPIC, TopicName
 from pydanube_storage.metadata import KeyRange, Put, read_all
@@ -90,7 +91,7 @@ async def test_the_last_of_several_goes_on_alone_and_may_come_again(cluster: Sev
     assert done.objects
     assert done.url == settings.tier.url
     async with Broker(alone(folder_of(settings))) as broker:  # tier.url was forgotten
-        assert [reason.code for reason in broker.tier.reasons()] == ["TIER_STORE_EMPTY"]
+        assert [reason.code for reason in reasons_of(broker.tier)] == ["TIER_STORE_EMPTY"]
     async with Broker(sharing(settings)) as broker:
         found = ids_of(broker)
         assert {name: found[name] for name in ids} == ids, "the audit has its name of a lone broker again"
