@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from pydanube_core.batch.select import key_slots
 from pydanube_core.cursor_state import CursorState
 from pydanube_core.errors import ClusterError, ConsumerBusy, InvalidArgument
@@ -31,7 +30,7 @@ from pydanube_broker.delivery.link import ConsumerLink
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
 from pydanube_broker.journal.tail_cache import CachedBatch
 from pydanube_broker.outcome import OutcomeCallback
-from pydanube_broker.subscription.batch_columns import BatchColumns, producer_bytes, view_of
+from pydanube_broker.subscription.batch_columns import BatchColumns, producer_bytes
 from pydanube_broker.subscription.consumer import ConsumerStatistics, Standing
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.live_queue import Indices, LiveQueue, all_of, array_of
@@ -44,8 +43,6 @@ from pydanube_broker.subscription.statistics import SubscriptionStatistics
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.topics.memory_topic import MemoryTopic
-
-Ints = npt.NDArray[Any]
 
 QUEUE_FULL: Final = "queue_full"
 NO_CONSUMER: Final = "no_consumer"
@@ -431,7 +428,8 @@ class LivePump:
         indices = array_of(indices)
         slots = key_slots(producer_bytes(batch))[indices]
         if owners.filtered:
-            who = owners.by_key(_keys(batch, indices), slots)
+            keys = BatchColumns(batch).keys
+            who = owners.by_key([keys[i] for i in indices.tolist()], slots)
             refused = int(np.count_nonzero(who < 0))
             if refused:
                 self._drop(KEY_REFUSED, refused)
@@ -481,13 +479,3 @@ class LivePump:
             link.end(error)
         self._consumers.clear()
         self.links = {}
-
-
-def _keys(batch: CachedBatch, indices: Ints) -> list[str]:
-    """The key of each of these messages: its routing key, else its producer's name."""
-    view = view_of(batch)
-    keys = view.keys() or [None] * batch.count
-    names = [name for _, name in view.producers()] or [""]
-    which = view.producer_index() or (0,) * batch.count
-    chosen = ((keys[i], which[i]) for i in indices.tolist())
-    return [names[at] if key is None else key.decode("utf-8", "replace") for key, at in chosen]

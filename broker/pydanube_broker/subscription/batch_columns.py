@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from pydanube_broker.subscription.ranges import runs_of
 
 Buffer = bytes | memoryview
 Ints = npt.NDArray[Any]
+OBJECT_BYTES: Final = 200  # what a decoded message takes beside its bytes
 
 
 def producer_bytes(batch: CachedBatch) -> Buffer:
@@ -116,3 +117,37 @@ class BatchColumns:
             names[producer] if key is None else key.decode("utf-8", "replace")
             for key, producer in zip(keys, which, strict=True)
         ]
+
+
+class DecodedBatch:
+    """The messages of a batch, decoded once, column by column."""
+
+    __slots__ = (
+        "_producers", "_schemas", "_which_producer", "_which_schema", "attributes", "cost_bytes", "keys", "offsets",
+        "payloads", "publish_times_ms", "sequences",
+    )  # fmt: skip
+
+    def __init__(self, batch: CachedBatch) -> None:
+        view = view_of(batch)
+        part = view.part
+        self.payloads = view.payloads()
+        self.offsets = view.offsets()
+        self.keys = view.keys()
+        self.attributes = view.attributes()
+        self.publish_times_ms = view.publish_times_ms()
+        self.sequences = view.sequences()
+        self._producers = view.producers() or [(part.producer_id, "")]
+        self._which_producer = view.producer_index()
+        self._schemas = [(part.schema_id, part.schema_version)]
+        self._which_schema: tuple[int, ...] | None = None
+        if (table := view.schemas()) is not None:
+            self._schemas, self._which_schema = table
+        self.cost_bytes = part.raw_bytes + len(batch.buffers[-1]) + part.count * OBJECT_BYTES
+
+    def producer(self, index: int) -> tuple[int, str]:
+        """Return id and name of a message's producer."""
+        return self._producers[self._which_producer[index] if self._which_producer else 0]
+
+    def schema(self, index: int) -> tuple[int, int]:
+        """Return id and version of a message's schema."""
+        return self._schemas[self._which_schema[index] if self._which_schema else 0]

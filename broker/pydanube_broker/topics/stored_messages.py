@@ -14,7 +14,7 @@ from pydanube_core.facts import MessageFacts
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.outcome import outcome_of
-from pydanube_broker.subscription.batch_columns import producer_bytes, view_of
+from pydanube_broker.subscription.batch_columns import DecodedBatch, view_of
 from pydanube_broker.topics.reading import batches_between
 from pydanube_broker.topics.topic import Topic, now_ms
 
@@ -57,30 +57,24 @@ async def payloads_between(
 
 def _messages(topic: str, batch: CachedBatch, start: int, end: int) -> list[MessageFacts]:
     """The batch's messages of `[start, end)`."""
-    view = view_of(batch)
-    header = read_producer_part(producer_bytes(batch), verify=False)
-    offsets, payloads, times = list(view.offsets()), view.payloads(), view.publish_times_ms()
-    keys, attributes, schemas = view.keys(), view.attributes(), view.schemas()
-    producers, which = view.producers(), view.producer_index()
+    columns = DecodedBatch(batch)
+    offsets, keys, attributes = list(columns.offsets), columns.keys, columns.attributes
     found = []
     for i in range(bisect_left(offsets, start), bisect_left(offsets, end)):
-        number, name = (header.producer_id, "") if not producers else producers[which[i] if which else 0]
-        schema = (header.schema_id, header.schema_version)
-        if schemas is not None:
-            table, index = schemas
-            schema = table[index[i]]
+        number, name = columns.producer(i)
+        schema_id, schema_version = columns.schema(i)
         found.append(
             MessageFacts(
                 topic=topic,
                 offset=offsets[i],
                 append_time_ms=batch.append_time_ms,
-                publish_time_ms=times[i],
+                publish_time_ms=columns.publish_times_ms[i],
                 producer=name or (str(number) if number else ""),
                 key=_text(None if keys is None else keys[i]),
                 attributes={} if attributes is None else dict(attributes[i]),
-                payload=bytes(payloads[i]),
-                schema_id=schema[0],
-                schema_version=schema[1],
+                payload=bytes(columns.payloads[i]),
+                schema_id=schema_id,
+                schema_version=schema_version,
             )
         )
     return found

@@ -19,63 +19,11 @@ from pydanube_broker.cluster.records import DispatchStrategy
 from pydanube_broker.delivery.frame_builder import Taken
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.services.official.hot_messages import encode_delivery
-from pydanube_broker.subscription.batch_columns import BatchColumns, messages_between, view_of
+from pydanube_broker.subscription.batch_columns import BatchColumns, DecodedBatch, messages_between
 from pydanube_broker.topics.topic import Topic
 
 Ints = npt.NDArray[np.integer[Any]]
 CACHE_BYTES: Final = 32 << 20
-OBJECT_BYTES: Final = 200  # what a decoded message takes beside its bytes
-
-
-class DecodedBatch:
-    """The columns of a batch, decoded once."""
-
-    __slots__ = (
-        "attributes", "cost_bytes", "count", "keys", "offsets", "payloads", "producers", "publish_times_ms",
-        "schemas", "sequences", "which_producer", "which_schema",
-    )  # fmt: skip
-
-    def __init__(self, batch: CachedBatch) -> None:
-        view = view_of(batch)
-        part = view.part
-        self.count = part.count
-        self.payloads = view.payloads()
-        self.offsets = view.offsets()
-        self.keys = view.keys()
-        self.attributes = view.attributes()
-        self.publish_times_ms = view.publish_times_ms()
-        self.producers = view.producers() or [(part.producer_id, "")]
-        self.which_producer = view.producer_index()
-        self.sequences = view.sequences()
-        self.schemas = [(part.schema_id, part.schema_version)]
-        self.which_schema: tuple[int, ...] | None = None
-        if (table := view.schemas()) is not None:
-            self.schemas, self.which_schema = table
-        self.cost_bytes = part.raw_bytes + len(batch.buffers[-1]) + part.count * OBJECT_BYTES
-
-    def message(self, index: int, topic: str, broker_url: str, *, stored: bool) -> bytes:
-        """Return one message in the official clients' form; absent fields stay absent.
-
-        Args:
-            stored: whether the topic keeps its messages. One that does not has no offsets for them: they are 0, and the
-                original's command line goes by that.
-        """
-        producer_id, producer_name = self.producers[self.which_producer[index] if self.which_producer else 0]
-        schema_id, version = self.schemas[self.which_schema[index] if self.which_schema else 0]
-        return encode_delivery(
-            self.sequences[index],
-            producer_id,
-            topic,
-            broker_url,
-            self.offsets[index] if stored else 0,
-            self.payloads[index],
-            self.publish_times_ms[index],
-            producer_name,
-            None if self.attributes is None else self.attributes[index],
-            schema_id,
-            version,
-            None if self.keys is None else self.keys[index],
-        )
 
 
 class DecodedBatches:
@@ -136,4 +84,29 @@ class MessageFrame:
         for batch, inside in self._pieces:
             columns = decoded.get(topic, batch)
             for index in inside:
-                yield columns.message(index, name, broker_url, stored=stored)
+                yield _delivery(columns, index, name, broker_url, stored=stored)
+
+
+def _delivery(columns: DecodedBatch, index: int, topic: str, broker_url: str, *, stored: bool) -> bytes:
+    """Return one message in the official clients' form; absent fields stay absent.
+
+    Args:
+        stored: whether the topic keeps its messages. One that does not has no offsets for them: they are 0, and the
+            original's command line goes by that.
+    """
+    producer_id, producer_name = columns.producer(index)
+    schema_id, version = columns.schema(index)
+    return encode_delivery(
+        columns.sequences[index],
+        producer_id,
+        topic,
+        broker_url,
+        columns.offsets[index] if stored else 0,
+        columns.payloads[index],
+        columns.publish_times_ms[index],
+        producer_name,
+        None if columns.attributes is None else columns.attributes[index],
+        schema_id,
+        version,
+        None if columns.keys is None else columns.keys[index],
+    )
