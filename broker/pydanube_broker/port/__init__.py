@@ -34,8 +34,6 @@ class BrokerPort(
 ):
     """Facts, read at the moment they are asked for, and the changes an operation may make."""
 
-    _broker: BrokerParts  # each part sees of it what it names
-
     def __init__(self, broker: BrokerParts) -> None:
         self._broker = broker
         self._loading_key = anyio.Lock()

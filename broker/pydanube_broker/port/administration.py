@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import anyio
 from pydanube_core.audit_key import KEY_BYTES, AuditKey
@@ -29,19 +29,13 @@ from pydanube_core.facts import DataChangesTaken, StateItem
 from pydanube_core.names import TopicName
 from pydanube_storage.folders import sync_folder
 
-from pydanube_broker.admin_state import AdminState
 from pydanube_broker.data_dir import DataDir
-from pydanube_broker.delivery.engine import DeliveryEngine
-from pydanube_broker.health import Health
-from pydanube_broker.journal import Journal
 from pydanube_broker.outcome import outcome_of
+from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port.exports import append, export_path, next_in, write_head
 from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.security.locks import Locks
-from pydanube_broker.serving.data_changes import DataChanges
-from pydanube_broker.serving.registry import Registry
-from pydanube_broker.serving.topic_access import Action, TopicAccess
-from pydanube_broker.settings import Settings
+from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.tenants.quotas import Quotas
 from pydanube_broker.topics.stored_messages import append_durably, payloads_between
 from pydanube_broker.topics.topic import Topic
@@ -123,28 +117,10 @@ _AT_ONCE: Final = 500  # records of an export that are read and written together
 _PROBE: Final = "probe"  # a key that is written to see whether writing works
 
 
-class Administered(Protocol):
-    """The parts of a broker that administration uses."""
-
-    access: TopicAccess
-    admin_state: AdminState
-    data_changes: DataChanges
-    data_dir: DataDir
-    engine: DeliveryEngine
-    health: Health
-    journal: Journal
-    locks: Locks | None
-    registry: Registry
-    settings: Settings
-
-    @property
-    def life(self) -> str: ...
-
-
 class AdministrationPart:
     """The administration's part of `BrokerPort`."""
 
-    _broker: Administered
+    _broker: BrokerParts
     _key: AuditKey | None = None
     _loading_key: anyio.Lock
 

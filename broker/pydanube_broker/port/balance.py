@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from pydanube_core.balance import Assessment, BrokerLoad, LoadReport, Resource, TopicLoad
 from pydanube_core.facts import MoveFacts
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName
 
-from pydanube_broker.data_dir import DataDir
-from pydanube_broker.observation.cluster_viewing import BalanceResult
-from pydanube_broker.observation.load_meter import LoadMeter, TopicRate
-from pydanube_broker.serving.moves import Moves
-from pydanube_broker.serving.registry import Registry
+from pydanube_broker.observation.load_meter import TopicRate
+from pydanube_broker.parts import BrokerParts
 from pydanube_broker.slices import Slices
 from pydanube_broker.telemetry import usable_cpus
 from pydanube_broker.topics.topic import now_ms
@@ -21,20 +18,10 @@ from pydanube_broker.topics.topic import now_ms
 NEVER_S: Final = 1e9  # the age of a sample that was not taken
 
 
-class Balanced(Protocol):
-    """The parts of a broker that the load manager uses."""
-
-    data_dir: DataDir
-    load_meter: LoadMeter
-    moves: Moves
-    registry: Registry
-    told: BalanceResult
-
-
 class BalancePart:
     """The methods of `BrokerPort` that report loads and move topics."""
 
-    _broker: Balanced
+    _broker: BrokerParts
 
     async def loads(self) -> Sequence[LoadReport]:
         broker = self._broker

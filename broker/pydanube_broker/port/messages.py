@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from pydanube_core.errors import DispatchMismatch, MessageTooLarge
 from pydanube_core.facts import MessageFacts
 from pydanube_core.names import TopicName
 
-from pydanube_broker.delivery.engine import DeliveryEngine
-from pydanube_broker.health import Health
+from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.caller import COLD_CALL
-from pydanube_broker.serving.registry import Registry
-from pydanube_broker.serving.topic_access import Action, TopicAccess
+from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.topics.stored_messages import append_durably, messages_between
-
-
-class MessageParts(Protocol):
-    """The parts of a broker that reading and publishing messages use."""
-
-    access: TopicAccess
-    engine: DeliveryEngine
-    health: Health
-    registry: Registry
 
 
 class MessagesPart:
     """The methods of `BrokerPort` about messages. Topics are concrete ones."""
 
-    _broker: MessageParts
+    _broker: BrokerParts
 
     async def read_messages(
         self, topic: str, *, start: int, end: int, max_messages: int, max_bytes: int

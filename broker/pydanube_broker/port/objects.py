@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 from pydanube_core.errors import DispatchMismatch, InvalidArgument, ObjectMissing
@@ -13,18 +13,11 @@ from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
 from pydanube_core.refusals import replay_into_itself
 
-from pydanube_broker.data_dir import DataDir
-from pydanube_broker.delivery.engine import DeliveryEngine
-from pydanube_broker.health import Health
-from pydanube_broker.journal import Journal
 from pydanube_broker.long_work import Work
+from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port.exports import export_path
-from pydanube_broker.relay.dead_letters import RelayedDeadLetters
 from pydanube_broker.rpc.caller import COLD_CALL
-from pydanube_broker.serving.registry import Registry
-from pydanube_broker.serving.topic_access import TopicAccess
 from pydanube_broker.tier.tier import Tier
-from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.replay import Replay
 from pydanube_broker.topics.topic import Topic, now_ms
 
@@ -90,24 +83,10 @@ async def export_range(
     return said
 
 
-class ObjectParts(Protocol):
-    """The parts of a broker that operations on objects and the journal use."""
-
-    access: TopicAccess
-    data_dir: DataDir
-    engine: DeliveryEngine
-    health: Health
-    hub: Hub
-    journal: Journal
-    letters: RelayedDeadLetters
-    registry: Registry
-    tier: Tier
-
-
 class ObjectsPart:
     """The methods of `BrokerPort` about objects and the journal. Topics are concrete ones unless stated otherwise."""
 
-    _broker: ObjectParts
+    _broker: BrokerParts
 
     def _log(self, topic: str) -> Topic:
         return self._broker.registry.known(TopicName.parse(topic))

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from pydanube_core.errors import Unavailable
 from pydanube_core.facts import LogLine, SessionFacts, SettingFacts, TrafficFacts
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName
 from pydanube_core.secrets import REDACTED, is_secret_name, without_secrets
 
-from pydanube_broker.log import LogRing
-from pydanube_broker.metrics import BrokerMetrics
-from pydanube_broker.serving.registry import Registry
-from pydanube_broker.settings import Settings
+from pydanube_broker.parts import BrokerParts
 from pydanube_broker.slices import Slices
-from pydanube_broker.topics.topic import Topic, now_ms
-
-
-class SessionParts(Protocol):
-    """The parts of a broker that sessions, counters, settings and logs use."""
-
-    log_ring: LogRing
-    metrics: BrokerMetrics
-    registry: Registry
-    settings: Settings
-
-    def stored_bytes(self, topic: Topic) -> tuple[int, int]: ...
+from pydanube_broker.topics.topic import now_ms
 
 
 class SessionsPart:
     """The part of `BrokerPort` about sessions of clients."""
 
-    _broker: SessionParts
+    _broker: BrokerParts
 
     async def producers(self) -> Sequence[SessionFacts]:
         return [

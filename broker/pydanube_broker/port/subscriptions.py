@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from pydanube_core.errors import SubscriptionNotFound
 from pydanube_core.facts import ConsumerFacts, SubscriptionFacts
 from pydanube_core.names import TopicName
 
 from pydanube_broker.delivery.any_pump import AnyPump
-from pydanube_broker.journal import Journal
+from pydanube_broker.parts import BrokerParts
 from pydanube_broker.serving.administration import Administration
-from pydanube_broker.serving.registry import Registry
 from pydanube_broker.slices import Slices
 from pydanube_broker.tier.cold_lag import ColdPart
-from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import Topic, now_ms
-
-
-class SubscriptionParts(Protocol):
-    """The parts of a broker that facts about subscriptions, and diagnosis, use."""
-
-    journal: Journal
-    registry: Registry
-    tier: Tier
-
-    @property
-    def life(self) -> str: ...
 
 
 class SubscriptionsPart(Administration):
     """The part of `BrokerPort` about subscriptions."""
 
-    _broker: SubscriptionParts
+    _broker: BrokerParts
 
     async def subscriptions(self, topic: str | None, subscription: str | None) -> Sequence[SubscriptionFacts]:
         registry = self._broker.registry

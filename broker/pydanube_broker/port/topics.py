@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 from pydanube_core.errors import Conflict
@@ -12,38 +12,20 @@ from pydanube_core.list_keys import TopicKey
 from pydanube_core.names import TopicName
 from pydanube_core.units import counted
 
-from pydanube_broker.data_dir import DataDir
-from pydanube_broker.health import Health
-from pydanube_broker.journal import Journal
+from pydanube_broker.parts import BrokerParts
 from pydanube_broker.schema.administration import SchemaAdministration
 from pydanube_broker.serving.administration import Administration
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.slices import Slices
-from pydanube_broker.tier.tier import Tier
-from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.limits import Limits
-from pydanube_broker.topics.retention import JournalRetention, Keep
+from pydanube_broker.topics.retention import Keep
 from pydanube_broker.topics.topic import Topic
-
-
-class TopicParts(Protocol):
-    """The parts of a broker that facts about topics, and their changes, use."""
-
-    data_dir: DataDir
-    health: Health
-    hub: Hub
-    journal: Journal
-    registry: Registry
-    retention: JournalRetention
-    tier: Tier
-
-    def stored_bytes(self, topic: Topic) -> tuple[int, int]: ...
 
 
 class TopicsPart(Administration):
     """The part of `BrokerPort` about topics."""
 
-    _broker: TopicParts
+    _broker: BrokerParts
 
     async def topic_index(self) -> Sequence[TopicKey]:
         registry = self._broker.registry
