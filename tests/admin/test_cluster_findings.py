@@ -75,7 +75,7 @@ async def test_owner_that_is_down_and_drain_that_cannot_end(cluster: SeveralBrok
     await ask(one, "brokers.unload", broker_id=id_of(last))
     await until(lambda: full.moves.takers() == [full.data_dir.broker_id])
     # As a second unload does that was let through a moment before the first.
-    await full.registry.ownership.office.show(BrokerState.DRAINING, "unload")
+    await full.registry.ownership.office.membership.set_state(BrokerState.DRAINING, reason="unload")
     stuck = await finding(full, "drain_stuck", of=full)
     assert stuck["evidence"]["left"] == full.registry.count
     assert stuck["evidence"]["takers"] == 0

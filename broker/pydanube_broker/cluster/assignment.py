@@ -11,7 +11,7 @@ the broker that had it, or sealed (`sealed_at_ms`), or taken over on purpose.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -36,7 +36,6 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.json_record import JsonRecord
-from pydanube_broker.cluster.membership import MemberRecord
 from pydanube_broker.cluster.move_record import MAX_PARTS, HandOverPart, MoveRecord, Stage
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.set_aside import Aside, counted_at_most
@@ -143,39 +142,6 @@ class EpochCounter:
     guard: Guard
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfficeView:
-    """The state that a new leader finds. Ids of topics, ascending.
-
-    unassigned: without an owner. absent_owner: of a broker that is not registered now. leftover: assignments whose
-    topic is gone.
-    """
-
-    members: Mapping[BrokerId, MemberRecord]
-    assignments: Mapping[TopicId, Assignment]
-    unassigned: tuple[TopicId, ...]
-    absent_owner: tuple[TopicId, ...]
-    leftover: tuple[TopicId, ...]
-
-
-def take_stock(
-    topics: Iterable[TopicId],
-    assignments: Mapping[TopicId, Assignment],
-    members: Mapping[BrokerId, MemberRecord],
-) -> OfficeView:
-    """Compare topics, assignments and members, and return what needs a new leader's care. Pure."""
-    existing = set(topics)
-    return OfficeView(
-        members=members,
-        assignments=assignments,
-        unassigned=tuple(sorted(existing - assignments.keys())),
-        absent_owner=tuple(
-            sorted(t for t in existing & assignments.keys() if assignments[t].broker_id not in members)
-        ),
-        leftover=tuple(sorted(assignments.keys() - existing)),
-    )
-
-
 def check_may_assign(current: Assignment | None, to: BrokerId, *, take_over: bool) -> None:
     """Raise `Conflict` if the assignment would abandon another broker's unreplicated log, or interrupt a move."""
     if current is not None and current.stage is not Stage.SERVING and not take_over:
@@ -205,16 +171,6 @@ class Assigner:
         self._store = store
         self._aside = aside or Aside()
         self._leadership = leadership
-
-    async def take_stock(self, topics: Iterable[TopicRecord]) -> OfficeView:
-        """Read members and assignments: the scan on taking office (docs/research/behaviours.md#row-9)."""
-        member_items, _ = await read_all(self._store, keys.MEMBERS)
-        members = {}
-        for item in member_items:
-            with self._aside.reading(item.key):
-                member = MemberRecord.from_json(item.value, key=item.key)
-                members[BrokerId(keys.number_in_key(item.key))] = member
-        return take_stock((topic.topic_id for topic in topics), await self.assignments(), members)
 
     async def assignments(self) -> dict[TopicId, Assignment]:
         """Every assignment in the store."""

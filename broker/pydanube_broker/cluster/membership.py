@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final, Self
 
 import anyio
 from pydanube_core.errors import ClusterError, Conflict, Fenced, Retryable
+from pydanube_core.facts import BrokerAddress
 from pydanube_storage.metadata import (
     Absent,
     BootClock,
@@ -64,17 +65,6 @@ class BrokerState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerIdentity:
-    """Who a broker is and where it is reached. URLs as clients and brokers are to use them."""
-
-    broker_id: BrokerId
-    broker_url: str
-    admin_url: str
-    metrics_url: str | None = None
-    zone: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRecord(JsonRecord):
     """A registration as the others see it; ids as decimal strings, as on every face."""
 
@@ -82,7 +72,7 @@ class MemberRecord(JsonRecord):
     incarnation: int
     broker_url: str
     admin_url: str
-    metrics_url: str | None
+    metrics_url: str | None = None  # never set; builds before this one ask for it
     state: BrokerState
     reason: str
     registered_at_ms: int
@@ -135,7 +125,7 @@ class Registration:
 
 
 class Membership:
-    """`async with Membership(store, identity, ttl_ms=…) as membership`: registered inside, deregistered after.
+    """`async with Membership(store, me, ttl_ms=…) as membership`: registered inside, deregistered after.
 
     Args:
         ttl_ms: how long others wait for us; None on a store that only this process can open.
@@ -149,7 +139,7 @@ class Membership:
     def __init__(
         self,
         store: MetadataStore,
-        identity: BrokerIdentity,
+        me: BrokerAddress,
         *,
         ttl_ms: int | None,
         wall_ms: Callable[[], int],
@@ -161,7 +151,8 @@ class Membership:
         self._showing = anyio.Lock()
         self._renewed = anyio.Event()
         self._store = store
-        self._identity = identity
+        self._me = me
+        self._broker_id = BrokerId(int(me.broker_id))
         self._ttl_ms = ttl_ms
         self._wall_ms = wall_ms
         self._clock: Clock = clock or BootClock()
@@ -205,7 +196,7 @@ class Membership:
             self._load = load
 
     async def _show(self, change: Callable[[MemberRecord], MemberRecord]) -> None:
-        key, mine = keys.member_key(self._identity.broker_id), self.registration
+        key, mine = keys.member_key(self._broker_id), self.registration
         async with self._showing:
             item = await self._store.get(key)
             record = None if item is None else MemberRecord.from_json(item.value, key=key)
@@ -229,7 +220,7 @@ class Membership:
         """Take a lease and the next incarnation; a former life's key is overwritten: the newer life counts."""
         sent_ms = self._clock.now_ms()
         lease_id = None if self._ttl_ms is None else await self._store.grant_lease(self._ttl_ms)
-        broker_id = self._identity.broker_id
+        broker_id = self._broker_id
         counter_key, member_key = keys.incarnation_key(broker_id), keys.member_key(broker_id)
         for attempt in range(1, _ATTEMPTS + 1):
             counter = await self._store.get(counter_key)
@@ -327,18 +318,16 @@ class Membership:
                 log.info("deregistration_failed", extra={"code": error.code})
 
     def _record(self, incarnation: Incarnation, state: BrokerState, reason: str) -> MemberRecord:
-        identity = self._identity
         return MemberRecord(
-            broker_id=str(identity.broker_id),
+            broker_id=self._me.broker_id,
             incarnation=incarnation,
-            broker_url=identity.broker_url,
-            admin_url=identity.admin_url,
-            metrics_url=identity.metrics_url,
+            broker_url=self._me.broker_url,
+            admin_url=self._me.admin_url,
             state=state,
             reason=reason,
             registered_at_ms=self._wall_ms(),
             software=software.version(),
-            zone=identity.zone,
+            zone=self._me.zone,
             load=self._load,
         )
 

@@ -9,7 +9,6 @@ from pydanube_core.balance import Assessment
 from pydanube_core.diagnosis.views import ClusterView, MemberView
 
 from pydanube_broker.cluster.ids import BrokerId
-from pydanube_broker.cluster.joined import JoinedBroker
 from pydanube_broker.cluster.membership import BrokerState
 from pydanube_broker.health import Health
 from pydanube_broker.serving.registry import Registry
@@ -38,7 +37,7 @@ class ClusterViewing:
         """Return the view of the cluster; None for a lone broker."""
         ownership = self._registry.ownership
         office = ownership.office
-        if not isinstance(office, JoinedBroker):
+        if not ownership.several:
             return None
         error, leader = self._health.metadata_away, office.leader()
         me = office.members.get(BrokerId(int(ownership.me.broker_id)))

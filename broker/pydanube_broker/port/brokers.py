@@ -16,7 +16,6 @@ from pydanube_core.names import TopicName
 from pydanube_core.security.identity import current_identity
 
 from pydanube_broker.cluster.ids import BrokerId, broker_number
-from pydanube_broker.cluster.joined import JoinedBroker
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
 from pydanube_broker.observation.watch import Observation
@@ -125,9 +124,7 @@ class BrokersPart:
 
     async def removal(self, broker_id: str) -> RemovalFacts:
         removals, number = self._broker.moves.removals(), broker_number(broker_id, field="broker_id")
-        office = self._broker.ownership.office
-        assert isinstance(office, JoinedBroker), "else there are no removals"
-        return await removals.forecast(office, number)
+        return await removals.forecast(self._broker.ownership.office, number)
 
     async def remove_broker(self, broker_id: str) -> None:
         await self.removal(broker_id)

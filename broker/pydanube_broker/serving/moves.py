@@ -17,11 +17,12 @@ from pydanube_storage.objects.names import topic_folder
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
-from pydanube_broker.cluster.joined import JoinedBroker
 from pydanube_broker.cluster.membership import BrokerState
 from pydanube_broker.cluster.move import Witnesses, begin, transaction
 from pydanube_broker.cluster.move_leader import MoveLeader
 from pydanube_broker.cluster.move_record import Stage
+from pydanube_broker.cluster.office import Office
+from pydanube_broker.cluster.owner_choice import told_load
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.give_way import GiveWay
@@ -85,7 +86,7 @@ class Moves:
             load: says how busy this broker is (`cluster.owner_choice`), for whoever makes a topic; None while it is not known.
         """
         office = self._registry.ownership.office
-        if not isinstance(office, JoinedBroker):
+        if not self._registry.ownership.several:
             return
         self._tier = tier
         me = BrokerId(int(self._registry.ownership.me.broker_id))
@@ -96,7 +97,7 @@ class Moves:
             fragments,
             self,
             me=me,
-            incarnation=Incarnation(office.registration.incarnation),
+            incarnation=Incarnation(office.membership.registration.incarnation),
             give_way=self._give_way,
             wall_ms=now_ms,
         )
@@ -120,26 +121,26 @@ class Moves:
             with anyio.CancelScope(shield=True):
                 await writer.aclose()
 
-    async def _tell_load(self, office: JoinedBroker, load: Callable[[], Mapping[str, float] | None]) -> None:
+    async def _tell_load(self, office: Office, load: Callable[[], Mapping[str, float] | None]) -> None:
         while True:
             await anyio.sleep(SAY_S)
             if (found := load()) is not None:
                 try:
-                    await office.tell_load(found)
+                    await office.membership.tell_load(told_load(found))
                 except ClusterError as error:  # the next minute is near
                     log.warning("load_not_told", extra={"code": error.code})
 
-    async def _tell_whether_it_stores(self, office: JoinedBroker, health: Health) -> None:
+    async def _tell_whether_it_stores(self, office: Office, health: Health) -> None:
         """A broker that can store nothing is given no topics: their producers would wait for its disk."""
         well = 0  # looks in a row: a disk that is full every other second does not write to etcd as often
         while True:
             error = health.storing_error
             well = 0 if error is not None else well + 1
             with suppress(ClusterError):  # the next look is near
-                if error is not None and office.state is BrokerState.ACTIVE:
-                    await office.show(BrokerState.READ_ONLY, error.code)
-                elif well >= _WELL_LOOKS and office.state is BrokerState.READ_ONLY:
-                    await office.show(BrokerState.ACTIVE, "stores again")
+                if error is not None and office.membership.state is BrokerState.ACTIVE:
+                    await self._show(BrokerState.READ_ONLY, error.code)
+                elif well >= _WELL_LOOKS and office.membership.state is BrokerState.READ_ONLY:
+                    await self._show(BrokerState.ACTIVE, "stores again")
             await anyio.sleep(LOOK_S)
 
     async def _keep_states(self) -> None:
@@ -165,7 +166,7 @@ class Moves:
             BrokerId(int(ownership.me.broker_id)), Incarnation(ownership.incarnation), states
         )
 
-    async def _lead(self, office: JoinedBroker, fragments: Fragments) -> None:
+    async def _lead(self, office: Office, fragments: Fragments) -> None:
         leader: MoveLeader | None = None
         quiet = 0  # looks in a row at which nothing was on its way
         look_s = time.monotonic()
@@ -200,7 +201,7 @@ class Moves:
         sealed, self._sealed, self._any_sealed = self._sealed, set(), anyio.Event()
         return sealed
 
-    async def _collect(self, office: JoinedBroker, fragments: Fragments) -> None:
+    async def _collect(self, office: Office, fragments: Fragments) -> None:
         """Delete the hand-overs of finished moves, while no topic is moving.
 
         A broker that was stopped in the middle of one cannot go on with what it wrote: its step is guarded by an
@@ -216,8 +217,8 @@ class Moves:
 
     def takers(self) -> list[BrokerId]:
         """Return the brokers that take topics, those with the fewest first; none for a lone broker."""
-        office = self._registry.ownership.office
-        return list(office.alive()) if isinstance(office, JoinedBroker) else []
+        ownership = self._registry.ownership
+        return list(ownership.office.alive()) if ownership.several else []
 
     def targets(self) -> list[BrokerId]:
         """Return the brokers that this one's topics may be moved to."""
@@ -238,7 +239,6 @@ class Moves:
         """
         office = self._registry.ownership.office
         moves = self.destinations(records, target)
-        assert isinstance(office, JoinedBroker)
         changes = []
         for record, to in moves:
             if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
@@ -268,7 +268,7 @@ class Moves:
                     field="topic",
                     value=record.name,
                 )
-        spread = office.spread([r.topic_id for r in records]) if isinstance(office, JoinedBroker) else {}
+        spread = office.spread([record.topic_id for record in records])
         if len(spread) < len(records):
             raise self._last_broker(records[0].name)
         if target is None:
@@ -301,21 +301,19 @@ class Moves:
 
         Raises `LastBroker`: no other broker takes topics; nothing has changed.
         """
-        office = self._registry.ownership.office
-        if not isinstance(office, JoinedBroker) or not self.targets():
+        if not self.targets():
             raise self._last_broker(f"broker {self._registry.ownership.me.broker_id}")
-        await office.show(BrokerState.DRAINING, "unload")
+        await self._show(BrokerState.DRAINING, "unload")
         self._draining.set()
 
     async def activate(self) -> str:
         """Take topics again; return the broker's state."""
         self._draining = anyio.Event()
-        office = self._registry.ownership.office
-        if isinstance(office, JoinedBroker):
-            await office.show(BrokerState.ACTIVE, "activate")
+        if self._registry.ownership.several:
+            await self._show(BrokerState.ACTIVE, "activate")
         return BrokerState.ACTIVE.value
 
-    async def _drain(self, office: JoinedBroker) -> None:
+    async def _drain(self, office: Office) -> None:
         while True:
             await self._draining.wait()
             served = [topic.options for topic in self._registry.topics if not topic.options.topic.is_audit]
@@ -326,12 +324,15 @@ class Moves:
                 with suppress(ClusterError, KeyError):  # the next look tries it again
                     await self.begin([record], places[record.topic_id])
             is_empty = not served and not self._registry.ownership.held
-            if is_empty and self._draining.is_set() and office.state is BrokerState.DRAINING:
+            if is_empty and self._draining.is_set() and office.membership.state is BrokerState.DRAINING:
                 with suppress(ClusterError):
-                    await office.show(BrokerState.DRAINED, "unload")
+                    await self._show(BrokerState.DRAINED, "unload")
             await anyio.sleep(LOOK_S)
 
-    def _restorable_here(self, office: JoinedBroker) -> list[TopicRecord]:
+    async def _show(self, state: BrokerState, reason: str) -> None:
+        await self._registry.ownership.office.membership.set_state(state, reason=reason)
+
+    def _restorable_here(self, office: Office) -> list[TopicRecord]:
         """Return the restorable topics whose data is at this broker."""
         catalog = self._registry.catalog
         found = [
@@ -347,7 +348,7 @@ class Moves:
 
     def removals(self) -> RemovedBrokers:
         """Return the part that removes brokers. Raises `LastBroker` for a lone broker."""
-        if not isinstance(self._registry.ownership.office, JoinedBroker):
+        if not self._registry.ownership.several:
             raise LastBroker(
                 "this broker is alone: there is no other that could be removed", field="broker_id"
             )

@@ -19,10 +19,9 @@ from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import Epoch, TopicId, numbers_of
-from pydanube_broker.cluster.joined import JoinedBroker, Seen
 from pydanube_broker.cluster.keys import number_in_key, subscription_key, topic_key
-from pydanube_broker.cluster.lone import LoneBroker
 from pydanube_broker.cluster.move_record import Stage
+from pydanube_broker.cluster.office import Office, Seen
 from pydanube_broker.cluster.records import DispatchStrategy, SubscriptionRecord, TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.delivery.any_pump import AnyPump
@@ -46,7 +45,7 @@ Agreement = Callable[[Sequence[TopicRecord], Mapping[TopicId, Assignment]], None
 class Ownership:
     """See the module. `topics`: what is served here, by name. Single user: the loop."""
 
-    office: LoneBroker | JoinedBroker  # from `opened` on
+    office: Office  # from `opened` on
 
     def __init__(
         self,
@@ -99,21 +98,12 @@ class Ownership:
             self.on_assigned(key)
             self._arrived(TopicId(number_in_key(key)))
 
-        office: LoneBroker | JoinedBroker
-        if self.several:
-            office = JoinedBroker(store, me, catalog=self._catalog, check=check, changed=note, seen=seen)
-        else:
-            office = LoneBroker(
-                store,
-                broker_id=int(me.broker_id),
-                broker_url=me.broker_url,
-                admin_url=me.admin_url,
-                catalog=self._catalog,
-                check=check,
-            )
+        office = Office(
+            store, me, catalog=self._catalog, several=self.several, check=check, changed=note, seen=seen
+        )
         async with office:
             self.office = office
-            self._hub.connections = numbers_of(office.registration.incarnation)
+            self._hub.connections = numbers_of(office.membership.registration.incarnation)
             yield
 
     # -- whose it is -----------------------------------------------------------------------------------------
@@ -133,6 +123,8 @@ class Ownership:
 
     def members(self) -> list[BrokerAddress]:
         """Return every broker that is registered now."""
+        if not self.several:
+            return [self.me]
         found = [
             replace(address, state=member.state.value)
             for broker_id, member in self.office.members.items()
@@ -185,8 +177,6 @@ class Ownership:
 
     def moves(self) -> list[MoveFacts]:
         """Return the topics that are moving, anywhere in the cluster."""
-        if not isinstance(self.office, JoinedBroker):
-            return []
         places = [self.office.place(topic_id) for topic_id in list(self.office.moving)]
         return [
             MoveFacts(
@@ -223,7 +213,7 @@ class Ownership:
     @property
     def incarnation(self) -> int:
         """The number of this broker's registration."""
-        return self.office.registration.incarnation
+        return self.office.membership.registration.incarnation
 
     # -- coming ----------------------------------------------------------------------------------------------
 

@@ -21,9 +21,9 @@ from pydanube_storage.objects.names import topic_folder
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, TopicId
-from pydanube_broker.cluster.joined import JoinedBroker
 from pydanube_broker.cluster.move import Witnesses, take_away, transaction
 from pydanube_broker.cluster.move_record import Stage
+from pydanube_broker.cluster.office import Office
 from pydanube_broker.cluster.records import DispatchStrategy
 from pydanube_broker.cluster.removal import is_registered, remove, removed_among
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
@@ -58,7 +58,7 @@ class RemovedBrokers:
         # Of brokers whose topics are being taken away
         self._said: dict[BrokerId, Mapping[int, LogState]] = {}
 
-    async def look(self, office: JoinedBroker) -> None:
+    async def look(self, office: Office) -> None:
         """Reassign some topics of removed brokers; the next call continues with the rest.
 
         Raises `MetadataUnavailable`.
@@ -85,7 +85,7 @@ class RemovedBrokers:
                     if place.topic_id in targets:
                         group.start_soon(self._take, place.topic_id, broker_id, said, targets[place.topic_id])
 
-    async def forecast(self, office: JoinedBroker, broker_id: BrokerId) -> RemovalFacts:
+    async def forecast(self, office: Office, broker_id: BrokerId) -> RemovalFacts:
         """Return what a removal of the broker would affect. Raises `Conflict`, `InvalidArgument`, `LastBroker`, `StoreUnavailable`."""
         if broker_id in office.members:
             raise is_registered(broker_id)

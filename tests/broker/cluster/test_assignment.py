@@ -5,10 +5,9 @@ from __future__ import annotations
 import anyio
 import pytest
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.assignment import Assigner, Assignment, AssignmentRecord, take_stock
+from pydanube_broker.cluster.assignment import Assigner, AssignmentRecord
 from pydanube_broker.cluster.election import Leadership
-from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
-from pydanube_broker.cluster.membership import BrokerState, MemberRecord
+from pydanube_broker.cluster.ids import BrokerId, FencingToken, Incarnation
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.errors import Conflict
 from pydanube_core.names import TopicName
@@ -114,24 +113,3 @@ async def test_many_at_once_survive_a_neighbour_that_changed(
     assert {made[busy.topic_id].epoch} == {2}
     assert {a.epoch for a in made.values() if a.topic_id != busy.topic_id} == {1}
     assert await Assigner(store).assignments() == made
-
-
-def test_stock_of_topics() -> None:
-    def owned(topic: int, broker: BrokerId) -> Assignment:
-        return Assignment(
-            topic_id=TopicId(topic), topic=TOPIC, broker_id=broker, incarnation=LIFE, epoch=Epoch(1)
-        )
-
-    member = MemberRecord(
-        broker_id="1",
-        incarnation=1,
-        broker_url="",
-        admin_url="",
-        metrics_url=None,
-        state=BrokerState.ACTIVE,
-        reason="",
-        registered_at_ms=0,
-    )
-    assignments = {TopicId(t): owned(t, b) for t, b in ((2, ONE), (3, TWO), (4, ONE))}
-    view = take_stock([TopicId(t) for t in (1, 2, 3)], assignments, {ONE: member})
-    assert (view.unassigned, view.absent_owner, view.leftover) == ((1,), (3,), (4,))

@@ -9,8 +9,9 @@ import pytest
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.election import Election, ElectionState, LeaderRecord, Move, decide
 from pydanube_broker.cluster.ids import BrokerId, Incarnation
-from pydanube_broker.cluster.membership import BrokerIdentity, Membership, Registration
+from pydanube_broker.cluster.membership import Membership, Registration
 from pydanube_core.errors import Conflict
+from pydanube_core.facts import BrokerAddress
 from pydanube_storage.metadata import GuardFailed, LeaseId, Put, Revision
 
 from tests.support.manual_clock import ManualClock
@@ -23,8 +24,8 @@ TTL_MS = 30_000
 def membership(
     store: MemoryStore, clock: ManualClock, *, broker: int, ttl_ms: int | None = TTL_MS
 ) -> Membership:
-    identity = BrokerIdentity(broker_id=BrokerId(broker), broker_url="u", admin_url="u")
-    return Membership(store, identity, ttl_ms=ttl_ms, wall_ms=lambda: 5, clock=clock)
+    me = BrokerAddress(broker_id=str(broker), broker_url="u", admin_url="u")
+    return Membership(store, me, ttl_ms=ttl_ms, wall_ms=lambda: 5, clock=clock)
 
 
 @pytest.mark.parametrize("candidates", [2, 7])

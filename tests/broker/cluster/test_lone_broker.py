@@ -8,11 +8,21 @@ from pathlib import Path
 
 import pytest
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.lone import LoneBroker
+from pydanube_broker.cluster.office import Office
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.errors import Conflict, StoreUnavailable
+from pydanube_core.facts import BrokerAddress, Grace
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import EmbeddedStore, Guard, MetadataStore, Put, Revision, Write, read_all
+from pydanube_storage.metadata import (
+    Delete,
+    EmbeddedStore,
+    Guard,
+    MetadataStore,
+    Put,
+    Revision,
+    Write,
+    read_all,
+)
 
 from tests.support.memory_store import MemoryStore
 
@@ -25,10 +35,16 @@ def path(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def alone(store: MetadataStore, broker_id: int = 7) -> AsyncIterator[LoneBroker]:
+async def alone(store: MetadataStore, broker_id: int = 7) -> AsyncIterator[Office]:
     catalog = TopicCatalog(store, wall_ms=lambda: 1)
-    async with LoneBroker(
-        store, broker_id=broker_id, broker_url="http://b:1", admin_url="http://b:2", catalog=catalog
+    async with Office(
+        store,
+        BrokerAddress(broker_id=str(broker_id), broker_url="http://b:1", admin_url="http://b:2"),
+        catalog=catalog,
+        several=False,
+        check=lambda topics, former: None,
+        changed=lambda key: None,
+        seen=lambda topic_id, assignment, revision: None,
     ) as lone:
         yield lone
 
@@ -40,7 +56,7 @@ async def test_each_start_raises_every_epoch_and_keeps_ids(path: Path) -> None:
             if start == 0:
                 made = await lone.catalog.create_topic(TopicName("default", "t"), partitions=30)
                 await lone.assign(made)
-            assert lone.registration.incarnation == start + 1
+            assert lone.membership.registration.incarnation == start + 1
             seen.append({topic_id: lone.epoch(topic_id) for topic_id in lone.assignments})
     assert [set(epochs.values()) for epochs in seen] == [{1}, {2}, {3}]
     assert seen[0].keys() == seen[1].keys() == seen[2].keys()
@@ -85,6 +101,24 @@ async def test_nothing_of_another_broker_id_is_left_after_the_start(path: Path) 
             assert lone.leadership.broker_id == 8
 
 
+async def test_an_assignment_of_a_topic_that_is_gone_is_deleted_and_one_that_may_come_back_stays(
+    path: Path,
+) -> None:
+    async with EmbeddedStore(path) as store:
+        async with alone(store) as lone:
+            kept, gone = [
+                (await lone.catalog.create_topic(TopicName("default", name)))[0] for name in ("kept", "gone")
+            ]
+            await lone.assign([kept, gone])
+            await lone.catalog.delete_topic(kept.topic, grace=Grace(call_id="c", until_ms=10))
+            # The process died between the topic's record and its assignment.
+            await store.transact([Delete(keys.topic_key(gone.topic))])
+        async with alone(store) as lone:
+            assert lone.assignments == {}
+            left, _ = await read_all(store, keys.ASSIGNMENTS)
+            assert [keys.number_in_key(item.key) for item in left] == [kept.topic_id]
+
+
 async def test_office_and_membership_end_with_the_block(path: Path) -> None:
     async with EmbeddedStore(path) as store:
         async with alone(store) as lone:
@@ -110,4 +144,4 @@ async def test_store_that_fails_does_not_keep_the_broker_from_leaving() -> None:
         assert await store.get(keys.LEADER) is not None
         store.failing = False
         async with alone(store) as lone:  # and the next life finds its way
-            assert lone.registration.incarnation == 2
+            assert lone.membership.registration.incarnation == 2

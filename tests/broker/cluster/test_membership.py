@@ -7,7 +7,6 @@ import pytest
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.membership import (
-    BrokerIdentity,
     BrokerState,
     LeaseTerm,
     MemberRecord,
@@ -15,6 +14,7 @@ from pydanube_broker.cluster.membership import (
 )
 from pydanube_broker.cluster.removal import remove, removed_among
 from pydanube_core.errors import Conflict, Fenced, StoreUnavailable
+from pydanube_core.facts import BrokerAddress
 from pydanube_storage.metadata import LeaseId
 
 from tests.support.manual_clock import ManualClock
@@ -48,8 +48,8 @@ class MuteStore(MemoryStore):
 def membership(
     store: MemoryStore, clock: ManualClock, *, broker: int = 1, ttl_ms: int | None = TTL_MS
 ) -> Membership:
-    identity = BrokerIdentity(broker_id=BrokerId(broker), broker_url="http://b:1", admin_url="http://b:2")
-    return Membership(store, identity, ttl_ms=ttl_ms, wall_ms=lambda: 5, clock=clock)
+    me = BrokerAddress(broker_id=str(broker), broker_url="http://b:1", admin_url="http://b:2")
+    return Membership(store, me, ttl_ms=ttl_ms, wall_ms=lambda: 5, clock=clock)
 
 
 async def member(store: MemoryStore, broker: int = 1) -> MemberRecord | None:

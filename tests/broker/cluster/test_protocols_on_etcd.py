@@ -12,9 +12,10 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assigner
 from pydanube_broker.cluster.election import Election, ElectionState
 from pydanube_broker.cluster.ids import BrokerId
-from pydanube_broker.cluster.membership import BrokerIdentity, Membership
+from pydanube_broker.cluster.membership import Membership
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.errors import Conflict
+from pydanube_core.facts import BrokerAddress
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import GuardFailed, MetadataStore, Put, read_all
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
@@ -38,11 +39,11 @@ class Candidate:
     """A broker as far as it takes part: registered under a lease, and standing for leader."""
 
     def __init__(self, store: MetadataStore, broker: int) -> None:
-        identity = BrokerIdentity(
-            broker_id=BrokerId(broker), broker_url=f"http://b{broker}:1", admin_url=f"http://b{broker}:2"
+        me = BrokerAddress(
+            broker_id=str(broker), broker_url=f"http://b{broker}:1", admin_url=f"http://b{broker}:2"
         )
         self.store = store
-        self.membership = Membership(store, identity, ttl_ms=TTL_MS, wall_ms=lambda: 5)
+        self.membership = Membership(store, me, ttl_ms=TTL_MS, wall_ms=lambda: 5)
         self.election: Election
 
     async def join(self, stack: AsyncExitStack) -> None:

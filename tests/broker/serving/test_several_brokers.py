@@ -13,10 +13,10 @@ import anyio
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.cluster import joined
+from pydanube_broker.cluster import office as office_module
 from pydanube_broker.cluster.election import Election, ElectionState
 from pydanube_broker.cluster.ids import BrokerId
-from pydanube_broker.cluster.joined import JoinedBroker
+from pydanube_broker.cluster.owner_choice import told_load
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.registry_index import RegistryIndex
 from pydanube_broker.settings import Settings
@@ -98,8 +98,7 @@ async def test_partitions_are_even_over_zones_and_others_hear_who_is_busy(
         shown = {each.broker_id: each.zone for each in await cluster.brokers[2].port.members()}
         assert shown == {str(b.data_dir.broker_id): zones[f"broker-{n}"] for n, b in cluster.brokers.items()}
         busy = cluster.brokers[1].registry.ownership.office
-        assert isinstance(busy, JoinedBroker)
-        await busy.tell_load({"network_in": 1e9, "network_out": 0.0, "cpu": 0.9})
+        await busy.membership.tell_load(told_load({"network_in": 1e9, "network_out": 0.0, "cpu": 0.9}))
         busy_id = BrokerId(int(cluster.brokers[1].data_dir.broker_id))
         office = cluster.brokers[2].registry.ownership.office
         await until(lambda: office.members[busy_id].load == {"network_in": 1e9, "cpu": 0.9})
@@ -112,7 +111,7 @@ async def test_partitions_are_even_over_zones_and_others_hear_who_is_busy(
 async def test_nothing_is_looked_over_while_nothing_changes(
     etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joined, "SWEEP_S", 0.01)
+    monkeypatch.setattr(office_module, "SWEEP_S", 0.01)
     looks: list[Election] = []
     over_all: list[RegistryIndex] = []
     state, topics = Election.state, RegistryIndex.topics

@@ -1,10 +1,16 @@
-"""A broker among several on one metadata store: registered under a lease, told of all members and assignments by watch.
+"""A broker's place in its cluster: registered, and informed of all members and of who owns which topic.
 
-Whoever makes a topic assigns it, to a member that is chosen by zone and load (`owner_choice`); the first assignment is
+One of several on a store is registered under a lease, and told of changes by watch. Whoever makes a topic assigns it, to a member that is chosen by zone and load (`owner_choice`); the first assignment is
 guarded by absence, so of two who make one at once one decides. An assignment of a reliable topic never ends by itself:
 a lease only says who is alive. Without it this broker goes on with what it owns, and gives the lead up. The leader
 finishes what a crash left half-made, assigns what nobody has assigned, and gives non-reliable topics of members that are
 gone to others: those hold nothing that can be missing.
+
+A broker alone goes by the same protocol, without watches: its directory lock is its lease, and whoever holds it is the
+only one who can open the store. So what other lives and other ids left there belongs to nobody and is taken over.
+
+Either raises the epoch of each of its topics with every start, so that nothing written by an earlier life can pass for
+the present owner's.
 """
 
 from __future__ import annotations
@@ -22,22 +28,24 @@ import anyio
 from pydanube_core.errors import ClusterError, Conflict
 from pydanube_core.facts import BrokerAddress
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import Event, EventKind, MetadataStore, Revision, read_all
+from pydanube_storage.metadata import (
+    MAX_OPERATIONS,
+    Delete,
+    Event,
+    EventKind,
+    MetadataStore,
+    Revision,
+    read_all,
+)
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assigner, Assignment
 from pydanube_broker.cluster.election import Election, ElectionState, Leadership
 from pydanube_broker.cluster.feed import Feed
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
-from pydanube_broker.cluster.membership import (
-    BrokerIdentity,
-    BrokerState,
-    MemberRecord,
-    Membership,
-    Registration,
-)
+from pydanube_broker.cluster.membership import BrokerState, MemberRecord, Membership
 from pydanube_broker.cluster.move_record import Stage
-from pydanube_broker.cluster.owner_choice import Candidate, choose_owner, told_load
+from pydanube_broker.cluster.owner_choice import Candidate, choose_owner
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 
@@ -53,17 +61,17 @@ _ASSIGNMENTS_AT_ONCE: Final = 500  # of one sweep
 Seen = Callable[[TopicId, Assignment | None, Revision], None]
 
 
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-class JoinedBroker:
-    """`async with JoinedBroker(store, me, catalog=…) as joined`; the same surface as `LoneBroker`.
+class Office:
+    """`async with Office(store, me, catalog=…, several=…, …) as office`.
 
     Entering registers, loads the catalog, shows `check` the topics that are this broker's and whose they were, and takes
-    those in a new epoch, but for those that are moving. `changed` is called with the key of each assignment that changes
-    afterwards, `seen` with each that is read or watched. No topic is
-    assigned to it by others before `open`.
+    those in a new epoch, but for those that are moving. A broker alone takes all there are, after what a crash left
+    half-made is finished. No topic is assigned to this broker by others before `open`.
+
+    Args:
+        several: whether other brokers may be on the same store.
+        changed: called with the key of each assignment that changes afterwards; never for a broker alone.
+        seen: called with each assignment that is read or watched; never for a broker alone.
     """
 
     def __init__(
@@ -72,25 +80,25 @@ class JoinedBroker:
         me: BrokerAddress,
         *,
         catalog: TopicCatalog,
-        wall_ms: Callable[[], int] = _wall_ms,
-        check: Callable[[Sequence[TopicRecord], Mapping[TopicId, Assignment]], None] = lambda *_: None,
-        changed: Callable[[str], None] = lambda key: None,
-        seen: Seen = lambda topic_id, assignment, revision: None,
-        lease_ms: int = LEASE_MS,
-        draw: random.Random | None = None,
+        several: bool,
+        check: Callable[[Sequence[TopicRecord], Mapping[TopicId, Assignment]], None],
+        changed: Callable[[str], None],
+        seen: Seen,
     ) -> None:
         self.catalog = catalog
         self._store = store
+        self._several = several
         self._check = check
         self._changed = changed
         self._seen = seen
-        self._draw = draw or random.Random()
+        self._draw = random.Random()
         self._me = BrokerId(int(me.broker_id))
-        identity = BrokerIdentity(
-            broker_id=self._me, broker_url=me.broker_url, admin_url=me.admin_url, zone=me.zone
-        )
-        self._membership = Membership(
-            store, identity, ttl_ms=lease_ms, wall_ms=wall_ms, state=BrokerState.STARTING
+        self.membership = Membership(
+            store,
+            me,
+            ttl_ms=LEASE_MS if several else None,
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+            state=BrokerState.STARTING if several else BrokerState.ACTIVE,
         )
         self._election: Election | None = None
         self._assigner = Assigner(store, aside=catalog.aside)
@@ -99,9 +107,8 @@ class JoinedBroker:
         self._changes = 0  # of assignments and members, as they are watched
         self.moving: set[TopicId] = set()  # those whose owner is about to be another
         self._load: Counter[BrokerId] = Counter()
-        self._heading: Counter[BrokerId] = (
-            Counter()
-        )  # as `_load`, with what is on its way counted where it goes
+        # As `_load`, with what is on its way counted where it goes
+        self._heading: Counter[BrokerId] = Counter()
         self._members: dict[BrokerId, MemberRecord] = {}
         self._topics_then: dict[BrokerId, int] = {}  # when each told its load last
         self._gone: dict[BrokerId, MemberRecord] = {}  # where those were last that are not registered now
@@ -110,10 +117,6 @@ class JoinedBroker:
         self._stack = AsyncExitStack()
 
     # -- what is known ---------------------------------------------------------------------------------------
-
-    @property
-    def registration(self) -> Registration:
-        return self._membership.registration
 
     @property
     def assignments(self) -> Mapping[TopicId, Assignment]:
@@ -131,7 +134,7 @@ class JoinedBroker:
 
     @property
     def leadership(self) -> Leadership:
-        """Of this broker; raises `Conflict` where it does not lead."""
+        """Return this broker's leadership. Raises `Conflict` where it does not lead."""
         if self._election is None:
             raise Conflict("this broker is not a candidate now", broker_id=str(self._me))
         return self._election.leadership
@@ -163,8 +166,7 @@ class JoinedBroker:
             Conflict: it was deleted meanwhile, or assigned by somebody else. StoreUnavailable.
         """
         incarnation = Incarnation(self._members[to].incarnation)
-        assigner = Assigner(self._store, aside=self.catalog.aside)
-        self._note(await assigner.assign(topic, to, incarnation=incarnation, take_over=True))
+        self._note(await self._assigner.assign(topic, to, incarnation=incarnation, take_over=True))
 
     def leader(self) -> BrokerAddress | None:
         """Who leads, as last seen; None while nobody does."""
@@ -215,21 +217,9 @@ class JoinedBroker:
     # -- changes ---------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Announce that this broker takes topics: from now on others may assign some to it."""
-        await self.show(BrokerState.ACTIVE, "ready")
-
-    async def show(self, state: BrokerState, reason: str) -> None:
-        """Publish this broker's state; only active brokers are given topics. Raises `Conflict`, `StoreUnavailable`."""
-        await self._membership.set_state(state, reason=reason)
-
-    @property
-    def state(self) -> BrokerState:
-        """Return the state of this broker that the others were shown last."""
-        return self._membership.state
-
-    async def tell_load(self, load: Mapping[str, float]) -> None:
-        """Publish how busy this broker is. Raises `Conflict`, `StoreUnavailable`."""
-        await self._membership.tell_load(told_load(load))
+        """Announce that this broker takes topics: from now on others, if there may be any, assign some to it."""
+        if self._several:
+            await self.membership.set_state(BrokerState.ACTIVE, reason="ready")
 
     async def assign(self, topics: Sequence[TopicRecord], *, here: bool = False) -> list[Assignment]:
         """Assign the topics that have no owner yet; return those that this broker owns.
@@ -238,8 +228,12 @@ class JoinedBroker:
             here: choose this broker.
         """
         missing = [topic for topic in topics if topic.topic_id not in self._places]
-        if missing:
+        if missing and self._several:
             await self._assign_first(missing, self._assigner, here=here)
+        elif (
+            missing
+        ):  # one that is back from a deletion has an assignment in the store, and gets a new epoch too
+            await self._raise_epochs(missing, {})
         return [self._mine[topic.topic_id] for topic in topics if topic.topic_id in self._mine]
 
     def forget(self, topic_id: TopicId) -> None:
@@ -264,7 +258,11 @@ class JoinedBroker:
             chosen.setdefault(owner, []).append(topic)
         for owner, those in chosen.items():
             member = self._members.get(owner)
-            incarnation = self.registration.incarnation if member is None else Incarnation(member.incarnation)
+            incarnation = (
+                self.membership.registration.incarnation
+                if member is None
+                else Incarnation(member.incarnation)
+            )
             for made in await assigner.assign_first(those, owner, incarnation=incarnation):
                 self._note(made)
 
@@ -318,36 +316,66 @@ class JoinedBroker:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.catalog.aclose)
             await self.catalog.load()
-            await stack.enter_async_context(self._membership)
-            for feed in (self._member_feed, self._assignments):
-                stack.push_async_callback(feed.aclose)
-                await feed.begin()
-            topics = self.catalog.index.topics()
-            own = [topic for topic in topics if topic.topic_id in self._mine]
-            self._check(own, dict(self._mine))
-            taken = await self._assigner.assign_all(
-                [topic for topic in own if topic.topic_id not in self.moving],
-                self._me,
-                incarnation=self.registration.incarnation,
-                current=self._mine,
-            )
-            for made in taken.values():
-                self._note(made)
-            group = await stack.enter_async_context(anyio.create_task_group())
-            stack.callback(group.cancel_scope.cancel)
-            for task in (self._member_feed.follow, self._assignments.follow, self._campaign):
-                group.start_soon(task)
+            await stack.enter_async_context(self.membership)
+            await (self._join(stack) if self._several else self._take_over(stack))
             log.info(
-                "cluster_joined",
+                "office_taken",
                 extra={
-                    "incarnation": self.registration.incarnation,
+                    "incarnation": self.membership.registration.incarnation,
                     "members": len(self._members),
-                    "topics": len(topics),
+                    "topics": len(self.catalog.index.topics()),
                     "owned": len(self._mine),
                 },
             )
             self._stack = stack.pop_all()
         return self
+
+    async def _join(self, stack: AsyncExitStack) -> None:
+        """Go on with the topics that this broker owned, and watch the others."""
+        for feed in (self._member_feed, self._assignments):
+            stack.push_async_callback(feed.aclose)
+            await feed.begin()
+        own = [topic for topic in self.catalog.index.topics() if topic.topic_id in self._mine]
+        self._check(own, dict(self._mine))
+        await self._raise_epochs([topic for topic in own if topic.topic_id not in self.moving], self._mine)
+        group = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(group.cancel_scope.cancel)
+        for task in (self._member_feed.follow, self._assignments.follow, self._campaign):
+            group.start_soon(task)
+
+    async def _take_over(self, stack: AsyncExitStack) -> None:
+        """Take all topics, and delete what other brokers left: their registrations, and assignments of deleted topics."""
+        self._election = await stack.enter_async_context(Election(self._store, self.membership.registration))
+        assert self.leads(), "nobody else can open the store"
+        await self.catalog.resume()
+        topics, former = self.catalog.index.topics(), await self._assigner.assignments()
+        self._check(topics, former)
+        own, (members, _) = keys.member_key(self._me), await read_all(self._store, keys.MEMBERS)
+        left = [item.key for item in members if item.key != own]
+        left += [
+            keys.assignment_key(topic_id)
+            for topic_id in former.keys() - {topic.topic_id for topic in topics}
+            if not self.catalog.kept(topic_id)
+        ]
+        for start in range(0, len(left), MAX_OPERATIONS - 1):
+            deletions = [Delete(key) for key in left[start : start + MAX_OPERATIONS - 1]]
+            await self._store.transact(deletions, guards=[self.leadership.guard])
+        await self._read_members()
+        await self._raise_epochs(topics, former)
+
+    async def _raise_epochs(
+        self, topics: Sequence[TopicRecord], former: Mapping[TopicId, Assignment]
+    ) -> None:
+        """Assign topics to this broker in a new epoch. A broker alone takes them whoever had them."""
+        taken = await self._assigner.assign_all(
+            topics,
+            self._me,
+            incarnation=self.membership.registration.incarnation,
+            current=former,
+            take_over=not self._several,
+        )
+        for made in taken.values():
+            self._note(made)
 
     async def __aexit__(self, *failure: Any) -> bool | None:
         return await self._stack.__aexit__(*failure)
@@ -357,7 +385,7 @@ class JoinedBroker:
     async def _campaign(self) -> None:
         """Campaign with each registration in turn, and do the leader's work while elected."""
         while True:
-            registration = self.registration
+            registration = self.membership.registration
             try:
                 async with (
                     Election(self._store, registration) as election,
@@ -370,8 +398,8 @@ class JoinedBroker:
             except ClusterError as error:
                 log.warning("election_waits", extra={"code": error.code})
             self._election = None
-            await self._membership.renewed_after(registration)
-            await anyio.sleep(0 if self.registration is not registration else _AGAIN_S)
+            await self.membership.renewed_after(registration)
+            await anyio.sleep(0 if self.membership.registration is not registration else _AGAIN_S)
 
     async def _lead(self, election: Election) -> None:
         while True:
@@ -412,12 +440,8 @@ class JoinedBroker:
         return set(lacking)
 
     def _is_lacking(self, topic: TopicRecord) -> bool:
-        place = self._places.get(topic.topic_id)
-        if place is None:
-            return True
-        return (
-            place.broker_id not in self._members and topic.dispatch_strategy is DispatchStrategy.NON_RELIABLE
-        )
+        place, stores = self._places.get(topic.topic_id), topic.dispatch_strategy is DispatchStrategy.RELIABLE
+        return place is None or (place.broker_id not in self._members and not stores)
 
     # -- watches ---------------------------------------------------------------------------------------------
 
