@@ -33,7 +33,6 @@ LONGER = {
     "pydanube/receiving/receiver.py": 510,
     "pydanube_broker/delivery/pump.py": 710,
     "pydanube_broker/journal/journal.py": 670,
-    "pydanube_broker/cluster/tombstones.py": 530,
     "pydanube_broker/subscription/subscription.py": 630,
     "pydanube_broker/subscription/window.py": 680,
     "pydanube_broker/tier/tier.py": 520,

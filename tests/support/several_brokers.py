@@ -11,7 +11,7 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup, TaskStatus
 from pydanube_broker.broker import Broker
-from pydanube_broker.cluster import joined
+from pydanube_broker.cluster import office
 from pydanube_broker.serving import moves
 from pydanube_broker.settings import Data, Journal, Metadata, Server, Settings, Tier
 from pydanube_core.names import TopicName
@@ -109,7 +109,7 @@ async def no_brokers(
 ) -> AsyncIterator[SeveralBrokers]:
     """A prefix of its own, on which no broker has been; those that are started are stopped at the end."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joined, "SWEEP_S", QUICK_S)
+        patch.setattr(office, "SWEEP_S", QUICK_S)
         patch.setattr(moves, "LOOK_S", QUICK_S)
         async with anyio.create_task_group() as group:
             cluster = SeveralBrokers(etcd, folder, group, make)

@@ -407,12 +407,10 @@ class Office:
             log.info("leading", extra={"broker_id": str(self._me)})
             before: set[TopicId] = set()
             swept = -1  # how much had changed at the last look
-            resumed = False
             while election.state is ElectionState.LEADING:
                 try:
-                    if not resumed:
+                    if swept < 0:
                         await self.catalog.resume()
-                        resumed = True
                     changed = self._changes + self.catalog.index.changes
                     # Else all have owners still: a look at ten thousand topics would find nothing
                     if before or changed != swept:

@@ -8,7 +8,8 @@ decision made anew, up to 5 times. Once begun a change is not cancelled (bounded
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, ParamSpec, TypeVar, assert_never
+from dataclasses import replace
+from typing import Any, Final, ParamSpec, TypeVar, assert_never
 
 import anyio
 from pydanube_core.errors import StoreUnavailable, TopicNotFound
@@ -77,6 +78,11 @@ class RegistryWriter:
     def _namespace_is(self, namespace: str) -> Guard:
         """Return the guard that the namespace is unchanged. Raises `NamespaceNotFound`."""
         return ModRevision(keys.namespace_key(namespace), self.index.namespace(namespace).revision)
+
+    async def _change_parent(self, parent: PartitionedRecord, *more: Write, **changes: Any) -> None:
+        """Change fields of a partitioned topic's record as the index has it, and write `more`, in one transaction."""
+        put = Put(keys.partitioned_key(parent.topic), replace(parent.spec, **changes).to_json())
+        await self._change([put, *more], [self._as_known(parent)])
 
     def check_not_coming_back(self, topic_id: TopicId, subscription: str) -> None:
         """Raise `Conflict` if a deleted subscription of that name is just being restored."""

@@ -19,30 +19,23 @@ comes back whole, or is gone.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Container, Sequence
+from collections.abc import AsyncIterator, Container, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from pydanube_core.errors import (
     ClusterError,
-    Conflict,
     Retryable,
     SubscriptionNotFound,
     TopicNotFound,
 )
-from pydanube_core.facts import Grace, SetAside
+from pydanube_core.facts import Grace
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import (
     Absent,
     Delete,
     DeleteRange,
-    Guard,
     GuardFailed,
-    KeyValue,
-    MetadataStore,
-    ModRevision,
     Put,
-    Revision,
     Write,
 )
 
@@ -50,12 +43,11 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import SubscriptionId, TopicId
 from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.cluster.records import (
-    PartitionedRecord,
     Stage,
     SubscriptionRecord,
     TopicRecord,
 )
-from pydanube_broker.cluster.registry_writer import RegistryWriter
+from pydanube_broker.cluster.restorable import Restorable
 from pydanube_broker.cluster.tombstone_records import (
     ParentTombstone,
     SubscriptionTombstone,
@@ -67,123 +59,9 @@ from pydanube_broker.cluster.tombstone_records import (
     subscription_reused,
 )
 
-K = TypeVar("K")
-V = TypeVar("V", TopicTombstone, SubscriptionTombstone)
 
-
-class Tombstones(RegistryWriter):
-    """Delete with a grace period, restore, forget; keeps in memory what can still be restored."""
-
-    def __init__(self, store: MetadataStore, *, wall_ms: Callable[[], int]) -> None:
-        super().__init__(store, wall_ms=wall_ms)
-        self._tombstones: dict[str, Revision] = {}  # key → revision; of those that are known
-        self._verdicts: dict[str, bool] = {}  # call id of a deletion → whether it comes back, or goes
-        self.restorable_topics: dict[TopicId, TopicTombstone] = {}
-        self.restorable_parents: dict[TopicId, ParentTombstone] = {}
-        self.restorable_subscriptions: dict[SubscriptionId, SubscriptionTombstone] = {}
-
-    def _revision_of(self, key: str) -> Revision | None:
-        return self._tombstones.get(key) if key in keys.TOMBSTONES else super()._revision_of(key)
-
-    def _known_keys(self) -> set[str]:
-        return super()._known_keys() | self._tombstones.keys()
-
-    def _put(self, item: KeyValue) -> None:
-        if item.key not in keys.TOMBSTONES:
-            super()._put(item)
-        elif item.mod_revision > self._tombstones.get(item.key, 0):
-            self._tombstones[item.key] = item.mod_revision
-            with self.aside.reading(item.key):
-                self._put_tombstone(item)
-
-    def _put_tombstone(self, item: KeyValue) -> None:
-        if item.key in keys.TOPIC_TOMBSTONES:
-            topic = TopicTombstone.from_json(item.value, key=item.key)
-            self.restorable_topics[TopicId(topic.topic_id)] = topic
-        elif item.key in keys.PARENT_TOMBSTONES:
-            parent = ParentTombstone.from_json(item.value, key=item.key)
-            self.restorable_parents[TopicId(parent.parent_id)] = parent
-        elif item.key in keys.VERDICTS:
-            verdict = Verdict.from_json(item.value, key=item.key)
-            self._verdicts[keys.call_of_verdict(item.key)] = verdict.comes_back
-        else:
-            one = SubscriptionTombstone.from_json(item.value, key=item.key)
-            self.restorable_subscriptions[SubscriptionId(one.subscription_id)] = one
-
-    def _remove(self, key: str, revision: Revision) -> None:
-        if key not in keys.TOMBSTONES:
-            super()._remove(key, revision)
-        elif revision > self._tombstones.get(key, revision):
-            del self._tombstones[key]
-            if key in keys.TOPIC_TOMBSTONES:
-                self.restorable_topics.pop(TopicId(keys.number_in_key(key)), None)
-            elif key in keys.PARENT_TOMBSTONES:
-                self.restorable_parents.pop(TopicId(keys.number_in_key(key)), None)
-            elif key in keys.VERDICTS:
-                self._verdicts.pop(keys.call_of_verdict(key), None)
-            else:
-                self.restorable_subscriptions.pop(SubscriptionId(keys.number_in_key(key)), None)
-
-    def kept(self, topic_id: int) -> bool:
-        """Return whether a missing topic's data is kept: it can be restored, or unreadable metadata may belong to it."""
-        return (
-            topic_id in self.restorable_topics
-            or self.aside.any_in(keys.TOPICS)
-            or keys.topic_tombstone_key(TopicId(topic_id)) in self.aside.found
-        )
-
-    def keeps_cursor(self, topic_id: int, subscription_id: int) -> bool:
-        """Return whether a missing subscription's cursor is kept: it can be restored, or unreadable metadata may belong to it."""
-        owner = TopicId(topic_id)
-        return (
-            subscription_id in self.restorable_subscriptions
-            or self.aside.any_in(keys.subscriptions_range(owner))
-            or self.aside.any_in(keys.subscription_tombstones_range(owner))
-        )
-
-    def promised(self, now_ms: int) -> dict[str, int]:
-        """Return the deletions that can be undone: call id → until when."""
-        kept: list[TopicTombstone | SubscriptionTombstone] = [*self.restorable_topics.values()]
-        kept += self.restorable_subscriptions.values()
-        return {
-            each.call_id: each.until_ms
-            for each in kept
-            if each.until_ms > now_ms and self._verdicts.get(each.call_id) is not False
-        }
-
-    def stranded(self) -> list[TopicTombstone]:
-        """Return partitions that were not restored with their topic, because another partition has their name."""
-        return [
-            each
-            for each in self.restorable_topics.values()
-            if each.parent_id is not None and each.parent_id not in self.restorable_parents
-        ]
-
-    def set_aside(self) -> list[SetAside]:
-        """Return the metadata that is not in effect, each with what mends it."""
-        found = [
-            SetAside(
-                key=keys.topic_tombstone_key(TopicId(each.topic_id)),
-                why=(error := stranded_partition(each)).message,
-                mend="delete the whole topic, then undo that change",
-                operation="topics.delete",
-                arguments=error.next[0]["arguments"],
-            )
-            for each in self.stranded()
-        ]
-        return [*self.aside.found.values(), *found]
-
-    def check_not_coming_back(self, topic_id: TopicId, subscription: str) -> None:
-        """Raise `Conflict` for a new subscription with the name of one that is being restored."""
-        if self._verdicts and any(
-            (one.topic_id, one.spec.name) == (topic_id, subscription) and self._verdicts.get(one.call_id)
-            for one in self.restorable_subscriptions.values()
-        ):
-            raise Conflict(
-                f"subscription {subscription} is coming back: try again",
-                subscription=subscription,
-                retry_after_ms=500,
-            )
+class Tombstones(Restorable):
+    """Delete with a grace period, restore, forget."""
 
     async def shorten(self, until_ms: int) -> None:
         """End every grace period by `until_ms` at the latest.
@@ -204,10 +82,6 @@ class Tombstones(RegistryWriter):
         """Write a tombstone again, unless it was restored or forgotten meanwhile."""
         with contextlib.suppress(GuardFailed):
             await self._change([Put(key, tombstone.to_json())], [self._lies_there(key)])
-
-    def _lies_there(self, key: str) -> Guard:
-        """Return the guard that the tombstone is unchanged."""
-        return ModRevision(key, self._tombstones.get(key, Revision(0)))
 
     async def _decide(self, call_id: str, key: str, *, comes_back: bool) -> bool:
         """Record whether a deletion is restored; return whether this decision is the one in effect. `key`: one of its tombstones."""
@@ -328,7 +202,7 @@ class Tombstones(RegistryWriter):
         elif known.parent_id != tombstone.parent_id:
             raise name_reused(tombstone.name)
         elif known.spec.stage is Stage.DELETING:  # the deletion did not come to its end
-            await self._mark(known, Stage.RESTORING)
+            await self._change_parent(known, stage=Stage.RESTORING)
         return await self._finish_restoration(name, call_id)
 
     async def _finish_restoration(self, name: TopicName, call_id: str | None = None) -> list[TopicRecord]:
@@ -350,31 +224,11 @@ class Tombstones(RegistryWriter):
                 await self._retry(self.restore_topic, part)
             else:
                 stranded.append(part)
-        spec = replace(parent.spec, stage=Stage.READY)
-        await self._change(
-            [
-                Put(keys.partitioned_key(name), spec.to_json()),
-                Delete(keys.parent_tombstone_key(parent.parent_id)),
-            ],
-            [self._as_known(parent)],
-        )
+        gone = Delete(keys.parent_tombstone_key(parent.parent_id))
+        await self._change_parent(parent, gone, stage=Stage.READY)
         if any(each.call_id == call_id for each in stranded):
             raise stranded_partition(stranded[0])
         return self.index.partitions(name)
-
-    async def _mark(self, parent: PartitionedRecord, stage: Stage) -> None:
-        spec = replace(parent.spec, stage=stage)
-        await self._change(
-            [Put(keys.partitioned_key(parent.topic), spec.to_json())], [self._as_known(parent)]
-        )
-
-    def restorable_record(self, topic_id: TopicId) -> TopicRecord | None:
-        """Return the record that a restorable topic had before its deletion."""
-        tombstone = self.restorable_topics.get(topic_id)
-        if tombstone is None:
-            return None
-        name = TopicName.parse(tombstone.name)
-        return TopicRecord(topic_id=topic_id, revision=Revision(0), topic=name, spec=tombstone.spec)
 
     async def forget_topics(self, now_ms: int, among: Container[int] | None = None) -> list[TopicId]:
         """Delete the tombstones of topics whose grace is over; return the ids whose data may be deleted.
@@ -406,14 +260,6 @@ class Tombstones(RegistryWriter):
             gone.append(topic_id)
         await self._drop_verdicts()
         return gone
-
-    def _over(self, restorable: dict[K, V], now_ms: int) -> list[tuple[K, V]]:
-        """Return those whose grace is over, or was ended by a decision."""
-        return [
-            (key, one)
-            for key, one in restorable.items()
-            if one.until_ms <= now_ms or self._verdicts.get(one.call_id) is False
-        ]
 
     async def _forget(self, writes: Sequence[Write], key: str, call_id: str, *, several: bool) -> bool:
         """Delete a tombstone for good; False if it was or is being restored. `several`: its deletion has other tombstones."""

@@ -37,7 +37,6 @@ from pydanube_storage.metadata import (
     Absent,
     Delete,
     DeleteRange,
-    Guard,
     GuardFailed,
     ModRevision,
     Put,
@@ -259,7 +258,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
     async def _create_plain(self, topic: TopicName, settings: TopicSettings) -> TopicRecord:
         self.index.check_topic_is_free(topic, partitions=0, settings=settings)
         key = keys.topic_key(topic)
-        guards = [Absent(key), Absent(keys.partitioned_key(topic)), self._namespace_guard(topic)]
+        guards = [Absent(key), Absent(keys.partitioned_key(topic)), self._namespace_is(topic.namespace)]
         await self._change([Put(key, self._topic_spec(topic, settings).to_json())], guards)
         return self.index.topic(topic)
 
@@ -272,14 +271,14 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         parent = self.index.partitioned(base)
         if parent is None:
             spec = self._partitioned_spec(base, index + 1, settings, Stage.READY, declared=False)
-            guards = [Absent(parent_key), Absent(keys.topic_key(base)), self._namespace_guard(base)]
+            guards = [Absent(parent_key), Absent(keys.topic_key(base)), self._namespace_is(base.namespace)]
             await self._change([Put(parent_key, spec.to_json())], guards)
             parent = self.index.partitioned(base)
             assert parent is not None, "it has just been made"
         writes: list[Write] = [Put(key, self._topic_spec(topic, settings).to_json())]
         if index >= parent.spec.partitions:
             writes.append(Put(parent_key, replace(parent.spec, partitions=index + 1).to_json()))
-        guards = [Absent(key), ModRevision(parent_key, parent.revision), self._namespace_guard(base)]
+        guards = [Absent(key), ModRevision(parent_key, parent.revision), self._namespace_is(base.namespace)]
         await self._change(writes, guards)
         return self.index.topic(topic)
 
@@ -302,9 +301,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
     async def _show_partitions(self, topic: TopicName, partitions: int) -> None:
         parent = self._settled_parent(topic)
         if parent.spec.partitions < partitions:
-            key = keys.partitioned_key(topic)
-            spec = replace(parent.spec, partitions=partitions)
-            await self._change([Put(key, spec.to_json())], [ModRevision(key, parent.revision)])
+            await self._change_parent(parent, partitions=partitions)
 
     async def _drop_partition(self, part: TopicName) -> None:
         former = self.index.find_topic(part)
@@ -314,17 +311,16 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         *others, last = self.index.partitions(part.base)
         if last.topic != part or not others:
             raise Conflict(f"{part} is not the last partition any more", topic=str(part), retryable=False)
-        key, parent_key = keys.topic_key(part), keys.partitioned_key(part.base)
         spec = replace(parent.spec, partitions=_one_past(others))
-        guards = [ModRevision(key, former.revision), ModRevision(parent_key, parent.revision)]
-        await self._change([*_deletion(former), Put(parent_key, spec.to_json())], guards)
+        put = Put(keys.partitioned_key(part.base), spec.to_json())
+        await self._change([*_deletion(former), put], [self._as_known(former), self._as_known(parent)])
 
     async def begin_partitioned(self, topic: TopicName, partitions: int, settings: TopicSettings) -> None:
         self.index.check_topic_is_free(topic, partitions=partitions, settings=settings)
         if self.index.partitioned(topic) is None:
             key = keys.partitioned_key(topic)
             spec = self._partitioned_spec(topic, partitions, settings, Stage.CREATING, declared=True)
-            guards = [Absent(key), Absent(keys.topic_key(topic)), self._namespace_guard(topic)]
+            guards = [Absent(key), Absent(keys.topic_key(topic)), self._namespace_is(topic.namespace)]
             await self._change([Put(key, spec.to_json())], guards)
 
     async def _finish_creation(self, topic: TopicName) -> list[TopicRecord]:
@@ -332,9 +328,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         parent = self._parent(topic)
         if parent.spec.stage is Stage.CREATING:
             await self._make_all_missing(parent, parent.spec.partitions)
-            key = keys.partitioned_key(topic)
-            spec = replace(parent.spec, stage=Stage.READY)
-            await self._change([Put(key, spec.to_json())], [ModRevision(key, parent.revision)])
+            await self._change_parent(parent, stage=Stage.READY)
         return self.index.partitions(topic)
 
     async def _make_all_missing(self, parent: PartitionedRecord, partitions: int) -> None:
@@ -352,7 +346,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
     ) -> None:
         key = keys.topic_key(part)
         spec = self._topic_spec(part, parent.spec.settings)
-        parent_guard = ModRevision(keys.partitioned_key(parent.topic), parent.revision)
+        parent_guard = self._as_known(parent)
         try:
             await self._change([Put(key, spec.to_json())], [parent_guard, Absent(key)])
         except GuardFailed as error:
@@ -366,10 +360,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
     async def _begin_deletion(self, topic: TopicName, grace: Grace | None) -> None:
         parent = self._parent(topic)
         if parent.spec.stage is not Stage.DELETING:
-            key = keys.partitioned_key(topic)
-            spec = replace(parent.spec, stage=Stage.DELETING)
-            writes: list[Write] = [Put(key, spec.to_json())]
-            tombstone: ParentTombstone | None = None
+            writes: list[Write] = []
             if grace is not None:
                 tombstone = ParentTombstone(
                     name=parent.name,
@@ -384,7 +375,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
                 each.call_id for each in self.restorable_topics.values() if each.parent_id == parent.parent_id
             }
             writes += [Delete(keys.verdict_key(call_id)) for call_id in former if self._verdicts.get(call_id)]
-            await self._change(writes, [ModRevision(key, parent.revision)])
+            await self._change_parent(parent, *writes, stage=Stage.DELETING)
 
     async def _finish_deletion(self, topic: TopicName) -> None:
         """Delete the remaining partitions, then the parent. Nobody adds any, as the parent is marked."""
@@ -398,19 +389,17 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
             else:
                 grace = Grace(call_id=tombstone.call_id, until_ms=tombstone.until_ms)
                 await self.delete_topic_with_grace(part.topic, grace, parent.parent_id)
-        key = keys.partitioned_key(topic)
-        await self._change([Delete(key)], [ModRevision(key, parent.revision)])
+        await self._change([Delete(keys.partitioned_key(topic))], [self._as_known(parent)])
 
     async def _drop_empty_parent(self, topic: TopicName) -> None:
         """Delete a parent without partitions, so that the name is free: its creator died before the first partition."""
         parent = self.index.partitioned(topic)
         if parent is not None and not parent.spec.declared and not self.index.partitions(topic):
-            key = keys.partitioned_key(topic)
-            await self._change([Delete(key)], [ModRevision(key, parent.revision)])
+            await self._change([Delete(keys.partitioned_key(topic))], [self._as_known(parent)])
 
     async def _delete_one(self, topic: TopicName) -> TopicRecord:
         former = self.index.topic(topic)
-        await self._change(_deletion(former), [ModRevision(keys.topic_key(topic), former.revision)])
+        await self._change(_deletion(former), [self._as_known(former)])
         return former
 
     async def _update_one(self, topic: TopicName, changes: Mapping[str, Any]) -> TopicRecord:
@@ -440,9 +429,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
 
     async def _update_parent(self, topic: TopicName, changes: Mapping[str, Any]) -> None:
         parent = self._parent(topic)
-        key = keys.partitioned_key(topic)
-        spec = replace(parent.spec, settings=replace(parent.spec.settings, **changes))
-        await self._change([Put(key, spec.to_json())], [ModRevision(key, parent.revision)])
+        await self._change_parent(parent, settings=replace(parent.spec.settings, **changes))
 
     # Parts
 
@@ -457,10 +444,6 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         if parent.spec.stage is not Stage.READY:
             raise Conflict(f"{topic} is {parent.spec.stage}: try again in a moment", topic=str(topic))
         return parent
-
-    def _namespace_guard(self, topic: TopicName) -> Guard:
-        namespace = self.index.namespace(topic.namespace)
-        return ModRevision(keys.namespace_key(topic.namespace), namespace.revision)
 
     def _topic_spec(self, topic: TopicName, settings: TopicSettings) -> TopicSpec:
         return TopicSpec(
