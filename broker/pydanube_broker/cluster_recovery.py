@@ -316,7 +316,7 @@ class _OneDirectory:
             counter = await self._etcd.get(epoch_key)
             counted = 0 if counter is None else EpochRecord.from_json(counter.value, key=epoch_key).epoch
             writes = [
-                Put(key, claimed.to_record().to_json()),
+                Put(key, claimed.to_json()),
                 Put(epoch_key, EpochRecord(epoch=max(counted, state.epoch)).to_json()),
             ]
             with suppress(GuardFailed):  # another directory has it in an epoch of its own: look again

@@ -14,7 +14,7 @@ from pydanube_storage.metadata import KeyRange, KeyValue, MetadataStore, Put, re
 from pydanube_storage.objects import ObjectStore
 
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.assignment import AssignmentRecord
+from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.bulk_writes import Say, parts
 from pydanube_broker.cluster.records import PartitionedSpec, SubscriptionSpec, TopicSpec
 from pydanube_broker.schema.keys import SUBJECTS
@@ -67,8 +67,8 @@ def relocated(
             subject = SubjectSpec.from_json(value, key=key)
             value = replace(subject, identity=subject.identity or item.create_revision).to_json()
         elif key in keys.ASSIGNMENTS:
-            place = AssignmentRecord.from_json(value, key=key)
-            value = replace(place, topic=name_of(place.topic)).to_json()
+            place = Assignment.of(key, value)
+            value = replace(place, topic=TopicName.parse(name_of(str(place.topic)))).to_json()
         elif key.startswith(state_before):
             rest = key.removeprefix(state_before)
             if not rest.partition("/")[0].isdecimal():  # else another broker's

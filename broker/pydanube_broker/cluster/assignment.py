@@ -12,11 +12,12 @@ the broker that had it, or sealed (`sealed_at_ms`), or taken over on purpose.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Annotated, Final
 
 import anyio
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
 from pydanube_core.errors import ClusterError, Conflict
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import (
@@ -48,19 +49,8 @@ _FIRST_A_TRANSACTION: Final = (MAX_OPERATIONS - 1) // (_OPERATIONS_A_TOPIC + 1) 
 _BATCHES_IN_FLIGHT: Final = 8  # enough for the embedded store to share its fsyncs
 _FEW_TOPICS: Final = 100
 _ATTEMPTS: Final = 5
+_OF_THE_KEY: Final = TopicId(0)  # an id that the key says, and the value does not
 _NOTHING_SEALED: Final[Mapping[TopicId, int]] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignmentRecord(JsonRecord):
-    topic: str
-    broker_id: str
-    incarnation: int
-    epoch: int
-    sealed_at_ms: int | None = None
-    stage: Stage = Stage.SERVING
-    sealed_epoch: int = 0
-    move: MoveRecord | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +59,15 @@ class EpochRecord(JsonRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(JsonRecord):
     """An owner's claim; `epoch` fences everything that it writes for the topic.
 
     `sealed_epoch`: the last one that was handed over, 0 for none. `stage`, `move`: see `move_record`.
     """
 
-    topic_id: TopicId
-    topic: TopicName
-    broker_id: BrokerId
+    topic_id: Annotated[TopicId, Field(exclude=True)] = _OF_THE_KEY
+    topic: Annotated[TopicName, PlainValidator(TopicName.parse), PlainSerializer(str)]
+    broker_id: Annotated[BrokerId, BeforeValidator(int), PlainSerializer(str)]
     incarnation: Incarnation
     epoch: Epoch
     sealed_at_ms: int | None = None
@@ -107,31 +97,7 @@ class Assignment:
     @classmethod
     def of(cls, key: str, value: bytes) -> Assignment:
         """Parse an assignment from its key and value."""
-        record = AssignmentRecord.from_json(value, key=key)
-        return cls(
-            topic_id=TopicId(keys.number_in_key(key)),
-            topic=TopicName.parse(record.topic),
-            broker_id=BrokerId(int(record.broker_id)),
-            incarnation=Incarnation(record.incarnation),
-            epoch=Epoch(record.epoch),
-            sealed_at_ms=record.sealed_at_ms,
-            stage=record.stage,
-            sealed_epoch=record.sealed_epoch,
-            move=record.move,
-        )
-
-    def to_record(self) -> AssignmentRecord:
-        """Return the record to store."""
-        return AssignmentRecord(
-            topic=str(self.topic),
-            broker_id=str(self.broker_id),
-            incarnation=self.incarnation,
-            epoch=self.epoch,
-            sealed_at_ms=self.sealed_at_ms,
-            stage=self.stage,
-            sealed_epoch=self.sealed_epoch,
-            move=self.move,
-        )
+        return replace(cls.from_json(value, key=key), topic_id=TopicId(keys.number_in_key(key)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +314,7 @@ class Assigner:
                 guards.append(Absent(keys.assignment_key(topic.topic_id)))
             writes += [
                 Put(keys.epoch_key(topic.topic), EpochRecord(epoch=epoch).to_json()),
-                Put(keys.assignment_key(topic.topic_id), assignment.to_record().to_json()),
+                Put(keys.assignment_key(topic.topic_id), assignment.to_json()),
             ]
             made.append(assignment)
         await self._store.transact(writes, guards=guards)

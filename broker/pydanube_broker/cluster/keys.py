@@ -4,7 +4,7 @@
 |---|---|---|---|
 | watched | `/members/<broker>` | `MemberRecord` | with its lease, if it has one |
 | watched | `/leader/current` | `LeaderRecord` | with the leader's lease, if it has one |
-| watched | `/assignments/<topic id>` | `AssignmentRecord` | with the topic, and its tombstone |
+| watched | `/assignments/<topic id>` | `Assignment` | with the topic, and its tombstone |
 | watched | `/registry/namespaces/<ns>` | `NamespaceSpec` | until deleted |
 | watched | `/registry/topics/<ns>/<name>` | `TopicSpec`; create revision = topic id | until deleted |
 | watched | `/registry/partitioned/<ns>/<base>` | `PartitionedSpec` | longer than its partitions |

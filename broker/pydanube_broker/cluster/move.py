@@ -207,7 +207,7 @@ def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Write], list
     """The writes of a change and what must hold for them."""
     after = change.after
     key = keys.assignment_key(after.topic_id)
-    writes: list[Write] = [Put(key, after.to_record().to_json())]
+    writes: list[Write] = [Put(key, after.to_json())]
     guards: list[Guard] = [ModRevision(key, change.revision)]
     match change.step:
         case Step.SEAL | Step.TAKE_AWAY:

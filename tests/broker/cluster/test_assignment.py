@@ -5,9 +5,9 @@ from __future__ import annotations
 import anyio
 import pytest
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.assignment import Assigner, AssignmentRecord
+from pydanube_broker.cluster.assignment import Assigner, Assignment
 from pydanube_broker.cluster.election import Leadership
-from pydanube_broker.cluster.ids import BrokerId, FencingToken, Incarnation
+from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.errors import Conflict
 from pydanube_core.names import TopicName
@@ -79,7 +79,7 @@ async def test_topic_of_another_broker_moves_only_sealed_or_on_purpose(
         await assigner.assign_all([topic], TWO, incarnation=LIFE, current=await assigner.assignments())
     assert (await assigner.assign(topic, TWO, incarnation=LIFE, take_over=True)).epoch == 2
     key = keys.assignment_key(topic.topic_id)
-    sealed = AssignmentRecord(topic=str(TOPIC), broker_id="2", incarnation=1, epoch=2, sealed_at_ms=9)
+    sealed = Assignment(topic=TOPIC, broker_id=TWO, incarnation=LIFE, epoch=Epoch(2), sealed_at_ms=9)
     await store.transact([Put(key, sealed.to_json())])
     moved = await assigner.assign(topic, ONE, incarnation=LIFE)
     assert (moved.epoch, (await assigner.assignments())[topic.topic_id].sealed_at_ms) == (3, None)

@@ -80,7 +80,7 @@ class SimCluster:
         self.etcd.engine.transact(
             [],
             [
-                Put(keys.assignment_key(topic_id), record.to_record().to_json()),
+                Put(keys.assignment_key(topic_id), record.to_json()),
                 Put(keys.epoch_key(name), EpochRecord(epoch=1).to_json()),
             ],
         )
@@ -230,7 +230,7 @@ class SimCluster:
             target = BrokerId(self.world.random.choice(others))
             change = begin(record, revision, target, at_ms=self.world.now_ms)
             key = keys.assignment_key(topic_id)
-            put = Put(key, change.after.to_record().to_json())
+            put = Put(key, change.after.to_json())
             self.world.note(f"operator moves topic {topic_id} to {target}")
             self.etcd.call(
                 lambda: self.etcd.engine.transact([ModRevision(key, revision)], [put]), lambda _: None
