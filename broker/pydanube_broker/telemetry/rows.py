@@ -6,17 +6,38 @@ them last is kept: as much as the sampler itself keeps of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any, Final
 
 from pydanube_core.observation import BrokerSample, ConsumerSample, CursorSample, HeadSample, Round
-from pydanube_core.telemetry.tables import CURSOR_STATE, HEADS_EVERY, LOAD_EVERY, told_age_ms
+from pydanube_core.telemetry.tables import (
+    BROKERS,
+    CONSUMERS,
+    CURSOR_STATE,
+    HEADS,
+    HEADS_EVERY,
+    LOAD_EVERY,
+    Kind,
+    Table,
+    told_age_ms,
+)
 
 _told: Final = attrgetter(*CURSOR_STATE)
 
 Row = tuple[Any, ...]
+
+
+def _columns(table: Table) -> Callable[[Any], Row]:
+    """Return what reads a table's columns behind `taken_at` and `broker_id` from a sample, whose times end in `_ms`."""
+    return attrgetter(
+        *(f"{each.name}_ms" if each.kind is Kind.TIME else each.name for each in table.columns[2:])
+    )
+
+
+_head: Final = _columns(HEADS)
+_consumer: Final = _columns(CONSUMERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +95,11 @@ class RoundRows:
         }
         first = self._rounds == 0
         if first or self._rounds % HEADS_EVERY == 0:
-            rows["heads"] = [_head(head, taken, broker_id) for head in self._heads.values()]
+            rows["heads"] = [(taken, broker_id, *_head(head)) for head in self._heads.values()]
         if first or self._rounds % LOAD_EVERY == 0:
             rows["topics"] = self._loads(taken)
             rows["consumers"] = [
-                _consumer(consumer, taken, broker_id)
+                (taken, broker_id, *_consumer(consumer))
                 for consumers in self._consumers.values()
                 for consumer in consumers.values()
             ]
@@ -123,34 +144,8 @@ class RoundRows:
         ]
 
     def _broker(self, sample: BrokerSample, taken: int) -> Row:
-        machine = self._machine
-        return (
-            taken,
-            machine.broker_id,
-            machine.incarnation,
-            sample.uptime_s,
-            sample.topics,
-            sample.subscriptions,
-            sample.cpu_s,
-            machine.cpus,
-            sample.rss_bytes,
-            machine.memory_bytes,
-            sample.disk_free_bytes,
-            sample.disk_total_bytes,
-            sample.disk_guard_bytes,
-            sample.journal_bytes,
-            sample.journal_read_only,
-            sample.tier_backlog_bytes,
-            sample.tier_errors,
-            sample.store_error,
-            sample.messages_in,
-            sample.bytes_in,
-            sample.messages_out,
-            sample.bytes_out,
-            machine.network_in_bytes_per_s,
-            machine.network_out_bytes_per_s,
-            "active",
-        )
+        known = {**sample._asdict(), **asdict(self._machine), "taken_at": taken, "state": "active"}
+        return tuple(known[name] for name in BROKERS.names)
 
 
 def _cursor(sample: CursorSample, taken: int, machine: Machine) -> Row:
@@ -167,37 +162,4 @@ def _cursor(sample: CursorSample, taken: int, machine: Machine) -> Row:
         *_told(sample.state),
         None if oldest is None else told_age_ms(max(0, taken - oldest)),
         sample.type,
-    )
-
-
-def _head(sample: HeadSample, taken: int, broker_id: str) -> Row:
-    return (
-        taken,
-        broker_id,
-        sample.topic,
-        sample.topic_id,
-        sample.partition,
-        sample.start_offset,
-        sample.next_offset,
-        sample.producers,
-        sample.consumers,
-    )
-
-
-def _consumer(sample: ConsumerSample, taken: int, broker_id: str) -> Row:
-    return (
-        taken,
-        broker_id,
-        sample.topic,
-        sample.topic_id,
-        sample.subscription,
-        sample.subscription_id,
-        sample.consumer_id,
-        sample.name,
-        sample.active,
-        sample.connected_at_ms,
-        sample.credit_messages,
-        sample.in_flight,
-        sample.delivered,
-        sample.oldest_in_flight_age_ms,
     )
