@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
 
+from pydanube_core.errors import ClusterError
 from pydanube_core.facts import StateItem
 from pydanube_storage.metadata import (
     Absent,
@@ -17,13 +19,17 @@ from pydanube_storage.metadata import (
     Put,
     Revision,
     Write,
+    read_all,
 )
 
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.keys import incarnation_key
 from pydanube_broker.cluster.membership import IncarnationRecord
 
+log = logging.getLogger("pydanube.admin")
+
 _PREFIX: Final = "/admin/"
+T = TypeVar("T")
 
 
 class AdminState:
@@ -46,6 +52,17 @@ class AdminState:
             descending=descending,
         )
         return [_item(found) for found in page.items]
+
+    async def read_all(self, prefix: str, decode: Callable[[bytes], T], *, damaged: str) -> Sequence[T]:
+        """Return every value below a prefix; one that cannot be decoded is logged as `damaged`, and left out."""
+        found: list[T] = []
+        items, _ = await read_all(self.store, KeyRange.prefix(_PREFIX + prefix))
+        for item in items:
+            try:
+                found.append(decode(item.value))
+            except (ValueError, KeyError, TypeError, ClusterError):
+                log.error(damaged, extra={"key": item.key.removeprefix(_PREFIX)})
+        return found
 
     async def is_over(self, life: str) -> bool:
         """Return whether that start of a broker is over: a later one has begun, or the broker is unknown."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 from pydanube_core.security.permissions import Grants
 from pydanube_core.security.records import (
@@ -24,10 +22,7 @@ from pydanube_core.security.revocations import Revocations
 
 from pydanube_broker.admin_state import AdminState
 
-log = logging.getLogger("pydanube.security")
-
-PAGE: Final = 1000
-T = TypeVar("T")
+_DAMAGED: Final = "security_record_damaged"  # it gives nobody anything
 
 
 class SecurityBook:
@@ -54,26 +49,12 @@ class SecurityBook:
     async def load(self) -> None:
         """Read everything; if that fails, what was read before stays in force."""
         version = await self._version_there()  # before the rest: what changes meanwhile is read again
-        roles = await self._read(ROLES, decode_role)
-        bindings = await self._read(BINDINGS, decode_binding)
-        tokens = await self._read(TOKENS, decode_token)
-        revocations = await self._read(REVOCATIONS, decode_revocation)
+        roles = await self._state.read_all(ROLES, decode_role, damaged=_DAMAGED)
+        bindings = await self._state.read_all(BINDINGS, decode_binding, damaged=_DAMAGED)
+        tokens = await self._state.read_all(TOKENS, decode_token, damaged=_DAMAGED)
+        revocations = await self._state.read_all(REVOCATIONS, decode_revocation, damaged=_DAMAGED)
         self.grants = Grants.of(roles, bindings)
         self.tokens = {token.token_id: token for token in tokens}
         self.revocations = Revocations.of(revocations)
         self._version = version
         self.changed.set()
-
-    async def _read(self, prefix: str, decode: Callable[[bytes], T]) -> list[T]:
-        found: list[T] = []
-        after: str | None = None
-        while True:
-            page = await self._state.list(prefix, after=after, limit=PAGE, descending=False)
-            for item in page:
-                try:
-                    found.append(decode(item.value))
-                except (ValueError, KeyError, TypeError):  # a damaged record gives nobody anything
-                    log.error("security_record_damaged", extra={"key": item.key})
-            if len(page) < PAGE:
-                return found
-            after = page[-1].key

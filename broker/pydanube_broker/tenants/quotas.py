@@ -7,14 +7,12 @@ While there is no quota at all a batch costs one comparison.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
-from pydanube_core.errors import ClusterError
 from pydanube_core.names import SYSTEM_NAMESPACE
 from pydanube_core.quotas import QUOTAS, Kind, Quota, QuotaUse, parse_quota
 from pydanube_core.security.identity import Identity
@@ -23,9 +21,6 @@ from pydanube_core.security.records import VERSION
 from pydanube_broker.admin_state import AdminState
 from pydanube_broker.tenants.account import Account
 
-log = logging.getLogger("pydanube.tenants")
-
-PAGE: Final = 1000
 MOST_ACCOUNTS: Final = 10_000  # held; beyond it those go of which nothing counts
 MOST_SLOWED: Final = 1_000  # topics of which it is remembered what slowed them down
 KINDS: Final[tuple[Kind, ...]] = ("namespace", "principal")
@@ -42,17 +37,14 @@ class Quotas:
         defaults: `[quota]`: kind → what holds for whoever has no quota of his own.
     """
 
-    def __init__(
-        self, state: AdminState, defaults: Mapping[Kind, str], *, clock: Callable[[], int] = monotonic_ms
-    ) -> None:
+    def __init__(self, state: AdminState, defaults: Mapping[Kind, str]) -> None:
         self.on = False  # there is a quota
         self.slowed: dict[str, dict[str, int]] = {}  # topic → "namespace shop: bytes_in_per_s" → when last
-        self.clock = clock
         self._state = state
         self._defaults: dict[Kind, Quota] = {
             kind: Quota(kind=kind, name="", limits=parse_quota(kind, text)) for kind, text in defaults.items()
         }
-        self._own: dict[tuple[str, str], Quota] = {}
+        self._own: dict[tuple[Kind, str], Quota] = {}
         # Sessions hold theirs; that a debt is not forgotten with its session, the last ones are held here.
         self._accounts: WeakValueDictionary[tuple[Kind, str], Account] = WeakValueDictionary()
         self._held: dict[tuple[Kind, str], Account] = {}
@@ -67,23 +59,11 @@ class Quotas:
         version = None if found is None else found.value
         if version == self._version:
             return
-        own: dict[tuple[str, str], Quota] = {}
-        after: str | None = None
-        while True:
-            page = await self._state.list(QUOTAS, after=after, limit=PAGE, descending=False)
-            for item in page:
-                try:
-                    quota = Quota.from_bytes(item.value)
-                except (ValueError, KeyError, TypeError, ClusterError):
-                    log.error("quota_damaged", extra={"key": item.key})
-                    continue
-                own[quota.kind, quota.name] = quota
-            if len(page) < PAGE:
-                break
-            after = page[-1].key
+        quotas = await self._state.read_all(QUOTAS, Quota.from_bytes, damaged="quota_damaged")
+        own = {(quota.kind, quota.name): quota for quota in quotas}
         self._own, self._version = own, version
         self.on = bool(own) or any(each.limits for each in self._defaults.values())
-        now_ms = self.clock()
+        now_ms = monotonic_ms()
         for account in self.accounts():
             account.set_quota(self.of(account.kind, account.name), now_ms)
 
@@ -100,7 +80,7 @@ class Quotas:
         """Return the account of a namespace or a principal."""
         found = self._accounts.get((kind, name))
         if found is None:
-            now_ms = self.clock()
+            now_ms = monotonic_ms()
             if len(self._held) >= MOST_ACCOUNTS:
                 self._held = {key: each for key, each in self._held.items() if not each.idle(now_ms)}
             found = self._accounts[kind, name] = self._held[kind, name] = Account(kind, name)
@@ -138,7 +118,7 @@ class Quotas:
         account = self.of_principal(identity)
         if account is None:
             return _nothing
-        account.check_room("connections", account.counts["connections"], self.clock())
+        account.check_room("connections", account.counts["connections"], monotonic_ms())
         account.counts["connections"] += 1
 
         def ended() -> None:
@@ -149,7 +129,7 @@ class Quotas:
     def request(self, identity: Identity | None) -> None:
         """Count a call of an operation. Raises `QuotaExceeded`."""
         if self.on and (account := self.of_principal(identity)) is not None:
-            account.take_one("requests_per_s", self.clock())
+            account.take_one("requests_per_s", monotonic_ms())
 
     @asynccontextmanager
     async def making(
@@ -164,7 +144,7 @@ class Quotas:
             return
         account = self.account("namespace", namespace)
         if account.quota.limits.get(key) or account.quota.warnings.get(key):
-            account.check_room(key, present() + account.counts[key], self.clock(), more=number)
+            account.check_room(key, present() + account.counts[key], monotonic_ms(), more=number)
         account.counts[key] += number
         try:
             yield
@@ -182,11 +162,11 @@ class Quotas:
         """Note, for diagnosis, the quota that a topic's traffic waits for."""
         if topic not in self.slowed and len(self.slowed) >= MOST_SLOWED:
             del self.slowed[next(iter(self.slowed))]
-        self.slowed.setdefault(topic, {})[quota] = self.clock()
+        self.slowed.setdefault(topic, {})[quota] = monotonic_ms()
 
     def slowed_of(self, topic: str, window_ms: int) -> dict[str, float]:
         """Return the quotas that a topic's traffic waited for in the window → seconds ago."""
-        now_ms, told = self.clock(), self.slowed.get(topic, {})
+        now_ms, told = monotonic_ms(), self.slowed.get(topic, {})
         return {label: (now_ms - at) / 1000 for label, at in told.items() if now_ms - at <= window_ms}
 
     def felt(self) -> Iterator[tuple[tuple[str, str, str], int]]:
@@ -220,7 +200,7 @@ class Share:
 
     def check_publish(self) -> None:
         """Raise `QuotaExceeded` if nothing more may be published now."""
-        now_ms = self._quotas.clock()
+        now_ms = monotonic_ms()
         for account in self.accounts:
             account.check_debt("messages_in_per_s", now_ms)
             account.check_debt("bytes_in_per_s", now_ms)
@@ -238,7 +218,7 @@ class Share:
         return self._took(topic, "messages_out_per_s", messages, "bytes_out_per_s", size)
 
     def _took(self, topic: str, by_number: str, messages: int, by_size: str, size: int) -> Waited | None:
-        now_ms, longest = self._quotas.clock(), None
+        now_ms, longest = monotonic_ms(), None
         for account in self.accounts:
             for key, count in ((by_number, messages), (by_size, size)):
                 wait_ms = account.take(key, count, now_ms)
@@ -251,7 +231,7 @@ class Share:
 
     def check_producer(self) -> None:
         """Raise `QuotaExceeded` if another producer would be too many."""
-        now_ms = self._quotas.clock()
+        now_ms = monotonic_ms()
         for account in self.accounts:
             account.check_room("producers", account.counts["producers"], now_ms)
 
