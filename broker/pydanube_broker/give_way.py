@@ -11,19 +11,20 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
+_READERS: Final = 2
 
 
 class GiveWay:
     """Counts the work of threads, and owns the threads of cold reads."""
 
-    def __init__(self, threads: int = 2) -> None:
+    def __init__(self) -> None:
         self._pending = 0
         self._armed = False
         self._loop = asyncio.get_running_loop()
-        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="danube-read")
+        self._pool = ThreadPoolExecutor(max_workers=_READERS, thread_name_prefix="danube-read")
 
     @contextmanager
     def pending(self) -> Iterator[None]:

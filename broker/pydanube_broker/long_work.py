@@ -33,12 +33,10 @@ class LongWork:
         self._running: dict[int, Work] = {}
 
     @contextlib.contextmanager
-    def begun(
-        self, operation: str, topic: str, *, unit: str, now_ms: int, total: int | None = None
-    ) -> Iterator[Work]:
+    def begun(self, operation: str, topic: str, *, unit: str, now_ms: int) -> Iterator[Work]:
         """Context during which the work is shown."""
         number = next(self._numbers)
-        work = self._running[number] = Work(operation, topic, unit, now_ms, total)
+        work = self._running[number] = Work(operation, topic, unit, now_ms)
         try:
             yield work
         finally:

@@ -164,10 +164,9 @@ class RegistryIndex:
         name = self._names.get(topic_id)
         return None if name is None else self._topics[name]
 
-    def topics(self, namespace: str | None = None) -> list[TopicRecord]:
+    def topics(self) -> list[TopicRecord]:
         """Every topic with a log, by name. O(topics)."""
-        wanted = self._topics if namespace is None else (n for n in self._topics if n.namespace == namespace)
-        return [self._topics[name] for name in sorted(wanted)]
+        return [self._topics[name] for name in sorted(self._topics)]
 
     def count_topics(self, namespace: str) -> int:
         """How many topics with a log a namespace has. O(topics)."""
@@ -188,13 +187,9 @@ class RegistryIndex:
     def partitioned(self, name: TopicName) -> PartitionedRecord | None:
         return self._partitioned.get(name)
 
-    def all_partitioned(self, namespace: str | None = None) -> list[PartitionedRecord]:
+    def all_partitioned(self) -> list[PartitionedRecord]:
         """Every partitioned parent, by name."""
-        return [
-            self._partitioned[name]
-            for name in sorted(self._partitioned)
-            if namespace is None or name.namespace == namespace
-        ]
+        return [self._partitioned[name] for name in sorted(self._partitioned)]
 
     def partitions(self, base: TopicName) -> list[TopicRecord]:
         """The partitions of a topic that exist, by index; empty for a plain or unknown one."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -229,7 +229,7 @@ class Observation:
         if scope in self._unsettled or cursor.settled.pending:
             cursor.look_at_ms = 0
         else:
-            cursor.look_at_ms = self._look_again(view, findings)
+            cursor.look_at_ms = self._look_again(view)
 
     def _unread_by_nobody(self, topic: Topic, pump: SubscriptionPump, cursor: CursorTrack) -> int | None:
         """Return the milliseconds until a subscription that nobody ever read is to be reported; None: judge it now.
@@ -249,7 +249,7 @@ class Observation:
         left_ms = oldest_ms + int(worth_s * 1000) - now_ms()
         return left_ms if left_ms > 0 else None
 
-    def _look_again(self, view: SubscriptionView, findings: Sequence[Finding]) -> int:
+    def _look_again(self, view: SubscriptionView) -> int:
         """Return when the passing of time alone may change the findings."""
         now, stuck_ms = view.now_ms, int(self.options.stuck_after_s * 1000)
         step = int(LATER_ROUNDS * self.options.sample_interval_s * 1000)

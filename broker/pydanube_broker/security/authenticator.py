@@ -84,8 +84,7 @@ class Authenticator:
         required: bool,
         refused: Counter[str],
         failed: FailedLogins,
-        connections: Callable[[Identity], Callable[[], None]] = lambda identity: lambda: None,
-        now_s: Callable[[], float] = time.time,
+        connections: Callable[[Identity], Callable[[], None]],
     ) -> None:
         self.required = required
         self.refused = refused
@@ -95,7 +94,6 @@ class Authenticator:
         self._failed = failed
         self._book = book
         self._jwt = jwt
-        self._now_s = now_s
 
     def identify(self, authorization: str | None, peer: Peer) -> Identity:
         """Return the caller's identity. Raises `Unauthenticated` if one is required and not shown."""
@@ -114,19 +112,19 @@ class Authenticator:
 
     def wait_s(self, peer: Peer) -> float:
         """Return the seconds by which a refusal to that peer is delayed: more, the more wrong credentials came from its address."""
-        return self._failed.wait_s(peer.host, self._now_s())
+        return self._failed.wait_s(peer.host, time.time())
 
     def note_failure(self, what: str, peer: Peer) -> None:
         """Count wrong credentials from the peer's address."""
         self.refused[what] += 1
-        count = self._failed.note(peer.host, self._now_s())
+        count = self._failed.note(peer.host, time.time())
         if count is not None:
             log.warning("login_failed", extra={"address": peer.host, "failures": count})
             self.on_failed(peer.host, count)
 
     def check(self, identity: Identity) -> None:
         """Check that the credential is still valid. Raises `Unauthenticated`. Cheap: done for every call."""
-        if identity.expires_at_s is not None and self._now_s() >= identity.expires_at_s:
+        if identity.expires_at_s is not None and time.time() >= identity.expires_at_s:
             raise Unauthenticated("the token has expired; get a new one", method=identity.method)
         if identity.method == "token":
             if identity.credential not in self._book.tokens:
@@ -160,7 +158,7 @@ class Authenticator:
 
     def _by_token(self, token: str) -> Identity:
         if is_api_token(token):
-            return verify(token, self._book.tokens, now_ms=int(self._now_s() * 1000))
+            return verify(token, self._book.tokens, now_ms=int(time.time() * 1000))
         if self._jwt is None:
             raise Unauthenticated(
                 "the token is none of this broker's, and it takes no others (auth.jwt_keys, auth.jwks_url)"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
 from dataclasses import replace
 from typing import Final
 
@@ -27,10 +27,9 @@ AT_ONCE: Final = 100  # writes a round; the others are due in the next
 class LastUsed:
     """The task that writes when tokens were last used; one for each broker."""
 
-    def __init__(self, state: AdminState, book: SecurityBook, now_s: Callable[[], float]) -> None:
+    def __init__(self, state: AdminState, book: SecurityBook) -> None:
         self._state = state
         self._book = book
-        self._now_s = now_s
 
     async def run(self) -> None:
         """Write in rounds of `ROUND_S`, until cancelled; a round that fails is logged, and its tokens are due again."""
@@ -43,7 +42,7 @@ class LastUsed:
 
     async def write(self) -> None:
         """Write the last use of the tokens that are due, at most `AT_ONCE` of them."""
-        now_ms = int(self._now_s() * 1000)
+        now_ms = int(time.time() * 1000)
         for token_id in self._due(now_ms)[:AT_ONCE]:
             await self._note(token_id, now_ms)
             self._book.used.discard(token_id)

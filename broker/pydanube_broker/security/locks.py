@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -178,7 +177,7 @@ async def open_locks(
         source = KeySource(url=settings.jwks_url, ca=settings.jwks_ca, refresh_s=settings.jwks_refresh)
         published = PublishedKeys(source, jwt, book.changed)
         await published.read()  # a start does not depend on it
-    return Locks(book, keeper, LastUsed(state, book, time.time), published)
+    return Locks(book, keeper, LastUsed(state, book), published)
 
 
 def web_tokens(settings: Auth) -> JwtVerifier | None:
