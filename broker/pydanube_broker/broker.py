@@ -132,7 +132,9 @@ class Broker(BrokerParts):
         found = self._read_journal()
         newest = newest_id(self.hub.states.values(), (header.topic_id for header, _ in found.tail))
         store = await stack.enter_async_context(
-            opened_metadata(settings, self.data_dir, newest, self.engine.give_way.pending, self._make_room)
+            opened_metadata(
+                settings, self.data_dir, newest, self.engine.worker_threads.pending, self._make_room
+            )
         )
         await refuse_removed(settings, BrokerId(self.data_dir.broker_id), self.hub, store, self._make_room)
         await self._make_services(store)
@@ -211,7 +213,7 @@ class Broker(BrokerParts):
         """Register this broker, adopt the topics that it owns, and begin the journal."""
         stack = self._stack
         self.following = Following(self.registry)
-        self.moves = Moves(self.registry, self.hub, store, self.engine.give_way)
+        self.moves = Moves(self.registry, self.hub, store, self.engine.worker_threads)
         self.ownership.arriving = self.official.arriving
         await stack.enter_async_context(
             self.registry.opened(self.address(), self.following.changed, self.moves.seen)
@@ -438,7 +440,7 @@ class Broker(BrokerParts):
     async def _keep_reserve(self) -> None:
         if not self.data_dir.memory:
             guard = self.health.disk.get("guard_bytes") or 0
-            with self.engine.give_way.pending():
+            with self.engine.worker_threads.pending():
                 await anyio.to_thread.run_sync(self._reserve.keep, guard)
 
     def _make_room(self) -> bool:

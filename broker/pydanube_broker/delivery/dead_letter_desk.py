@@ -20,7 +20,6 @@ from pydanube_core.batch.select import Cutter
 from pydanube_core.errors import ClusterError, DispatchMismatch
 from pydanube_core.names import TopicName
 
-from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal.records import Kind
 from pydanube_broker.journal.tail_cache import CachedBatch
 from pydanube_broker.subscription.copies import Wanted, dead_letter_batches, reason_of
@@ -31,6 +30,7 @@ from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.topics.log_state import ORIGIN, encode_cursor_body
 from pydanube_broker.topics.reading import read_once
 from pydanube_broker.topics.topic import Topic
+from pydanube_broker.worker_threads import WorkerThreads
 
 log = logging.getLogger("pydanube.delivery")
 
@@ -50,7 +50,7 @@ class Origin(Protocol):
     policy: SubscriptionPolicy
 
     @property
-    def give_way(self) -> GiveWay:
+    def worker_threads(self) -> WorkerThreads:
         """The limiter by which reads of the log let threads run."""
 
     def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> None:
@@ -204,7 +204,7 @@ class DeadLetterDesk:
         What is no longer in the log is done already.
         """
         first = left[0]
-        batches = await read_once(origin.topic, first.start, first.end, READ_BYTES, origin.give_way)
+        batches = await read_once(origin.topic, first.start, first.end, READ_BYTES, origin.worker_threads)
         if batches is None:
             return
         if not batches:

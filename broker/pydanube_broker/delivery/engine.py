@@ -13,8 +13,8 @@ from pydanube_core.errors import ClusterError, JournalReadOnly
 
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
 from pydanube_broker.delivery.turns import Turns
-from pydanube_broker.give_way import GiveWay
 from pydanube_broker.slices import SLICE_S
+from pydanube_broker.worker_threads import WorkerThreads
 
 log = logging.getLogger("pydanube.delivery")
 
@@ -172,7 +172,7 @@ class DeliveryEngine:
 
     def __init__(self) -> None:
         self.turns = Turns()
-        self.give_way = GiveWay()
+        self.worker_threads = WorkerThreads()
         self.deadlines = Deadlines()
         self.cursors = CursorKeeper()
         self.dropped: Counter[tuple[str, str]] = Counter()  # (topic, reason): messages lost on purpose
@@ -181,4 +181,4 @@ class DeliveryEngine:
     def close(self) -> None:
         self.deadlines.close()
         self.cursors.close()
-        self.give_way.close()
+        self.worker_threads.close()

@@ -24,7 +24,6 @@ from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.delivery.frame_builder import Frame, fill
 from pydanube_broker.delivery.link import ConsumerLink
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
-from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch, Kind
 from pydanube_broker.outcome import OutcomeCallback
 from pydanube_broker.subscription.batch_columns import producer_bytes
@@ -53,6 +52,7 @@ from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.subscription.timed import due_now
 from pydanube_broker.topics.log_state import encode_cursor_body
 from pydanube_broker.topics.topic import Topic, now_ms
+from pydanube_broker.worker_threads import WorkerThreads
 
 log = logging.getLogger("pydanube.delivery")
 
@@ -387,9 +387,9 @@ class SubscriptionPump:
             self._changed()
 
     @property
-    def give_way(self) -> GiveWay:
+    def worker_threads(self) -> WorkerThreads:
         """The engine's limiter, by which the dead-letter desk reads the log."""
-        return self.engine.give_way
+        return self.engine.worker_threads
 
     def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> None:
         """Acknowledge messages whose copies are durable."""
@@ -549,7 +549,7 @@ class SubscriptionPump:
             else:
                 self.wake()
 
-        self.topic.fill(plan.start, plan.end_limit, self._read_bytes(plan), self.engine.give_way, done)
+        self.topic.fill(plan.start, plan.end_limit, self._read_bytes(plan), self.engine.worker_threads, done)
 
     def _dispatch(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
         assert plan.consumer_id is not None

@@ -9,9 +9,9 @@ from pydanube_core.errors import ClusterError, Internal
 
 from pydanube_broker.delivery.frame_builder import FrameBuilder
 from pydanube_broker.delivery.turns import Turns
-from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.topics.topic import Topic
+from pydanube_broker.worker_threads import WorkerThreads
 
 FRAME_BYTES: Final = 256 * 1024  # stored bytes of one frame, unless a single batch is larger
 
@@ -44,7 +44,7 @@ class ReaderPump:
         stop: int | None,
         session: int,
         turns: Turns,
-        give_way: GiveWay,
+        worker_threads: WorkerThreads,
         ended: Callable[[int], None],
         failed: Callable[[ClusterError], None],
     ) -> None:
@@ -55,7 +55,7 @@ class ReaderPump:
         self._stop = stop
         self._session = session
         self._turns = turns
-        self._give_way = give_way
+        self._worker_threads = worker_threads
         self._ended = ended
         self._failed = failed
         self.credit_messages = 0
@@ -131,7 +131,7 @@ class ReaderPump:
                     self._send(result, end)
                 self._turns.wake(self)
 
-        self._topic.fill(self.position, end, FRAME_BYTES, self._give_way, done)
+        self._topic.fill(self.position, end, FRAME_BYTES, self._worker_threads, done)
 
     def _send(self, batches: Sequence[CachedBatch], end: int) -> None:
         frame = FrameBuilder(self._session)

@@ -178,7 +178,7 @@ class AdministrationPart:
         async with self._loading_key:  # two that ask at once are given the same new one
             if self._key is None:
                 broker = self._broker
-                with broker.engine.give_way.pending():
+                with broker.engine.worker_threads.pending():
                     self._key = await anyio.to_thread.run_sync(
                         load_audit_key, broker.data_dir, broker.settings.admin.audit_key
                     )
@@ -214,7 +214,7 @@ class AdministrationPart:
             start: the first one's number; None: what the file has not yet, or the oldest.
         """
         path = None if file is None else export_path(self._broker.data_dir.path, file, any_folder=any_folder)
-        pending = self._broker.engine.give_way.pending
+        pending = self._broker.engine.worker_threads.pending
         if path is not None and start is None:
             with pending():
                 start = await anyio.to_thread.run_sync(next_in, path)
@@ -270,5 +270,5 @@ class AdministrationPart:
             end=topic.commit,
             max_messages=max_messages,
             max_bytes=_READ_BYTES,
-            give_way=self._broker.engine.give_way,
+            worker_threads=self._broker.engine.worker_threads,
         )

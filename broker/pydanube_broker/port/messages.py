@@ -35,7 +35,7 @@ class MessagesPart:
             end=end,
             max_messages=max_messages,
             max_bytes=max_bytes,
-            give_way=self._broker.engine.give_way,
+            worker_threads=self._broker.engine.worker_threads,
         )
 
     async def publish_message(

@@ -195,7 +195,7 @@ class ObjectsPart:
                 replay = Replay(
                     log,
                     placed[number % len(placed)].topic,
-                    broker.engine.give_way,
+                    broker.engine.worker_threads,
                     broker.letters.begin_copies,
                 )
                 await replay.run(*ranges[log.name], work)

@@ -60,7 +60,7 @@ class SchemaRegistry:
 
     Args:
         wall_ms: milliseconds since 1970.
-        pending: entered while a thread works for the registry (`GiveWay.pending`).
+        pending: entered while a thread works for the registry (`WorkerThreads.pending`).
         aside: takes what cannot be read.
     """
 

@@ -358,7 +358,7 @@ class ConsumeStream:
             stop=stop,
             session=session,
             turns=engine.turns,
-            give_way=engine.give_way,
+            worker_threads=engine.worker_threads,
             ended=self._ended,
             failed=self._fail,
         )

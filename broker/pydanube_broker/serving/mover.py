@@ -39,7 +39,6 @@ from pydanube_broker.cluster.move_seat import (
     WriteParts,
 )
 from pydanube_broker.cluster.removal import check_not_removed
-from pydanube_broker.give_way import GiveWay
 from pydanube_broker.serving.hand_over_writer import HandOverWriter
 from pydanube_broker.tier.fragments import Fragments
 from pydanube_broker.topics.fragment import SECTION_BYTES, read_section
@@ -47,6 +46,7 @@ from pydanube_broker.topics.hand_over_sections import sections_of
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.journal_transfer import Arrival, release
 from pydanube_broker.topics.topic import Topic
+from pydanube_broker.worker_threads import WorkerThreads
 
 log = logging.getLogger("pydanube.cluster")
 
@@ -103,7 +103,7 @@ class Mover:
         *,
         me: BrokerId,
         incarnation: Incarnation,
-        give_way: GiveWay,
+        worker_threads: WorkerThreads,
         wall_ms: Callable[[], int],
     ) -> None:
         self.seats: dict[TopicId, Seat] = {}
@@ -114,7 +114,7 @@ class Mover:
         self._doors = doors
         self._me = me
         self._incarnation = incarnation
-        self._give_way = give_way
+        self._worker_threads = worker_threads
         self._wall_ms = wall_ms
         self._objects = ObjectCatalog(store, wall_ms=wall_ms)
         self._drives: dict[TopicId, _Drive] = {}
@@ -252,7 +252,7 @@ class Mover:
         try:
             topic = await self._doors.topic(topic_id, record.epoch)
             async with self._limit:
-                async for section in sections_of(topic, first, self._give_way, final=final):
+                async for section in sections_of(topic, first, self._worker_threads, final=final):
                     if len(parts) == MAX_PARTS:
                         raise Conflict(
                             f"{record.topic} cannot be handed over: of what the object store does not have yet there is "

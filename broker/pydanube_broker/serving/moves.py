@@ -25,7 +25,6 @@ from pydanube_broker.cluster.office import Office
 from pydanube_broker.cluster.owner_choice import told_load
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.delivery.pump import SubscriptionPump
-from pydanube_broker.give_way import GiveWay
 from pydanube_broker.health import Health
 from pydanube_broker.serving.hand_over_writer import HandOverWriter
 from pydanube_broker.serving.mover import Mover
@@ -38,6 +37,7 @@ from pydanube_broker.tier.tier import Tier
 from pydanube_broker.tier.topic_transfer import let_go, take_in
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic, now_ms
+from pydanube_broker.worker_threads import WorkerThreads
 
 log = logging.getLogger("pydanube.cluster")
 
@@ -55,11 +55,13 @@ _RETRY_MS: Final = (
 class Moves:
     """Starts and carries out moves. Made before the topics are opened; `run` once they and the tier are open."""
 
-    def __init__(self, registry: Registry, hub: Hub, store: MetadataStore, give_way: GiveWay) -> None:
+    def __init__(
+        self, registry: Registry, hub: Hub, store: MetadataStore, worker_threads: WorkerThreads
+    ) -> None:
         self._registry = registry
         self._hub = hub
         self._store = store
-        self._give_way = give_way
+        self._worker_threads = worker_threads
         self._tier: Tier
         self._kept: KeptStates
         self.taking: RemovedBrokers
@@ -98,7 +100,7 @@ class Moves:
             self,
             me=me,
             incarnation=Incarnation(office.membership.registration.incarnation),
-            give_way=self._give_way,
+            worker_threads=self._worker_threads,
             wall_ms=now_ms,
         )
         for topic_id, (assignment, revision) in self._early.items():

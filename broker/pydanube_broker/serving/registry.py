@@ -71,7 +71,9 @@ class Registry:
         self._metadata = "metadata.sqlite" if url == EMBEDDED else url  # what errors call it
         self.catalog = TopicCatalog(store, wall_ms=now_ms)
         self.schemas = TopicSchemas(
-            SchemaRegistry(store, wall_ms=now_ms, pending=engine.give_way.pending, aside=self.catalog.aside),
+            SchemaRegistry(
+                store, wall_ms=now_ms, pending=engine.worker_threads.pending, aside=self.catalog.aside
+            ),
             self.catalog,
         )
         self.policies = Policies(self.catalog.index, settings)

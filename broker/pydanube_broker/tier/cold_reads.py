@@ -17,12 +17,12 @@ from typing import Any, Final
 from pydanube_core.errors import ClusterError, CorruptObject, Internal, MissingExtra, ObjectMissing
 from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 
-from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch, Journal
 from pydanube_broker.journal.index import Entry
 from pydanube_broker.tier.child import ChildDied, TierChild
 from pydanube_broker.tier.messages import unpack_batches
 from pydanube_broker.topics.topic import Topic
+from pydanube_broker.worker_threads import WorkerThreads
 
 log = logging.getLogger("pydanube.tier")
 
@@ -152,7 +152,7 @@ class ColdReads:
         return stored if stored is None else stored[: _to_gap(stored)]
 
     def fill(
-        self, topic: Topic, offset: int, end: int, max_bytes: int, give_way: GiveWay, done: Filled
+        self, topic: Topic, offset: int, end: int, max_bytes: int, worker_threads: WorkerThreads, done: Filled
     ) -> None:
         """Load what `read` missed. `done` is called in the loop: with an error, or with another value: then read again."""
         at = offset
@@ -163,7 +163,7 @@ class ColdReads:
                 return
             at = known.end
         plan = self._journal.plan_read(topic.topic_id, at, end, max_bytes)
-        give_way.run(self._journal.read_planned(plan[: _to_gap(plan)]), done)
+        worker_threads.run(self._journal.read_planned(plan[: _to_gap(plan)]), done)
 
     def _read_ahead(self, topic: Topic, offset: int) -> None:
         key = (topic.topic_id, offset)

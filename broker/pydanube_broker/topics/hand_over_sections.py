@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 
 from pydanube_core.errors import JournalReadOnly
 
-from pydanube_broker.give_way import GiveWay
 from pydanube_broker.topics.fragment import SECTION_BYTES, Buffer, Section
 from pydanube_broker.topics.reading import READ_BYTES, read_once
 from pydanube_broker.topics.topic import Topic
+from pydanube_broker.worker_threads import WorkerThreads
 
 
 async def sections_of(
-    topic: Topic, first: int | None, give_way: GiveWay, *, final: bool
+    topic: Topic, first: int | None, worker_threads: WorkerThreads, *, final: bool
 ) -> AsyncIterator[Section]:
     """Yield what is committed from `first` on, in sections of about `SECTION_BYTES`; at least one.
 
@@ -31,7 +31,7 @@ async def sections_of(
     begin = at = state.needed_offset if first is None else first
     size, batches = 0, list[Buffer]()
     while at < end:
-        found = await read_once(topic, at, end, READ_BYTES, give_way)
+        found = await read_once(topic, at, end, READ_BYTES, worker_threads)
         if found is None:
             continue
         if not found:

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.topics.topic import Topic
+from pydanube_broker.worker_threads import WorkerThreads
 
 READ_BYTES: Final = 1 << 20
 
 
 async def batches_between(
-    topic: Topic, start: int, end: int, give_way: GiveWay
+    topic: Topic, start: int, end: int, worker_threads: WorkerThreads
 ) -> AsyncIterator[CachedBatch]:
     """Yield committed batches with messages in `[start, end)`, ascending; the first and the last may exceed it.
 
@@ -25,7 +25,7 @@ async def batches_between(
     while at < end:
         if topic.closed is not None:
             raise topic.closed
-        found = await read_once(topic, at, end, READ_BYTES, give_way)
+        found = await read_once(topic, at, end, READ_BYTES, worker_threads)
         if found is None:
             continue
         if not found:
@@ -38,7 +38,7 @@ async def batches_between(
 
 
 async def read_once(
-    topic: Topic, start: int, end: int, max_bytes: int, give_way: GiveWay
+    topic: Topic, start: int, end: int, max_bytes: int, worker_threads: WorkerThreads
 ) -> Sequence[CachedBatch] | None:
     """Return committed batches from `start` on, about `max_bytes` of them; empty: there are none below `end`.
 
@@ -61,5 +61,5 @@ async def read_once(
         else:
             filled.set_result(result)
 
-    topic.fill(start, end, max_bytes, give_way, done)
+    topic.fill(start, end, max_bytes, worker_threads, done)
     return await filled or None

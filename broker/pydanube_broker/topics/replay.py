@@ -19,13 +19,13 @@ from pydanube_core.batch import read_producer_part
 from pydanube_core.errors import ClusterError, Overloaded
 from pydanube_core.names import TopicName
 
-from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.long_work import Work
 from pydanube_broker.subscription.batch_columns import view_of
 from pydanube_broker.subscription.copies import copied
 from pydanube_broker.topics.reading import batches_between
 from pydanube_broker.topics.topic import Topic
+from pydanube_broker.worker_threads import WorkerThreads
 
 ATTRIBUTE: Final = "x-replayed-from"
 _WAITING: Final = 8  # batches of up to 1 MiB that are appended and not committed yet
@@ -86,7 +86,7 @@ class Replay:
 
     source: Topic
     target: TopicName
-    give_way: GiveWay
+    worker_threads: WorkerThreads
     begin: Callable[[TopicName, bytes], Awaitable[asyncio.Future[int]]]
     copied: Copied = field(init=False)
     # Of the source: everything below is committed in the target
@@ -103,8 +103,8 @@ class Replay:
         """
         self.next_offset = start
         try:
-            async for batch in batches_between(self.source, start, end, self.give_way):
-                with self.give_way.pending():
+            async for batch in batches_between(self.source, start, end, self.worker_threads):
+                with self.worker_threads.pending():
                     copies = await anyio.to_thread.run_sync(copies_of, batch, start, end, self.source.name)
                 for data in copies[:-1]:
                     await self.append(data, max(start, batch.base), work)

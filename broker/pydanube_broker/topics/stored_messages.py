@@ -11,21 +11,21 @@ from collections.abc import Mapping, Sequence
 from pydanube_core.batch import MAX_COPY_BYTES, encode_batch, read_producer_part
 from pydanube_core.facts import MessageFacts
 
-from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.outcome import outcome_of
 from pydanube_broker.subscription.batch_columns import DecodedBatch, view_of
 from pydanube_broker.topics.reading import batches_between
 from pydanube_broker.topics.topic import Topic, now_ms
+from pydanube_broker.worker_threads import WorkerThreads
 
 
 async def messages_between(
-    topic: Topic, *, start: int, end: int, max_messages: int, max_bytes: int, give_way: GiveWay
+    topic: Topic, *, start: int, end: int, max_messages: int, max_bytes: int, worker_threads: WorkerThreads
 ) -> list[MessageFacts]:
     """Return committed messages of `[start, end)`, ascending, until a bound is reached; at least the first."""
     found: list[MessageFacts] = []
     size = 0
-    async for batch in batches_between(topic, start, min(end, topic.commit), give_way):
+    async for batch in batches_between(topic, start, min(end, topic.commit), worker_threads):
         for message in _messages(topic.name, batch, start, end):
             size += len(message.payload)
             if found and size > max_bytes:
@@ -37,12 +37,12 @@ async def messages_between(
 
 
 async def payloads_between(
-    topic: Topic, *, start: int, end: int, max_messages: int, max_bytes: int, give_way: GiveWay
+    topic: Topic, *, start: int, end: int, max_messages: int, max_bytes: int, worker_threads: WorkerThreads
 ) -> list[tuple[int, bytes]]:
     """As `messages_between`, only (offset, payload): the audit reads thousands."""
     found: list[tuple[int, bytes]] = []
     size = 0
-    async for batch in batches_between(topic, start, min(end, topic.commit), give_way):
+    async for batch in batches_between(topic, start, min(end, topic.commit), worker_threads):
         view = view_of(batch)
         offsets, payloads = list(view.offsets()), view.payloads()
         for i in range(bisect_left(offsets, start), bisect_left(offsets, end)):

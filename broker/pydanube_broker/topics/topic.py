@@ -23,7 +23,6 @@ from pydanube_core.positions import Position, PositionKind
 from pydanube_core.refusals import system_is_closed
 
 from pydanube_broker.cluster.ids import Epoch, numbers_of
-from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch, Journal, Kind
 from pydanube_broker.outcome import OutcomeCallback, outcome_of
 from pydanube_broker.schema.guard import SchemaGuard
@@ -33,6 +32,7 @@ from pydanube_broker.topics.list_changes import ListChanges
 from pydanube_broker.topics.log_state import LogState, encode_open_body, encode_session_body, encode_trim_body
 from pydanube_broker.topics.producers import Appended, Opening, ProducerSession
 from pydanube_broker.wall_clock import WallClock, append_time
+from pydanube_broker.worker_threads import WorkerThreads
 
 #: called with batches, with nothing, or with an error
 Filled = Callable[[Any], None]
@@ -51,7 +51,7 @@ class ColdReader(Protocol):
     def read(self, topic: Topic, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None: ...
 
     def fill(
-        self, topic: Topic, offset: int, end: int, max_bytes: int, give_way: GiveWay, done: Filled
+        self, topic: Topic, offset: int, end: int, max_bytes: int, worker_threads: WorkerThreads, done: Filled
     ) -> None: ...
 
     def may_hold_time(self, topic: Topic, found: int | None) -> bool: ...
@@ -414,13 +414,15 @@ class Topic:
         found = self._hub.journal.cache.read(self.topic_id, self.commit, self.commit + 1, 1)
         return found[0] if found else None
 
-    def fill(self, offset: int, end: int, max_bytes: int, give_way: GiveWay, done: Filled) -> None:
+    def fill(
+        self, offset: int, end: int, max_bytes: int, worker_threads: WorkerThreads, done: Filled
+    ) -> None:
         """Load what `read` returned None for. `done` gets an error, batches from `offset` on, or nothing: read again."""
         cold = self._hub.cold
         if cold is not None and offset < self.state.tiered_offset:
-            cold.fill(self, offset, min(end, self.commit), max_bytes, give_way, done)
+            cold.fill(self, offset, min(end, self.commit), max_bytes, worker_threads, done)
         else:
-            give_way.run(self.plan_cold_read(offset, end, max_bytes), done)
+            worker_threads.run(self.plan_cold_read(offset, end, max_bytes), done)
 
     def plan_cold_read(self, offset: int, end: int, max_bytes: int) -> Callable[[], Sequence[CachedBatch]]:
         """Return the work for a worker thread after `read` returned None."""

@@ -21,7 +21,6 @@ from pydanube_broker.cluster.move import Witnesses, begin, transaction
 from pydanube_broker.cluster.move_leader import MoveLeader
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
-from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import Disk, Journal, JournalOptions
 from pydanube_broker.journal.helper import InlineSyncer
 from pydanube_broker.outcome import outcome_of
@@ -31,6 +30,7 @@ from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.reading import batches_between
 from pydanube_broker.topics.topic import Topic
+from pydanube_broker.worker_threads import WorkerThreads
 from pydanube_core.batch import BatchView, encode_batch, read_producer_part
 from pydanube_core.errors import ClusterError, NotOwner
 from pydanube_core.names import TopicName
@@ -117,7 +117,7 @@ class Half:
             self,
             me=broker_id,
             incarnation=Incarnation(life),
-            give_way=GiveWay(),
+            worker_threads=WorkerThreads(),
             wall_ms=lambda: 1,
         )
 
@@ -279,7 +279,7 @@ class Pair:
         topic = self.serving()
         assert topic is not None
         found = []
-        async for batch in batches_between(topic, 0, topic.commit, GiveWay()):
+        async for batch in batches_between(topic, 0, topic.commit, WorkerThreads()):
             found += [
                 (batch.base, payload) for payload in BatchView.stored(b"".join(batch.buffers)).payloads()
             ]

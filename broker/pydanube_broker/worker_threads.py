@@ -1,4 +1,4 @@
-"""Let threads run: a loop that never sleeps keeps the interpreter lock from every thread of the process.
+"""Worker threads of one broker, and the turns that they need: a loop that never sleeps keeps the interpreter lock.
 
 While any thread has work, one callback releases the lock in each iteration of the loop. It is armed once, however
 many are waiting: armed once a request instead it brought everything to a halt (docs/design.md#4-the-journal).
@@ -17,7 +17,7 @@ T = TypeVar("T")
 _READERS: Final = 2
 
 
-class GiveWay:
+class WorkerThreads:
     """Counts the work of threads, and owns the threads of cold reads."""
 
     def __init__(self) -> None:
