@@ -30,9 +30,9 @@ from pydanube_storage.metadata import MetadataStore
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.keys import number_in_key
 from pydanube_broker.relay.decision import Handling, TopicPlace, decide
-from pydanube_broker.relay.journey import BothWays, Journey, ManyAnswers, OneAnswer
 from pydanube_broker.relay.link import Link, Links
 from pydanube_broker.relay.membership import RELAYED, TOPIC, Membership, cluster_secret
+from pydanube_broker.relay.relayed_call import BothWays, ManyAnswers, OneAnswer, RelayedCall
 from pydanube_broker.rpc.calls import OneRequest
 from pydanube_broker.rpc.stream_calls import GOES_ON, ServerStreamCall, StreamCall
 from pydanube_broker.serving.registry import Registry
@@ -45,7 +45,6 @@ _HEADS: Final = 4096
 BY_ID: Final = frozenset({CONSUMER_SERVICE["ReceiveMessages"].path, HEALTH_CHECK["HealthCheck"].path})
 #: answers to messages: refused, most clients hand the error to their application
 ANSWERS: Final = frozenset({CONSUMER_SERVICE["Ack"].path, CONSUMER_SERVICE["Nack"].path})
-FRESH_S: Final = 10.0  # after so long in one place a call's patience begins anew
 
 #: who a call comes from, where the other broker can see it for itself
 _SHOWN: Final = frozenset({"token", "jwt", "none"})
@@ -61,7 +60,7 @@ class Relay:
         self._streams = streams  # whether streams of the SDK are carried
         self._open: WeakSet[ManyAnswers] = WeakSet()  # streams of answers that were taken over
         self._away = False  # clients are to go where their topics are
-        self._held: dict[TopicName | str, list[Journey]] = {}
+        self._held: dict[TopicName | str, list[RelayedCall]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._heads: dict[tuple[str, str, bytes, bytes, bool], Headers] = {}
         self._loop = asyncio.get_running_loop()
@@ -79,17 +78,15 @@ class Relay:
         if topic is None and not url:
             return False
         now = self._loop.time()
-        journey: Journey | None = call.carried
-        if journey is None:
+        relayed: RelayedCall | None = call.carried
+        if relayed is None:
             kind = _kind(call)
-            journey = call.carried = kind(call, topic, url, now, self._missed)
+            relayed = call.carried = kind(call, topic, url, now, self._missed)
         else:
-            journey.topic, journey.broker_url = topic, url
-            if now - journey.seen_at > FRESH_S:
-                journey.since = now
-        journey.seen_at = now
+            relayed.topic, relayed.broker_url = topic, url
+        relayed.moved_on(now)
         try:
-            way = self._way(journey)
+            way = self._way(relayed)
         except PermissionDenied as refused:
             call.fail(refused)
             return True
@@ -97,10 +94,10 @@ class Relay:
             way = Handling.HOLD  # it is just being closed or opened here
         if way is Handling.REFUSE or (way is Handling.HOLD and isinstance(call, StreamCall)):
             return False
-        if isinstance(journey, ManyAnswers):
-            call.hand_over(journey)
-            self._open.add(journey)
-        self._go(journey, way)
+        if isinstance(relayed, ManyAnswers):
+            call.hand_over(relayed)
+            self._open.add(relayed)
+        self._go(relayed, way)
         return True
 
     def _may_travel(self, call: Any) -> bool:
@@ -114,27 +111,27 @@ class Relay:
         # By its connection alone the owner cannot tell who it is.
         return call.identity is None or call.identity.method in _SHOWN
 
-    def _way(self, journey: Journey) -> Handling:
-        ownership, topic = self._registry.ownership, journey.topic
+    def _way(self, relayed: RelayedCall) -> Handling:
+        ownership, topic = self._registry.ownership, relayed.topic
         record = None if topic is None else self._registry.catalog.index.find_topic(topic)
         here = None if topic is None else self._registry.find(topic)
         owner: BrokerAddress | None
         if topic is None:
             owner = next(
-                (each for each in ownership.members() if each.broker_url == journey.broker_url), None
+                (each for each in ownership.members() if each.broker_url == relayed.broker_url), None
             )
         else:
             owner = None if record is None else ownership.owner(record.topic_id)
         if owner is not None:
-            journey.broker_url = owner.broker_url
+            relayed.broker_url = owner.broker_url
         return decide(
             TopicPlace(
                 known=record is not None or (topic is None and owner is not None),
                 served=here is not None and here.closed is None,
                 owner=owner,
                 me=ownership.me.broker_id,
-                relayed=self.relayed(journey.call),
-                waited_s=self._loop.time() - journey.since,
+                relayed=self.relayed(relayed.call),
+                waited_s=self._loop.time() - relayed.since,
             )
         )
 
@@ -152,72 +149,69 @@ class Relay:
 
     # -- on the way ------------------------------------------------------------------------------------------
 
-    def _go(self, journey: Journey, way: Handling) -> None:
-        if journey.given_up:
+    def _go(self, relayed: RelayedCall, way: Handling) -> None:
+        if relayed.given_up:
             return
         match way:
             case Handling.CARRY:
-                journey.go_on()
-                self._carry(journey)
+                relayed.stop_holding()
+                self._carry(relayed)
             case Handling.HOLD:
-                self._hold(journey)
+                self._hold(relayed)
             case Handling.HERE:
-                journey.go_on()
-                journey.return_home()
+                relayed.stop_holding()
+                relayed.handle_here()
             case Handling.REFUSE:
-                journey.go_on()
-                self._refuse(journey)
+                relayed.stop_holding()
+                self._refuse(relayed)
 
-    def _hold(self, journey: Journey) -> None:
+    def _hold(self, relayed: RelayedCall) -> None:
         try:
-            journey.hold()
+            relayed.hold()
         except WireError as error:
-            journey.call.refuse(error)
+            relayed.call.refuse(error)
             return
-        self._held.setdefault(journey.topic or journey.broker_url, []).append(journey)
+        self._held.setdefault(relayed.topic or relayed.broker_url, []).append(relayed)
         if self._timer is None:
             self._timer = self._loop.call_later(LOOK_S, self._look_at_all)
 
-    def _carry(self, journey: Journey) -> None:
-        url = journey.broker_url
+    def _carry(self, relayed: RelayedCall) -> None:
+        url = relayed.broker_url
 
         def go(link: Link | str) -> None:
-            if journey.given_up:
+            if relayed.given_up:
                 return
             if isinstance(link, str):
-                journey.not_reached(url, link)
+                relayed.not_reached(url, link)
             else:
-                journey.depart(link, self._head(journey))
+                relayed.begin(link, self._head(relayed))
 
         self.links.reach(url, go)
 
-    def _missed(self, journey: Journey, error: ClusterError | None) -> None:
+    def _missed(self, relayed: RelayedCall, error: ClusterError | None) -> None:
         """Hold a call that the supposed owner refused, and look again soon: one of the brokers is not up to date."""
-        now = self._loop.time()
-        if now - journey.seen_at > FRESH_S:
-            journey.since = now
-        journey.seen_at = now
+        relayed.moved_on(self._loop.time())
         topic = None if error is None else _whose(error)[0]
-        journey.topic = topic or journey.topic
-        self._hold(journey)
+        relayed.topic = topic or relayed.topic
+        self._hold(relayed)
 
-    def _refuse(self, journey: Journey) -> None:
-        what = journey.topic or journey.broker_url
+    def _refuse(self, relayed: RelayedCall) -> None:
+        what = relayed.topic or relayed.broker_url
         error = NoOwner(
             f"{what} is served by no broker that this one could reach in time", retry_after_ms=1000
         )
-        journey.call.carried = None
-        journey.call.fail(error)  # without its topic it is not taken again
+        relayed.call.carried = None
+        relayed.call.fail(error)  # without its topic it is not taken again
 
-    def _head(self, journey: Journey) -> Headers:
+    def _head(self, relayed: RelayedCall) -> Headers:
         """Return the head of a request to another broker; equal heads share one object."""
-        call = journey.call
+        call = relayed.call
         authorization = next((value for name, value in call.head.metadata if name == "authorization"), "")
         shown = authorization if isinstance(authorization, bytes) else authorization.encode()
-        by_id = journey.topic is not None and call.method.path in BY_ID
-        topic = quote(str(journey.topic)).encode() if by_id else b""
+        by_id = relayed.topic is not None and call.method.path in BY_ID
+        topic = quote(str(relayed.topic)).encode() if by_id else b""
         goes_on = isinstance(call, ServerStreamCall) and call.goes_on
-        key = (journey.broker_url, call.method.path, shown, topic, goes_on)
+        key = (relayed.broker_url, call.method.path, shown, topic, goes_on)
         found = self._heads.get(key)
         if found is None:
             if len(self._heads) >= _HEADS:
@@ -255,9 +249,9 @@ class Relay:
             self._loop.call_soon(self._look_at, topic)
 
     def _look_at(self, key: TopicName | str) -> None:
-        for journey in self._held.pop(key, ()):
-            if not journey.given_up:
-                self._go(journey, self._way(journey))
+        for relayed in self._held.pop(key, ()):
+            if not relayed.given_up:
+                self._go(relayed, self._way(relayed))
 
     def _look_at_all(self) -> None:
         self._timer = None
@@ -283,8 +277,8 @@ class Relay:
     def end_streams(self) -> None:
         """End the relayed streams as retryable."""
         error = Unavailable("this broker leaves; look the topic up again", retry_after_ms=200)
-        for journey in list(self._open):
-            journey.call.fail(error)
+        for relayed in list(self._open):
+            relayed.call.fail(error)
 
     def close(self) -> None:
         """Close the connections; the server ends the calls that are held."""
@@ -307,7 +301,7 @@ def _whose(error: ClusterError) -> tuple[TopicName | None, str]:
     return topic, url if isinstance(url, str) else ""
 
 
-def _kind(call: OneRequest | StreamCall) -> type[Journey]:
+def _kind(call: OneRequest | StreamCall) -> type[RelayedCall]:
     if isinstance(call, StreamCall):
         return BothWays
     return ManyAnswers if isinstance(call, ServerStreamCall) else OneAnswer

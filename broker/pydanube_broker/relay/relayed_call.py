@@ -33,12 +33,13 @@ ERROR: Final = "danube-error-bin"
 _STATUSES: Final = {b"%d" % status: status for status in GrpcStatus}
 #: what a call that is held takes beside its request
 HELD_BYTES: Final = 1024
+FRESH_S: Final = 10.0  # after so long in one place a call's patience begins anew
 
-#: told of a journey whose topic is not at the broker it was carried to, and what that broker said of it
-Missed = Callable[["Journey", ClusterError | None], None]
+#: told of a call whose topic is not at the broker it was carried to, and what that broker said of it
+Missed = Callable[["RelayedCall", ClusterError | None], None]
 
 
-class Journey:
+class RelayedCall:
     """A call on its way to the owner of its topic: the base of single requests and of streams.
 
     Args:
@@ -68,12 +69,18 @@ class Journey:
 
     # -- of the relay ----------------------------------------------------------------------------------------
 
-    def depart(self, link: Link, headers: Headers) -> None:
+    def begin(self, link: Link, headers: Headers) -> None:
         """Start on a link that is usable and has room."""
         assert self.call.first is not None
         self._reader = None
         self._link = link
         self._stream = link.ask(headers, frame(self.call.first), self)
+
+    def moved_on(self, now: float) -> None:
+        """Note that the call is held or carried now; after `FRESH_S` in one place its patience begins anew."""
+        if now - self.seen_at > FRESH_S:
+            self.since = now
+        self.seen_at = now
 
     def hold(self) -> None:
         """Hold the call here, counted against the client's connection. Raises `WireError`: too much is held for it."""
@@ -82,13 +89,13 @@ class Journey:
             self.held_bytes = count
             self.call.connection.hold(count)
 
-    def go_on(self) -> None:
+    def stop_holding(self) -> None:
         """Stop counting the waiting call against the client's connection; nothing if it was not held."""
         if self.held_bytes:
             self.call.connection.release(self.held_bytes)
             self.held_bytes = 0
 
-    def return_home(self) -> None:
+    def handle_here(self) -> None:
         """Hand the call back to this broker's handler: it serves the topic now."""
         assert isinstance(self.call, OneRequest), "streams that go on are opened anew by their clients"
         self.call.again()
@@ -96,7 +103,7 @@ class Journey:
     def over(self) -> None:
         """Give up: the client's call has ended. Releases what was held and cancels the stream to the owner."""
         self.given_up = True
-        self.go_on()
+        self.stop_holding()
         link, stream = self._link, self._stream
         self._leave()
         if link is not None and stream is not None:
@@ -179,7 +186,7 @@ class Journey:
         raise NotImplementedError
 
 
-class OneAnswer(Journey):
+class OneAnswer(RelayedCall):
     """A relayed call with one answer."""
 
     _message: bytes | None = None
@@ -198,7 +205,7 @@ class OneAnswer(Journey):
             self.call.send(self._message)
 
 
-class ManyAnswers(Journey):
+class ManyAnswers(RelayedCall):
     """A relayed call with a stream of answers; the handler of its call (`HotServerStream`)."""
 
     call: ServerStreamCall | StreamCall
@@ -228,7 +235,7 @@ class BothWays(ManyAnswers):
 
     call: StreamCall
 
-    def depart(self, link: Link, headers: Headers) -> None:
+    def begin(self, link: Link, headers: Headers) -> None:
         self._link = link
         self._stream = link.start(headers, self)
         early, self.call.early = self.call.early or [], None
