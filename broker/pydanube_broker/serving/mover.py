@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, assert_never
 
 import anyio
-from anyio.abc import TaskGroup
+from anyio.abc import TaskGroup, TaskStatus
 from pydanube_core.errors import ClusterError, Conflict, JournalReadOnly
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog import ObjectCatalog
@@ -121,15 +121,12 @@ class Mover:
         self._arrivals: dict[TopicId, Arrival] = {}  # copies that are not finished
         self._limit = anyio.CapacityLimiter(_AT_ONCE)
         self._group: TaskGroup | None = None
-        self._early: dict[TopicId, tuple[Assignment | None, Revision]] = {}  # seen before `run`
 
-    async def run(self) -> None:
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Carry out the work that assignments call for, until cancelled."""
         try:
             async with anyio.create_task_group() as self._group:
-                early, self._early = self._early, {}
-                for topic_id, (record, revision) in early.items():
-                    self.see(topic_id, record, revision)
+                task_status.started()
                 while True:
                     await anyio.sleep(_TICK_S)
                     for topic_id in list(self.seats):
@@ -140,9 +137,8 @@ class Mover:
                 await self._writer.aclose()
 
     def see(self, topic_id: TopicId, record: Assignment | None, revision: Revision) -> None:
-        """Take in an assignment as read or watched at a revision; None: it was deleted."""
+        """Take in an assignment as read or watched at a revision, while `run` runs; None: it was deleted."""
         if self._group is None:
-            self._early[topic_id] = (record, revision)
             return
         seat = self.seats.get(topic_id)
         if seat is None:

@@ -103,17 +103,17 @@ class Moves:
             worker_threads=self._worker_threads,
             wall_ms=now_ms,
         )
-        for topic_id, (assignment, revision) in self._early.items():
-            mover.see(topic_id, assignment, revision)
-        self._early.clear()
-        self._mover = mover
         self._registry.ownership.on_their_way = mover.seats
         writer = HandOverWriter(fragments, me)
         self._kept = KeptStates(tier.child.call, tier.cluster)
         self.taking = RemovedBrokers(self._store, self._registry.catalog, writer, self._kept, tier.cluster)
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(mover.run)
+                await group.start(mover.run)
+                self._mover = mover
+                for topic_id, (assignment, revision) in self._early.items():
+                    mover.see(topic_id, assignment, revision)
+                self._early.clear()
                 group.start_soon(self._lead, office, fragments)
                 group.start_soon(self._drain, office)
                 group.start_soon(self._keep_states)

@@ -170,7 +170,7 @@ class Half:
         await self.hub.journal.begin()
         self.hub.fold_replayed()
         async with anyio.create_task_group() as group:
-            group.start_soon(self.mover.run)
+            await group.start(self.mover.run)
             group.start_soon(self._follow)
 
     async def _follow(self) -> None:
