@@ -10,9 +10,9 @@ Tuples instead of dataclasses: there may be ten thousand of each in a round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydanube_core.cursor_state import CursorState
 
@@ -108,7 +108,6 @@ class Round:
     consumers: Sequence[ConsumerSample]
     gone_topics: Sequence[int]  # ids of logs
     gone_subscriptions: Sequence[tuple[int, int]]  # (topic id, subscription id)
-    details: Mapping[str, Any]
 
 
 #: told of every round, in the loop: it takes what it wants and returns at once

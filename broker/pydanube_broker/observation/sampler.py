@@ -299,7 +299,6 @@ class Sampler:
                 consumers=consumers,
                 gone_topics=gone_topics,
                 gone_subscriptions=gone_subscriptions,
-                details={},
             )
             self._hand_out(found)
             self._observed.metrics.observation_s["tell"] += time.thread_time() - told_from

@@ -35,6 +35,7 @@ from pydanube_broker.tier.fragments import Fragments
 from pydanube_broker.tier.kept_states import KeptStates
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.tier.topic_transfer import let_go, take_in
+from pydanube_broker.topics.gate import monotonic_ms
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic, now_ms
 from pydanube_broker.worker_threads import WorkerThreads
@@ -181,7 +182,7 @@ class Moves:
                 continue
             try:
                 if leader is None:
-                    leader = MoveLeader(self._store, office.leadership, now_ms=_monotonic_ms)
+                    leader = MoveLeader(self._store, office.leadership, now_ms=monotonic_ms)
                 for topic_id in sealed:  # its clients wait
                     await leader.take_step(topic_id, office.alive())
                 if not is_look:
@@ -417,7 +418,3 @@ class Moves:
     def folder(self, topic_id: TopicId, name: TopicName) -> str:
         known = self._tier.folders.get(topic_id)
         return known or topic_folder(self._tier.cluster, name.namespace, name.name, topic_id)
-
-
-def _monotonic_ms() -> int:
-    return int(time.monotonic() * 1000)

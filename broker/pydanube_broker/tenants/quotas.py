@@ -7,7 +7,6 @@ While there is no quota at all a batch costs one comparison.
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
@@ -20,14 +19,10 @@ from pydanube_core.security.records import VERSION
 
 from pydanube_broker.admin_state import AdminState
 from pydanube_broker.tenants.account import Account
+from pydanube_broker.topics.gate import monotonic_ms
 
 MOST_ACCOUNTS: Final = 10_000  # held; beyond it those go of which nothing counts
 MOST_SLOWED: Final = 1_000  # topics of which it is remembered what slowed them down
-KINDS: Final[tuple[Kind, ...]] = ("namespace", "principal")
-
-
-def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 class Quotas:

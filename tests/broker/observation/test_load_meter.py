@@ -43,7 +43,6 @@ def a_round(at_s: float, heads: list[HeadSample], *, cpu_s: float = 0.0, gone: t
         consumers=(),
         gone_topics=gone,
         gone_subscriptions=(),
-        details={},
     )
 
 

@@ -76,7 +76,6 @@ def round_(number: int, *, taken_ms: int | None = None, **changed: Any) -> Round
         taken_at_ms=taken,
         interval_s=5.0,
         broker=broker,
-        details={},
         **given,
     )
 

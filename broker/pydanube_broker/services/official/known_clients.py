@@ -66,7 +66,7 @@ class AttachedStream(Protocol):
     def told_close(self) -> None:
         """The consumer's health check was answered with CLOSE: end the stream soon after."""
 
-    def give_way(self) -> None:
+    def stop_waiting(self) -> None:
         """Refuse this stream, which waits for the place: a newer one waits instead."""
 
     def place_is_free(self) -> None:

@@ -129,7 +129,7 @@ class ReceiveStream:
         if wait_ms > 0:
             # At once when the place becomes free; an earlier newcomer gives way to this one.
             if known.waiting is not None and known.waiting is not self:
-                known.waiting.give_way()
+                known.waiting.stop_waiting()
             known.waiting = self
             self._later(wait_ms / 1000, self._try)
             return
@@ -319,7 +319,7 @@ class ReceiveStream:
             lambda: self._reply.end(Unavailable("the topic is not here any more; look it up again")),
         )
 
-    def give_way(self) -> None:
+    def stop_waiting(self) -> None:
         """Refuse this stream, which waits for the place: a newer one waits instead."""
         self._refuse_now(self._taken_over())
 
