@@ -122,9 +122,9 @@ async def test_nothing_is_looked_over_while_nothing_changes(
         found: ElectionState = state.fget(election)
         return found
 
-    def noted_topics(index: RegistryIndex, namespace: str | None = None) -> list[TopicRecord]:
+    def noted_topics(index: RegistryIndex) -> list[TopicRecord]:
         over_all.append(index)
-        return topics(index, namespace)
+        return topics(index)
 
     monkeypatch.setattr(Election, "state", property(noted_look))
     monkeypatch.setattr(RegistryIndex, "topics", noted_topics)
