@@ -138,7 +138,7 @@ def rewrite(name: str, text: str) -> str:
     if left:
         raise GenerationError(f"{name} still mentions {', '.join(left)}: protoc's output has changed")
     gencode = _GENCODE_VERSION.search(text)
-    floor = _pin(r"protobuf>=(?P<version>[\d.]+),<\d+")
+    floor = pin(r"protobuf>=(?P<version>[\d.]+),<\d+")
     if gencode is None or gencode[1] != floor:
         raise GenerationError(
             f"{name} is for protobuf {gencode and gencode[1]} but pyproject.toml promises {floor} and newer: "
@@ -157,7 +157,7 @@ def _replace_once(name: str, text: str, old: str, new: str) -> str:
 
 
 def _check_compiler() -> None:
-    pinned = _pin(r"grpcio-tools==(?P<version>[\d.]+)")
+    pinned = pin(r"grpcio-tools==(?P<version>[\d.]+)")
     try:
         installed = version("grpcio-tools")
     except PackageNotFoundError:
@@ -168,7 +168,7 @@ def _check_compiler() -> None:
         )
 
 
-def _pin(pattern: str) -> str:
+def pin(pattern: str) -> str:
     """Find the version in the one requirement of pyproject.toml that matches `pattern`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     requirements = [*project["dependencies"], *project["optional-dependencies"]["dev"]]

@@ -64,7 +64,7 @@ def test_versions_are_read_as_the_latest_and_what_is_none_is_null(
         (1, None),
         (2, (2**40, 1.5)),
     ]
-    assert [row._decode_error for row in rows] == [None, "there is no whole number at byte 1", None]
+    assert [row["_decode_error"] for row in rows] == [None, "there is no whole number at byte 1", None]
 
 
 def test_read_topic_decodes_and_on_error_fails_with_the_offset(
@@ -125,6 +125,6 @@ def test_json_by_a_named_subject_as_a_stream_and_protobuf_as_a_table(
     query.awaitTermination()
     rows = spark.read.parquet(str(tmp_path / "rows")).collect()
     assert sorted(row.id for row in rows) == list(range(20))
-    assert {(str(row.on), row._decode_error) for row in rows} == {("2026-01-02", None)}
+    assert {(str(row.on), row["_decode_error"]) for row in rows} == {("2026-01-02", None)}
     (row,) = read_topic(spark, "events-proto", decode=True, **addresses(broker)).collect()
     assert (row.value.id, row.value.at.timestamp(), row.value.tags) == (7, 5.0, ["x"])

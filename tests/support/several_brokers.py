@@ -106,11 +106,16 @@ async def no_brokers(
     etcd: EtcdMembers,
     folder: Path,
     make: Callable[[Settings], AbstractAsyncContextManager[Broker]] = Broker,
+    look_s: float = QUICK_S,
 ) -> AsyncIterator[SeveralBrokers]:
-    """A prefix of its own, on which no broker has been; those that are started are stopped at the end."""
+    """A prefix of its own, on which no broker has been; those that are started are stopped at the end.
+
+    Args:
+        look_s: between two looks of the leader.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(office, "SWEEP_S", QUICK_S)
-        patch.setattr(moves, "LOOK_S", QUICK_S)
+        patch.setattr(office, "SWEEP_S", look_s)
+        patch.setattr(moves, "LOOK_S", look_s)
         async with anyio.create_task_group() as group:
             cluster = SeveralBrokers(etcd, folder, group, make)
             yield cluster
@@ -123,9 +128,10 @@ async def several_brokers(
     etcd: EtcdMembers,
     folder: Path,
     make: Callable[[Settings], AbstractAsyncContextManager[Broker]] = Broker,
+    look_s: float = QUICK_S,
 ) -> AsyncIterator[SeveralBrokers]:
     """Three that know one another."""
-    async with no_brokers(etcd, folder, make) as cluster:
+    async with no_brokers(etcd, folder, make, look_s) as cluster:
         for n in (1, 2, 3):
             await cluster.start(n)
         await cluster.all_know_all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from pydanube import Consumer, connect
+from pydanube import ClientEventKind, connect
 from pydanube_core.names import TopicName
 
 from tests.broker.serving.test_moves_between_brokers import move
@@ -22,10 +22,6 @@ async def _publish(cluster: SeveralBrokers, count: int, *, first: int = 0) -> No
     async with connect(cluster.brokers[1].broker_url) as client, client.producer("t") as producer:
         for number in range(first, first + count):
             await producer.send(b"%d" % number, key=str(number % 5))
-
-
-def _connected(consumer: Consumer) -> bool:
-    return consumer._lanes[0]._connected
 
 
 def _lag(cluster: SeveralBrokers) -> int:
@@ -79,9 +75,11 @@ async def test_nack_that_was_given_during_the_move_counts(cluster: SeveralBroker
         client.consumer("t", "s", type="shared") as consumer,
     ):
         held = await take(consumer, 3)
+        events = client.events()
         async with anyio.create_task_group() as group:
             group.start_soon(move, cluster, "t", cluster.others("t")[0])
-            await until(lambda: not _connected(consumer))
+            while (await anext(events)).kind is not ClientEventKind.DISCONNECTED:
+                pass
             await held[0].nack(delay_ms=0)
         (again,) = await take(consumer, 1)
         assert (again.offset, again.delivery_count) == (held[0].offset, 2)

@@ -13,7 +13,6 @@ import anyio
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.cluster import office as office_module
 from pydanube_broker.cluster.election import Election, ElectionState
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.owner_choice import told_load
@@ -111,7 +110,6 @@ async def test_partitions_are_even_over_zones_and_others_hear_who_is_busy(
 async def test_nothing_is_looked_over_while_nothing_changes(
     etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(office_module, "SWEEP_S", 0.01)
     looks: list[Election] = []
     over_all: list[RegistryIndex] = []
     state, topics = Election.state, RegistryIndex.topics
@@ -128,7 +126,7 @@ async def test_nothing_is_looked_over_while_nothing_changes(
 
     monkeypatch.setattr(Election, "state", property(noted_look))
     monkeypatch.setattr(RegistryIndex, "topics", noted_topics)
-    async with several_brokers(etcd, tmp_path) as cluster:
+    async with several_brokers(etcd, tmp_path, look_s=0.01) as cluster:
         await create(cluster.brokers[1], "wide", partitions=8)
         await until(lambda: sum(broker.registry.count for broker in cluster.brokers.values()) == 8)
         begun = len(looks)

@@ -134,10 +134,8 @@ def test_another_compiler_is_refused(
 def test_code_for_a_newer_runtime_than_promised_is_refused(
     gen_protos: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    pin = gen_protos._pin
-    monkeypatch.setattr(
-        gen_protos, "_pin", lambda pattern: "5.0.0" if "protobuf" in pattern else pin(pattern)
-    )
+    pin = gen_protos.pin
+    monkeypatch.setattr(gen_protos, "pin", lambda pattern: "5.0.0" if "protobuf" in pattern else pin(pattern))
     (tmp_path / "a.proto").write_text(PROTO)
     with pytest.raises(gen_protos.GenerationError, match=r"promises 5\.0\.0"):
         gen_protos.generate(tmp_path)
