@@ -31,7 +31,7 @@ from pydanube_core.security.records import (
 from pydanube_core.security.revocations import Revocation
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry, nothing_left
+from pydanube_admin.engine.forecast import Forecast, Undo, entry
 
 MOST_RECORDS: Final = 10_000  # of roles, bindings and tokens, each
 PAGE: Final = 1000
@@ -62,18 +62,15 @@ class GrantBook:
 
 
 async def grant_book(context: Context) -> GrantBook:
-    roles = {each.name: each for each in [decode_role(item) for item in await state_values(context, ROLES)]}
-    bindings = {
-        each.id: each for each in [decode_binding(item) for item in await state_values(context, BINDINGS)]
-    }
-    tokens = {
-        each.token_id: each for each in [decode_token(item) for item in await state_values(context, TOKENS)]
-    }
-    revocations = {
-        each.id: each
-        for each in [decode_revocation(item) for item in await state_values(context, REVOCATIONS)]
-    }
-    return GrantBook({**roles, **{role.name: role for role in BUILT_IN}}, bindings, tokens, revocations)
+    async def every(prefix: str, decode: Callable[[bytes], T]) -> list[T]:
+        return [decode(value) for value in await state_values(context, prefix)]
+
+    return GrantBook(
+        roles={each.name: each for each in (*await every(ROLES, decode_role), *BUILT_IN)},
+        bindings={each.id: each for each in await every(BINDINGS, decode_binding)},
+        tokens={each.token_id: each for each in await every(TOKENS, decode_token)},
+        revocations={each.id: each for each in await every(REVOCATIONS, decode_revocation)},
+    )
 
 
 async def state_values(context: Context, prefix: str) -> list[bytes]:
@@ -101,30 +98,6 @@ async def undone_by(context: Context, operation: str, arguments: Mapping[str, An
 def grant_forecast(path: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> Forecast:
     """Forecast the new value of a role or a binding at `path`; None: none."""
     return Forecast(diff=[entry(path, before, after)], image={"before": before})
-
-
-async def undo_grant(
-    context: Context,
-    kind: Literal["role", "binding"],
-    name: str,
-    *,
-    now: Mapping[str, Any] | None,
-    made: Mapping[str, Any] | None,
-    done: Done,
-) -> Undo:
-    """Undo the creation or deletion of a role or a binding by restoring its former value.
-
-    It is a grant, or its end, like any other: whoever takes it back needs the right to do that himself.
-    """
-    before: Mapping[str, Any] | None = done.image["before"]
-    check_unchanged(now, made, before, f"the {kind} {name}")
-    if before is not None:
-        given = {key: ",".join(value) if isinstance(value, list) else value for key, value in before.items()}
-        given.pop("system", None)  # of a role: no argument
-        return await undone_by(context, f"{kind}s.create", given)
-    if now is None:
-        return Undo(act=nothing_left)
-    return await undone_by(context, f"{kind}s.delete", {kind: name})
 
 
 async def write_grant(context: Context, key: str, value: bytes | None, **others: bytes | None) -> None:

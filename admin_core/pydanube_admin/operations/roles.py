@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydanube_core.errors import AlreadyExists, InvalidArgument
@@ -25,7 +26,7 @@ from pydanube_core.security.permissions import (
 from pydanube_core.security.records import binding_key, encode_binding, encode_role, role_key
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.forecast import Done, Forecast, Undo
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, nothing_left
 from pydanube_admin.engine.grant_book import (
     GrantBook,
     Name,
@@ -36,13 +37,14 @@ from pydanube_admin.engine.grant_book import (
     check_admin_left,
     check_holds,
     check_room,
+    check_unchanged,
     found_grant,
     found_role,
     grant_book,
     grant_forecast,
     names_of,
     shown,
-    undo_grant,
+    undone_by,
     write_grant,
 )
 from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
@@ -119,12 +121,27 @@ async def forecast_create_role(context: Context, request: CreateRoleRequest) -> 
 
 async def undo_create_role(context: Context, request: CreateRoleRequest, done: Done) -> Undo:
     made = _role(Role(name=request.role, permissions=names_of(request.permissions)))
-    return await _undo_of_role(context, request.role, made, done)
+    return await _undo(context, "role", request.role, made, done)
 
 
-async def _undo_of_role(context: Context, name: str, made: dict[str, Any] | None, done: Done) -> Undo:
-    now = shown((await grant_book(context)).roles, name, _role)
-    return await undo_grant(context, "role", name, now=now, made=made, done=done)
+async def _undo(
+    context: Context, kind: Literal["role", "binding"], name: str, made: Mapping[str, Any] | None, done: Done
+) -> Undo:
+    """Undo the creation or deletion of a role or a binding by restoring its former value.
+
+    It is a grant, or its end, like any other: whoever takes it back needs the right to do that himself.
+    """
+    before: Mapping[str, Any] | None = done.image["before"]
+    book = await grant_book(context)
+    now = shown(book.roles, name, _role) if kind == "role" else shown(book.bindings, name, _binding)
+    check_unchanged(now, made, before, f"the {kind} {name}")
+    if before is not None:
+        given = {key: ",".join(value) if isinstance(value, list) else value for key, value in before.items()}
+        given.pop("system", None)  # of a role: no argument
+        return await undone_by(context, f"{kind}s.create", given)
+    if now is None:
+        return Undo(act=nothing_left)
+    return await undone_by(context, f"{kind}s.delete", {kind: name})
 
 
 @operation(
@@ -195,7 +212,7 @@ async def forecast_delete_role(context: Context, request: RoleRequest) -> Foreca
 
 
 async def undo_delete_role(context: Context, request: RoleRequest, done: Done) -> Undo:
-    return await _undo_of_role(context, request.role, None, done)
+    return await _undo(context, "role", request.role, None, done)
 
 
 @operation(
@@ -298,12 +315,7 @@ async def forecast_create_binding(context: Context, request: CreateBindingReques
 
 
 async def undo_create_binding(context: Context, request: CreateBindingRequest, done: Done) -> Undo:
-    return await _undo_of_binding(context, request.binding, _binding(_asked_for(request)), done)
-
-
-async def _undo_of_binding(context: Context, name: str, made: dict[str, Any] | None, done: Done) -> Undo:
-    now = shown((await grant_book(context)).bindings, name, _binding)
-    return await undo_grant(context, "binding", name, now=now, made=made, done=done)
+    return await _undo(context, "binding", request.binding, _binding(_asked_for(request)), done)
 
 
 @operation(
@@ -390,7 +402,7 @@ async def forecast_delete_binding(context: Context, request: BindingRequest) -> 
 
 
 async def undo_delete_binding(context: Context, request: BindingRequest, done: Done) -> Undo:
-    return await _undo_of_binding(context, request.binding, None, done)
+    return await _undo(context, "binding", request.binding, None, done)
 
 
 @operation(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydanube_core.errors import AlreadyExists, InvalidArgument
@@ -45,8 +45,6 @@ from pydanube_admin.engine.grant_book import (
 from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import glob, page_of
-
-OVERLAP_S: Final = 3600.0  # for those who still use a token that was rotated
 
 
 class TokenItem(Result):
