@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_consumers_of_one_subscription_are_checked_together(
         checker = Checker(size=24)
         if mine:
             checker.add(mine, 10)
-        parts.append(Part(**checker.part([12]).to_json()))
+        parts.append(Part(**asdict(checker.part([12]))))
     found = merge(parts, [12])
     assert (found.sent, found.received, found.missing) == (12, received, len(drop))
     assert found.duplicates == len(set(double) - drop)

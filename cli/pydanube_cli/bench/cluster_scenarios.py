@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -31,11 +31,11 @@ from pydanube_cli.bench.catalogue import Plan
 from pydanube_cli.bench.fleet import RunningBroker, ServerCost, broker_of_our_own
 from pydanube_cli.bench.own_cluster import BROKERS, OwnCluster, own_cluster, until
 from pydanube_cli.bench.payloads import percentiles_ms
+from pydanube_cli.bench.role import for_every
 from pydanube_cli.render import prose
 
 LOADED: Final = 8  # who send to one topic at once
 PAUSE_S: Final = 0.01  # of each of them between two sends
-AT_ONCE: Final = 32
 KILLED_TOPICS: Final = 30
 MADE: Final = 100  # new topics whose creation is measured
 IDLE_S: Final = 20.0
@@ -163,7 +163,7 @@ async def _drained(cluster: OwnCluster, topics: int) -> tuple[float, int]:
             async with client.producer(f"quiet-{n}") as producer:
                 await producer.send(bytes(128))
 
-        await _side_by_side(one, range(topics))
+        await for_every(range(topics), one)
     for each in others:
         await cluster.call("brokers.activate", {"broker_id": each})
         await until(partial(_state, cluster, each, "active"), "the others take topics")
@@ -326,14 +326,14 @@ async def _idle(cluster: OwnCluster, lone: RunningBroker, topics: int) -> Found:
     async def there(n: int) -> None:
         await cluster.call("topics.create", {"topic": f"idle-{n}", "partitions": PARTITIONS})
 
-    await _side_by_side(there, range(topics // PARTITIONS))
+    await for_every(range(topics // PARTITIONS), there)
     async with connect(lone.url) as client:  # as many as each of three has
 
         async def alone(n: int) -> None:
             async with client.producer(f"idle-{n}"):
                 pass
 
-        await _side_by_side(alone, range(topics // BROKERS))
+        await for_every(range(topics // BROKERS), alone)
     await asyncio.sleep(IDLE_S)  # what was made is written down and followed
     before = await cluster.revision()
     running = [*(cluster.broker(n) for n in range(1, BROKERS + 1)), lone]
@@ -350,19 +350,6 @@ async def _idle(cluster: OwnCluster, lone: RunningBroker, topics: int) -> Found:
         "lone_cpu_share": shares[-1],
         "etcd_writes_per_s_a_broker": round(writes / IDLE_S / BROKERS, 3),
     }
-
-
-async def _side_by_side(work: Callable[[int], Awaitable[None]], numbers: Sequence[int]) -> None:
-    """Call a function for every number, AT_ONCE of them at a time."""
-    left = iter(numbers)
-
-    async def in_turn() -> None:
-        for number in left:
-            await work(number)
-
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(AT_ONCE):
-            tasks.create_task(in_turn())
 
 
 async def _longer(receipts: Sequence[float], than: int) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any, Final, Self
 
 from pydanube_cli.bench.payloads import Checker, Tally, make_payloads, percentiles_ms
-from pydanube_cli.bench.role import QUIET_S, Spec, Start, open_client, open_receiver
+from pydanube_cli.bench.role import QUIET_S, Spec, Start, for_every, open_client, open_receiver
 
 EACH_CHECK: Final = 4096
 LOOK_S: Final = 0.02  # how often a consumer without messages looks whether all have been received
@@ -126,7 +126,7 @@ async def consume_share(spec: Spec, start: Start) -> dict[str, Any]:
         "ended": last,
         "cpu_s": start.cpu_s(),
         "received": checker.received,
-        "part": checker.part(spec["sent"], keys=spec["keys"]).to_json(),
+        "part": asdict(checker.part(spec["sent"], keys=spec["keys"])),
         "latency": percentiles_ms(checker.latencies_ms()),
     }
 
@@ -184,12 +184,11 @@ def _consumed(
         "ended": ended,
         "cpu_s": cpu_s,
         "received": checker.received,
-        "verified": {name: getattr(verified, name) for name in verified.__slots__},
+        "verified": asdict(verified),
         "latency": percentiles_ms(checker.latencies_ms()),
     }
 
 
-TOPICS_AT_ONCE: Final = 32
 SUBSCRIPTION: Final = "bench"
 
 
@@ -212,10 +211,10 @@ async def fill_topics(spec: Spec, start: Start) -> dict[str, Any]:
 
         await start.go()
         begun = time.monotonic_ns()
-        await _at_once(one, spec["topics"])
+        await for_every(range(spec["topics"]), one)
         ended = time.monotonic_ns()
     part = checker.part(spec["sent"])
-    return {"begun": begun, "ended": ended, "durability": durability, "part": part.to_json()}
+    return {"begun": begun, "ended": ended, "durability": durability, "part": asdict(part)}
 
 
 async def drain_topics(spec: Spec, start: Start) -> dict[str, Any]:
@@ -229,9 +228,9 @@ async def drain_topics(spec: Spec, start: Start) -> dict[str, Any]:
 
         await start.go()
         begun = time.monotonic_ns()
-        await _at_once(one, spec["topics"])
+        await for_every(range(spec["topics"]), one)
         ended = time.monotonic_ns()
-    return {"begun": begun, "ended": ended, "part": checker.part(spec["sent"]).to_json()}
+    return {"begun": begun, "ended": ended, "part": asdict(checker.part(spec["sent"]))}
 
 
 async def _take(client: Any, topic: str, count: int, checker: Checker) -> None:
@@ -245,16 +244,3 @@ async def _take(client: Any, topic: str, count: int, checker: Checker) -> None:
             for message in messages:
                 await message.ack()
             count -= len(messages)
-
-
-async def _at_once(work: Callable[[int], Awaitable[None]], topics: int) -> None:
-    """Do the work for every topic, TOPICS_AT_ONCE of them at a time."""
-    numbers = iter(range(topics))
-
-    async def in_turn() -> None:
-        for number in numbers:
-            await work(number)
-
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(TOPICS_AT_ONCE):
-            tasks.create_task(in_turn())

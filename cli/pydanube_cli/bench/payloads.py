@@ -117,9 +117,6 @@ class Part:
     out_of_order: int
     seen: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 def merge(parts: Sequence[Part], sent: Sequence[int]) -> Verified:
     """Merge what all consumers of a subscription have of numbers 0 … sent[i] − 1 of producer i."""

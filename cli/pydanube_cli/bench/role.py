@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeAlias
 
 from pydanube import Retry, connect
 
 from pydanube_cli.messages.lines import LineSource
 
+AT_ONCE: Final = 32
 QUIET_S: Final = 15.0  # a consumer that misses messages gives up after this long without one
 
 Spec: TypeAlias = dict[str, Any]
@@ -44,6 +46,19 @@ class Start:
     def close(self) -> None:
         if hasattr(self, "_watch"):
             self._watch.cancel()
+
+
+async def for_every(numbers: Iterable[int], work: Callable[[int], Awaitable[None]]) -> None:
+    """Do the work for every number, AT_ONCE of them at a time."""
+    left = iter(numbers)
+
+    async def in_turn() -> None:
+        for number in left:
+            await work(number)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(AT_ONCE):
+            tasks.create_task(in_turn())
 
 
 def open_client(spec: Spec) -> Any:

@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -259,7 +260,7 @@ def topics(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     return {
         **_rates(plan.messages, plan.size, _seconds([made])),
         **_no_latency("topics measures memory and starts"),
-        "verified": {name: getattr(verified, name) for name in verified.__slots__},
+        "verified": asdict(verified),
         "durability": made["durability"],
         "topics": {"count": plan.topics, "rss_bytes": rss, "ready_s": ready_s},
         "server": {
@@ -369,7 +370,7 @@ def _checked(plan: Plan, got: list[dict[str, Any]]) -> Run:
         return {"verified": _verified(got)}
     verified = merge([Part(**result["part"]) for result in got], plan.shares)
     return {
-        "verified": {name: getattr(verified, name) for name in verified.__slots__},
+        "verified": asdict(verified),
         "by_consumer": [result["received"] for result in got],
     }
 
