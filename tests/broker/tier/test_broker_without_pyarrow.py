@@ -20,11 +20,12 @@ class Finder:
 sys.meta_path = [Finder() if finder is PathFinder else finder for finder in sys.meta_path]
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings_load import load_settings
+from pydanube_broker.tier.status import status_of
 ports = {f"server.{name}_port": 0 for name in ("grpc", "admin", "metrics", "http")}
 async def main():
     async with Broker(load_settings(env={}, overrides={"data.dir": sys.argv[1], **ports})) as broker:
         print(json.dumps({
-            "enabled": broker.tier.status()["enabled"],
+            "enabled": status_of(broker.tier)["enabled"],
             "degraded": [reason.code for reason in broker.port.degraded()],
             "not_ready": [reason.code for reason in broker.port.not_ready()],
             "loaded": "pyarrow" in sys.modules,
