@@ -34,7 +34,6 @@ from pydanube_broker.slices import Slices
 from pydanube_broker.tier.fragments import Fragments
 from pydanube_broker.tier.kept_states import KeptStates
 from pydanube_broker.tier.tier import Tier
-from pydanube_broker.tier.topic_transfer import let_go, take_in
 from pydanube_broker.topics.gate import monotonic_ms
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -362,7 +361,7 @@ class Moves:
     async def serve(self, assignment: Assignment) -> None:
         ownership = self._registry.ownership
         await self._registry.catalog.until_known(assignment.topic_id)
-        head = await take_in(self._tier, assignment.topic_id)
+        head = await self._tier.take_in(assignment.topic_id)
         known = self._registry.catalog.index.topic_by_id(assignment.topic_id)
         take_in_clients = None if known is None else await ownership.arriving(known)
         record = self._registry.catalog.index.topic_by_id(assignment.topic_id)
@@ -413,7 +412,7 @@ class Moves:
 
     def gone(self, topic_id: TopicId) -> None:
         self._registry.ownership.held.pop(topic_id, None)
-        let_go(self._tier, topic_id)
+        self._tier.let_go(topic_id)
 
     def folder(self, topic_id: TopicId, name: TopicName) -> str:
         known = self._tier.folders.get(topic_id)

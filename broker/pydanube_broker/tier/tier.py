@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from pydanube_core.errors import ClusterError, DiskFull, StoreUnavailable
-from pydanube_storage.catalog import Moment, ObjectCatalog
+from pydanube_storage.catalog import CatalogHead, Moment, ObjectCatalog
 from pydanube_storage.metadata import Absent, BootClock, GuardFailed, MetadataStore, Put
 from pydanube_storage.metadata.clock import boot_id
 
@@ -372,12 +372,29 @@ class Tier:
 
     def forget(self, topic_id: int) -> None:
         """Delete a deleted topic's objects and catalog records, now or after a later start."""
+        self._drop(topic_id)
+        self.tending.topic_deleted(topic_id)
+        self.wake()
+
+    def let_go(self, topic_id: int) -> None:
+        """Forget the objects of a topic that went to another broker, which looks after them where they are."""
+        self._drop(topic_id)
+        self.folders.pop(topic_id, None)
+
+    def _drop(self, topic_id: int) -> None:
         self.flusher.forget(topic_id)
         self.cold.forget(topic_id)
         self.cold.cache.drop(topic_id)
         self.object_bytes.pop(topic_id, None)
-        self.tending.topic_deleted(topic_id)
-        self.wake()
+
+    async def take_in(self, topic_id: int) -> CatalogHead | None:
+        """Take over the objects of a topic that came from another broker; return its head. Raises `StoreUnavailable`."""
+        found = await self.catalog.head(topic_id)
+        if found is None:
+            return None
+        self.folders[topic_id] = found.head.folder
+        self.object_bytes[topic_id] = found.head.bytes
+        return found.head
 
     async def tiered_up_to(self, topic: Topic, offset: int) -> None:
         """Wait until everything below `offset`, which is committed, is in the cold tier.
