@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Self
 
@@ -50,7 +51,7 @@ from pydanube_broker.services.consume import ConsumeStream
 from pydanube_broker.services.health import HealthService
 from pydanube_broker.services.official import OfficialServices
 from pydanube_broker.services.publish import PublishStream
-from pydanube_broker.services.resolve import Match, Resolve
+from pydanube_broker.services.resolve import match, resolve
 from pydanube_broker.services.schema_registry import SchemaRegistryService
 from pydanube_broker.serving.following import Following
 from pydanube_broker.serving.moves import Moves
@@ -327,8 +328,8 @@ class Broker(BrokerParts):
                 },
                 cold={
                     **({OPS["Call"].path: self._call} if server.ops_on_grpc_port else {}),
-                    STREAM["Resolve"].path: Resolve(self.access, self.registry),
-                    STREAM["Match"].path: Match(self.access),
+                    STREAM["Resolve"].path: partial(resolve, self.access, self.registry),
+                    STREAM["Match"].path: partial(match, self.access),
                     APPEND: self.letters.append,
                     **schemas.cold,
                     **self.official.cold,

@@ -18,83 +18,70 @@ _MOST_TOPICS: Final = 1000
 _MOST_PATTERNS: Final = 1000
 
 
-class Resolve:
-    """Handler of `Resolve`, which is seldom called."""
-
-    def __init__(self, access: TopicAccess, registry: Registry) -> None:
-        self._access = access
-        self._registry = registry
-
-    async def __call__(self, data: bytes) -> bytes:
-        request = pb.ResolveRequest.FromString(data)
-        name = TopicName.parse(request.topic)
-        strategy = request.dispatch_strategy or "reliable"
-        if strategy not in ("reliable", "non_reliable"):
-            raise InvalidArgument(
-                f"dispatch_strategy {strategy!r}: use reliable or non_reliable",
-                field="dispatch_strategy",
-                value=strategy,
-            )
-        access = self._access
-        if request.create:
-            # No topic is left behind by a producer whose schema there is not.
-            await access.know_schema(request.schema_subject)
-            access.check_schema(request.schema_subject, request.schema_version)
-            partitioned, topics = await access.parts_to_write(
-                COLD_CALL,
-                name,
-                partitions=request.partitions,
-                strategy=strategy,
-                unused_ttl_s=request.unused_ttl_s,
-            )
-        else:
-            partitioned, topics = await access.placed(COLD_CALL, Action.LOOK_UP, name)
-            if not topics:
-                raise self._registry.not_found(name)
-        return pb.ResolveResponse(
-            topic=str(name),
-            dispatch_strategy=strategy if not topics else topics[0].dispatch_strategy,
-            partitions=[
-                pb.Partition(
-                    topic=topic.name,
-                    topic_id=topic.topic_id,
-                    broker_url=access.connect_url or topic.broker_url,
-                    epoch=topic.epoch,
-                )
-                for topic in topics
-            ],
-            partitioned=partitioned,
-            max_message_bytes=min((topic.max_message_bytes for topic in topics), default=0),
-        ).SerializeToString()
-
-
-class Match:
-    """Handler of `Match`, which is seldom called."""
-
-    def __init__(self, access: TopicAccess) -> None:
-        self._access = access
-
-    async def __call__(self, data: bytes) -> bytes:
-        request = pb.MatchRequest.FromString(data)
-        if len(request.patterns) > _MOST_PATTERNS:
-            raise InvalidArgument(
-                f"{len(request.patterns)} patterns: at most {_MOST_PATTERNS} are taken",
-                field="patterns",
-                value=len(request.patterns),
-            )
-        patterns = [TopicPattern.parse(text, field="patterns") for text in request.patterns]
-        plain = {TopicName(one.namespace, one.glob) for one in patterns if not one.is_glob}
-        globs = [one for one in patterns if one.is_glob]
-        access = self._access
-        found = sorted(
-            name
-            for name in access.names(COLD_CALL)
-            if name in plain or any(pattern.matches(name) for pattern in globs)
+async def resolve(access: TopicAccess, registry: Registry, data: bytes) -> bytes:
+    """Handle `Resolve`, which is seldom called."""
+    request = pb.ResolveRequest.FromString(data)
+    name = TopicName.parse(request.topic)
+    strategy = request.dispatch_strategy or "reliable"
+    if strategy not in ("reliable", "non_reliable"):
+        raise InvalidArgument(
+            f"dispatch_strategy {strategy!r}: use reliable or non_reliable",
+            field="dispatch_strategy",
+            value=strategy,
         )
-        limit = min(request.limit or _MOST_TOPICS, _MOST_TOPICS)
-        parts = [access.known_parts(COLD_CALL, name) for name in found[:limit]]
-        return pb.MatchResponse(
-            topics=map(str, found[:limit]),
-            more=len(found) > limit,
-            partitions=[len(topics) if partitioned else 0 for partitioned, topics in parts],
-        ).SerializeToString()
+    if request.create:
+        # No topic is left behind by a producer whose schema there is not.
+        await access.know_schema(request.schema_subject)
+        access.check_schema(request.schema_subject, request.schema_version)
+        partitioned, topics = await access.parts_to_write(
+            COLD_CALL,
+            name,
+            partitions=request.partitions,
+            strategy=strategy,
+            unused_ttl_s=request.unused_ttl_s,
+        )
+    else:
+        partitioned, topics = await access.placed(COLD_CALL, Action.LOOK_UP, name)
+        if not topics:
+            raise registry.not_found(name)
+    return pb.ResolveResponse(
+        topic=str(name),
+        dispatch_strategy=strategy if not topics else topics[0].dispatch_strategy,
+        partitions=[
+            pb.Partition(
+                topic=topic.name,
+                topic_id=topic.topic_id,
+                broker_url=access.connect_url or topic.broker_url,
+                epoch=topic.epoch,
+            )
+            for topic in topics
+        ],
+        partitioned=partitioned,
+        max_message_bytes=min((topic.max_message_bytes for topic in topics), default=0),
+    ).SerializeToString()
+
+
+async def match(access: TopicAccess, data: bytes) -> bytes:
+    """Handle `Match`, which is seldom called."""
+    request = pb.MatchRequest.FromString(data)
+    if len(request.patterns) > _MOST_PATTERNS:
+        raise InvalidArgument(
+            f"{len(request.patterns)} patterns: at most {_MOST_PATTERNS} are taken",
+            field="patterns",
+            value=len(request.patterns),
+        )
+    patterns = [TopicPattern.parse(text, field="patterns") for text in request.patterns]
+    plain = {TopicName(one.namespace, one.glob) for one in patterns if not one.is_glob}
+    globs = [one for one in patterns if one.is_glob]
+    found = sorted(
+        name
+        for name in access.names(COLD_CALL)
+        if name in plain or any(pattern.matches(name) for pattern in globs)
+    )
+    limit = min(request.limit or _MOST_TOPICS, _MOST_TOPICS)
+    parts = [access.known_parts(COLD_CALL, name) for name in found[:limit]]
+    return pb.MatchResponse(
+        topics=map(str, found[:limit]),
+        more=len(found) > limit,
+        partitions=[len(topics) if partitioned else 0 for partitioned, topics in parts],
+    ).SerializeToString()
