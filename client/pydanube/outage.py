@@ -27,7 +27,8 @@ class Outage:
     def __init__(self, url: str, max_elapsed_s: float) -> None:
         self._url = url
         self._max_elapsed_s = max_elapsed_s
-        self._waiting: dict[tuple[int, str], tuple[str, str]] = {}  # what waits → for which url, and why
+        # what waits → since when, for which url, and why; who waits longest comes first
+        self._waiting: dict[tuple[int, str], tuple[float, str, str]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._told = False
         self._ids = 0
@@ -39,13 +40,15 @@ class Outage:
 
     def waiting(self) -> list[str]:
         """Return what waits now, for which broker, and why."""
-        return [f"{sentence}: {reason or 'no answer yet'}" for sentence, reason in self._waiting.values()]
+        return [f"{sentence}: {reason or 'no answer yet'}" for _, sentence, reason in self._waiting.values()]
 
     def begin(self, who: tuple[int, str], what: str, url: str, reason: str) -> None:
         """Note that `who` waits from now on, or for another reason."""
-        self._waiting[who] = (f"{what} waits for the broker at {url or self._url}", reason)
+        loop = asyncio.get_running_loop()
+        since_s = self._waiting[who][0] if who in self._waiting else loop.time()
+        self._waiting[who] = (since_s, f"{what} waits for the broker at {url or self._url}", reason)
         if self._timer is None and not self._told:
-            self._timer = asyncio.get_running_loop().call_later(NOTICE_S, self._tell)
+            self._timer = loop.call_later(NOTICE_S, self._tell)
 
     def end(self, who: tuple[int, str]) -> None:
         """Note that `who` waits no longer: it got its answer, or gave up."""
@@ -64,9 +67,14 @@ class Outage:
             self.end(who)
 
     def _tell(self) -> None:
+        loop = asyncio.get_running_loop()
+        since_s, sentence, reason = next(iter(self._waiting.values()))
+        if (early_s := since_s + NOTICE_S - loop.time()) > 0:  # who waited when the timer was set has its answer
+            self._timer = loop.call_later(early_s, self._tell)
+            return
         self._timer = None
         self._told = True
-        (sentence, reason), others = next(iter(self._waiting.values())), len(self._waiting) - 1
+        others = len(self._waiting) - 1
         _log.warning(
             "%s%s: %s; trying for up to %g s",
             sentence,

@@ -101,6 +101,21 @@ async def test_who_is_closed_waits_no_longer(caplog: pytest.LogCaptureFixture) -
     assert not caplog.records
 
 
+async def test_many_that_wait_shortly_one_after_the_other_are_no_outage(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    outage = Outage("http://a:1", 60)
+    waiter, ends_s, number = outage.waiter("one"), time.monotonic() + NOTICE_S + 0.5, 0
+    waiter.begin("0", "", "")
+    while time.monotonic() < ends_s:
+        number += 1
+        waiter.begin(str(number), "", "")  # so that somebody waits at every moment
+        waiter.end(str(number - 1))
+        await asyncio.sleep(0.01)
+    assert not caplog.records
+    await _told(caplog, 1)  # the last one waits as long as is worth a line
+
+
 @pytest.mark.parametrize("command", ["produce", "consume"])
 def test_commands_say_for_what_they_wait(command: str, tmp_path: Path) -> None:
     url = _nobody()
