@@ -1,8 +1,8 @@
 """Write sections of many topics into fragments: those that arrive while one is written share the next.
 
 A lone move does not wait. While many topics are on their way an object is for `_TOPICS` of them, or is the only one of `GATHER_S`: a
-drain of a thousand quiet topics, each of which writes twice, makes at most 2000 / `_TOPICS` objects and one more every `GATHER_S`,
-however quick the store is. Of a few topics half are waited for, and a hundredth of a second for each.
+drain of a thousand quiet topics, each of which writes once before it is stopped and once after it, makes at most 2000 / `_TOPICS`
+objects, one more every `GATHER_S` and one more every `GATHER_AHEAD_S`, however quick the store is. Of a few topics half are waited for, and a hundredth of a second for each.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pydanube_broker.topics.fragment import FragmentBuilder, Section
 
 _TOPICS: Final = 24
 GATHER_S: Final = 0.6
+GATHER_AHEAD_S: Final = 2.0  # where no client waits
 GATHER_A_TOPIC_S: Final = 0.01
 
 _Waiting = tuple[Section, asyncio.Future[HandOverPart]]
@@ -32,12 +33,19 @@ class HandOverWriter:
     """Gathers sections into objects. Single user: the loop. Bounded by its callers: each has one section waiting.
 
     Args:
-        on_their_way: says how many topics are being handed over now.
+        on_their_way: says how many topics are being handed over now, or are about to be.
+        awaited: clients wait for what it writes.
     """
 
     def __init__(
-        self, fragments: Fragments, broker_id: BrokerId, on_their_way: Callable[[], int] = lambda: 1
+        self,
+        fragments: Fragments,
+        broker_id: BrokerId,
+        on_their_way: Callable[[], int] = lambda: 1,
+        *,
+        awaited: bool = False,
     ) -> None:
+        self._awaited = awaited
         self._fragments = fragments
         self._broker_id = broker_id
         self._on_their_way = on_their_way
@@ -79,7 +87,8 @@ class HandOverWriter:
     async def _gather(self) -> None:
         """Wait until enough topics share the next object; see the module."""
         topics = self._on_their_way()
-        until_s = self._written_s + min(GATHER_S, topics * GATHER_A_TOPIC_S)
+        most_s = GATHER_S if self._awaited else GATHER_AHEAD_S
+        until_s = self._written_s + min(most_s, topics * GATHER_A_TOPIC_S)
         while len(self._waiting) < min(_TOPICS, topics // 2) and (left_s := until_s - time.monotonic()) > 0:
             self._more.clear()
             with suppress(TimeoutError):
@@ -95,7 +104,7 @@ class HandOverWriter:
             if not done.cancelled():
                 taken.append((builder.add(section), done))
         try:
-            key = await self._fragments.write(builder.finish())
+            key = await self._fragments.write(builder.finish(), awaited=self._awaited)
         except ClusterError as error:
             for _, done in taken:
                 if not done.done():

@@ -2,7 +2,8 @@
 
 A seat is there for every topic that is on its way to or from this broker, and for those that were handed over and stand
 in its journal. Its effects are carried out one after the other; what a newer record has overtaken is given up. At most
-`_AT_ONCE` topics are read, written or copied at a time.
+`_AT_ONCE` topics are read, written or copied ahead at a time. As many more, whose clients wait since they were stopped, pass those by:
+what there is of a topic beforehand may be much.
 """
 
 from __future__ import annotations
@@ -83,6 +84,16 @@ class TopicSwitch(Protocol):
         """Return the folder of the topic's objects, whether or not there are any."""
 
 
+class _Lane:
+    """Topics that share objects and wait for one another."""
+
+    def __init__(
+        self, fragments: Fragments, me: BrokerId, on_their_way: Callable[[], int], *, awaited: bool
+    ) -> None:
+        self.writer = HandOverWriter(fragments, me, on_their_way, awaited=awaited)
+        self.limit = anyio.CapacityLimiter(_AT_ONCE)
+
+
 @dataclass(slots=True)
 class _Drive:
     """The work on one topic: what is due, and what is under way."""
@@ -110,7 +121,9 @@ class Mover:
         self._store = store
         self._hub = hub
         self._fragments = fragments
-        self._writer = HandOverWriter(fragments, me, lambda: len(self.seats))
+        self.coming = 0  # topics whose move a drain is about to begin
+        self._ahead = _Lane(fragments, me, self._on_their_way, awaited=False)
+        self._stopped = _Lane(fragments, me, self._on_their_way, awaited=True)
         self._doors = doors
         self._me = me
         self._incarnation = incarnation
@@ -119,7 +132,6 @@ class Mover:
         self._objects = ObjectCatalog(store, wall_ms=wall_ms)
         self._drives: dict[TopicId, _Drive] = {}
         self._arrivals: dict[TopicId, Arrival] = {}  # copies that are not finished
-        self._limit = anyio.CapacityLimiter(_AT_ONCE)
         self._group: TaskGroup | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -134,7 +146,11 @@ class Mover:
         finally:
             self._group = None
             with anyio.CancelScope(shield=True):
-                await self._writer.aclose()
+                await self._ahead.writer.aclose()
+                await self._stopped.writer.aclose()
+
+    def _on_their_way(self) -> int:
+        return len(self.seats) + self.coming
 
     def see(self, topic_id: TopicId, record: Assignment | None, revision: Revision) -> None:
         """Take in an assignment as read or watched at a revision, while `run` runs; None: it was deleted."""
@@ -245,9 +261,10 @@ class Mover:
         assert record.move is not None
         parts = list(record.move.parts)
         first = parts[-1].end_offset if parts else None
+        lane = self._stopped if final else self._ahead
         try:
             topic = await self._doors.topic(topic_id, record.epoch)
-            async with self._limit:
+            async with lane.limit:
                 async for section in sections_of(topic, first, self._worker_threads, final=final):
                     if len(parts) == MAX_PARTS:
                         raise Conflict(
@@ -255,7 +272,7 @@ class Mover:
                             f"more than {MAX_PARTS} parts of {SECTION_BYTES} bytes take",
                             topic=str(record.topic),
                         )
-                    parts.append(await self._writer.write(section))
+                    parts.append(await lane.writer.write(section))
         except ClusterError as error:
             self._failed("hand_over_not_written", topic_id, error)
             self._act(topic_id, lambda seat: seat.not_written(turn))
@@ -265,9 +282,9 @@ class Mover:
 
     async def _copy_ahead(self, topic_id: TopicId, seat: Seat, parts: tuple[HandOverPart, ...]) -> bool:
         try:
-            async with self._limit:
+            async with self._ahead.limit:
                 if not seat.held:
-                    await self._take(topic_id, parts)
+                    await self._take(topic_id, parts, awaited=False)
                     await self._hub.journal.until_durable()
                 else:  # what stands there goes only when it was sealed: that the parts can be read has to do
                     for part in parts:
@@ -277,13 +294,13 @@ class Mover:
             return False
         return True
 
-    async def _take(self, topic_id: TopicId, parts: tuple[HandOverPart, ...]) -> Arrival:
-        """Copy the missing parts into the journal."""
+    async def _take(self, topic_id: TopicId, parts: tuple[HandOverPart, ...], *, awaited: bool) -> Arrival:
+        """Copy the missing parts into the journal; `awaited`: clients wait for them."""
         arrival = self._arrivals.get(topic_id)
         if arrival is None or not arrival.continues(parts):
             arrival = self._arrivals[topic_id] = Arrival(self._hub, topic_id)
         for part in parts[len(arrival.parts) :]:
-            section = read_section(await self._fragments.read(part), digest=part.digest)
+            section = read_section(await self._fragments.read(part, awaited=awaited), digest=part.digest)
             await arrival.take(part, section)
         return arrival
 
@@ -299,8 +316,8 @@ class Mover:
         self, topic_id: TopicId, turn: int, epoch: Epoch, parts: tuple[HandOverPart, ...]
     ) -> None:
         try:
-            async with self._limit:
-                arrival = await self._take(topic_id, parts)
+            async with self._stopped.limit:
+                arrival = await self._take(topic_id, parts, awaited=True)
                 await arrival.finish(epoch)
         except ClusterError as error:
             self._failed("hand_over_not_copied", topic_id, error)

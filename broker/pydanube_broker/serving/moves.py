@@ -43,7 +43,10 @@ log = logging.getLogger("pydanube.cluster")
 
 LOOK_S: Final = 1.0  # between two looks at all that is under way
 SAY_S: Final = 60.0  # between two times that this broker says where its topics stand
-_LEAVING_AT_ONCE: Final = 200  # moves that a drain begins between two looks
+_LEAVING_AT_ONCE: Final = 200  # topics of a drain that are on their way
+_NEXT_S: Final = (
+    0.1  # until a drain begins the next moves: soon, as few topics on their way share few objects
+)
 QUIET_LOOKS: Final = 120  # in a row that show nothing on its way, before old fragments are deleted
 _WELL_LOOKS: Final = 5  # in a row at which a broker can store, before it is given topics again
 _OLD_MS: Final = 3_600_000  # far longer than a move, and than clocks differ
@@ -115,7 +118,7 @@ class Moves:
                     mover.see(topic_id, assignment, revision)
                 self._early.clear()
                 group.start_soon(self._lead, office, fragments)
-                group.start_soon(self._drain, office)
+                group.start_soon(self._drain, office, mover)
                 group.start_soon(self._keep_states)
                 group.start_soon(self._tell_load, office, load)
                 group.start_soon(self._tell_whether_it_stores, office, health)
@@ -311,25 +314,29 @@ class Moves:
     async def activate(self) -> str:
         """Take topics again; return the broker's state."""
         self._draining = anyio.Event()
+        if self._mover is not None:
+            self._mover.coming = 0
         if self._registry.ownership.several:
             await self._show(BrokerState.ACTIVE, "activate")
         return BrokerState.ACTIVE.value
 
-    async def _drain(self, office: Office) -> None:
+    async def _drain(self, office: Office, mover: Mover) -> None:
         while True:
             await self._draining.wait()
             served = [topic.options for topic in self._registry.topics if not topic.options.topic.is_audit]
             served += self._restorable_here(office)
             leaving = [record for record in served if not self._registry.ownership.is_moving(record.topic_id)]
-            places = office.spread([record.topic_id for record in leaving[:_LEAVING_AT_ONCE]])
-            for record in leaving[:_LEAVING_AT_ONCE]:
+            mover.coming = len(leaving)
+            next_ones = leaving[: max(0, _LEAVING_AT_ONCE - len(mover.seats))]
+            places = office.spread([record.topic_id for record in next_ones])
+            for record in next_ones:
                 with suppress(ClusterError, KeyError):  # the next look tries it again
                     await self.begin([record], places[record.topic_id])
             is_empty = not served and not self._registry.ownership.held
             if is_empty and self._draining.is_set() and office.membership.state is BrokerState.DRAINING:
                 with suppress(ClusterError):
                     await self._show(BrokerState.DRAINED, "unload")
-            await anyio.sleep(LOOK_S)
+            await anyio.sleep(_NEXT_S if len(leaving) > len(next_ones) else LOOK_S)
 
     async def _show(self, state: BrokerState, reason: str) -> None:
         await self._registry.ownership.office.membership.set_state(state, reason=reason)

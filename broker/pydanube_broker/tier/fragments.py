@@ -103,13 +103,16 @@ class Fragments:
         self._cluster = cluster
         self._broker_id = broker_id
 
-    async def write(self, data: bytes) -> str:
+    async def write(self, data: bytes, *, awaited: bool = False) -> str:
         """Store a fragment under a new name; return that once the fragment was read back.
+
+        Args:
+            awaited: clients wait for it, so that it goes before what nobody waits for.
 
         Raises `StoreUnavailable`, `DiskFull`: it may be there, and nobody knows of it.
         """
         key = f"{self._cluster}/fragments/{self._broker_id}-{secrets.token_hex(8)}.fragment"
-        await self._call("fragment_write", {"key": key}, data)
+        await self._call("fragment_write", {"key": key, "awaited": awaited}, data)
         return key
 
     async def collect(self, *, before_ms: int) -> int:
@@ -121,9 +124,11 @@ class Fragments:
         found, _ = await self._call("fragments_collect", {"prefix": prefix, "before_ms": before_ms}, b"")
         return int(found["deleted"])
 
-    async def read(self, part: HandOverPart) -> bytes:
-        """Return the bytes of a part as the store has them. Raises `ObjectMissing`, `CorruptObject`, `StoreUnavailable`."""
-        _, data = await self._call(
-            "fragment_read", {"key": part.key, "start": part.start, "end": part.end}, b""
-        )
+    async def read(self, part: HandOverPart, *, awaited: bool = False) -> bytes:
+        """Return the bytes of a part as the store has them; `awaited` as in `write`.
+
+        Raises `ObjectMissing`, `CorruptObject`, `StoreUnavailable`.
+        """
+        place = {"key": part.key, "start": part.start, "end": part.end}
+        _, data = await self._call("fragment_read", {**place, "awaited": awaited}, b"")
         return bytes(data)

@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +46,13 @@ def nice_thread(value: int) -> None:
     with contextlib.suppress(OSError):
         if os.getpriority(os.PRIO_PROCESS, who) < value:
             os.setpriority(os.PRIO_PROCESS, who, value)
+
+
+def nice_of(body: Mapping[str, Any]) -> int:
+    """Return how nice a call is to consumers and producers; `awaited`: they wait for what it does."""
+    if body["call"] in _READS or body["arguments"].get("awaited"):
+        return READING
+    return URGENT if body["arguments"].get("urgent") else WRITING
 
 
 class Session:
@@ -118,9 +125,11 @@ class _Server:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._write = threading.Lock()
-        self._reads = ThreadPoolExecutor(2, thread_name_prefix="tier-read")
-        self._writes = ThreadPoolExecutor(2, "tier-write", nice_thread, (WRITING,))
-        self._urgent = ThreadPoolExecutor(2, "tier-urgent", nice_thread, (URGENT,))
+        self._pools = {
+            READING: ThreadPoolExecutor(2, thread_name_prefix="tier-read"),
+            URGENT: ThreadPoolExecutor(2, "tier-urgent", nice_thread, (URGENT,)),
+            WRITING: ThreadPoolExecutor(2, "tier-write", nice_thread, (WRITING,)),
+        }
         self._session = Session()
         self._calls: Any = None
 
@@ -132,14 +141,9 @@ class _Server:
                 with self._session.at(READING):  # whoever asked first waits for pyarrow as well
                     self._open(number, body)
                 continue
-            pool, nice = self._pool(body)
-            pool.submit(self._serve, nice, number, body, blob)
+            nice = nice_of(body)
+            self._pools[nice].submit(self._serve, nice, number, body, blob)
         os._exit(0)
-
-    def _pool(self, body: dict[str, Any]) -> tuple[ThreadPoolExecutor, int]:
-        if body["call"] in _READS:
-            return self._reads, READING
-        return (self._urgent, URGENT) if body["arguments"].get("urgent") else (self._writes, WRITING)
 
     def _open(self, number: int, body: dict[str, Any]) -> None:
         try:

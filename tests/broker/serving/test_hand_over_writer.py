@@ -56,7 +56,7 @@ async def test_a_drain_of_a_thousand_topics_makes_less_than_a_hundred_objects() 
 
 
 async def test_topics_that_come_one_by_one_share_an_object_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hand_over_writer, "GATHER_S", 1e9)  # so long nothing is written for time alone
+    monkeypatch.setattr(hand_over_writer, "GATHER_AHEAD_S", 1e9)  # so long nothing is written for time alone
     monkeypatch.setattr(hand_over_writer, "GATHER_A_TOPIC_S", 1e9)
     store = Store()
     writer = HandOverWriter(Fragments(store.call, "c", BrokerId(1)), BrokerId(1), lambda: 100)
@@ -71,7 +71,7 @@ async def test_topics_that_come_one_by_one_share_an_object_as_well(monkeypatch: 
 
 
 async def test_a_lone_move_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hand_over_writer, "GATHER_S", 1e9)
+    monkeypatch.setattr(hand_over_writer, "GATHER_AHEAD_S", 1e9)
     monkeypatch.setattr(hand_over_writer, "GATHER_A_TOPIC_S", 1e9)
     async with asyncio.timeout(60):
         assert await written(1, on_their_way=1) == 2

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from pydanube_broker.tier.process import READING, URGENT, WRITING, Session, nice_thread
+from pydanube_broker.tier.process import READING, URGENT, WRITING, Session, nice_of, nice_thread
 
 DEADLINE_S = 60.0
 
@@ -33,6 +33,12 @@ def test_the_session_follows_the_least_patient_call(tmp_path: Path) -> None:
             until_shows(file, READING)
         until_shows(file, URGENT)
     until_shows(file, WRITING)
+
+
+def test_what_clients_wait_for_goes_before_what_nobody_waits_for() -> None:
+    assert nice_of({"call": "fragment_write", "arguments": {"awaited": True}}) == READING
+    assert nice_of({"call": "fragment_write", "arguments": {"awaited": False}}) == WRITING
+    assert nice_of({"call": "flush", "arguments": {"urgent": True}}) == URGENT
 
 
 def test_nothing_is_tried_where_there_are_no_sessions_to_nice(tmp_path: Path) -> None:

@@ -107,7 +107,10 @@ class Half:
         self.store = store
         work = FragmentWork(objects).calls()
 
+        self.calls: list[tuple[str, bool]] = []  # of the store, and whether clients wait for them
+
         async def call(name: str, arguments: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+            self.calls.append((name, arguments["awaited"]))
             return work[name](arguments, blob)
 
         self.mover = Mover(
@@ -332,6 +335,17 @@ async def test_a_topic_goes_there_and_back_under_load(tmp_path: Path) -> None:
         record = await two.assignment()
         assert (record.epoch, record.sealed_epoch, record.move) == (4, 3, None)
         assert two.topic_id not in two.halves[ONE].hub.states
+
+
+async def test_what_is_left_of_a_stopped_topic_does_not_wait_for_what_others_have_beforehand(
+    tmp_path: Path,
+) -> None:
+    async with pair(tmp_path) as two:
+        await two.goes_on()
+        await two.move(TWO)
+        await two.served_by(TWO)
+        assert two.halves[ONE].calls == [("fragment_write", False), ("fragment_write", True)]
+        assert two.halves[TWO].calls == [("fragment_read", False), ("fragment_read", True)]
 
 
 STEPS = ("1 offered", "2 ready", "1 sealed", "2 serving")
