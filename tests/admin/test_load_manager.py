@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydanube_admin.engine.balancer import SETTLING, BalanceOptions, Rhythm, snapshot_of
+from pydanube_admin.engine.balancer import SETTLING, BalanceOptions, Evidence, Rhythm, snapshot_of
 from pydanube_core.balance import BrokerLoad, LoadReport, Resource, TopicLoad, Verdict, assess
 from pydanube_core.balance.plan import Rejection
 from pydanube_core.facts import MoveFacts
@@ -112,6 +112,43 @@ def test_topic_that_moved_a_moment_ago_stays_and_moves_again_after_the_cool_down
     assert rhythm.cooling("/default/t", 599_999)
     assert not rhythm.cooling("/default/t", 600_000)
     assert not rhythm.cooling("/default/other", 0)
+
+
+def left_after(intervals: int, *, by_topics: float, besides: float) -> int:
+    """Topics of twenty that stay at one of three brokers: processors per topic, and what else that broker has to do."""
+    kib, evidence = 1024, Evidence()
+    owners = {f"/default/t{n}": "abc"[n // 20] for n in range(60)}
+    heavy = {topic: by_topics if owner == "a" else 0.001 for topic, owner in owners.items()}
+    for _ in range(intervals):
+        reports = []
+        for broker in "abc":
+            own = [topic for topic, owner in owners.items() if owner == broker]
+            cpu = sum(heavy[topic] for topic in own) + (besides if broker == "a" else 0.0)
+            load = {Resource.CPU: cpu, Resource.NETWORK_IN: 10.0 * kib * len(own)}
+            share = {Resource.CPU: cpu / max(1, len(own)), Resource.NETWORK_IN: 10.0 * kib}
+            reports.append(
+                LoadReport(
+                    broker=BrokerLoad(broker_id=broker, load=load),
+                    topics=tuple(TopicLoad(topic=t, broker_id=broker, load=share) for t in own),
+                )
+            )
+        snapshot = snapshot_of(reports, (), (), Rhythm(OPTIONS), interval_s=60, now_ms=0)
+        evidence.look(snapshot)
+        snapshot = evidence.applied(snapshot)
+        moves = assess(snapshot, OPTIONS.policy).moves
+        evidence.leave({move.source for move in moves}, snapshot)
+        owners |= {move.topic: move.target for move in moves}
+    return sum(owner == "a" for owner in owners.values())
+
+
+def test_broker_whose_processors_are_busy_with_something_else_keeps_its_topics() -> None:
+    after_one = left_after(1, by_topics=0.001, besides=2.0)
+    assert 0 < after_one < 20
+    assert left_after(20, by_topics=0.001, besides=2.0) == after_one
+
+
+def test_topics_that_do_take_the_processors_are_spread() -> None:
+    assert left_after(20, by_topics=0.1, besides=0.0) <= 8
 
 
 @given(

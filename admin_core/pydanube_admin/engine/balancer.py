@@ -33,6 +33,7 @@ OFF: Final = "off"
 SUGGEST: Final = "suggest"
 ACT: Final = "act"
 SETTLING: Final = 2  # intervals after a move in which rates still tell of the time before it
+_TELLING: Final = 0.1  # of a broker's traffic: rates differ by some percent without any move
 KEPT: Final = 5  # intervals for which a suggestion is the same for whoever asks
 
 
@@ -80,6 +81,60 @@ class Rhythm:
     def waits(self, now_ms: int) -> float | None:
         """Return the seconds until the rates show the effect of the last moves; None: they do."""
         return (self._settled_ms - now_ms) / 1000 if now_ms < self._settled_ms else None
+
+
+class Evidence:
+    """Which brokers' processors stay busy when topics leave: reports, questions or another process take that time.
+
+    A topic's processor time is its broker's, shared out by bytes. Once a broker has a tenth less traffic than before its topics began
+    to leave, its processors have to do clearly less, too. If they do not, its topics count as taking none, until the broker is no busier
+    than the mean. Pure.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[
+            str, tuple[float, float]
+        ] = {}  # processors and bytes a second when topics began to leave
+        self._not_by_topics: set[str] = set()
+
+    def leave(self, brokers: Iterable[str], snapshot: Snapshot) -> None:
+        """Note that topics leave these brokers, which had these loads."""
+        loads = {broker.broker_id: broker.load for broker in snapshot.brokers}
+        for broker in brokers:
+            self._before.setdefault(broker, _processors_and_bytes(loads[broker]))
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Compare loads with those before the moves; to be called when rates show the effect of the last moves."""
+        asked = [broker for broker in snapshot.brokers if Resource.CPU in broker.load]
+        mean = sum(broker.load[Resource.CPU] for broker in asked) / max(1, len(asked))
+        for broker in asked:
+            cpu, traffic = _processors_and_bytes(broker.load)
+            if cpu <= mean:
+                self._before.pop(broker.broker_id, None)
+                self._not_by_topics.discard(broker.broker_id)
+                continue
+            cpu_then, traffic_then = self._before.get(broker.broker_id, (0.0, 0.0))
+            less_traffic = traffic_then - traffic
+            if not cpu_then or less_traffic < _TELLING * traffic_then:
+                continue
+            del self._before[broker.broker_id]
+            if (cpu_then - cpu) / cpu_then < less_traffic / traffic_then / 2:
+                self._not_by_topics.add(broker.broker_id)
+
+    def applied(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot in which topics take no processor time that is not theirs."""
+        topics = [
+            replace(topic, load={**topic.load, Resource.CPU: 0.0})
+            if topic.broker_id in self._not_by_topics
+            else topic
+            for topic in snapshot.topics
+        ]
+        return replace(snapshot, topics=topics)
+
+
+def _processors_and_bytes(load: Mapping[Resource, float]) -> tuple[float, float]:
+    traffic = load.get(Resource.NETWORK_IN, 0.0) + load.get(Resource.NETWORK_OUT, 0.0)
+    return load.get(Resource.CPU, 0.0), traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +196,7 @@ class Balancer:
         self._noting = noting
         self._now_ms = now_ms
         self._rhythm = Rhythm(options)
+        self._evidence = Evidence()
         self._kept: Judged | None = None
 
     async def judge(self) -> Judged:
@@ -151,10 +207,13 @@ class Balancer:
         snapshot = snapshot_of(
             reports, silent, under_way, self._rhythm, interval_s=self.options.interval_s, now_ms=now
         )
+        waits_s = self._rhythm.waits(now)
+        if waits_s is None:
+            self._evidence.look(snapshot)
+        snapshot = self._evidence.applied(snapshot)
         policy = self.options.policy
         budget = max(0, policy.max_moves - len(under_way))
         found = assess(snapshot, replace(policy, max_moves=budget))
-        waits_s = self._rhythm.waits(now)
         if waits_s is not None:
             found = replace(found, moves=())
         return Judged(
@@ -187,8 +246,12 @@ class Balancer:
 
     def moved(self, topics: Iterable[str]) -> None:
         """Note that the suggestion was carried out."""
+        moved = set(topics)
+        if self._kept is not None:
+            left = {move.source for move in self._kept.assessment.moves if move.topic in moved}
+            self._evidence.leave(left, self._kept.snapshot)
         self._kept = None
-        self._rhythm.moved(topics, self._now_ms())
+        self._rhythm.moved(moved, self._now_ms())
 
     async def run(self, rebalance: Callable[[], Awaitable[None]]) -> None:
         """Judge at each interval while this broker leads, until cancelled. `rebalance` carries a suggestion out."""
