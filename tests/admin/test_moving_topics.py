@@ -238,9 +238,9 @@ async def test_of_a_topic_with_a_partition_on_its_way_no_other_is_moved(
     before = [cluster.owner(str(part)) for part in parts]
     gate, write = anyio.Event(), Fragments.write
 
-    async def at_the_gate(self: Fragments, data: bytes) -> str:
+    async def at_the_gate(self: Fragments, data: bytes, *, awaited: bool) -> str:
         await gate.wait()
-        return await write(self, data)
+        return await write(self, data, awaited=awaited)
 
     monkeypatch.setattr(Fragments, "write", at_the_gate)
     last = str(parts[2])

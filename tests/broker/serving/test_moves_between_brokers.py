@@ -209,9 +209,9 @@ async def test_a_move_pauses_for_the_rest_and_not_for_the_tail(
             assert place is not None
             copied[what, place.stage is not Stage.MOVING] += size
 
-        async def counting_read(self: Fragments, part: HandOverPart) -> Any:
+        async def counting_read(self: Fragments, part: HandOverPart, *, awaited: bool) -> Any:
             count("read", part.end - part.start)
-            return await read(self, part)
+            return await read(self, part, awaited=awaited)
 
         def counting_append(self: Journal, topic: int, part: bytes, data: bytes, **where: int) -> int:
             if self is target.hub.journal and topic == topic_id:

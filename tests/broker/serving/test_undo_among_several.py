@@ -242,7 +242,7 @@ async def test_a_deleted_topic_whose_move_was_called_off_comes_back(
     assert record is not None
     refused = anyio.Event()
 
-    async def without_store(*_: object) -> str:
+    async def without_store(*_: object, **__: object) -> str:
         refused.set()
         raise StoreUnavailable("the store is away", store="x", cause="timeout")
 
