@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Coroutine
+from itertools import chain
 from typing import Any, Final, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -305,12 +306,8 @@ class Links:
                 else:
                     then(link if link.usable else link.reason)
 
-    def keep_only(self, urls: set[str]) -> None:
-        """Close the links to brokers that are gone."""
-        for url in self._links.keys() - urls:
-            for link in self._links.pop(url):
-                link.abort("the broker has left the cluster")
-
     def close(self) -> None:
         """Close the links to all brokers."""
-        self.keep_only(set())
+        links, self._links = self._links, {}
+        for link in chain.from_iterable(links.values()):
+            link.abort("this broker leaves")
