@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from pydanube.admin.generated.operations import Admin
 
 HandlerT = TypeVar("HandlerT", bound=Handler)
+CountedT = TypeVar("CountedT", Producer, Receiver)
 
 
 class _Registered(NamedTuple):
@@ -198,7 +199,9 @@ class Client:
             schema_version=version,
         )
         waiter = self._outage.waiter(f"the producer on {name}")
-        producer = Producer(name, chosen, self._side(request, waiter), self._forget_producer(waiter))
+        producer = Producer(
+            name, chosen, self._side(request, waiter), self._forgetting(waiter, self._producers)
+        )
         self._producers.add(producer)
         return producer
 
@@ -252,7 +255,7 @@ class Client:
         consumer = Consumer(
             asked.receiver(name, subscription),
             self._side(request, waiter),
-            self._forget_receiver(waiter),
+            self._forgetting(waiter, self._receivers),
             self._connections.watch(choice, asked, waiter, several=several),
             # not `self.admin`: an abandoned client is noticed at once, and that were a cycle
             partial(admin_of, self._url, self._connections, self._principal),
@@ -278,7 +281,7 @@ class Client:
         chosen = changed(options or ReaderOptions(), changes, "reader").receiver(name)
         waiter = self._outage.waiter(f"the reader of {name}")
         request = pb.ResolveRequest(topic=name)
-        reader = Reader(chosen, self._side(request, waiter), self._forget_receiver(waiter))
+        reader = Reader(chosen, self._side(request, waiter), self._forgetting(waiter, self._receivers))
         self._receivers.add(reader)
         return reader
 
@@ -384,11 +387,8 @@ class Client:
     def metrics(self) -> str:
         """The counters of all its producers and consumers in the text format that Prometheus reads (0.0.4): to be
         answered by the application's own `/metrics`. What was counted by those that are closed stays."""
-        open_ones: list[tuple[Labels, Statistics]] = [
-            *((("producer", each.topic, ""), each.statistics()) for each in self._producers),
-            *((each.labels, each.statistics()) for each in self._receivers),
-            *((each.labels, each.statistics()) for each in self._loops),
-        ]
+        counted: list[Producer | Receiver | HandlerLoop] = [*self._producers, *self._receivers, *self._loops]
+        open_ones: list[tuple[Labels, Statistics]] = [(each.labels, each.statistics()) for each in counted]
         return exposition(self.statistics(), open_ones, self._closed_counts)
 
     # -- inside ----------------------------------------------------------------------------------------------
@@ -450,21 +450,14 @@ class Client:
     async def _decode(self, message: Any, into: Callable[..., Any] | None) -> Any:
         return await self.schemas.decode(message, into=into)
 
-    def _forget_producer(self, waiter: Waiter) -> Callable[[Producer], None]:
-        def forget(producer: Producer) -> None:
-            waiter.end_all()
-            if producer in self._producers:
-                self._producers.discard(producer)
-                self._closed_counts.add(("producer", producer.topic, ""), producer.statistics())
+    def _forgetting(self, waiter: Waiter, among: set[CountedT]) -> Callable[[CountedT], None]:
+        """Return what a producer or receiver calls when it is closed; `among`: those that are open."""
 
-        return forget
-
-    def _forget_receiver(self, waiter: Waiter) -> Callable[[Receiver], None]:
-        def forget(receiver: Receiver) -> None:
+        def forget(one: CountedT) -> None:
             waiter.end_all()
-            if receiver in self._receivers:
-                self._receivers.discard(receiver)
-                self._closed_counts.add(receiver.labels, receiver.statistics())
+            if one in among:
+                among.discard(one)
+                self._closed_counts.add(one.labels, one.statistics())
 
         return forget
 

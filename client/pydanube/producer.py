@@ -376,6 +376,11 @@ class Producer:
             **asdict(self._counters),
         )
 
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        """Role, topic and subscription: the labels of its counters."""
+        return "producer", self._topic, ""
+
     # -- the slower roads ------------------------------------------------------------------------------------
 
     @property

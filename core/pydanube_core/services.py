@@ -117,31 +117,3 @@ SECURITY_ADMIN: Final = _service(danube_admin_pb2.DESCRIPTOR, "SecurityAdmin")
 # Our own.
 STREAM: Final = _service(danube_stream_pb2.DESCRIPTOR, "Stream")
 OPS: Final = _service(danube_ops_pb2.DESCRIPTOR, "Ops")
-
-SERVICES: Final[Mapping[str, Service]] = MappingProxyType(
-    {
-        service.full_name: service
-        for service in (
-            PRODUCER_SERVICE,
-            CONSUMER_SERVICE,
-            DISCOVERY,
-            HEALTH_CHECK,
-            STORAGE_SERVICE,
-            AUTH_SERVICE,
-            SCHEMA_REGISTRY,
-            BROKER_ADMIN,
-            CLUSTER_ADMIN,
-            NAMESPACE_ADMIN,
-            TOPIC_ADMIN,
-            SECURITY_ADMIN,
-            STREAM,
-            OPS,
-        )
-    }
-)
-"""Full service name → service."""
-
-METHODS: Final[Mapping[str, Method]] = MappingProxyType(
-    {method.path: method for service in SERVICES.values() for method in service}
-)
-"""Path → method, over all services."""

@@ -13,9 +13,9 @@ import pytest
 from pydanube_admin.engine.context import AdminOptions
 from pydanube_core.generated import danube_admin_pb2 as pb
 from pydanube_core.generated import danube_schema_pb2 as schema_pb
-from pydanube_core.services import METHODS
 
 from tests.admin.real_broker import Administered, administered
+from tests.support.grpc_services import METHODS
 
 pytestmark = pytest.mark.anyio
 

@@ -29,10 +29,10 @@ from pydanube_broker.topics.stored_messages import append_durably
 from pydanube_core.batch import encode_batch, read_producer_part
 from pydanube_core.errors import ClusterError
 from pydanube_core.names import AUDIT_TOPIC, TopicName
-from pydanube_core.services import METHODS
 
 from tests.admin.real_broker import Administered, administered
 from tests.broker.official.raw_client import NON_RELIABLE, RELIABLE, RawClient
+from tests.support.grpc_services import METHODS
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio

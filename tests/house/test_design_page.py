@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 from pydanube_admin import OPERATIONS
-from pydanube_core.services import SERVICES
 
+from tests.support.grpc_services import SERVICES
 from tests.support.pages import ROOT
 
 PAGE = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")

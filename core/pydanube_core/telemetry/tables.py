@@ -79,6 +79,10 @@ def _text(name: str, meaning: str, *, nullable: bool = False) -> Column:
     return Column(name=name, kind=Kind.TEXT, meaning=meaning, nullable=nullable)
 
 
+def _flag(name: str, meaning: str, *, nullable: bool = False) -> Column:
+    return Column(name=name, kind=Kind.FLAG, meaning=meaning, nullable=nullable)
+
+
 _TAKEN: Final = Column(
     name="taken_at", kind=Kind.TIME, meaning="when the sample was taken, by the broker's clock"
 )
@@ -168,7 +172,7 @@ CONSUMERS: Final = Table(
         *_SUBSCRIPTION,
         _int("consumer_id", "of this connection"),
         _text("name", "as it called itself"),
-        Column(name="active", kind=Kind.FLAG, meaning="false: a standby of a failover subscription"),
+        _flag("active", "false: a standby of a failover subscription"),
         Column(name="connected_at", kind=Kind.TIME, meaning="since when"),
         _int("credit_messages", "what may still be sent to it", "messages"),
         _int("in_flight", "delivered and not answered", "messages"),
@@ -196,7 +200,7 @@ BROKERS: Final = Table(
         _int("disk_total_bytes", "where its data is", "bytes", nullable=True),
         _int("disk_guard_bytes", "publishing stops below this", "bytes", nullable=True),
         _int("journal_bytes", "of its journal", "bytes"),
-        Column(name="journal_read_only", kind=Kind.FLAG, meaning="a failed sync stopped publishing"),
+        _flag("journal_read_only", "a failed sync stopped publishing"),
         _int("tier_backlog_bytes", "due and not in the object store", "bytes"),
         _int("tier_errors", "since its start"),
         _text("store_error", "what keeps the object store from working", nullable=True),
@@ -230,12 +234,7 @@ TOPICS: Final = Table(
         _int("refused", "publishes that were refused since the broker started", "batches"),
         _int("retention_age_s", "the topic's policy; null: no limit", "s", nullable=True),
         _int("retention_bytes", "the topic's policy; null: no limit", "bytes", nullable=True),
-        Column(
-            name="drop_unread",
-            kind=Kind.FLAG,
-            meaning="retention does not wait for cursors",
-            nullable=True,
-        ),
+        _flag("drop_unread", "retention does not wait for cursors", nullable=True),
     ),
 )
 TABLES: Final[dict[str, Table]] = {

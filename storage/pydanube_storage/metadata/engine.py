@@ -260,14 +260,7 @@ class Engine:
             lease_id=put.lease_id,
         )
         self._rows.put(item)
-        return Event(
-            kind=EventKind.PUT,
-            revision=revision,
-            key=item.key,
-            value=item.value,
-            create_revision=item.create_revision,
-            lease_id=item.lease_id,
-        )
+        return Event.put(item)
 
     def _delete(self, item: KeyValue | None, revision: Revision) -> list[Event]:
         if item is None:

@@ -138,6 +138,18 @@ class Event:
     create_revision: Revision  # of the key; of the deleted key for a deletion
     lease_id: LeaseId | None = None
 
+    @classmethod
+    def put(cls, item: KeyValue) -> Event:
+        """Return the event of a key that now is as given."""
+        return cls(
+            kind=EventKind.PUT,
+            revision=item.mod_revision,
+            key=item.key,
+            value=item.value,
+            create_revision=item.create_revision,
+            lease_id=item.lease_id,
+        )
+
     @property
     def key_value(self) -> KeyValue:
         """Return what `get` would have returned at that revision; only for PUT."""
@@ -192,6 +204,14 @@ def check_limit(limit: int) -> None:
     if not 1 <= limit <= MAX_PAGE_ITEMS:
         raise InvalidArgument(
             f"limit {limit}: a page has 1 to {MAX_PAGE_ITEMS} items", field="limit", value=limit
+        )
+
+
+def check_from_revision(revision: Revision) -> None:
+    """Raise `InvalidArgument` unless a watch may begin there."""
+    if revision < 1:
+        raise InvalidArgument(
+            f"from_revision {revision}: revisions begin at 1", field="from_revision", value=int(revision)
         )
 
 

@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, Self, TypeVar
 
 import anyio
-from pydanube_core.errors import ClosedResource, Conflict, InvalidArgument, Retryable
+from pydanube_core.errors import ClosedResource, Conflict, Retryable
 
 from pydanube_storage.metadata.clock import BootClock, Clock
 from pydanube_storage.metadata.engine import Change, Engine, EngineFacts, Place
@@ -31,6 +31,7 @@ from pydanube_storage.metadata.model import (
     Page,
     Revision,
     Write,
+    check_from_revision,
     check_key,
     check_limit,
     check_transaction,
@@ -204,12 +205,7 @@ class StoreShell(ABC):
         self, range_: KeyRange, *, from_revision: Revision
     ) -> AsyncIterator[AsyncIterator[Event]]:
         self._check_open()
-        if from_revision < 1:
-            raise InvalidArgument(
-                f"from_revision {from_revision}: revisions begin at 1",
-                field="from_revision",
-                value=int(from_revision),
-            )
+        check_from_revision(from_revision)
         watch = _Watch(self._read_events, range_, from_revision)
         self._watches.add(watch)
         try:

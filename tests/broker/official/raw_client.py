@@ -9,7 +9,9 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 from pydanube_core.generated import danube_pb2 as pb
-from pydanube_core.services import METHODS, Method
+from pydanube_core.services import Method
+
+from tests.support.grpc_services import METHODS
 
 NON_RELIABLE, RELIABLE = 0, 1
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = 0, 1, 2, 3

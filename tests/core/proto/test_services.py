@@ -9,9 +9,10 @@ import grpc
 import pydanube_core
 import pytest
 from pydanube_core import services
-from pydanube_core.services import METHODS, SERVICES, Kind, Method
+from pydanube_core.services import Kind, Method
 
 from tests.core.proto.wire_contract import read_tables
+from tests.support.grpc_services import METHODS, SERVICES
 
 PROTOS = sorted((Path(pydanube_core.__file__).parent / "proto").glob("*.proto"))
 

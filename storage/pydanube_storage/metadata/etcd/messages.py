@@ -139,15 +139,7 @@ class Messages:
                 value=b"",
                 create_revision=Revision(event.prev_kv.create_revision),
             )
-        item = self.key_value(event.kv)
-        return Event(
-            kind=EventKind.PUT,
-            revision=item.mod_revision,
-            key=item.key,
-            value=item.value,
-            create_revision=item.create_revision,
-            lease_id=item.lease_id,
-        )
+        return Event.put(self.key_value(event.kv))
 
     def is_fenced(self, answer: pb.TxnResponse) -> bool:
         """Return whether a transaction was refused for its fence: it has not happened and never will."""

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final, Self
 
 import anyio
-from pydanube_core.errors import ClosedResource, ClusterError, InvalidArgument
+from pydanube_core.errors import ClosedResource, ClusterError
 from pydanube_core.generated import etcd_pb2 as pb
 
 from pydanube_storage.metadata.errors import LeaseLost
@@ -40,6 +40,7 @@ from pydanube_storage.metadata.model import (
     Put,
     Revision,
     Write,
+    check_from_revision,
     check_key,
     check_limit,
     check_transaction,
@@ -217,12 +218,7 @@ class EtcdStore:
         """Watch as `MetadataStore.watch`. It waits while etcd does not answer; the lease limits how long that may last."""
         if not self._open:
             raise ClosedResource("the metadata store is closed", resource=type(self).__name__)
-        if from_revision < 1:
-            raise InvalidArgument(
-                f"from_revision {from_revision}: revisions begin at 1",
-                field="from_revision",
-                value=int(from_revision),
-            )
+        check_from_revision(from_revision)
         watch = EtcdWatch(self._link, self._messages, range_, from_revision, self._note)
         self._watches.add(watch)
         self._tasks.start_soon(watch.run)
