@@ -18,13 +18,6 @@ from pydanube_core.extras import install_command
 
 #: of telemetry: a day of some hundred subscriptions. Spark takes as long to start as this takes to report.
 FEW_BYTES: Final = 16 << 20
-_DDL: Final = {
-    pa.int64(): "bigint",
-    pa.float64(): "double",
-    pa.string(): "string",
-    pa.bool_(): "boolean",
-    pa.binary(): "binary",
-}
 
 
 class Work(Protocol):
@@ -89,6 +82,7 @@ def _made_here(work: Work) -> list[dict[str, Any]]:
 
 def on_spark(spark: Any, work: Work) -> Any:
     """Return the rows of a report as a DataFrame of a session."""
+    from pyspark.sql.pandas.types import from_arrow_schema
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -99,10 +93,5 @@ def on_spark(spark: Any, work: Work) -> Any:
 
     tasks = max(1, min(len(work.files), 4 * spark.sparkContext.defaultParallelism))
     files = spark.createDataFrame(list(work.files), "kind string, key string").repartition(tasks)
-    packed = files.mapInArrow(read, _ddl(work.packed))
-    return packed.groupBy(*work.together).applyInArrow(judge, _ddl(work.made))
-
-
-def _ddl(schema: Any) -> str:
-    """Return an Arrow schema as Spark writes one."""
-    return ", ".join(f"{field.name} {_DDL[field.type]}" for field in schema)
+    packed = files.mapInArrow(read, from_arrow_schema(work.packed))
+    return packed.groupBy(*work.together).applyInArrow(judge, from_arrow_schema(work.made))

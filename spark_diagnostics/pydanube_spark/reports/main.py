@@ -26,10 +26,9 @@ from pydanube_spark.reports.lag.report import LAG
 from pydanube_spark.reports.progress import say_progress
 from pydanube_spark.reports.run import ReportRequest, run_report
 from pydanube_spark.reports.traffic import TRAFFIC
-from pydanube_spark.sources.options import store_options
+from pydanube_spark.sources.options import STORE, store_options
 
 _REPORTS = {report.name: report for report in (LAG, BALANCE, TRAFFIC)}
-_STORE = ("endpoint", "region", "path-style", "profile", "role", "anonymous")
 #: settings of the broker's diagnosis that decide a status, as they are said here → field of `DiagnosisOptions`
 _DURATIONS = {"stuck-after": "stuck_after_s", "sample-interval": "sample_interval_s", "window": "window_s"}
 _COUNTS = ("open-after", "close-after")
@@ -49,14 +48,15 @@ def request_of(arguments: Sequence[str]) -> tuple[str, ReportRequest]:
         "--master", help="Spark's master URL; without it, Spark runs where there is much to read"
     )
     parser.add_argument("--compare", metavar="previous", help="with the time of the same length before")
-    for name in _STORE:
-        parser.add_argument(f"--{name}", help="of an S3-compatible store")
+    for name in STORE:
+        parser.add_argument(f"--{name.replace('_', '-')}", help="of an S3-compatible store")
     for name in (*_DURATIONS, *_COUNTS):
         parser.add_argument(f"--{name}", help=f"diagnosis.{name.replace('-', '_')} of the broker")
     given = parser.parse_args(arguments)
-    said = {name.replace("-", "_"): getattr(given, name.replace("-", "_")) for name in _STORE}
     return given.report, ReportRequest(
-        store=store_options(given.tier, {name: value for name, value in said.items() if value is not None}),
+        store=store_options(
+            given.tier, {name: value for name in STORE if (value := getattr(given, name)) is not None}
+        ),
         cluster=given.tier_cluster,
         since=given.since,
         until=given.until,

@@ -100,6 +100,15 @@ def open_for_reading(options: StoreOptions) -> ObjectStore:
     return open_store(options)
 
 
+def objects_in(store: ObjectStore, folder: str) -> tuple[ColdObject, ...]:
+    """Return the objects of a log, without overlap, from a listing of its folder."""
+    return cover_of(
+        (fact.key, name, fact.bytes)
+        for fact in store.list(folder)
+        if (name := ObjectName.parse(fact.key)) is not None
+    )
+
+
 def cluster_folder(store: ObjectStore, wanted: str | None) -> str:
     """Return the cluster's name, the first part of its keys; found if the store has only one cluster.
 
@@ -236,11 +245,7 @@ def _in_store(options: TopicOptions) -> Located:
     for each in sorted(concrete, key=lambda one: (one.partition or 0, one.name)):
         ids = store.folders(f"{namespace}/{each.name}")
         newest = max(ids, key=lambda text: int(text) if text.isdigit() else -1)  # deleted and made again
-        objects = cover_of(
-            (fact.key, parsed, fact.bytes)
-            for fact in store.list(f"{namespace}/{each.name}/{newest}")
-            if (parsed := ObjectName.parse(fact.key)) is not None
-        )
+        objects = objects_in(store, f"{namespace}/{each.name}/{newest}")
         start = objects[0].start if objects else 0
         extents.append(
             Extent(

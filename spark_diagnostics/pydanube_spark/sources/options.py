@@ -17,7 +17,8 @@ from pydanube_core.topic_pattern import TopicPattern
 from pydanube_core.units import parse_bytes, parse_duration_s
 from pydanube_storage.objects import StoreOptions
 
-_STORE: Final = ("endpoint", "region", "path_style", "profile", "role", "anonymous")
+#: how a store is reached, as fields of `StoreOptions`
+STORE: Final = ("endpoint", "region", "path_style", "profile", "role", "anonymous")
 _OF_SPARK: Final = ("checkpointlocation",)  # Spark hands a sink its own options too
 ON_ERROR: Final = ("null", "fail")
 SPLIT_BYTES: Final = (
@@ -62,7 +63,7 @@ _READ: Final[Mapping[str, Callable[..., Any]]] = {
     **dict.fromkeys(("write_id", "dispatch_strategy", "schema"), _text),
 }
 _FIELD: Final = {"max_trigger_delay": "max_trigger_delay_s"}  # where it is not called as the option
-TOPIC: Final = (*_READ, *_STORE)
+TOPIC: Final = (*_READ, *STORE)
 #: what Spark's connector to Kafka calls it, in lower case → ours
 _KAFKA: Final[Mapping[str, str]] = {
     **dict.fromkeys(("subscribe", "assign"), "topic"),
@@ -174,7 +175,7 @@ class TopicOptions:
             for name, read in _READ.items()
             if name in given
         }
-        return cls(**fields, store={name: given[name] for name in _STORE if name in given})
+        return cls(**fields, store={name: given[name] for name in STORE if name in given})
 
 
 def offsets_in(text: str, *, field: str) -> dict[str, int] | None:
@@ -213,7 +214,7 @@ def words_of(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, st
 
 def store_options(url: str, given: Mapping[str, str] | None) -> StoreOptions:
     """Return how to reach a store; keys and tokens come from where every AWS tool finds them."""
-    said: dict[str, Any] = {name: value for name, value in (given or {}).items() if name in _STORE}
+    said: dict[str, Any] = {name: value for name, value in (given or {}).items() if name in STORE}
     for name in said.keys() & {"path_style", "anonymous"}:
         said[name] = _switch(said[name], field=name)
     return StoreOptions(url=url, **said)

@@ -12,41 +12,24 @@ import pyarrow as pa
 from pydanube.addresses import admin_address
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.telemetry import Kind, Table, table_named
-from pydanube_core.units import parse_duration_s, parse_time_ms
+from pydanube_core.units import parse_moment_ms
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.telemetry.reading import read_samples, stored_files
+from pydanube_storage.telemetry.writing import arrow_schema
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import (
-    BooleanType,
-    DataType,
-    DoubleType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
 
 from pydanube_spark.sources.cluster import cluster_folder, open_for_reading, store_of_broker
-from pydanube_spark.sources.options import store_options, words_of
+from pydanube_spark.sources.options import STORE, store_options, words_of
 
-_KNOWN: Final = (
-    *("table", "tier", "broker", "admin", "cluster", "start", "end"),
-    *("endpoint", "region", "path_style", "profile", "role", "anonymous"),
-)
-_TYPES: Final[dict[Kind, DataType]] = {
-    Kind.INT: LongType(),
-    Kind.FLOAT: DoubleType(),
-    Kind.TEXT: StringType(),
-    Kind.TIME: TimestampType(),
-    Kind.FLAG: BooleanType(),
-}
+_KNOWN: Final = ("table", "tier", "broker", "admin", "cluster", "start", "end", *STORE)
 _TASK_BYTES: Final = 8 << 20
 _MAX_MS: Final = 1 << 62
 
 
 def spark_schema(table: Table) -> StructType:
-    return StructType([StructField(column.name, _TYPES[column.kind]) for column in table.columns])
+    return StructType([StructField(each.name, from_arrow_type(each.type)) for each in arrow_schema(table)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,28 +47,20 @@ class _Options:
             raise InvalidArgument('say which table: .option("table", "cursors")', field="table", value=None)
         table = table_named(given["table"])
         tier, cluster = given.get("tier"), given.get("cluster")
-        place: dict[str, str] = {name: given[name] for name in _KNOWN[7:] if name in given}
+        place: dict[str, str] = {name: given[name] for name in STORE if name in given}
         if tier is None:
             admin_url = admin_address(given.get("admin"), given.get("broker"), os.environ)
             store, cluster = store_of_broker(admin_url, cluster, place)
         else:
             store = store_options(tier, place)
+        now_ms = time.time_ns() // 1_000_000
         return cls(
             table=table,
             store=store,
             cluster=cluster,
-            start_ms=_time_ms(given.get("start"), "start", 0),
-            end_ms=_time_ms(given.get("end"), "end", _MAX_MS),
+            start_ms=parse_moment_ms(given["start"], now_ms=now_ms, field="start") if "start" in given else 0,
+            end_ms=parse_moment_ms(given["end"], now_ms=now_ms, field="end") if "end" in given else _MAX_MS,
         )
-
-
-def _time_ms(text: str | None, field: str, default: int) -> int:
-    """Parse a time, or how long ago: `-24h`."""
-    if text is None:
-        return default
-    if text.startswith("-"):
-        return time.time_ns() // 1_000_000 - round(parse_duration_s(text[1:], field=field) * 1000)
-    return parse_time_ms(text, field=field)
 
 
 class TelemetrySource(DataSource):

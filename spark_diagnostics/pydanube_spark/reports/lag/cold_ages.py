@@ -10,11 +10,11 @@ from typing import Any
 
 from pydanube_core.errors import CorruptObject, ObjectMissing, StoreUnavailable
 from pydanube_core.names import TopicName
-from pydanube_storage.objects import ObjectName, StoreOptions, topic_folder
+from pydanube_storage.objects import StoreOptions, topic_folder
 from pydanube_storage.parquet.read import ObjectReader
 
-from pydanube_spark.sources.cluster import open_for_reading
-from pydanube_spark.sources.extent import ColdObject, cover_of
+from pydanube_spark.sources.cluster import objects_in, open_for_reading
+from pydanube_spark.sources.extent import ColdObject
 
 
 class ColdAges:
@@ -33,11 +33,7 @@ class ColdAges:
         try:
             if self._objects is None:
                 self._store = open_for_reading(self._options)
-                self._objects = cover_of(
-                    (fact.key, name, fact.bytes)
-                    for fact in self._store.list(self._folder)
-                    if (name := ObjectName.parse(fact.key)) is not None
-                )
+                self._objects = objects_in(self._store, self._folder)
             for each in self._objects:
                 if each.start <= offset < each.end:
                     return ObjectReader(self._store, each.key).time_at_offset(offset)
