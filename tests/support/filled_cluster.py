@@ -110,7 +110,7 @@ async def _streams(cluster: Administered, kind: str, count: int) -> AsyncIterato
     transport = Http2Transport(cluster.broker.broker_url)
     begin = transport.consume if kind == "consume" else transport.publish
     try:
-        yield [begin() for _ in range(count)]
+        yield [await begin() for _ in range(count)]
     finally:
         with anyio.CancelScope(shield=True):
             await transport.aclose()
