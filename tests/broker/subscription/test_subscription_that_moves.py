@@ -187,27 +187,9 @@ def test_nobody_else_works_on_a_key_while_its_holder_is_away() -> None:
     assert {offset % KEYS for _, offset, _ in clients.pull()} <= {k for k, who in holder.items() if who == 2}
     clients.join(1, resumes=True)
     clients.pull()
-    for consumer, offset, _ in tuple(clients.sent):
-        clients.ack(consumer, offset)
-    clients.pull()
     for consumer, offset, _ in clients.sent:
         assert consumer == holder[offset % KEYS]
     assert sorted(offset for _, offset, _ in clients.sent) == list(range(clients.end))
-
-
-def test_a_message_given_back_after_the_move_goes_before_later_ones_of_its_key() -> None:
-    """The former owner asked for it; the answer reaches the next one after what follows of the key could be sent."""
-    clients = Consumers(SubscriptionType.KEY_SHARED, end=KEYS)
-    clients.join(1)
-    clients.pull()
-    clients.move()
-    assert clients.join(1, resumes=True)
-    clients.core.grew(2 * KEYS)
-    assert clients.pull() == []
-    clients.core.given_back(1, clients.sessions[1], [(3, 4)])
-    assert [offset for _, offset, _ in clients.pull()] == [3, 3 + KEYS]
-    clients.ack(1, *range(KEYS))
-    assert [offset for _, offset, _ in clients.pull()] == [o for o in range(KEYS, 2 * KEYS) if o % KEYS != 3]
 
 
 def test_retries_wait_for_what_is_left_of_their_delay() -> None:

@@ -5,8 +5,7 @@ next message may go straight to its owner. It is not free while one of its messa
 
 - is held: it was read, but its owner had no credit, or it came back; it goes first,
 - stops it: it waits for its retry (with `ordered_retry`) or is blocked; what is behind it stays,
-- drains: the slot has a new owner and the old one still holds messages of it, or the topic came from another broker,
-  and its consumer holds messages that were sent there.
+- drains: the slot has a new owner and the old one still holds messages of it.
 
 An unseen slot goes to the consumer with the fewest. A new consumer takes its fair share from the others, idle slots
 first. A lost consumer's slots become unseen; what it held is ready again and goes first. So the messages of a key
@@ -125,19 +124,18 @@ class KeySlots:
         self.recheck_held = True
 
     def own_in_flight(self, window: Window) -> None:
-        """Give each slot with messages in flight to the consumer that holds them; the topic's former owner sent them. O(in flight).
-
-        All these slots drain: the former owner may have asked for messages back, which then come again behind whatever was
-        sent of their keys meanwhile.
-        """
+        """Give each slot with messages in flight to the consumer that holds them; the topic's former owner sent them. O(in flight)."""
         if self.filtered:
             self._forget_owners(window)
             return
-        self._draining = self._in_flight(window)
+        flying = self._in_flight(window)
         for chunk in window.chunks:
             for flight in chunk.flights:
+                seat = flight.consumer.slot_index
                 for slot in set(slots_of(chunk, flight.mask)):
-                    self._owner.setdefault(slot, flight.consumer.slot_index)
+                    owner = self._owner.setdefault(slot, seat)
+                    if owner != seat:
+                        self._draining[slot] = flying[slot]
         self._owned = [0] * len(self._members)
         for owner in self._owner.values():
             self._owned[owner] += 1
@@ -241,14 +239,13 @@ class KeySlots:
                     counts[slot] = counts.get(slot, 0) + count
         return counts
 
-    def moved(self, chunk: Chunk, mask: int, holder: Consumer) -> int:
-        """Return those of a consumer's messages in flight whose slot waits for them before it goes to another."""
+    def moved(self, chunk: Chunk, mask: int) -> int:
+        """Return the messages in flight whose slot waits for them before it goes to its new owner."""
         if not self._draining:
             return 0
         found = 0
         for place in compress(range(mask.bit_length()), digits_of(mask)):
-            slot = chunk.slots[place]
-            if slot in self._draining and self._owner.get(slot) != holder.slot_index:
+            if chunk.slots[place] in self._draining:
                 found |= 1 << place
         return found
 
