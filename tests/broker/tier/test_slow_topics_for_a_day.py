@@ -21,6 +21,7 @@ import pytest
 from pydanube_broker.settings import Settings
 from pydanube_broker.settings import Tier as TierSettings
 from pydanube_broker.tier import collecting, flushing, tier, upkeep
+from pydanube_broker.tier.status import status_of
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.limits import Limits
@@ -226,7 +227,7 @@ def a_day(
             made.child = made.cold._child = child
             async with made:
                 await asyncio.sleep(seconds)
-                oldest_s = made.status()["oldest_due_age_s"]
+                oldest_s = status_of(made)["oldest_due_age_s"]
                 assert oldest_s is None or oldest_s < 2 * flush_age_s + topics / objects_per_s
             written, sizes = (
                 made.flusher.objects,
