@@ -69,9 +69,8 @@ class Outage:
     def _tell(self) -> None:
         loop = asyncio.get_running_loop()
         since_s, sentence, reason = next(iter(self._waiting.values()))
-        if (
-            early_s := since_s + NOTICE_S - loop.time()
-        ) > 0:  # who waited when the timer was set has its answer
+        early_s = since_s + NOTICE_S - loop.time()
+        if early_s > 0:  # who waited when the timer was set has its answer
             self._timer = loop.call_later(early_s, self._tell)
             return
         self._timer = None

@@ -86,15 +86,14 @@ class Rhythm:
 class Evidence:
     """Which brokers' processors stay busy when topics leave: reports, questions or another process take that time.
 
-    A topic's processor time is its broker's, shared out by bytes. Once a broker has a tenth less traffic than before its topics began
-    to leave, its processors have to do clearly less, too. If they do not, its topics count as taking none, until the broker is no busier
-    than the mean. Pure.
+    A topic's processor time is its broker's, shared out by bytes. Once a broker has a tenth less traffic than before its
+    topics began to leave, its processors have to do clearly less, too. If they do not, its topics count as taking none,
+    until the broker is no busier than the mean. Pure.
     """
 
     def __init__(self) -> None:
-        self._before: dict[
-            str, tuple[float, float]
-        ] = {}  # processors and bytes a second when topics began to leave
+        # By broker: processors and bytes a second when topics began to leave
+        self._before: dict[str, tuple[float, float]] = {}
         self._not_by_topics: set[str] = set()
 
     def leave(self, brokers: Iterable[str], snapshot: Snapshot) -> None:
@@ -123,6 +122,8 @@ class Evidence:
 
     def applied(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot in which topics take no processor time that is not theirs."""
+        if not self._not_by_topics:
+            return snapshot
         topics = [
             replace(topic, load={**topic.load, Resource.CPU: 0.0})
             if topic.broker_id in self._not_by_topics

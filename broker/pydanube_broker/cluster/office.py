@@ -1,10 +1,11 @@
 """A broker's place in its cluster: registered, and informed of all members and of who owns which topic.
 
-One of several on a store is registered under a lease, and told of changes by watch. Whoever makes a topic assigns it, to a member that is chosen by zone and load (`owner_choice`); the first assignment is
-guarded by absence, so of two who make one at once one decides. An assignment of a reliable topic never ends by itself:
-a lease only says who is alive. Without it this broker goes on with what it owns, and gives the lead up. The leader
-finishes what a crash left half-made, assigns what nobody has assigned, and gives non-reliable topics of members that are
-gone to others: those hold nothing that can be missing.
+One of several on a store is registered under a lease, and told of changes by watch. Whoever makes a topic assigns it, to
+a member that is chosen by zone and load (`owner_choice`); the first assignment is guarded by absence, so of two who make
+one at once one decides. An assignment of a reliable topic never ends by itself: a lease only says who is alive. Without
+it this broker goes on with what it owns, and gives the lead up. The leader finishes what a crash left half-made, assigns
+what nobody has assigned, and gives non-reliable topics of members that are gone to others: those hold nothing that can
+be missing.
 
 A broker alone goes by the same protocol, without watches: its directory lock is its lease, and whoever holds it is the
 only one who can open the store. So what other lives and other ids left there belongs to nobody and is taken over.
@@ -230,9 +231,8 @@ class Office:
         missing = [topic for topic in topics if topic.topic_id not in self._places]
         if missing and self._several:
             await self._assign_first(missing, self._assigner, here=here)
-        elif (
-            missing
-        ):  # one that is back from a deletion has an assignment in the store, and gets a new epoch too
+        elif missing:
+            # One that is back from a deletion has an assignment in the store, and gets a new epoch, too.
             await self._raise_epochs(missing, {})
         return [self._mine[topic.topic_id] for topic in topics if topic.topic_id in self._mine]
 

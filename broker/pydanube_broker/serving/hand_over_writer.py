@@ -1,8 +1,9 @@
 """Write sections of many topics into fragments: those that arrive while one is written share the next.
 
-A lone move does not wait. While many topics are on their way an object is for `_TOPICS` of them, or is the only one of `GATHER_S`: a
-drain of a thousand quiet topics, each of which writes once before it is stopped and once after it, makes at most 2000 / `_TOPICS`
-objects, one more every `GATHER_S` and one more every `GATHER_AHEAD_S`, however quick the store is. Of a few topics half are waited for, and a hundredth of a second for each.
+A lone move does not wait. While many topics are on their way an object is for `_TOPICS` of them, or is the only one of
+`GATHER_S`, or of `GATHER_AHEAD_S` where no client waits. So a drain of a thousand quiet topics, each of which writes once
+before it is stopped and once after it, makes at most 2000 / `_TOPICS` objects and one more of each kind in its time,
+however quick the store is. Of a few topics half are waited for, and a hundredth of a second for each.
 """
 
 from __future__ import annotations

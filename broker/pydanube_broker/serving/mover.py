@@ -2,8 +2,8 @@
 
 A seat is there for every topic that is on its way to or from this broker, and for those that were handed over and stand
 in its journal. Its effects are carried out one after the other; what a newer record has overtaken is given up. At most
-`_AT_ONCE` topics are read, written or copied ahead at a time. As many more, whose clients wait since they were stopped, pass those by:
-what there is of a topic beforehand may be much.
+`_AT_ONCE` topics are read, written or copied ahead at a time. As many more, whose clients wait since they were stopped,
+pass those by: what there is of a topic beforehand may be much.
 """
 
 from __future__ import annotations

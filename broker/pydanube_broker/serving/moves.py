@@ -44,9 +44,8 @@ log = logging.getLogger("pydanube.cluster")
 LOOK_S: Final = 1.0  # between two looks at all that is under way
 SAY_S: Final = 60.0  # between two times that this broker says where its topics stand
 _LEAVING_AT_ONCE: Final = 200  # topics of a drain that are on their way
-_NEXT_S: Final = (
-    0.1  # until a drain begins the next moves: soon, as few topics on their way share few objects
-)
+# Until a drain begins the next moves: soon, as few topics on their way share few objects.
+_NEXT_S: Final = 0.1
 QUIET_LOOKS: Final = 120  # in a row that show nothing on its way, before old fragments are deleted
 _WELL_LOOKS: Final = 5  # in a row at which a broker can store, before it is given topics again
 _OLD_MS: Final = 3_600_000  # far longer than a move, and than clocks differ

@@ -32,8 +32,8 @@ def reasons_of(tier: Tier) -> tuple[Reason, ...]:
         found.append(  # a call that has no end: no error, and nothing gets on
             Reason(
                 code="TIER_STORE_UNAVAILABLE",
-                message=f"the object store {tier.options.url} has not answered for {waiting_s:.0f} s: check the disk or the network "
-                "behind it; the broker goes on when it does",
+                message=f"the object store {tier.options.url} has not answered for {waiting_s:.0f} s: check the disk "
+                "or the network behind it; the broker goes on when it does",
             )
         )
     too_large = next((error for error in errors if isinstance(error, DiskFull)), None)

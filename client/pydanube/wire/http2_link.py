@@ -138,9 +138,8 @@ class Link(asyncio.Protocol):
         """
         stream, call = self._open()
         self.http.out.head(stream, headers)
-        if (
-            not self._turning
-        ):  # at the end of this turn of the loop: whoever begins a stream writes to it at once
+        if not self._turning:
+            # At the end of this turn of the loop: whoever begins a stream writes to it at once.
             self._turning = True
             self.loop.call_soon(self._turn)
         return call

@@ -88,7 +88,10 @@ def check_message(message: SentMessage, topic: Topic) -> None:
 
 
 def check_size(size: int) -> None:
-    """Refuse a message that is larger, as a whole, than official clients may send (4 MiB). Raises `MessageTooLarge`: names the limit."""
+    """Refuse a message that is larger, as a whole, than official clients may send (4 MiB).
+
+    Raises `MessageTooLarge`: names the limit.
+    """
     if size > MAX_BATCH_BYTES - BATCH_OVERHEAD_BYTES:
         raise MessageTooLarge(
             f"the message with its attributes and names has {size} bytes, at most "
