@@ -141,8 +141,9 @@ class CertificateFolder:
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
         secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        replace_file(self.file(f"{name}.key"), secret, mode=0o600)
-        replace_file(self.file(f"{name}.crt"), certificate.public_bytes(Encoding.PEM), mode=0o644)
+        replace_file(self.file(f"{name}.key"), secret, mode=0o600, durable=True)
+        public = certificate.public_bytes(Encoding.PEM)
+        replace_file(self.file(f"{name}.crt"), public, mode=0o644, durable=True)
 
 
 def _begun(

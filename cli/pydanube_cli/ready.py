@@ -38,14 +38,18 @@ def ready_facts(broker: Broker) -> dict[str, Any]:
     }
 
 
-def replace_file(path: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """Write a file beside the old one, durable, and rename it: a reader sees all of the one or of the other."""
+def replace_file(path: Path, content: bytes, *, mode: int = 0o666, durable: bool = False) -> None:
+    """Write a file beside the old one and rename it: a reader sees all of the one or of the other.
+
+    `durable`: it is synced, as what has to be there after a power cut. What says that a process runs does not wait for a disk.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     beside.unlink(missing_ok=True)
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
         out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
+        if durable:
+            out.flush()
+            os.fsync(out.fileno())
     beside.replace(path)
 
 

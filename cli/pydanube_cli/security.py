@@ -55,7 +55,7 @@ def init(
     token = run_async(partial(_let_in, data_dir, principal, f"{ADMIN}-init", "security.init"))
     data_dir.chmod(0o700)  # messages, and hashes of tokens: what the ports ask for, the files do as well
     written = data_dir.absolute() / SECURITY_FILE
-    replace_file(written, _settings(folder).encode(), mode=0o600)
+    replace_file(written, _settings(folder).encode(), mode=0o600, durable=True)
     ca, cert, key = (str(folder.file(name)) for name in ("ca.crt", "client.crt", "client.key"))
     if common.as_json:
         print_json({"ca": ca, "cert": cert, "key": key, "principal": principal.name, "token": token})
