@@ -44,7 +44,7 @@ class HandOverWriter:
         broker_id: BrokerId,
         on_their_way: Callable[[], int] = lambda: 1,
         *,
-        awaited: bool = False,
+        awaited: bool,
     ) -> None:
         self._awaited = awaited
         self._fragments = fragments

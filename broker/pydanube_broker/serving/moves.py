@@ -106,7 +106,7 @@ class Moves:
             wall_ms=now_ms,
         )
         self._registry.ownership.on_their_way = mover.seats
-        writer = HandOverWriter(fragments, me)
+        writer = HandOverWriter(fragments, me, awaited=True)  # nobody serves what it writes of
         self._kept = KeptStates(tier.child.call, tier.cluster)
         self.taking = RemovedBrokers(self._store, self._registry.catalog, writer, self._kept, tier.cluster)
         try:

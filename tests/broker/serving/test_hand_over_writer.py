@@ -37,7 +37,8 @@ def section(number: int) -> Section:
 async def written(topics: int, *, on_their_way: int) -> int:
     """Objects of so many topics, each of which writes twice, at a store that is as quick as can be."""
     store, slots = Store(), asyncio.Semaphore(AT_ONCE)
-    writer = HandOverWriter(Fragments(store.call, "c", BrokerId(1)), BrokerId(1), lambda: on_their_way)
+    fragments = Fragments(store.call, "c", BrokerId(1))
+    writer = HandOverWriter(fragments, BrokerId(1), lambda: on_their_way, awaited=False)
 
     async def one(number: int) -> None:
         for _ in range(2):
@@ -59,7 +60,8 @@ async def test_topics_that_come_one_by_one_share_an_object_as_well(monkeypatch: 
     monkeypatch.setattr(hand_over_writer, "GATHER_AHEAD_S", 1e9)  # so long nothing is written for time alone
     monkeypatch.setattr(hand_over_writer, "GATHER_A_TOPIC_S", 1e9)
     store = Store()
-    writer = HandOverWriter(Fragments(store.call, "c", BrokerId(1)), BrokerId(1), lambda: 100)
+    fragments = Fragments(store.call, "c", BrokerId(1))
+    writer = HandOverWriter(fragments, BrokerId(1), lambda: 100, awaited=False)
     waiting = []
     for number in range(48):
         waiting.append(asyncio.ensure_future(writer.write(section(number))))
