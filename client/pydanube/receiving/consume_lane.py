@@ -419,7 +419,11 @@ class ConsumeLane:
         resumes = self._answers.between_owners
         if self._answers.complete:
             request.resume_session = self.acks.session
-        request.credit_messages, request.credit_bytes = self.credit.open(keeps=keeps or resumes)
+        credit_messages, credit_bytes = self.credit.open(keeps=keeps or resumes)
+        # The next owner must not send what follows of a key before it knows what was given back, which goes first.
+        credit_later = self._answers.gave_back
+        if not credit_later:
+            request.credit_messages, request.credit_bytes = credit_messages, credit_bytes
         await stream.write(pb.ConsumeRequest(open=request).SerializeToString())
         response = await first_answer(
             stream,
@@ -448,6 +452,8 @@ class ConsumeLane:
         if resumes:
             self._options.changed()
         self._connected = True
+        if credit_later:
+            self._post(pb.ConsumeRequest(credit=pb.Credit(messages=credit_messages, bytes=credit_bytes)))
         self._opened_at = time.monotonic()
         if again:
             self.reconnects += 1

@@ -47,6 +47,11 @@ class KeptAnswers:
         """Whether the session can continue: everything that was not carried out is kept."""
         return self._carried_out is not None and 0 <= self._noted - self._carried_out <= len(self._kept)
 
+    @property
+    def gave_back(self) -> bool:
+        """Whether messages that were given back are to be given back again, to the topic's next owner."""
+        return self.between_owners and any(message.given_back.ranges for message in self._kept)
+
     def begin_stream(self, *, keeps: bool) -> None:
         """Begin another stream. `keeps`: its session continues, and the kept answers are sent on it."""
         if not keeps:
