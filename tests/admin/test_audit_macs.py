@@ -284,7 +284,11 @@ async def test_a_change_of_keys_is_said(data: Path, caplog: pytest.LogCaptureFix
     assert (said.__dict__["key_before"], said.__dict__["key_id"]) == ("x", before)
 
 
-@pytest.mark.parametrize("head", [b"{", b"5", b'{"seq":1e999,"hash":"0"}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "head",
+    [b"{", b"5", b'{"seq":1e999,"hash":"0"}', b"[" * 100_000],
+    ids=["cut off", "no object", "no number", "too deep"],
+)
 async def test_a_head_in_the_store_that_is_none_is_said_and_the_audit_goes_on(
     data: Path, head: bytes
 ) -> None:
