@@ -19,11 +19,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
+from pydanube_admin.engine.forecast import radius_text
 from pydanube_admin.engine.operation import Operation
 from pydanube_core.errors import ClusterError
 
 from pydanube_cli.failures import printable
-from pydanube_cli.render import cell, human_bytes, print_json
+from pydanube_cli.render import cell, print_json
 
 MAX_DIFF_LINES: Final = 30
 
@@ -39,7 +40,9 @@ def consents(operation: Operation, arguments: Mapping[str, Any], plan: Mapping[s
 def describe(operation: Operation, arguments: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
     """Print the plan on stderr."""
     would = "would destroy" if plan.get("effect") == "destroy" else "would touch"
-    print(f"{operation.command_line(arguments)} {would}: {_radius(plan)}", file=sys.stderr)
+    print(
+        f"{operation.command_line(arguments)} {would}: {radius_text(plan['blast_radius'])}", file=sys.stderr
+    )
     if plan.get("later"):
         print(f"{plan['later']}.", file=sys.stderr)
     for line in _diff_lines(plan):
@@ -53,7 +56,7 @@ def show_plan(
     if as_json:
         print_json(plan)
         return
-    print(f"{plan['operation']} would touch: {_radius(plan)}")
+    print(f"{plan['operation']} would touch: {radius_text(plan['blast_radius'])}")
     if plan.get("later"):
         print(f"{plan['later']}.")
     for line in _diff_lines(plan):
@@ -62,16 +65,6 @@ def show_plan(
         f"it {'can' if plan.get('reversible') else 'cannot'} be undone. Until {plan['expires_at']}, to do exactly this:"
     )
     print(f"  {operation.command_line(arguments)} --plan-token {plan['plan_token']}")
-
-
-def _radius(preview: Mapping[str, Any]) -> str:
-    """`1 topic, 2 subscriptions, 1,200 messages, 3.4 MiB`."""
-    parts = [
-        human_bytes(count) if name == "bytes" else f"{count:,} {name[:-1] if count == 1 else name}"
-        for name, count in preview["blast_radius"].items()
-        if count
-    ]
-    return ", ".join(parts) or "nothing that holds data"
 
 
 def _diff_lines(plan: Mapping[str, Any]) -> list[str]:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydanube_core.units import human_bytes
 
 from pydanube_cli.command import Common, command
 from pydanube_cli.config import ConfigOption
 from pydanube_cli.ready import program_name
-from pydanube_cli.render import human_bytes, print_json
+from pydanube_cli.render import print_json
 from pydanube_cli.runtime import run_async
 
 if TYPE_CHECKING:

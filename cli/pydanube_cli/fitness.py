@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError
+from pydanube_core.units import human_bytes
 
 SLOW_SYNC_MS: Final = 20.0
 FEW_FILES: Final = 256  # files of a small journal, and a few dozen connections
@@ -94,16 +95,16 @@ def part_finding(extra: str, absent: Sequence[str], *, install: str) -> Finding:
 
 def disk_finding(place: Path, *, free_bytes: int, total_bytes: int, guard_bytes: int) -> Finding:
     """Judge the room for the journal, with the disk guard as it will be on this disk."""
-    text = f"{_size(free_bytes)} free of {_size(total_bytes)} at {place}"
+    text = f"{human_bytes(free_bytes)} free of {human_bytes(total_bytes)} at {place}"
     remedy = f"du -xh -d1 {place} | sort -h shows what to remove; or choose another --data-dir"
     if free_bytes < guard_bytes:
-        text = f"{text}: publishing stops below {_size(guard_bytes)} (data.min_free_bytes)"
+        text = f"{text}: publishing stops below {human_bytes(guard_bytes)} (data.min_free_bytes)"
         return Finding(check="disk", level=Level.PROBLEM, summary=text, remedy=remedy)
     if free_bytes < SPARE_BYTES:
         text = f"{text}: too little for a journal"
         return Finding(check="disk", level=Level.PROBLEM, summary=text, remedy=remedy)
     if free_bytes < 2 * guard_bytes:
-        text = f"{text}: near to the {_size(guard_bytes)} below which publishing stops (data.min_free_bytes)"
+        text = f"{text}: near to the {human_bytes(guard_bytes)} below which publishing stops (data.min_free_bytes)"
         return Finding(check="disk", level=Level.WARNING, summary=text, remedy=remedy)
     return Finding(check="disk", level=Level.OK, summary=text)
 
@@ -217,7 +218,3 @@ def store_clock_finding(url: str, *, ahead_s: float) -> Finding | None:
         summary=f"the clock stands {abs(ahead_s):.0f} s {way} the one of the object store {url}",
         remedy=_SYNC_CLOCK,
     )
-
-
-def _size(size: int) -> str:
-    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"

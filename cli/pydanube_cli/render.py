@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pydanube_core.units import human_bytes
+
 from pydanube_cli.failures import printable
 
 if TYPE_CHECKING:
@@ -115,16 +117,6 @@ def cell(name: str, value: Any, item: Mapping[str, Any] | None = None) -> str:
     if isinstance(value, Mapping):
         return printable(json.dumps(value, ensure_ascii=False, default=str)) if value else "-"
     return printable(str(value))
-
-
-def human_bytes(count: int) -> str:
-    """Return the size as a person reads it: `12 B`, `1.5 MiB`."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def human_seconds(seconds: float) -> str:

@@ -105,6 +105,21 @@ def format_time(time_ms: int) -> str:
     return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
+def known_time(time_ms: int | None) -> str | None:
+    """Return `format_time` of a moment; None if it is unknown."""
+    return None if time_ms is None else format_time(time_ms)
+
+
+def human_bytes(count: int) -> str:
+    """Return the size as a person reads it: `12 B`, `1.5 MiB`."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
 def counted(count: int, one: str, many: str | None = None, *, spec: str = "") -> str:
     """`1 message`, `2 messages`; `many` where more changes than an s at the end, as in `message waits`."""
     return f"{count:{spec}} {one if count == 1 else one + 's' if many is None else many}"

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydanube_core.errors import InvalidArgument
-from pydanube_core.units import counted, format_time, parse_bytes, parse_duration_s, parse_time_ms
+from pydanube_core.units import (
+    counted,
+    format_time,
+    human_bytes,
+    parse_bytes,
+    parse_duration_s,
+    parse_time_ms,
+)
 
 from tests.core.batches import steady
 
@@ -128,3 +135,15 @@ def test_one_is_not_many() -> None:
     assert [counted(n, "message") for n in (0, 1, 2)] == ["0 messages", "1 message", "2 messages"]
     assert counted(1, "message waits", "messages wait") == "1 message waits"
     assert counted(12_000, "message waits", "messages wait", spec=",") == "12,000 messages wait"
+
+
+def test_sizes_for_people() -> None:
+    sizes = (0, 1023, 1024, 3_500_000, 12 << 30, 5 << 50)
+    assert [human_bytes(size) for size in sizes] == [
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "3.3 MiB",
+        "12.0 GiB",
+        "5120.0 TiB",
+    ]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pydanube_admin.engine.forecast import radius_text
 from pydanube_admin.engine.models import Effect
 from pydanube_admin.engine.operation import Argument, ArgumentType, Operation
 from pydanube_core.errors import InvalidArgument
@@ -20,7 +21,7 @@ from pydanube_tui.dialogs import Dialog, Entry, Field
 from pydanube_tui.page import Line, Tone, dim, fact, line
 from pydanube_tui.text import clean, shown
 from pydanube_tui.themes import Look
-from pydanube_tui.views.records import plan_lines, radius_text
+from pydanube_tui.views.records import plan_lines
 
 MOST_TOGETHER: Final = 100  # rows that are planned together
 MOST_NAMES: Final = 16_000  # characters of the topics of one plan

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pydanube_core.units import counted, human_bytes
+
 from pydanube_admin.engine.models import Effect
 
 
@@ -105,8 +107,12 @@ def loss_text(radius: Mapping[str, int | None], later: str | None) -> str:
 
 
 def radius_text(radius: Mapping[str, int | None]) -> str:
-    """Return a radius in words: `1 topic, 2 subscriptions, 1200 messages`."""
-    parts = [f"{count} {name[:-1] if count == 1 else name}" for name, count in radius.items() if count]
+    """Return a radius in words: `1 topic, 2 subscriptions, 1,200 messages, 3.4 MiB`."""
+    parts = [
+        human_bytes(count) if name == "bytes" else counted(count, name.removesuffix("s"), spec=",")
+        for name, count in radius.items()
+        if count
+    ]
     return ", ".join(parts) or "nothing that holds data"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from pydanube_core.errors import Internal
-from pydanube_core.units import format_time
+from pydanube_core.units import format_time, known_time
 
 from pydanube_admin.engine.kept_records import KeptRecord
 from pydanube_admin.engine.models import Result
@@ -128,7 +128,7 @@ def _told(record: TaskRecord, work: Sequence[Mapping[str, Any]]) -> dict[str, An
     return {
         "of_call": record.call_id,
         "started_at": format_time(record.started_ms),
-        "ended_at": None if record.ended_ms is None else format_time(record.ended_ms),
+        "ended_at": known_time(record.ended_ms),
         "work": [dict(each) for each in (work if record.state == RUNNING else record.work)],
     }
 

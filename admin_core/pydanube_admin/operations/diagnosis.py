@@ -11,7 +11,7 @@ from pydantic import Field
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis, Finding, NextCall, Severity, Verdict
 from pydanube_core.errors import SubscriptionNotFound
-from pydanube_core.units import format_time
+from pydanube_core.units import format_time, known_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.models import (
@@ -255,6 +255,6 @@ def _alert(alert: Alert) -> AlertItem:
         alert,
         severity=alert.severity.word,
         opened_at=format_time(alert.opened_at_ms),
-        closed_at=None if alert.closed_at_ms is None else format_time(alert.closed_at_ms),
+        closed_at=known_time(alert.closed_at_ms),
         finding=_finding(alert.finding),
     )

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.facts import SessionFacts
-from pydanube_core.units import format_time
+from pydanube_core.units import known_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
@@ -113,7 +113,7 @@ async def list_consumers(context: Context, request: ListSessionsRequest) -> Page
             active=each.exclusive,
             in_flight=each.in_flight or 0,
             standing=each.standing,
-            connected_at=None if each.connected_at_ms is None else format_time(each.connected_at_ms),
+            connected_at=known_time(each.connected_at_ms),
             connected_at_reason="not_known" if each.connected_at_ms is None else None,
         ),
         key=lambda each: (each.topic, each.subscription or "", int(each.session_id)),

@@ -15,7 +15,7 @@ from pydanube_core.facts import SubscriptionFacts
 from pydanube_core.list_keys import LagKey, ListChanges
 from pydanube_core.names import TopicName
 from pydanube_core.spelling import close_names, shown
-from pydanube_core.units import format_time
+from pydanube_core.units import format_time, known_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.models import (
@@ -277,27 +277,31 @@ def _sight(context: Context) -> Sight:
 
 
 def _item(topic: str, name: str, parts: Sequence[SubscriptionFacts]) -> SubscriptionItem:
-    created = [facts.created_at_ms for facts in parts if facts.created_at_ms is not None]
     return SubscriptionItem(
         topic=topic,
         subscription=name,
-        type=parts[0].type,
         partitions=sum(facts.partition is not None for facts in parts),
-        consumers=sum(len(facts.consumers) for facts in parts),
-        lag_messages=sum(facts.state.lag_messages for facts in parts),
         in_flight=sum(facts.state.in_flight for facts in parts),
-        created_at=format_time(min(created)) if created else None,
-        created_at_reason=None if created else "not_known",
-        **_last_consumed(parts),
+        **_over_partitions(parts),
     )
 
 
-def _last_consumed(parts: Sequence[SubscriptionFacts]) -> dict[str, Any]:
-    """Return the fields for the last acknowledgement on any partition: who, and when."""
-    last = max(parts, key=lambda facts: facts.last_consumed_ms or 0)
-    if last.last_consumed_ms is None:
-        return {"last_consumed_at": None, "last_consumed_at_reason": "not_since_start", "last_consumer": None}
-    return {"last_consumed_at": format_time(last.last_consumed_ms), "last_consumer": last.last_consumer}
+def _over_partitions(parts: Sequence[SubscriptionFacts]) -> dict[str, Any]:
+    """Return the fields of a subscription that are one for all of its topic's partitions."""
+    created_ms = min(
+        (facts.created_at_ms for facts in parts if facts.created_at_ms is not None), default=None
+    )
+    last = max(parts, key=lambda facts: facts.last_consumed_ms or 0)  # acknowledgement on any partition
+    return {
+        "type": parts[0].type,
+        "consumers": sum(len(facts.consumers) for facts in parts),
+        "lag_messages": sum(facts.state.lag_messages for facts in parts),
+        "created_at": known_time(created_ms),
+        "created_at_reason": "not_known" if created_ms is None else None,
+        "last_consumed_at": known_time(last.last_consumed_ms),
+        "last_consumed_at_reason": "not_since_start" if last.last_consumed_ms is None else None,
+        "last_consumer": last.last_consumer,
+    }
 
 
 @operation(
@@ -392,7 +396,7 @@ def _lag_item(found: LagFacts) -> LagItem:
         retention_headroom_s=_rounded(judged.retention_headroom_s),
         retention_headroom_s_reason=reasons.get("retention_headroom_s"),
         status=found.status.value,
-        since=None if found.since_ms is None else format_time(found.since_ms),
+        since=known_time(found.since_ms),
         since_reason="not_known" if found.since_ms is None else None,
         evidence={**judged.evidence, **between, "looked": judged.status.value},
     )
@@ -413,16 +417,10 @@ def _rounded(value: float | None) -> float | None:
 async def describe_subscription(context: Context, request: SubscriptionRequest) -> SubscriptionDescription:
     topic = (await find_topic(context, request.topic)).own.topic
     found = await subscription_facts(context, topic, request.subscription)
-    created = [facts.created_at_ms for facts in found if facts.created_at_ms is not None]
     return SubscriptionDescription(
         topic=topic,
         subscription=request.subscription,
-        type=found[0].type,
-        lag_messages=sum(facts.state.lag_messages for facts in found),
-        consumers=sum(len(facts.consumers) for facts in found),
-        created_at=format_time(min(created)) if created else None,
-        created_at_reason=None if created else "not_known",
-        **_last_consumed(found),
+        **_over_partitions(found),
         failure_policy=dict(await context.port.failure_policy(topic, request.subscription)),
         parts=[
             SubscriptionPart.of(

@@ -24,7 +24,7 @@ from pydanube_core.security.records import (
     token_key,
 )
 from pydanube_core.security.revocations import Revocation, RevocationKind, serial_number
-from pydanube_core.units import format_time, parse_duration_s
+from pydanube_core.units import format_time, known_time, parse_duration_s
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
@@ -215,8 +215,8 @@ def _token(token: TokenRecord) -> dict[str, Any]:
     return {
         "token_id": token.token_id, "name": token.name, "principal": token.principal.name,
         "principal_type": token.principal.type, "created_at": format_time(token.created_ms),
-        "expires_at": None if token.until_ms is None else format_time(token.until_ms),
-        "last_used_at": None if token.used_ms is None else format_time(token.used_ms),
+        "expires_at": known_time(token.until_ms),
+        "last_used_at": known_time(token.used_ms),
     }  # fmt: skip
 
 
@@ -350,5 +350,5 @@ def _revocation(revocation: Revocation) -> dict[str, Any]:
     return {
         "revocation": revocation.id, "kind": revocation.kind.value, "value": revocation.value,
         "principal_type": revocation.principal_type or None, "created_at": format_time(revocation.created_ms),
-        "expires_at": None if revocation.until_ms is None else format_time(revocation.until_ms),
+        "expires_at": known_time(revocation.until_ms),
     }  # fmt: skip

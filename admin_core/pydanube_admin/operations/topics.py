@@ -17,7 +17,7 @@ from pydanube_core.errors import TopicNotFound
 from pydanube_core.facts import TopicFacts
 from pydanube_core.list_keys import ListChanges
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
-from pydanube_core.units import format_time
+from pydanube_core.units import format_time, known_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.models import Effect, Page, Result, SortedListRequest, TopicRequest
@@ -245,10 +245,6 @@ async def list_topics(context: Context, request: ListTopicsRequest) -> Page[Topi
     return await listing.followed(Followed(found=found, changed=changed, sight=sight.everything))
 
 
-def _at(time_ms: int | None) -> str | None:
-    return None if time_ms is None else format_time(time_ms)
-
-
 def _is_in(own: str, asked: str | None) -> bool:
     """Return whether a topic of the namespace `own` is listed; the broker's own topics only if theirs is asked for."""
     return own != SYSTEM_NAMESPACE if asked is None else own == asked
@@ -259,7 +255,7 @@ def _item(topic: Topic) -> TopicItem:
         topic,
         topic.own,
         subscriptions=len(topic.subscriptions),
-        last_published_at=_at(topic.own.last_published_ms),
+        last_published_at=known_time(topic.own.last_published_ms),
         owner=None if topic.owner_reason else topic.own.owner,
     )
 
@@ -282,7 +278,7 @@ async def describe_topic(context: Context, request: TopicRequest) -> TopicDescri
         topic,
         own,
         topic_id=str(own.topic_id),
-        last_published_at=_at(own.last_published_ms),
+        last_published_at=known_time(own.last_published_ms),
         in_use=bool(because),
         in_use_because=because,
         owner=None if topic.owner_reason else own.owner,

@@ -15,7 +15,7 @@ import anyio
 import typer
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.names import TopicName
-from pydanube_core.units import counted
+from pydanube_core.units import counted, human_bytes
 
 from pydanube_cli.command import Common, command, option
 from pydanube_cli.failures import EXIT_INTERRUPTED, cluster_error, report
@@ -28,7 +28,7 @@ from pydanube_cli.messages.lines import (
     text_pieces,
     whole,
 )
-from pydanube_cli.render import human_bytes, human_seconds, print_json, prose
+from pydanube_cli.render import human_seconds, print_json, prose
 from pydanube_cli.runtime import run_async, terminate_like_interrupt
 
 if TYPE_CHECKING:

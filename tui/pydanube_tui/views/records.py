@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
+
+from pydanube_admin.engine.forecast import radius_text
 
 from pydanube_tui.columns import custom, since, words
 from pydanube_tui.page import Cell, Item, Line, Target, Tone, dim, fact, line
-from pydanube_tui.text import clock, count, shown, size
+from pydanube_tui.text import clock, shown
 from pydanube_tui.view import Ask, Extent, Situation, View, listed
 from pydanube_tui.views.overview import is_change
 from pydanube_tui.views.wording import decision_cell, next_of, severity_cell, subject_text
@@ -47,18 +49,6 @@ PLANS: Final = View(
     sort=("made", False),
     aliases=("p",),
 )
-
-
-def radius_text(radius: Mapping[str, int]) -> str:
-    """Return in words how much a plan touches: `2 subscriptions, 3.4KiB`."""
-    told_of = (
-        f"{size(value)}B"
-        if name == "bytes"
-        else f"{count(value)} {name.removesuffix('s') if value == 1 else name}"
-        for name, value in radius.items()
-        if value
-    )
-    return ", ".join(told_of) or "nothing"
 
 
 def plan_lines(plan: Item) -> list[Line]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydanube_core.charts.chart import Chart, Series
 from pydanube_core.diagnosis import LagStatus, eta_of_partitions
 from pydanube_core.names import TopicName
-from pydanube_core.units import counted, parse_time_ms
+from pydanube_core.units import counted, human_bytes, parse_time_ms
 
 from pydanube_spark.reports.lag.rows import SEVERITY, STRETCHES, stretch_ms
 from pydanube_spark.reports.lag.steps import next_steps
@@ -159,7 +159,7 @@ def _table_row(row: Row) -> TableRow:
     about = [topic, row["type"], members]
     quality = row["age_quality"]
     since = "" if row["since_ms"] is None else f"for {age_text((row['as_of_ms'] - row['since_ms']) / 1000)}"
-    bytes_text = "" if not row["lag_bytes"] else _size(row["lag_bytes"])
+    bytes_text = "" if not row["lag_bytes"] else human_bytes(row["lag_bytes"])
     lost = row["newly_lost_messages"]
     eta = 0.0 if row["lag_messages"] == 0 else row["eta_s"]
     return TableRow(
@@ -193,13 +193,6 @@ def _number(value: float | None, form: str = ",.0f", *, under: str = "") -> Cell
 
 def _age(seconds: float | None, *, under: str = "") -> Cell:
     return Cell(text=age_text(seconds), under=under, sort=seconds, number=True)
-
-
-def _size(count: int) -> str:
-    for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= limit:
-            return f"{count / limit:.1f} {unit}"
-    return f"{count} B"
 
 
 def _strip_cell(row: Row) -> Cell:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydanube_core.diagnosis import LagStatus, eta_of_partitions
 from pydanube_core.names import TopicName
-from pydanube_core.units import format_time
+from pydanube_core.units import known_time
 
 from pydanube_spark.reports.lag.rows import SEVERITY
 
@@ -48,8 +48,7 @@ def shown_row(row: Row) -> dict[str, Any]:
     for name in ("evidence", "reasons", "minutes"):
         shown[name] = json.loads(row[name])
     for name in _MOMENTS:
-        value = row[name]
-        shown[name.removesuffix("_ms")] = None if value is None else format_time(value)
+        shown[name.removesuffix("_ms")] = known_time(row[name])
     return shown
 
 
