@@ -19,12 +19,9 @@ from pydanube_core.errors import (
     ClusterError,
     Conflict,
     Internal,
-    PlanExpired,
     PlanMismatch,
-    PlanNotFound,
     PlanRequired,
     PlanStale,
-    PlanUsed,
 )
 from pydanube_core.facts import Grace
 from pydanube_core.units import format_time
@@ -59,6 +56,7 @@ from pydanube_admin.engine.plan_records import (
     Plan,
     PlanRecord,
     Plans,
+    refusal_of,
     shown_plan,
 )
 from pydanube_admin.engine.task_records import task_id_of
@@ -138,7 +136,7 @@ class Desk:
         record, revision = await self.plans.get(plan_id)
         self._check_owner(context, record)
         if record.state == USED:
-            raise self._used(record)
+            self._check_open(record)
         return await self.plans.end(record, revision, DISCARDED)
 
     # -- making changes --------------------------------------------------------------------------------------
@@ -302,9 +300,10 @@ class Desk:
             return None
         try:
             await self._port.write_state(writes, expected=expected)
-        except Conflict as error:
+        except Conflict:
             assert held is not None, "only a plan is guarded"
-            raise self._used(held[0]) from error
+            self._check_open(replace(held[0], state=USED))
+            raise
         if record is not None:
             self.changes.added(record)
         return record
@@ -393,23 +392,15 @@ class Desk:
                 f"the plan {record.plan_id} is for {record.operation} with other arguments: pass the arguments of the "
                 "plan, or make a plan for these",
                 field="plan_token",
-                **self._of(record),
+                plan=shown_plan(record, self._now_ms()).model_dump(mode="json"),
             ).followed_by(call.operation.next_call({**call.arguments, "plan_only": True}, "makes a plan"))
-        now = self._now_ms()
-        match record.state_at(now):
-            case "used":
-                raise self._used(record)
-            case "discarded":
-                raise PlanNotFound(
-                    f"the plan {record.plan_id} was discarded; make another", **self._of(record)
-                ).followed_by(self._again(record))
-            case "expired":
-                raise PlanExpired(
-                    f"the plan {record.plan_id} could be applied until {format_time(record.expires_ms)}: make "
-                    "another and look at it",
-                    **self._of(record),
-                ).followed_by(self._again(record))
+        self._check_open(record)
         return record, revision
+
+    def _check_open(self, record: PlanRecord) -> None:
+        refusal = refusal_of(record, self._now_ms())
+        if refusal is not None:
+            raise refusal.followed_by(self._again(record))
 
     def _check_owner(self, context: Context, record: PlanRecord) -> None:
         if (record.principal, record.principal_type) != (context.principal, context.principal_type):
@@ -420,12 +411,6 @@ class Desk:
                 value=context.principal,
                 plan_id=record.plan_id,
             ).followed_by(self._again(record))
-
-    def _used(self, record: PlanRecord) -> PlanUsed:
-        return PlanUsed(
-            f"the plan {record.plan_id} was applied already; a token works once. Make another plan",
-            **self._of(record),
-        ).followed_by(self._again(record))
 
     async def _stale(self, context: Context, call: Call, record: PlanRecord, forecast: Forecast) -> PlanStale:
         plan = await self._keep(context, call, forecast)
@@ -447,9 +432,6 @@ class Desk:
         ).followed_by(
             call.operation.apply_call(call.arguments, plan.plan_token, "does what the plan says, once")
         )
-
-    def _of(self, record: PlanRecord) -> dict[str, Any]:
-        return {"plan": shown_plan(record, self._now_ms()).model_dump(mode="json")}
 
     def _again(self, record: PlanRecord) -> dict[str, Any]:
         operation = self.parse(record.operation, record.arguments).operation

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from pydanube_core.errors import ClusterError, LimitReached, PlanExpired, PlanNotFound, PlanUsed
+from pydanube_core.errors import ClusterError, LimitReached
 from pydanube_core.names import TopicName
 
 from pydanube_admin.engine.context import Context
@@ -22,7 +22,7 @@ from pydanube_admin.engine.kept_records import CALL, PLAN, new_id
 from pydanube_admin.engine.models import Effect
 from pydanube_admin.engine.operation import Call
 from pydanube_admin.engine.paging import chosen, glob
-from pydanube_admin.engine.plan_records import OPEN, USED, AppliedPlan, Plan, PlanRecord, shown_plan
+from pydanube_admin.engine.plan_records import USED, AppliedPlan, Plan, PlanRecord, refusal_of, shown_plan
 
 MOST: Final = 100  # of one plan: each is kept until its time is over, and a principal may have 250
 
@@ -95,7 +95,9 @@ async def apply_many(context: Context, record: PlanRecord, revision: int, token:
 
     Raises `PlanUsed`, `PlanExpired`, `PlanNotFound`: by what became of the plan.
     """
-    _check_open(context, record)
+    refusal = refusal_of(record, context.now_ms())
+    if refusal is not None:
+        raise refusal
     await context.desk.plans.end(record, revision, USED)
     changed: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
@@ -114,24 +116,6 @@ async def apply_many(context: Context, record: PlanRecord, revision: int, token:
         plan_id=record.plan_id,
         undo_until=None,  # each has its own
     )
-
-
-def _check_open(context: Context, record: PlanRecord) -> None:
-    match record.state_at(context.now_ms()):
-        case state if state == OPEN:
-            return
-        case "used":
-            raise PlanUsed(
-                f"the plan {record.plan_id} was applied already; a token works once", plan_id=record.plan_id
-            )
-        case "expired":
-            raise PlanExpired(
-                f"the time of the plan {record.plan_id} is over; make another", plan_id=record.plan_id
-            )
-        case _:
-            raise PlanNotFound(
-                f"the plan {record.plan_id} was discarded; make another", plan_id=record.plan_id
-            )
 
 
 def _secret(token: str, plan_id: str) -> str:

@@ -16,7 +16,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import Conflict, LimitReached, PlanMismatch, PlanNotFound
+from pydanube_core.errors import (
+    ClusterError,
+    Conflict,
+    LimitReached,
+    PlanExpired,
+    PlanMismatch,
+    PlanNotFound,
+    PlanUsed,
+)
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.kept_records import KeptRecord, is_id, readable
@@ -208,6 +216,25 @@ class Plans:
             except Conflict:  # somebody else swept
                 break
         self._swept_ms, self._count, self._waiting = now_ms, len(items) - len(old), waiting
+
+
+def refusal_of(record: PlanRecord, now_ms: int) -> ClusterError | None:
+    """Return why a plan cannot be applied any more; None of an open one. The plan is in its details."""
+    plan_id, of_it = record.plan_id, {"plan": shown_plan(record, now_ms).model_dump(mode="json")}
+    match record.state_at(now_ms):
+        case "used":
+            return PlanUsed(
+                f"the plan {plan_id} was applied already; a token works once. Make another plan", **of_it
+            )
+        case "discarded":
+            return PlanNotFound(f"the plan {plan_id} was discarded; make another", **of_it)
+        case "expired":
+            return PlanExpired(
+                f"the plan {plan_id} could be applied until {format_time(record.expires_ms)}: make another and look at it",
+                **of_it,
+            )
+        case _:
+            return None
 
 
 class ShownPlan(Result):
