@@ -94,3 +94,10 @@ class Asking:
             f"`danube {operation.replace('.', ' ')} --limit {MAX_LIMIT}` instead",
             retryable=False,
         )
+
+
+class AskingService:
+    """The base of classes whose methods are those of a service, carried out as operations."""
+
+    def __init__(self, ask: Asking) -> None:
+        self._ask = ask

@@ -10,18 +10,15 @@ from pydanube_core.balance import Policy, spread_of
 from pydanube_core.errors import NotImplementedYet
 from pydanube_core.generated import danube_admin_pb2 as pb
 
-from pydanube_admin.compat.asking import Asking
+from pydanube_admin.compat.asking import AskingService
 
 BAND: Final = Policy().start_band
 LEADER: Final = "Cluster_Leader"  # the word by which the tool's web gateway finds whom to ask
 FOLLOWER: Final = "Cluster_Follower"
 
 
-class Brokers:
+class Brokers(AskingService):
     """The methods of both services, by name."""
-
-    def __init__(self, ask: Asking) -> None:
-        self._ask = ask
 
     async def list_brokers(self, _: pb.Empty) -> pb.BrokerListResponse:
         return pb.BrokerListResponse(

@@ -10,14 +10,11 @@ from typing import Any
 from pydanube_core.errors import InvalidArgument, SchemaNotFound
 from pydanube_core.generated import danube_schema_pb2 as pb
 
-from pydanube_admin.compat.asking import Asking
+from pydanube_admin.compat.asking import AskingService
 
 
-class SchemaChanges:
+class SchemaChanges(AskingService):
     """The methods that change something. Modes and policies are accepted in any case."""
-
-    def __init__(self, ask: Asking) -> None:
-        self._ask = ask
 
     async def register_schema(self, request: pb.RegisterSchemaRequest) -> pb.RegisterSchemaResponse:
         try:

@@ -7,14 +7,11 @@ from typing import Any
 from pydanube_core.errors import GrantNotFound, InvalidArgument
 from pydanube_core.generated import danube_admin_pb2 as pb
 
-from pydanube_admin.compat.asking import Asking
+from pydanube_admin.compat.asking import AskingService
 
 
-class Security:
+class Security(AskingService):
     """The methods of the service."""
-
-    def __init__(self, ask: Asking) -> None:
-        self._ask = ask
 
     async def create_role(self, request: pb.CreateRoleRequest) -> pb.CreateRoleResponse:
         role = request.role

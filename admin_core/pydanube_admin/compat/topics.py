@@ -14,7 +14,7 @@ from pydanube_core.errors import (
 )
 from pydanube_core.generated import danube_admin_pb2 as pb
 
-from pydanube_admin.compat.asking import Asking
+from pydanube_admin.compat.asking import Asking, AskingService
 
 # In the original's order; every one is an unsigned 32-bit number there, 0 for no limit.
 POLICIES: Final = (
@@ -30,11 +30,8 @@ STRATEGIES: Final = {
 }
 
 
-class Namespaces:
+class Namespaces(AskingService):
     """The methods of NamespaceAdmin on the admin port."""
-
-    def __init__(self, ask: Asking) -> None:
-        self._ask = ask
 
     async def get_namespace_topics(self, request: pb.NamespaceRequest) -> pb.TopicListResponse:
         topics = await _topics(self._ask, {"namespace": request.name})
@@ -57,11 +54,8 @@ class Namespaces:
         return pb.NamespaceResponse(success=True)
 
 
-class Topics:
+class Topics(AskingService):
     """The methods of TopicAdmin that are about topics."""
-
-    def __init__(self, ask: Asking) -> None:
-        self._ask = ask
 
     async def list_namespace_topics(self, request: pb.NamespaceRequest) -> pb.TopicInfoListResponse:
         return pb.TopicInfoListResponse(topics=await _topics(self._ask, {"namespace": request.name}))
@@ -174,11 +168,8 @@ TYPES: Final = ("exclusive", "shared", "failover", "key-shared")  # by the numbe
 MAX_UNACKED: Final = 10_000
 
 
-class Subscriptions:
+class Subscriptions(AskingService):
     """The methods of SubscriptionAdmin, as the module describes them."""
-
-    def __init__(self, ask: Asking) -> None:
-        self._ask = ask
 
     async def _of(self, topic: str) -> list[dict[str, Any]]:
         return await self._ask.every("subscriptions.list", {"topic": topic})
