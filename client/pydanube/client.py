@@ -17,6 +17,7 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_subscription
 
 from pydanube.addresses import DEFAULT_BROKER_URL
+from pydanube.client_admin import client_admin
 from pydanube.client_metrics import ClosedCounts, Labels, Statistics, exposition
 from pydanube.consumer import Consumer, Reader
 from pydanube.events import EventHub
@@ -36,7 +37,6 @@ from pydanube.options import (
     changed,
 )
 from pydanube.outage import Outage, Waiter
-from pydanube.own_admin import admin_of
 from pydanube.producer import Producer
 from pydanube.receiving.receiver import Receiver
 from pydanube.requests import Requests
@@ -258,7 +258,7 @@ class Client:
             self._forgetting(waiter, self._receivers),
             self._connections.watch(choice, asked, waiter, several=several),
             # not `self.admin`: an abandoned client is noticed at once, and that were a cycle
-            partial(admin_of, self._url, self._connections, self._principal),
+            partial(client_admin, self._url, self._connections, self._principal),
             asked.failure_policy,
         )
         self._receivers.add(consumer)
@@ -362,7 +362,7 @@ class Client:
     @property
     def admin(self) -> Admin:
         """The cluster's operations, as from `pydanube.admin.connect_admin`, over this client's connection."""
-        return admin_of(self._url, self._connections, self._principal)
+        return client_admin(self._url, self._connections, self._principal)
 
     def events(self) -> AsyncIterator[ClientEvent]:
         """Yield events of the connections from now on; ends when the client closes."""

@@ -27,29 +27,29 @@ from pydanube_core.security.records import binding_key, encode_binding, encode_r
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, nothing_left
-from pydanube_admin.engine.grant_book import (
-    GrantBook,
+from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
+from pydanube_admin.engine.operation import DECLARED, Example, operation
+from pydanube_admin.engine.paging import glob, page_of
+from pydanube_admin.engine.stored_grants import (
     Name,
     PrincipalName,
     PrincipalType,
     RoleName,
     ScopeArgument,
+    StoredGrants,
     check_admin_left,
     check_holds,
     check_room,
     check_unchanged,
     found_grant,
     found_role,
-    grant_book,
     grant_forecast,
     names_of,
     shown,
+    stored_grants,
     undone_by,
     write_grant,
 )
-from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
-from pydanube_admin.engine.operation import DECLARED, Example, operation
-from pydanube_admin.engine.paging import glob, page_of
 
 
 class RoleItem(Result):
@@ -91,7 +91,7 @@ class DeletedRole(Change):
 )
 async def list_roles(context: Context, request: SortedListRequest) -> Page[RoleItem]:
     matches = glob(request.filter)
-    roles = [each for each in (await grant_book(context)).roles.values() if matches(each.name)]
+    roles = [each for each in (await stored_grants(context)).roles.values() if matches(each.name)]
     return await page_of(
         context,
         RoleItem,
@@ -110,13 +110,13 @@ async def list_roles(context: Context, request: SortedListRequest) -> Page[RoleI
     examples=(Example({"role": "viewer"}, "what a viewer may do"),),
 )
 async def get_role(context: Context, request: RoleRequest) -> RoleItem:
-    return RoleItem(**_role(found_role(await grant_book(context), request.role)))
+    return RoleItem(**_role(found_role(await stored_grants(context), request.role)))
 
 
 async def forecast_create_role(context: Context, request: CreateRoleRequest) -> Forecast:
-    book = await grant_book(context)
-    made = _new_role(context, book, request)
-    return grant_forecast(f"roles/{made.name}", shown(book.roles, made.name, _role), _role(made))
+    stored = await stored_grants(context)
+    made = _new_role(context, stored, request)
+    return grant_forecast(f"roles/{made.name}", shown(stored.roles, made.name, _role), _role(made))
 
 
 async def undo_create_role(context: Context, request: CreateRoleRequest, done: Done) -> Undo:
@@ -132,8 +132,8 @@ async def _undo(
     It is a grant, or its end, like any other: whoever takes it back needs the right to do that himself.
     """
     before: Mapping[str, Any] | None = done.image["before"]
-    book = await grant_book(context)
-    now = shown(book.roles, name, _role) if kind == "role" else shown(book.bindings, name, _binding)
+    stored = await stored_grants(context)
+    now = shown(stored.roles, name, _role) if kind == "role" else shown(stored.bindings, name, _binding)
     check_unchanged(now, made, before, f"the {kind} {name}")
     if before is not None:
         given = {key: ",".join(value) if isinstance(value, list) else value for key, value in before.items()}
@@ -155,12 +155,12 @@ async def _undo(
     examples=(Example({"role": "auditor", "permissions": "audit:read,topics:read"}, "two permissions"),),
 )
 async def create_role(context: Context, request: CreateRoleRequest) -> ChangedRole:
-    made = _new_role(context, await grant_book(context), request)
+    made = _new_role(context, await stored_grants(context), request)
     await write_grant(context, role_key(made.name), encode_role(made))
     return ChangedRole(**_role(made))
 
 
-def _new_role(context: Context, book: GrantBook, request: CreateRoleRequest) -> Role:
+def _new_role(context: Context, stored: StoredGrants, request: CreateRoleRequest) -> Role:
     permissions = names_of(request.permissions)
     known = {each.permission for each in DECLARED.values()} | {LOOK_UP, PRODUCE, CONSUME, ACT_FOR, TAKE_BACK}
     areas, verbs = ({each.split(":")[at] for each in known} for at in (0, 1))
@@ -180,34 +180,34 @@ def _new_role(context: Context, book: GrantBook, request: CreateRoleRequest) -> 
                 value=each[:100],
             )
     _check_not_built_in(request.role)
-    check_room(book.roles, request.role, "roles")
+    check_room(stored.roles, request.role, "roles")
     made = Role(name=request.role, permissions=permissions)
-    after = replace(book, roles={**book.roles, made.name: made})
+    after = replace(stored, roles={**stored.roles, made.name: made})
     check_holds(
         context,
-        after.grants if made.name not in book.roles else _with_probe(book, made),
-        _probe(book, made),
+        after.grants if made.name not in stored.roles else _with_probe(stored, made),
+        _probe(stored, made),
         Scope.CLUSTER,
         "",
     )
-    check_admin_left(book, after)
+    check_admin_left(stored, after)
     return made
 
 
-def _probe(book: GrantBook, made: Role) -> str:
+def _probe(stored: StoredGrants, made: Role) -> str:
     """Return the name under which new permissions are checked, so that a caller's own role does not justify itself."""
-    return made.name if made.name not in book.roles else f"{made.name}\0new"
+    return made.name if made.name not in stored.roles else f"{made.name}\0new"
 
 
-def _with_probe(book: GrantBook, made: Role) -> Grants:
-    name = _probe(book, made)
+def _with_probe(stored: StoredGrants, made: Role) -> Grants:
+    name = _probe(stored, made)
     probe = Role(name=name, permissions=made.permissions)
-    return Grants.of((*book.roles.values(), probe), book.bindings.values())
+    return Grants.of((*stored.roles.values(), probe), stored.bindings.values())
 
 
 async def forecast_delete_role(context: Context, request: RoleRequest) -> Forecast:
-    book = await grant_book(context)
-    role = _check_deletable(book, request.role)
+    stored = await stored_grants(context)
+    role = _check_deletable(stored, request.role)
     return grant_forecast(f"roles/{role.name}", _role(role), None)
 
 
@@ -225,16 +225,16 @@ async def undo_delete_role(context: Context, request: RoleRequest, done: Done) -
     examples=(Example({"role": "auditor"}, "nobody is an auditor any more"),),
 )
 async def delete_role(context: Context, request: RoleRequest) -> DeletedRole:
-    role = _check_deletable(await grant_book(context), request.role)
+    role = _check_deletable(await stored_grants(context), request.role)
     await write_grant(context, role_key(role.name), None)
     return DeletedRole(role=role.name)
 
 
-def _check_deletable(book: GrantBook, name: str) -> Role:
-    role = found_role(book, name)
+def _check_deletable(stored: StoredGrants, name: str) -> Role:
+    role = found_role(stored, name)
     _check_not_built_in(name)
-    rest = {key: value for key, value in book.roles.items() if key != name}
-    check_admin_left(book, replace(book, roles=rest))
+    rest = {key: value for key, value in stored.roles.items() if key != name}
+    check_admin_left(stored, replace(stored, roles=rest))
     return role
 
 
@@ -297,7 +297,7 @@ class DeletedBinding(Change):
 )
 async def list_bindings(context: Context, request: SortedListRequest) -> Page[BindingItem]:
     matches = glob(request.filter)
-    bindings = (await grant_book(context)).bindings.values()
+    bindings = (await stored_grants(context)).bindings.values()
     return await page_of(
         context,
         BindingItem,
@@ -309,9 +309,9 @@ async def list_bindings(context: Context, request: SortedListRequest) -> Page[Bi
 
 
 async def forecast_create_binding(context: Context, request: CreateBindingRequest) -> Forecast:
-    book = await grant_book(context)
-    made = _new_binding(context, book, request)
-    return grant_forecast(f"bindings/{made.id}", shown(book.bindings, made.id, _binding), _binding(made))
+    stored = await stored_grants(context)
+    made = _new_binding(context, stored, request)
+    return grant_forecast(f"bindings/{made.id}", shown(stored.bindings, made.id, _binding), _binding(made))
 
 
 async def undo_create_binding(context: Context, request: CreateBindingRequest, done: Done) -> Undo:
@@ -335,19 +335,19 @@ async def undo_create_binding(context: Context, request: CreateBindingRequest, d
     ),
 )  # fmt: skip
 async def create_binding(context: Context, request: CreateBindingRequest) -> ChangedBinding:
-    made = _new_binding(context, await grant_book(context), request)
+    made = _new_binding(context, await stored_grants(context), request)
     await write_grant(context, binding_key(made.id), encode_binding(made))
     return ChangedBinding(**_binding(made))
 
 
-def _new_binding(context: Context, book: GrantBook, request: CreateBindingRequest) -> Binding:
+def _new_binding(context: Context, stored: StoredGrants, request: CreateBindingRequest) -> Binding:
     made = _asked_for(request)
-    check_room(book.bindings, made.id, "bindings")
-    grants = book.grants
+    check_room(stored.bindings, made.id, "bindings")
+    grants = stored.grants
     for role in made.roles:
-        found_role(book, role)
+        found_role(stored, role)
         check_holds(context, grants, role, made.scope, made.resource)
-    check_admin_left(book, replace(book, bindings={**book.bindings, made.id: made}))
+    check_admin_left(stored, replace(stored, bindings={**stored.bindings, made.id: made}))
     return made
 
 
@@ -397,7 +397,7 @@ def _none(scope: Scope) -> str:
 
 
 async def forecast_delete_binding(context: Context, request: BindingRequest) -> Forecast:
-    going = _check_removable(await grant_book(context), request.binding)
+    going = _check_removable(await stored_grants(context), request.binding)
     return grant_forecast(f"bindings/{going.id}", _binding(going), None)
 
 
@@ -415,15 +415,15 @@ async def undo_delete_binding(context: Context, request: BindingRequest, done: D
     examples=(Example({"binding": "ann-orders"}, "ann no longer has the binding's roles"),),
 )
 async def delete_binding(context: Context, request: BindingRequest) -> DeletedBinding:
-    going = _check_removable(await grant_book(context), request.binding)
+    going = _check_removable(await stored_grants(context), request.binding)
     await write_grant(context, binding_key(going.id), None)
     return DeletedBinding(binding=going.id)
 
 
-def _check_removable(book: GrantBook, name: str) -> Binding:
-    binding = found_grant(book.bindings, "binding", name)
-    rest = {key: value for key, value in book.bindings.items() if key != name}
-    check_admin_left(book, replace(book, bindings=rest))
+def _check_removable(stored: StoredGrants, name: str) -> Binding:
+    binding = found_grant(stored.bindings, "binding", name)
+    rest = {key: value for key, value in stored.bindings.items() if key != name}
+    check_admin_left(stored, replace(stored, bindings=rest))
     return binding
 
 

@@ -11,9 +11,9 @@ from pydanube_core.security.permissions import CONSUME, LOOK_UP, PRODUCE, Princi
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
-from pydanube_admin.engine.grant_book import PrincipalName, PrincipalType, calling_identity, grant_book
 from pydanube_admin.engine.models import Effect, Request, Result
 from pydanube_admin.engine.operation import DECLARED, Example, operation
+from pydanube_admin.engine.stored_grants import PrincipalName, PrincipalType, calling_identity, stored_grants
 
 DATA: Final = {"look_up": LOOK_UP, "produce": PRODUCE, "consume": CONSUME}
 
@@ -60,8 +60,8 @@ class Explanation(Result):
 )
 async def whoami(context: Context, request: Request) -> Whoami:
     caller, locks = calling_identity(), context.port.locks
-    book = await grant_book(context)
-    mine = [each.id for each in book.bindings.values() if each.principal == caller.principal]
+    stored = await stored_grants(context)
+    mine = [each.id for each in stored.bindings.values() if each.principal == caller.principal]
     mode = "off" if locks is None else "required" if locks.required else "optional"
     claimed = mode == "off"
     everything = mode != "required" or caller.everything
@@ -74,7 +74,7 @@ async def whoami(context: Context, request: Request) -> Whoami:
         mode=mode,
         everything=everything,
         bindings=sorted(mine),
-        permissions=["*"] if everything else sorted(book.grants.permissions(caller.principal)),
+        permissions=["*"] if everything else sorted(stored.grants.permissions(caller.principal)),
     )
 
 
@@ -94,9 +94,9 @@ async def explain_permission(context: Context, request: ExplainRequest) -> Expla
     permission = _permission(request.operation)
     resource = _resource(request.resource)
     principal = Principal(request.principal, request.principal_type)
-    book = await grant_book(context)
-    decision = book.grants.decide(principal, permission, resource)
-    bound = [each for each in book.bindings.values() if each.principal == principal]
+    stored = await stored_grants(context)
+    decision = stored.grants.decide(principal, permission, resource)
+    bound = [each for each in stored.bindings.values() if each.principal == principal]
     if decision.allowed:
         why = f"the binding {decision.binding} gives the role {decision.role}, which holds {permission}"
     elif not bound:

@@ -28,23 +28,23 @@ from pydanube_core.units import format_time, known_time, parse_duration_s
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
-from pydanube_admin.engine.grant_book import (
-    GrantBook,
+from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.paging import glob, page_of
+from pydanube_admin.engine.stored_grants import (
     Name,
     PrincipalType,
+    StoredGrants,
     check_holds,
     check_owner,
     check_room,
     check_unchanged,
     found_grant,
     found_role,
-    grant_book,
     shown,
+    stored_grants,
     write_grant,
 )
-from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
-from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import glob, page_of
 
 
 class TokenItem(Result):
@@ -92,7 +92,7 @@ class RevokedToken(Change):
 )
 async def list_tokens(context: Context, request: SortedListRequest) -> Page[TokenItem]:
     matches = glob(request.filter)
-    tokens = [each for each in (await grant_book(context)).tokens.values() if matches(each.name)]
+    tokens = [each for each in (await stored_grants(context)).tokens.values() if matches(each.name)]
     return await page_of(
         context,
         TokenItem,
@@ -113,18 +113,18 @@ async def list_tokens(context: Context, request: SortedListRequest) -> Page[Toke
     examples=(Example({"name": "billing", "role": "producer", "expires": "90d"}, "for a program"),),
 )
 async def create_token(context: Context, request: CreateTokenRequest) -> NewToken:
-    book = await grant_book(context)
+    stored = await stored_grants(context)
     principal = Principal(request.principal or request.name, request.principal_type)
-    check_room(book.tokens, "", "tokens")
-    check_owner(context, book, principal)
+    check_room(stored.tokens, "", "tokens")
+    check_owner(context, stored, principal)
     binding = None
     if request.role is not None:
-        found_role(book, request.role)
-        check_holds(context, book.grants, request.role, Scope.CLUSTER, "")
+        found_role(stored, request.role)
+        check_holds(context, stored.grants, request.role, Scope.CLUSTER, "")
         binding = Binding(
             id=f"token-{request.name}", principal=principal, roles=(request.role,), scope=Scope.CLUSTER
         )
-        if binding.id in book.bindings and book.bindings[binding.id] != binding:
+        if binding.id in stored.bindings and stored.bindings[binding.id] != binding:
             raise AlreadyExists(
                 f"there is another binding {binding.id}; choose another name for the token",
                 field="name",
@@ -150,9 +150,9 @@ async def create_token(context: Context, request: CreateTokenRequest) -> NewToke
     examples=(Example({"token_id": "0123456789abcdef", "overlap": "1h"}, "an hour for both"),),
 )
 async def rotate_token(context: Context, request: RotateTokenRequest) -> NewToken:
-    book = await grant_book(context)
-    former = _found_token(book, request.token_id)
-    check_owner(context, book, former.principal)
+    stored = await stored_grants(context)
+    former = _found_token(stored, request.token_id)
+    check_owner(context, stored, former.principal)
     now = context.now_ms()
     overlap_ms = int(parse_duration_s(request.overlap, field="overlap") * 1000)
     life = None if former.until_ms is None else now + max(0, former.until_ms - former.created_ms)
@@ -167,7 +167,7 @@ async def rotate_token(context: Context, request: RotateTokenRequest) -> NewToke
 
 
 async def forecast_revoke_token(context: Context, request: TokenRequest) -> Forecast:
-    token = _found_token(await grant_book(context), request.token_id)
+    token = _found_token(await stored_grants(context), request.token_id)
     return Forecast(
         diff=[entry(f"tokens/{token.token_id}", _token(token), None)],
         image={"record": encode_token(token).decode()},  # its secret is in none of both
@@ -176,15 +176,15 @@ async def forecast_revoke_token(context: Context, request: TokenRequest) -> Fore
 
 async def undo_revoke_token(context: Context, request: TokenRequest, done: Done) -> Undo:
     """Make the token valid again, until its former expiry: like a new one, made by the caller of the undo."""
-    book, former = await grant_book(context), decode_token(done.image["record"].encode())
-    now = book.tokens.get(request.token_id)
+    stored, former = await stored_grants(context), decode_token(done.image["record"].encode())
+    now = stored.tokens.get(request.token_id)
     check_unchanged(now, None, former, f"the token {request.token_id}")
     context.desk.parse(
         "tokens.create",
         {"name": former.name, "principal": former.principal.name, "principal_type": former.principal.type},
     )
-    check_room(book.tokens, former.token_id, "tokens")
-    check_owner(context, book, former.principal)
+    check_room(stored.tokens, former.token_id, "tokens")
+    check_owner(context, stored, former.principal)
     return Undo(act=partial(write_grant, context, token_key(former.token_id), encode_token(former)))
 
 
@@ -198,7 +198,7 @@ async def undo_revoke_token(context: Context, request: TokenRequest, done: Done)
     examples=(Example({"token_id": "0123456789abcdef"}, "it has leaked"),),
 )
 async def revoke_token(context: Context, request: TokenRequest) -> RevokedToken:
-    token = _found_token(await grant_book(context), request.token_id)
+    token = _found_token(await stored_grants(context), request.token_id)
     await write_grant(context, token_key(token.token_id), None)
     return RevokedToken(token_id=token.token_id, name=token.name)
 
@@ -207,8 +207,8 @@ def _until_ms(expires: str | None, now_ms: int) -> int | None:
     return None if expires is None else now_ms + int(parse_duration_s(expires, field="expires") * 1000)
 
 
-def _found_token(book: GrantBook, token_id: str) -> TokenRecord:
-    return found_grant(book.tokens, "token", token_id, field="token_id")
+def _found_token(stored: StoredGrants, token_id: str) -> TokenRecord:
+    return found_grant(stored.tokens, "token", token_id, field="token_id")
 
 
 def _token(token: TokenRecord) -> dict[str, Any]:
@@ -265,8 +265,8 @@ class DeletedRevocation(Change):
 )
 async def list_revocations(context: Context, request: SortedListRequest) -> Page[RevocationItem]:
     matches, now_ms = glob(request.filter), context.now_ms()
-    book = await grant_book(context)
-    those = [each for each in book.revocations.values() if not each.is_over(now_ms) and matches(each.id)]
+    stored = await stored_grants(context)
+    those = [each for each in stored.revocations.values() if not each.is_over(now_ms) and matches(each.id)]
     return await page_of(
         context,
         RevocationItem,
@@ -278,9 +278,9 @@ async def list_revocations(context: Context, request: SortedListRequest) -> Page
 
 
 async def forecast_create_revocation(context: Context, request: CreateRevocationRequest) -> Forecast:
-    book = await grant_book(context)
-    made = _new(context, book, request)
-    before = shown(book.revocations, made.id, _revocation)
+    stored = await stored_grants(context)
+    made = _new(context, stored, request)
+    before = shown(stored.revocations, made.id, _revocation)
     return Forecast(diff=[entry(f"revocations/{made.id}", before, _revocation(made))])
 
 
@@ -297,15 +297,15 @@ async def forecast_create_revocation(context: Context, request: CreateRevocation
     ),
 )
 async def create_revocation(context: Context, request: CreateRevocationRequest) -> ChangedRevocation:
-    book, now_ms = await grant_book(context), context.now_ms()
-    made = _new(context, book, request)
-    over = [revocation_key(each.id) for each in book.revocations.values() if each.is_over(now_ms)]
+    stored, now_ms = await stored_grants(context), context.now_ms()
+    made = _new(context, stored, request)
+    over = [revocation_key(each.id) for each in stored.revocations.values() if each.is_over(now_ms)]
     await write_grant(context, revocation_key(made.id), encode_revocation(made), **dict.fromkeys(over[:100]))
     return ChangedRevocation(**_revocation(made))
 
 
 async def forecast_delete_revocation(context: Context, request: RevocationRequest) -> Forecast:
-    going = found_grant((await grant_book(context)).revocations, "revocation", request.revocation)
+    going = found_grant((await stored_grants(context)).revocations, "revocation", request.revocation)
     return Forecast(diff=[entry(f"revocations/{going.id}", _revocation(going), None)])
 
 
@@ -318,12 +318,12 @@ async def forecast_delete_revocation(context: Context, request: RevocationReques
     examples=(Example({"revocation": "jti:4711"}, "it was the wrong one"),),
 )
 async def delete_revocation(context: Context, request: RevocationRequest) -> DeletedRevocation:
-    going = found_grant((await grant_book(context)).revocations, "revocation", request.revocation)
+    going = found_grant((await stored_grants(context)).revocations, "revocation", request.revocation)
     await write_grant(context, revocation_key(going.id), None)
     return DeletedRevocation(revocation=going.id)
 
 
-def _new(context: Context, book: GrantBook, request: CreateRevocationRequest) -> Revocation:
+def _new(context: Context, stored: StoredGrants, request: CreateRevocationRequest) -> Revocation:
     kind, value, now_ms = RevocationKind(request.kind), request.value, context.now_ms()
     if kind is RevocationKind.CERTIFICATE:
         try:
@@ -341,7 +341,7 @@ def _new(context: Context, book: GrantBook, request: CreateRevocationRequest) ->
         created_ms=now_ms,
         until_ms=_until_ms(request.expires, now_ms),
     )
-    in_force = {key: each for key, each in book.revocations.items() if not each.is_over(now_ms)}
+    in_force = {key: each for key, each in stored.revocations.items() if not each.is_over(now_ms)}
     check_room(in_force, made.id, "revocations")
     return made
 

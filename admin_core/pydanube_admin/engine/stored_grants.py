@@ -50,7 +50,7 @@ ScopeArgument = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class GrantBook:
+class StoredGrants:
     roles: dict[str, Role]
     bindings: dict[str, Binding]
     tokens: dict[str, TokenRecord]
@@ -61,11 +61,12 @@ class GrantBook:
         return Grants.of(self.roles.values(), self.bindings.values())
 
 
-async def grant_book(context: Context) -> GrantBook:
+async def stored_grants(context: Context) -> StoredGrants:
+    """Read all that was granted and taken back, the built-in roles with it."""
     async def every(prefix: str, decode: Callable[[bytes], T]) -> list[T]:
         return [decode(value) for value in await state_values(context, prefix)]
 
-    return GrantBook(
+    return StoredGrants(
         roles={each.name: each for each in (*await every(ROLES, decode_role), *BUILT_IN)},
         bindings={each.id: each for each in await every(BINDINGS, decode_binding)},
         tokens={each.token_id: each for each in await every(TOKENS, decode_token)},
@@ -126,15 +127,15 @@ def check_holds(context: Context, grants: Grants, role: str, scope: Scope, resou
         )
 
 
-def check_owner(context: Context, book: GrantBook, principal: Principal) -> None:
+def check_owner(context: Context, stored: StoredGrants, principal: Principal) -> None:
     """Check that the caller has every permission of a token's principal."""
-    for binding in book.bindings.values():
+    for binding in stored.bindings.values():
         if binding.principal == principal:
             for role in binding.roles:
-                check_holds(context, book.grants, role, binding.scope, binding.resource)
+                check_holds(context, stored.grants, role, binding.scope, binding.resource)
 
 
-def check_admin_left(before: GrantBook, after: GrantBook) -> None:
+def check_admin_left(before: StoredGrants, after: StoredGrants) -> None:
     if before.grants.admins() and not after.grants.admins():
         raise ConditionNotMet(
             "this would take the last admin's rights: bind the role admin to somebody else on the cluster first"
@@ -172,11 +173,11 @@ def shown(records: Mapping[str, T], name: str, item: Callable[[T], dict[str, Any
     return item(records[name]) if name in records else None
 
 
-def found_role(book: GrantBook, name: str) -> Role:
-    if name not in book.roles:
+def found_role(stored: StoredGrants, name: str) -> Role:
+    if name not in stored.roles:
         raise GrantNotFound(
-            f"there is no role {name!r}; there are {', '.join(sorted(book.roles)[:20])}",
+            f"there is no role {name!r}; there are {', '.join(sorted(stored.roles)[:20])}",
             field="role",
             value=name,
         )
-    return book.roles[name]
+    return stored.roles[name]

@@ -1,4 +1,4 @@
-"""A client's own administration, made on first use: the classes of results take a while to load."""
+"""A client's administration, made on first use: the classes of results take a while to load."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pydanube.wire.connections import Connections
 
 
-def admin_of(url: str, connections: Connections, principal: str | None) -> Admin:
+def client_admin(url: str, connections: Connections, principal: str | None) -> Admin:
     """Return the operations of the cluster over these connections."""
     from pydanube.admin.calling import Caller
     from pydanube.admin.generated.operations import Admin
