@@ -151,7 +151,7 @@ class Requests:
         producer = self._producers.get(topic) if isinstance(topic, str) else None
         if producer is None:
             return None
-        if producer._shut is not None:
+        if producer._window.shut is not None:
             self._drop(topic)
             return None
         self._producers.move_to_end(topic)

@@ -63,6 +63,7 @@ class StoredGrants:
 
 async def stored_grants(context: Context) -> StoredGrants:
     """Read all that was granted and taken back, the built-in roles with it."""
+
     async def every(prefix: str, decode: Callable[[bytes], T]) -> list[T]:
         return [decode(value) for value in await state_values(context, prefix)]
 

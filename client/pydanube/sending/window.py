@@ -1,0 +1,143 @@
+"""The room of one producer: what may be handed over and unanswered, and who waits for room, in turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Final, NoReturn
+
+from pydanube_core.batch import MAX_BATCH_BYTES
+from pydanube_core.errors import ClosedResource, ClusterError, MessageTooLarge, WindowFull
+
+from pydanube.routing import attributes_bytes, encode_key
+from pydanube.sending.outbound import MESSAGE_OVERHEAD_BYTES
+from pydanube.wire.transport import copy_of
+
+Payload = bytes | bytearray | memoryview
+
+# a message of the largest size, with what columns cost it, still makes a legal batch
+LARGEST_BYTES: Final = MAX_BATCH_BYTES - 4096
+
+
+class Window:
+    """At most `messages` and `bytes` are handed over and unanswered; a larger message passes when it is empty.
+
+    It is shut before `open` and after `shut_down`: `shut` says why. `send_nowait` reads and writes `free_messages` and
+    `free_bytes` itself; where they do not suffice, `reserve` says what is wrong.
+    """
+
+    __slots__ = (
+        "_blocked", "bytes", "free_bytes", "free_messages", "max_message_bytes", "messages", "shut", "topic", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, messages: int, bytes: int) -> None:
+        self.topic = topic
+        self.messages = messages
+        self.bytes = bytes
+        self.free_messages = 0  # no room: a producer outside its block takes the slow path, which says why
+        self.free_bytes = 0
+        self.max_message_bytes = 0  # of a payload
+        self.shut: ClusterError | None = ClosedResource(
+            f"the producer on {topic} is used outside its block", topic=topic
+        )
+        self._blocked: deque[tuple[asyncio.Future[None], int, int]] = deque()
+        self.waiting = 0  # for room; also who has it, and has not run since
+
+    def open(self, topic: str, max_message_bytes: int) -> None:
+        """Let messages in; `topic` is the full name."""
+        self.topic, self.max_message_bytes, self.shut = topic, max_message_bytes, None
+        self.free_messages, self.free_bytes = self.messages, self.bytes
+
+    def shut_down(self, error: ClusterError) -> None:
+        """Accept no more messages: the producer was closed, fenced, or met a fatal error."""
+        if self.shut is None:
+            self.shut = error
+        self.free_messages = self.free_bytes = 0
+        while self._blocked:
+            waiter, _, _ = self._blocked.popleft()
+            if not waiter.done():
+                waiter.set_exception(copy_of(error))
+
+    @property
+    def blocked(self) -> int:
+        """Return how many wait for room."""
+        return len(self._blocked)
+
+    def measure(self, payload: Payload, key: str | None, attributes: Mapping[str, str] | None) -> int:
+        """Return the bytes that a message takes of the window. Raises `MessageTooLarge`, `InvalidArgument`."""
+        size = payload_bytes = payload.nbytes if isinstance(payload, memoryview) else len(payload)
+        if key is not None:
+            size += len(encode_key(key))
+        if attributes:
+            size += attributes_bytes(attributes)
+        if self.shut is None and self.too_large(payload_bytes, size):
+            self.refuse_size(size)
+        return size + MESSAGE_OVERHEAD_BYTES
+
+    def too_large(self, payload_bytes: int, size: int) -> bool:
+        """Return whether no batch takes a message of `size` bytes, of which so many are the payload."""
+        return payload_bytes > self.max_message_bytes or size > LARGEST_BYTES
+
+    def refuse_size(self, size: int) -> NoReturn:
+        """Raise `MessageTooLarge`."""
+        raise MessageTooLarge(
+            f"{self.topic}: a message of {size} bytes; the topic takes {self.max_message_bytes} of payload",
+            field="payload", value=size, topic=self.topic, max_message_bytes=self.max_message_bytes,
+        )  # fmt: skip
+
+    def _fits(self, count: int, size: int) -> bool:
+        empty = self.free_messages == self.messages and self.free_bytes == self.bytes
+        return (self.free_messages >= count and self.free_bytes >= size) or empty
+
+    def reserve(self, count: int, size: int) -> None:
+        """Take room at once. Raises `WindowFull`, or why the window is shut."""
+        if self.shut is not None:
+            raise copy_of(self.shut)
+        if not self._fits(count, size):
+            raise WindowFull(
+                f"{self.topic}: {self.messages - self.free_messages} messages of "
+                f"{self.bytes - self.free_bytes} bytes wait for their receipts; await some of them",
+                topic=self.topic, window_messages=self.messages, window_bytes=self.bytes,
+            )  # fmt: skip
+        self.free_messages -= count
+        self.free_bytes -= size
+
+    async def room(self, count: int, size: int) -> None:
+        """Take room, waiting in turn."""
+        if self.shut is not None or (not self.waiting and self._fits(count, size)):
+            self.reserve(count, size)
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._blocked.append((waiter, count, size))
+        self.waiting += 1
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.give_back(count, size)  # granted in the same tick as the cancellation
+            raise
+        finally:
+            self.waiting -= 1
+            self.pass_on()  # who waits behind it may need less, or came when it was granted and had not run yet
+
+    def give_back(self, count: int, size: int) -> None:
+        """Return room to the window, and wake those whose turn it is."""
+        if self.shut is not None:
+            return  # no room ever again
+        self.free_messages += count
+        self.free_bytes += size
+        assert self.free_messages <= self.messages
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Wake those whose turn it is, as far as there is room."""
+        while self._blocked and self.shut is None:
+            waiter, count, size = self._blocked[0]
+            if not waiter.done():
+                if not self._fits(count, size):
+                    break
+                self.free_messages -= count
+                self.free_bytes -= size
+                waiter.set_result(None)
+            self._blocked.popleft()
