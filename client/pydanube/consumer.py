@@ -91,10 +91,10 @@ class Consumer(Receiver):
             await self._confirm()
         except Unavailable:
             for lane in self._lanes:
-                lane.lost_acks = False  # this very error says so
+                lane.answers.lost_acks = False  # this very error says so
             raise
         for lane in self._lanes:
-            lane.take_lost_acks()
+            lane.answers.take_lost_acks()
 
 
 class Reader(Receiver):

@@ -24,6 +24,7 @@ from pydanube.arguments import check_text, check_whole, with_timing
 from pydanube.facts import SchemaRef, from_ms
 from pydanube.keywords import keywords_named
 from pydanube.receiving.acks import AckGatherer
+from pydanube.receiving.lane_answers import LaneAnswers
 from pydanube.sending.unsent import Unsent, unsent_with
 
 T = TypeVar("T")
@@ -40,7 +41,7 @@ class Lane(Protocol):
     topic: str
     partition: int | None
     concrete_topic: str
-    acks: AckGatherer
+    answers: LaneAnswers
     generation: int
     epoch: int
     decode: Callable[[Any, Callable[..., Any] | None], Coroutine[Any, Any, Any]]
@@ -54,15 +55,6 @@ class Lane(Protocol):
 
     def drop(self, delivered: Delivered) -> None:
         """Drop the rest of a delivery, whose session is over."""
-
-    async def nack(self, acks: AckGatherer, ranges: Sequence[int], delay_ms: int | None, reason: str) -> None:
-        """Give messages back to the subscription."""
-
-    async def extend(self, acks: AckGatherer, ranges: Sequence[int], ms: int) -> None:
-        """Move the ack deadline of messages."""
-
-    async def terminate(self, acks: AckGatherer, ranges: Sequence[int], reason: str) -> None:
-        """Give messages up for good."""
 
 
 class DecodedBatch:
@@ -164,7 +156,7 @@ class Delivered:
         self.offsets = offsets[self.low : self.high]
         self.delivery_count = part.delivery_count
         self.lane = lane
-        self.acks: AckGatherer = lane.acks
+        self.acks: AckGatherer = lane.answers.acks
         self.generation = lane.generation
         self.epoch = lane.epoch
         # Stored bytes it was charged with; 0 where its batch came with another part
@@ -250,19 +242,19 @@ class _Received:
             check_whole("delay_ms", delay_ms, 0)
         check_text("reason", reason)
         delivered = self._from
-        await delivered.lane.nack(delivered.acks, self._flat_ranges(), delay_ms, reason)
+        await delivered.lane.answers.nack(delivered.acks, self._flat_ranges(), delay_ms, reason)
 
     async def extend(self, ms: int) -> None:
         """Move the ack deadline to `ms` from now."""
         check_whole("ms", ms, 0)
         delivered = self._from
-        await delivered.lane.extend(delivered.acks, self._flat_ranges(), ms)
+        await delivered.lane.answers.extend(delivered.acks, self._flat_ranges(), ms)
 
     async def terminate(self, reason: str = "") -> None:
         """Give the message up: no redelivery, whatever the policy; it goes to the dead-letter topic if there is one."""
         check_text("reason", reason)
         delivered = self._from
-        await delivered.lane.terminate(delivered.acks, self._flat_ranges(), reason)
+        await delivered.lane.answers.terminate(delivered.acks, self._flat_ranges(), reason)
 
 
 class Message(_Received):

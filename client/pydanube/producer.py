@@ -360,7 +360,7 @@ class Producer:
             sent_bytes=self._taken_bytes + waiting_bytes,
             waiting_messages=waiting_messages,
             waiting_bytes=waiting_bytes,
-            blocked_senders=self._window.blocked,
+            blocked_senders=len(self._window.blocked),
             **asdict(self._counters),
         )
 

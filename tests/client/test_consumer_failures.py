@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from pydanube import Client, Consumer, Retry, connect
 from pydanube.admin import connect_admin
-from pydanube.receiving import consume_lane
+from pydanube.receiving import lane_answers
 from pydanube.testing import InMemoryCluster
 from pydanube.testing.faults import Faults, FaultyStream, FaultyTransport
 from pydanube.wire.http2_transport import Http2Transport
@@ -180,25 +179,33 @@ async def test_acks_after_closing_are_misuse(memory: InMemoryCluster) -> None:
         assert [m async for m in consumer] == []
 
 
+class Counting(FaultyTransport):
+    """Counts what consumers write."""
+
+    written = 0
+
+    async def consume(self) -> FaultyStream:
+        stream = await super().consume()
+        write = stream.write
+
+        async def counted(message: bytes) -> None:
+            self.written += 1
+            await write(message)
+
+        stream.write = counted  # type: ignore[method-assign]
+        return stream
+
+
 async def test_acks_travel_as_ranges_and_not_one_by_one(memory: InMemoryCluster) -> None:
-    async with memory.connect() as client:
+    transport = Counting(Http2Transport(memory.url), Faults())
+    async with Client(memory.url, lambda _: transport, QUICK) as client:
         async with client.producer("t") as producer:
             await producer.send_many([b"x"] * 5000)
         async with client.consumer("t", "s") as consumer:
-            lane = consumer._lanes[0]
-            written = 0
-            post = lane._post
-
-            def counting(message: Any) -> None:
-                nonlocal written
-                written += 1
-                post(message)
-
-            lane._post = counting  # type: ignore[method-assign]
             for _ in range(5000):
                 await (await anext(consumer)).ack()
             await consumer.flush_acks()
-        assert written < 100
+        assert 1 < transport.written < 100
         assert memory.unacknowledged("t", "s") == 0
 
 
@@ -232,7 +239,7 @@ async def test_a_damaged_delivery_ends_the_consumer_with_an_error(memory: InMemo
 async def test_acks_one_by_one_gather_behind_one_that_has_just_left(
     memory: InMemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consume_lane, "ACK_FLUSH_S", 3600.0)
+    monkeypatch.setattr(lane_answers, "ACK_FLUSH_S", 3600.0)
     acked: asyncio.Queue[int] = asyncio.Queue()
 
     async def work(consumer: Consumer) -> None:

@@ -8,7 +8,9 @@ below them is one that the test answers by hand.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,10 +19,13 @@ from hypothesis import strategies as st
 from pydanube.options import ClientSide, ProducerOptions, ReceiverOptions
 from pydanube.producer import Producer
 from pydanube.receiving.control import ControlQueue
+from pydanube.receiving.credit import CreditAccount
 from pydanube.receiving.receiver import Receiver
 from pydanube.retry import Retry
 from pydanube.sending.publish_lane import MAX_IN_FLIGHT
+from pydanube_core.batch import ProducerPart, read_producer_part
 from pydanube_core.errors import ClusterError, Unavailable
+from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 
 MODEL = settings(max_examples=40, deadline=None, derandomize=True)
@@ -71,6 +76,8 @@ class HandStream:
         self.take: Callable[[bytes], bool] | None = None
         self.full = False
         self.written = b""
+        self.unanswered: deque[ProducerPart] = deque()  # a producer's batches
+        self._publishes = False
         self._room: asyncio.Future[None] | None = None
 
     async def write(self, message: bytes) -> None:
@@ -78,6 +85,20 @@ class HandStream:
         if self.full:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
+        self._took(message)
+
+    def _took(self, message: bytes) -> None:
+        batch = read_bytes_field(PUBLISH_BATCH_FIELD, message) if self._publishes else None
+        if batch is not None:
+            self.unanswered.append(read_producer_part(batch))
+
+    def answer(self) -> None:
+        """Give the receipt of the oldest batch, if there is one."""
+        if self.unanswered:
+            batch = self.unanswered.popleft()
+            receipt = pb.Receipt(first_sequence=batch.first_sequence, count=batch.count, base_offset=1)
+            assert self.take is not None
+            self.take(pb.PublishResponse(receipt=receipt).SerializeToString())
 
     def ease(self) -> None:
         self.full = False
@@ -85,7 +106,9 @@ class HandStream:
             self._room.set_result(None)
 
     def write_at_once(self, message: bytes) -> bool:
-        self.written += b"" if self.full else message
+        if not self.full:
+            self.written += message
+            self._took(message)
         return not self.full
 
     async def read(self) -> bytes:
@@ -102,6 +125,7 @@ class HandStream:
     async def aclose(self) -> None: ...
 
     async def publish(self) -> HandStream:
+        self._publishes = True
         return self
 
 
@@ -129,16 +153,12 @@ async def order_kept() -> None:
     stream, sleepers = HandStream(), Sleepers()
     producer = Producer("/default/t", ProducerOptions(window_messages=2), side(stream), lambda _: None)
     await producer.__aenter__()
-    (lane,) = producer._lanes
     summary = asyncio.get_running_loop().create_task(producer.send_many([b"0", b"1"]))
     await settle()
     sleepers.start(producer.send(b"waited"))
     await settle()
-    (batch,) = lane._in_flight
-    assert stream.take is not None
     sleepers.start(producer.send(b"came later"))  # runs before the one that is woken now
-    receipt = pb.Receipt(first_sequence=batch.first_sequence, count=2, base_offset=0)
-    stream.take(pb.PublishResponse(receipt=receipt).SerializeToString())
+    stream.answer()
     await settle()
     summary.cancel()
     for task in sleepers.tasks:
@@ -156,24 +176,17 @@ async def run_producer(todo: Steps) -> None:
     options = ProducerOptions(window_messages=4, window_bytes=1000)
     producer = Producer("/default/t", options, side(stream), lambda _: None)
     await producer.__aenter__()
-    (lane,) = producer._lanes
+    window = producer._window
 
     async def several(count: int) -> None:
         await producer.send_many([b"x" * 10] * count)
 
-    def answer() -> None:
-        if lane._in_flight and len(lane._in_flight) > lane._unwritten:
-            batch = lane._in_flight[0]
-            receipt = pb.Receipt(first_sequence=batch.first_sequence, count=batch.count, base_offset=1)
-            assert stream.take is not None
-            stream.take(pb.PublishResponse(receipt=receipt).SerializeToString())
-
     async def nobody_sleeps_for_nothing() -> None:
         await settle()
-        blocked = [one for one in producer._blocked if not one[0].done()]
-        assert not blocked or not producer._fits(*blocked[0][1:]), "there is room for the first who waits"
-        waits = lane._sealed or lane.gathering.payloads
-        assert not waits or stream.full or len(lane._in_flight) >= MAX_IN_FLIGHT, "the lane sleeps"
+        blocked = [one for one in window.blocked if not one[0].done()]
+        assert not blocked or not window.fits(*blocked[0][1:]), "there is room for the first who waits"
+        unwritten = producer.statistics().waiting_messages > sum(batch.count for batch in stream.unanswered)
+        assert not unwritten or stream.full or len(stream.unanswered) >= MAX_IN_FLIGHT, "the lane sleeps"
 
     for what, number in todo:
         match what:
@@ -190,7 +203,7 @@ async def run_producer(todo: Steps) -> None:
             case "cancel":
                 sleepers.cancel(number)
             case "answer":
-                answer()
+                stream.answer()
             case "full":
                 stream.full = True
             case "ease":
@@ -200,12 +213,11 @@ async def run_producer(todo: Steps) -> None:
     stream.ease()
     for _ in range(400):
         await nobody_sleeps_for_nothing()
-        if not sleepers.left and not lane.unanswered():
+        if not sleepers.left and not producer.statistics().waiting_messages:
             break
-        answer()
+        stream.answer()
     await sleepers.outcomes()
-    assert producer._free_messages == 4, "room was lost"
-    assert producer._free_bytes == 1000
+    assert (window.free_messages, window.free_bytes) == (4, 1000), "room was lost"
     await producer.aclose()
 
 
@@ -258,6 +270,8 @@ class Lane:
 
     error = None
     left = ended = False
+    credit = CreditAccount(1, 1)
+    answers = SimpleNamespace(acks=SimpleNamespace(acked=0))
 
     def taken(self, delivered: Any, messages: int, *, more: bool = False) -> None:
         delivered.taken += messages
@@ -304,7 +318,7 @@ async def run_receiver(todo: Steps) -> None:
                 receiver.resume()
             case "turn":
                 await settle()
-                there = len(receiver._ready) + receiver._offsets.__length_hint__()  # type: ignore[attr-defined]
+                there = receiver.statistics().buffered_messages
                 assert not sleepers.left or not there or receiver.paused, "a task sleeps beside messages"
     for task in sleepers.left:
         task.cancel()
@@ -325,6 +339,7 @@ def test_what_one_task_leaves_of_a_delivery_goes_to_the_next_that_waits() -> Non
 async def run_control(todo: Steps) -> None:
     queue, sleepers, stream = ControlQueue(), Sleepers(), HandStream()
     over = False
+    queue.connected = True
     message = pb.ConsumeRequest(credit=pb.Credit(messages=1))
     writer = asyncio.get_running_loop().create_task(queue.write_out(cast(Any, stream), lambda: over))
     asked: list[int] = []

@@ -14,10 +14,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import time
-from collections.abc import Sequence
 from typing import Final
 
 from pydanube_core.errors import (
@@ -25,7 +23,6 @@ from pydanube_core.errors import (
     ClusterError,
     ConsumerBusy,
     Internal,
-    InvalidArgument,
     NoOwner,
     NotOwner,
     Retryable,
@@ -36,20 +33,14 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 
 from pydanube.facts import ClientEventKind
 from pydanube.message import DecodedBatch, Delivered
-from pydanube.receiving.acks import AckGatherer
 from pydanube.receiving.consume_options import ConsumeOptions
 from pydanube.receiving.control import ControlQueue
 from pydanube.receiving.credit import CreditAccount
-from pydanube.receiving.kept_answers import KeptAnswers
+from pydanube.receiving.lane_answers import LaneAnswers
 from pydanube.receiving.taken_counts import TakenCounts
 from pydanube.wire.first_answer import first_answer
 from pydanube.wire.lane_stream import LaneStream
 from pydanube.wire.transport import Stream, copy_of, gave_up
-
-# Acks wait for company: each message to the broker costs both sides some 0.3 ms, whatever it holds. Longer than this
-# none waits, and no more messages than these; a consumer that has nothing more to do sends them at once.
-ACK_FLUSH_S: Final = 0.005
-ACK_FLUSH_MESSAGES: Final = 2000
 
 SETTLED_S: Final = 1.0  # a stream that lasted this long, or delivered, ends an outage
 
@@ -65,9 +56,9 @@ class ConsumeLane:
         self.decode = options.decode
         self.reply = options.reply
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.stale_acks = 0
-        self.acks = AckGatherer(0, self._arm, self._note_stale)
-        self.acks.expire()
+        self._counters = options.counters
+        self._control = ControlQueue()
+        self.answers = LaneAnswers(options.receiver, options.concrete_topic, self._control, options.counters)
         # Deliveries of an older generation are void. Credit belongs to an epoch: a subscription's stream starts with
         # its whole credit, so what an older stream delivered may not be granted again; a reader's buffer lives on.
         self.generation = 0
@@ -78,16 +69,8 @@ class ConsumeLane:
         self.consumer_name = options.receiver.name
         self.active = False
         self.start_offset = 0  # where delivery began when it was first opened
-        self.unconfirmed = False  # acks were sent in this session since the broker last confirmed
-        # A nack or a terminate was written since then: a stream that is cancelled right behind it may take it along.
-        self.unconfirmed_verbs = False
-        self.lost_acks = False  # acks may have been lost with a connection, and nobody was told so far
-        self._ack_messages = 0  # written in the life of this lane
         self._next_offset = -1  # a reader's place: one past the last message received
         self._stop_offset = -1
-        self._answers = KeptAnswers()
-        self._control = ControlQueue()
-        self._timer: asyncio.TimerHandle | None = None
         self._takings = TakenCounts()
         self._position = (0, 0)  # of the application among all that is delivered, when it was last reported
         self._ack_timeout_ms, self._takes_masks = 0, False
@@ -96,33 +79,13 @@ class ConsumeLane:
             options.topic, options.concrete_topic,
             locate=options.locate, take=self._take_message, ended=self._control.nudge, emit=options.emit,
         )  # fmt: skip
-        self._connected = False
         self._failed_since: float | None = None
         self.credit = CreditAccount(options.credit_messages, options.credit_bytes)
-        self._unflushed = 0  # messages taken since acks were sent
-        self._flushed_at = -math.inf
-        # counters
-        self.received_messages = 0
-        self.received_bytes = 0
-        self.redelivered_messages = 0
-        self.nacked_messages = 0
-        self.stale_messages = 0
-        self.reconnects = 0
-        self._acked_before = 0
         self._opened_at = 0.0
 
     @property
     def reader(self) -> bool:
         return not self._options.receiver.subscription
-
-    @property
-    def acked_messages(self) -> int:
-        return self._acked_before + self.acks.acked
-
-    def _note_stale(self, messages: int, lost: bool = False) -> None:
-        self.stale_acks += messages
-        if lost and messages:
-            self.lost_acks = True
 
     # -- the application's side ------------------------------------------------------------------------------
 
@@ -136,12 +99,7 @@ class ConsumeLane:
             return
         size_bytes = delivered.size_bytes if delivered.taken == len(delivered) else 0
         self.credit.taken(messages, size_bytes)
-        self._unflushed += messages
-        if self.acks.pending and (
-            self._unflushed >= ACK_FLUSH_MESSAGES
-            or (not more and time.monotonic() - self._flushed_at >= ACK_FLUSH_S)
-        ):
-            self.flush()
+        self.answers.taken(messages, more=more)
         self._grant_used()
 
     def hold_credit(self) -> None:
@@ -159,9 +117,9 @@ class ConsumeLane:
         self._grant_used()
 
     def _grant_used(self) -> None:
-        if self._connected and self.credit.due:
+        if self._control.connected and self.credit.due:
             messages, size_bytes = self.credit.grant()
-            self._post(pb.ConsumeRequest(credit=pb.Credit(messages=messages, bytes=size_bytes)))
+            self._control.post(pb.ConsumeRequest(credit=pb.Credit(messages=messages, bytes=size_bytes)))
 
     def returned(self, delivered: Delivered, messages: int) -> None:
         """Take back the credit of messages that were given back to the broker."""
@@ -169,20 +127,20 @@ class ConsumeLane:
         self.credit.taken(messages, 0 if delivered else delivered.size_bytes)
         if not delivered:
             delivered.size_bytes = 0
-        self.received_messages -= messages
+        self._counters.received_messages -= messages
 
     def _report(self) -> None:
         """Report to the broker how many messages the application has taken."""
         self._report_timer = None
-        if not self._connected:
+        if not self._control.connected:
             return
         handed_out = self._options.handed_out(self)
         loop = asyncio.get_running_loop()
         total = self._takings.due(handed_out, loop.time())
         if total is not None:
             before, self._position = self._position, self._options.position()
-            taken = pb.Taken(session=self.acks.session, messages=total, busy=before != self._position)
-            self._post(pb.ConsumeRequest(taken=taken))
+            taken = pb.Taken(session=self.answers.acks.session, messages=total, busy=before != self._position)
+            self._control.post(pb.ConsumeRequest(taken=taken))
         wait_s = self._takings.next_s(handed_out)
         if wait_s is not None:
             self._report_timer = loop.call_later(wait_s, self._report)
@@ -191,82 +149,6 @@ class ConsumeLane:
         wait_s = self._takings.next_s(0)
         if self._report_timer is None and wait_s is not None and not self.reader:
             self._report_timer = asyncio.get_running_loop().call_later(wait_s, self._report)
-
-    def _arm(self) -> None:
-        if self._timer is None:
-            wait_s = ACK_FLUSH_S
-            # Waiting for company must not be what makes an ack late
-            if self._options.receiver.ack_timeout_ms:
-                wait_s = min(wait_s, self._options.receiver.ack_timeout_ms / 10_000)
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self._flush_by_timer)
-
-    def _flush_by_timer(self) -> None:
-        self._timer = None
-        self.flush()
-
-    def flush(self) -> None:
-        """Send the gathered acks now."""
-        self._unflushed = 0
-        self._flushed_at = time.monotonic()
-        acks = self.acks.requests()
-        if acks:
-            self.unconfirmed = True
-            self._ack_messages += 1
-            for ack in acks:
-                self._answer(pb.ConsumeRequest(ack=ack))
-
-    async def confirm(self) -> None:
-        """Send the gathered acks and wait until every ack of this session is durable.
-
-        Raises:
-            Unavailable: the stream was lost before the answer; the acks of that session may be lost, and then their
-                messages are delivered again.
-            ClusterError: the broker's refusal.
-        """
-        while True:
-            await self._answers.settled.wait()
-            if self.error is not None:
-                raise copy_of(self.error)
-            if self.reader:
-                return
-            if not self._connected:
-                raise Unavailable(
-                    f"{self.concrete_topic}: not connected; acknowledged messages may come again"
-                )
-            try:
-                await self._confirm()
-            except Unavailable:
-                if not self._answers.between_owners:
-                    raise
-            else:
-                return
-
-    async def _confirm(self) -> None:
-        request = self._control.new_request()
-        self.unconfirmed = self.unconfirmed or self.acks.pending
-        *before, ack = self.acks.requests(confirm=request)
-        for part in before:
-            self._answer(pb.ConsumeRequest(ack=part))
-        self._ack_messages += 1
-        asked = self._ack_messages
-        self.unconfirmed_verbs = False  # what was written before is read before
-        await self._control.ask(request, self._answers.note(pb.ConsumeRequest(ack=ack)))
-        if asked == self._ack_messages:  # else another task acknowledged meanwhile, and that is not confirmed
-            self.unconfirmed = False
-
-    def take_lost_acks(self) -> None:
-        """Return once whether acknowledgements may have been lost with a connection.
-
-        Raises:
-            Unavailable: they may.
-        """
-        if self.lost_acks:
-            self.lost_acks = False
-            raise Unavailable(
-                f"{self.concrete_topic}: the connection was lost with acks that the broker had not confirmed; "
-                "acknowledged messages may come again",
-                topic=self.topic,
-            )
 
     async def seek(self, position: str, *, check: bool = False) -> None:
         """Move the subscription's cursor (or the reader's position), and drop what is buffered.
@@ -279,7 +161,7 @@ class ConsumeLane:
             if self.error is not None:
                 raise copy_of(self.error)
             try:
-                if not self._connected:
+                if not self._control.connected:
                     raise Unavailable(f"{self.concrete_topic}: not connected")
                 request = self._control.new_request()
                 seek = pb.Seek(position=position, request=request, check=check)
@@ -293,52 +175,6 @@ class ConsumeLane:
                     attempt, draw=random.random(), retry_after_ms=error.retry_after_ms
                 )
                 await asyncio.sleep(delay_s)
-
-    async def nack(self, acks: AckGatherer, ranges: Sequence[int], delay_ms: int | None, reason: str) -> None:
-        if delay_ms is not None and delay_ms < 0:
-            raise InvalidArgument(
-                f"delay_ms is not negative, got {delay_ms}", field="delay_ms", value=delay_ms
-            )
-        if self._current(acks, ranges):
-            self.nacked_messages += sum(ranges[1::2]) - sum(ranges[::2])
-            nack = pb.Nack(session=acks.session, ranges=ranges, delay_ms=delay_ms, reason=reason)
-            self.unconfirmed_verbs = True
-            await self._send(self._answers.note(pb.ConsumeRequest(nack=nack)))
-
-    async def extend(self, acks: AckGatherer, ranges: Sequence[int], ms: int) -> None:
-        if ms <= 0:
-            raise InvalidArgument(f"ms is positive, got {ms}", field="ms", value=ms)
-        if self._current(acks, ranges):
-            await self._send(pb.ConsumeRequest(extend=pb.Extend(session=acks.session, ranges=ranges, ms=ms)))
-
-    async def terminate(self, acks: AckGatherer, ranges: Sequence[int], reason: str) -> None:
-        if self._current(acks, ranges):
-            terminate = pb.Terminate(session=acks.session, ranges=ranges, reason=reason)
-            self.unconfirmed_verbs = True
-            await self._send(self._answers.note(pb.ConsumeRequest(terminate=terminate)))
-
-    def _current(self, acks: AckGatherer, ranges: Sequence[int]) -> bool:
-        """Return whether an answer about these messages still has an effect; acks given before it are sent first."""
-        if acks.error is not None:
-            raise copy_of(acks.error)
-        if acks.stale:
-            self._note_stale(sum(ranges[1::2]) - sum(ranges[::2]))
-            return False
-        self.flush()
-        return True
-
-    def _post(self, message: pb.ConsumeRequest) -> None:
-        if self._connected:
-            self._control.post(message)
-
-    def _answer(self, message: pb.ConsumeRequest) -> None:
-        """Send an answer about messages, now or at the topic's next owner."""
-        self._post(self._answers.note(message))
-
-    async def _send(self, message: pb.ConsumeRequest) -> None:
-        """Send, and wait until it was written or the stream is lost, which ends the session and the need for it."""
-        if self._connected:
-            await self._control.written(message)
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -416,12 +252,12 @@ class ConsumeLane:
                 request.start = f"offset:{self._next_offset}"
             if self._stop_offset >= 0:
                 request.stop = f"offset:{self._stop_offset}"
-        resumes = self._answers.between_owners
-        if self._answers.complete:
-            request.resume_session = self.acks.session
+        resumes = self.answers.kept.between_owners
+        if self.answers.kept.complete:
+            request.resume_session = self.answers.acks.session
         credit_messages, credit_bytes = self.credit.open(keeps=keeps or resumes)
         # The next owner must not send what follows of a key before it knows what was given back, which goes first.
-        credit_later = self._answers.gave_back
+        credit_later = self.answers.kept.gave_back
         if not credit_later:
             request.credit_messages, request.credit_bytes = credit_messages, credit_bytes
         await stream.write(pb.ConsumeRequest(open=request).SerializeToString())
@@ -443,53 +279,37 @@ class ConsumeLane:
             self.start_offset = opened.start_offset
         self._ack_timeout_ms, self._takes_masks = opened.ack_timeout_ms, opened.takes_masks
         if opened.resumed:
-            self._resume_session(opened.session)
+            keeps = self._options.receiver.max_extend_ms > 0
+            self._takings = TakenCounts(self._ack_timeout_ms, keeps=keeps, before=self._takings)
+            self.answers.resume_session(opened.session)
         else:
             if resumes:
                 self._session_lost()
-            self._answers.begin_stream(keeps=False)
+            self.answers.kept.begin_stream(keeps=False)
             self._begin_session(opened.session)
         if resumes:
             self._options.changed()
-        self._connected = True
+        self._control.connected = True
         if credit_later:
-            self._post(pb.ConsumeRequest(credit=pb.Credit(messages=credit_messages, bytes=credit_bytes)))
+            self._control.post(
+                pb.ConsumeRequest(credit=pb.Credit(messages=credit_messages, bytes=credit_bytes))
+            )
         self._opened_at = time.monotonic()
         if again:
-            self.reconnects += 1
+            self._counters.reconnects += 1
         else:
             self.opened.set_result(None)
 
-    def _resume_session(self, session: int) -> None:
-        """Continue the session at the topic's next owner: send again what the former one did not carry out."""
-        keeps = self._options.receiver.max_extend_ms > 0
-        self._takings = TakenCounts(self._ack_timeout_ms, keeps=keeps, before=self._takings)
-        self.acks.session = session
-        for answer in self._answers.resume(session):
-            self._control.post(answer)
-
     def _begin_session(self, session: int) -> None:
-        old = self.acks
-        if not old.stale:
-            old.expire()
-        self._acked_before += old.acked
-        self.unconfirmed = self.unconfirmed_verbs = False
         self._takings = TakenCounts(self._ack_timeout_ms, keeps=self._options.receiver.max_extend_ms > 0)
-        self.acks = AckGatherer(session, self._arm, self._note_stale, takes_masks=self._takes_masks)
-        if self.reader:
-            self.acks.fail(
-                InvalidArgument(
-                    "a plain reader leaves nothing behind: only consumers of a subscription acknowledge",
-                    field="subscription", value=None,
-                )
-            )  # fmt: skip
+        self.answers.begin_session(session, takes_masks=self._takes_masks)
 
     def _disconnect(self) -> None:
         """End the session and fail those that wait for an answer: the stream is lost."""
-        if not self._connected:
+        if not self._control.connected:
             return
-        self._connected = False
-        if not self.reader and not self._answers.between_owners:
+        self._control.connected = False
+        if not self.reader and not self.answers.kept.between_owners:
             self.epoch += 1
             self._session_lost()
         self._control.lost(
@@ -500,11 +320,7 @@ class ConsumeLane:
     def _session_lost(self) -> None:
         """Drop the buffer and unconfirmed acknowledgements: the session has ended, and the broker delivers them again."""
         self.generation += 1
-        if self.unconfirmed:
-            self.lost_acks = True
-        self.unconfirmed = self.unconfirmed_verbs = False
-        if not self.acks.stale:
-            self.acks.expire(lost=True)
+        self.answers.session_lost()
 
     def _over(self) -> bool:
         """Return whether the stream's writer has to stop. Raises the reader's error."""
@@ -525,7 +341,8 @@ class ConsumeLane:
     def _deliver(self, frame: memoryview) -> None:
         session, parts = decode_delivery(frame)
         self._failed_since = None
-        acks = self.acks
+        current = session == self.answers.acks.session
+        counters = self._counters
         decoded: DecodedBatch | None = None
         carried: object = None
         for part in parts:
@@ -535,11 +352,11 @@ class ConsumeLane:
             delivered = Delivered(decoded, part, self, size)
             messages = len(delivered)
             self.credit.delivered(messages, size)
-            self.received_messages += messages
-            self.received_bytes += size
+            counters.received_messages += messages
+            counters.received_bytes += size
             if part.delivery_count > 1:
-                self.redelivered_messages += messages
-            if session == acks.session:
+                counters.redelivered_messages += messages
+            if current:
                 self._next_offset = part.end
                 self._takings.received += messages
                 self._options.ready(delivered)
@@ -550,7 +367,7 @@ class ConsumeLane:
     def drop(self, delivered: Delivered) -> None:
         """Drop the rest of a delivery whose session is over: count it as stale, and return its credit."""
         left = len(delivered) - delivered.taken
-        self.stale_messages += left
+        self._counters.stale_messages += left
         self.taken(delivered, left)
 
     def _handle(self, response: pb.ConsumeResponse) -> None:
@@ -570,9 +387,11 @@ class ConsumeLane:
             case "recall":
                 recall = response.recall
                 back: list[int] = []
-                if recall.session == self.acks.session:
+                if recall.session == self.answers.acks.session:
                     back = self._options.give_back(self, recall.ranges)
-                self._answer(pb.ConsumeRequest(given_back=pb.GivenBack(session=recall.session, ranges=back)))
+                self.answers.send(
+                    pb.ConsumeRequest(given_back=pb.GivenBack(session=recall.session, ranges=back))
+                )
                 self._grant_used()
             case "end":
                 self.ended = True
@@ -582,28 +401,24 @@ class ConsumeLane:
                 failure = response.failure
                 error = ClusterError.from_json(failure.error.decode())
                 if isinstance(error, (NoOwner, NotOwner)) and failure.HasField("carried_out"):
-                    self._answers.owner_left(failure.carried_out)
+                    self.answers.kept.owner_left(failure.carried_out)
                 raise error
             case other:
                 raise Internal(f"the broker sent {other} on a consumer's stream", topic=self.topic)
 
     def _die(self, error: ClusterError) -> None:
-        if self._answers.between_owners:
+        if self.answers.kept.between_owners:
             self._session_lost()
-            self._answers.begin_stream(keeps=False)
+            self.answers.kept.begin_stream(keeps=False)
         self.left = isinstance(error, self._options.may_leave)
         if self.left:  # its messages mean nothing any more; the consumer goes on with its other topics
             self._options.emit(ClientEventKind.LEFT, self._stream.url, 0, error.message)
             self.generation += 1
-            if not self.acks.stale:
-                self.acks.expire()
-        else:
-            self.acks.fail(error)
+        self.answers.end(error, left=self.left)
         self.error = error
-        for timer in (self._timer, self._report_timer):
-            if timer is not None:
-                timer.cancel()
-        self._timer = self._report_timer = None
+        if self._report_timer is not None:
+            self._report_timer.cancel()
+            self._report_timer = None
         if not self.opened.done():
             self.opened.set_exception(copy_of(error))
             self.opened.exception()  # seen: the opener may have been cancelled

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydanube_core.errors import ClusterError
@@ -11,6 +11,7 @@ from pydanube_core.errors import ClusterError
 from pydanube.facts import ClientEventKind
 from pydanube.message import Delivered, Lane
 from pydanube.options import ReceiverOptions
+from pydanube.receiving.consume_counters import ConsumeCounters
 from pydanube.retry import Retry
 from pydanube.wire.transport import Transport
 
@@ -37,3 +38,4 @@ class ConsumeOptions:
     decode: Callable[[Any, Callable[..., Any] | None], Coroutine[Any, Any, Any]]
     changed: Callable[[], None]  # the lane ended, failed, or its session changed
     emit: Callable[[ClientEventKind, str, int, str], None]
+    counters: ConsumeCounters = field(default_factory=ConsumeCounters)

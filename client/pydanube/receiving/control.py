@@ -17,9 +17,12 @@ from pydanube.wire.transport import Stream, copy_of
 
 
 class ControlQueue:
-    """Control messages of one consumer's stream. It survives reconnects, its contents do not."""
+    """Control messages of one consumer's stream. It survives reconnects, its contents do not.
 
-    __slots__ = ("_last_request", "_outbox", "_requests", "_sleeper", "_written")
+    Without a connection (`connected`) messages are dropped: they were for a session that has ended.
+    """
+
+    __slots__ = ("_last_request", "_outbox", "_requests", "_sleeper", "_written", "connected")
 
     def __init__(self) -> None:
         self._outbox: deque[bytes] = deque()
@@ -27,15 +30,23 @@ class ControlQueue:
         self._written: list[asyncio.Future[None]] = []
         self._requests: dict[int, asyncio.Future[None]] = {}
         self._last_request = 0
+        self.connected = False
 
     def post(self, message: pb.ConsumeRequest) -> None:
-        """Queue a message; it leaves at the end of this loop tick."""
+        """Queue a message if there is a connection; it leaves at the end of this loop tick."""
+        if self.connected:
+            self.queue(message)
+
+    def queue(self, message: pb.ConsumeRequest) -> None:
+        """Queue a message, also for a stream that is just being opened."""
         self._outbox.append(message.SerializeToString())
         self.nudge()
 
     async def written(self, message: pb.ConsumeRequest) -> None:
-        """Queue a message and wait until it was written or the stream is lost."""
-        self.post(message)
+        """Send, and wait until it was written or the stream is lost, which ends the session and the need for it."""
+        if not self.connected:
+            return
+        self.queue(message)
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._written.append(written)
         await written
@@ -52,7 +63,7 @@ class ControlQueue:
             ClusterError: the broker's refusal; `Unavailable` when the stream is lost before the answer.
         """
         answer = self._requests[request] = asyncio.get_running_loop().create_future()
-        self.post(message)
+        self.queue(message)
         try:
             await answer
         finally:

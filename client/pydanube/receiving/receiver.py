@@ -11,7 +11,7 @@ import asyncio
 import math
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import islice, repeat
 from operator import length_hint
@@ -24,10 +24,10 @@ from pydanube.facts import ClientEventKind, ConsumerStatistics
 from pydanube.keywords import keywords_named
 from pydanube.message import Batch, Delivered, Lane, Message
 from pydanube.options import ClientSide, ReceiverOptions, wire_position
+from pydanube.receiving.consume_counters import ConsumeCounters
 from pydanube.receiving.consume_lane import ConsumeLane
 from pydanube.receiving.consume_options import ConsumeOptions
 from pydanube.receiving.lane_choice import lanes_of, until_open
-from pydanube.receiving.lane_totals import LaneTotals
 from pydanube.receiving.recalled import without
 from pydanube.tasks import TaskOwner, all_of
 from pydanube.topic_watch import Partitions, TopicWatch
@@ -56,7 +56,7 @@ class Receiver:
         self._watch = watch  # None: a reader; its partitions are those it found
         self._several = watch is not None and watch.several
         self._watch_error: ClusterError | None = None
-        self._gone = LaneTotals()  # counters of lanes that left
+        self._counters = ConsumeCounters()
         self._side = side
         self._closed_callback = closed
         self._topic = options.topic
@@ -73,7 +73,6 @@ class Receiver:
         self._offsets: Iterator[int] = iter(())
         self._delivered: Delivered | None = None
         self._begun = 0  # deliveries that were begun to be handed out
-        self._low = 0
 
     # -- the block -------------------------------------------------------------------------------------------
 
@@ -152,6 +151,7 @@ class Receiver:
                 reply=self._side.reply,
                 changed=self._changed,
                 emit=emit,
+                counters=self._counters,
             )
         )
         if self._paused:
@@ -339,21 +339,15 @@ class Receiver:
 
     def statistics(self) -> ConsumerStatistics:
         """Return what was received, acknowledged and given back so far, and what waits; counts are messages."""
-        totals = self._gone.plus(self._lanes)
+        totals = replace(self._counters)
+        totals.acked_messages += sum(lane.answers.acks.acked for lane in self._lanes)
         buffered = length_hint(self._offsets) + sum(map(len, self._ready))
         return ConsumerStatistics(
-            received_messages=totals.received_messages,
-            received_bytes=totals.received_bytes,
             taken_messages=totals.received_messages - totals.stale_messages - buffered,
-            acked_messages=totals.acked_messages,
-            nacked_messages=totals.nacked_messages,
-            redelivered_messages=totals.redelivered_messages,
             buffered_messages=buffered,
-            stale_messages=totals.stale_messages,
-            stale_acks=totals.stale_acks,
             credit_messages=sum(lane.credit.messages for lane in self._lanes),
             credit_bytes=sum(lane.credit.bytes for lane in self._lanes),
-            reconnects=totals.reconnects,
+            **asdict(totals),
         )
 
     @property
@@ -426,7 +420,7 @@ class Receiver:
         for delivered in void:
             delivered.lane.drop(delivered)
         if gone:
-            self._gone = self._gone.plus(gone)
+            self._counters.acked_messages += sum(lane.answers.acks.acked for lane in gone)
             self._lanes = [lane for lane in self._lanes if not lane.left]
             self._share_credit()
         self._wake(everyone=True)
@@ -499,7 +493,4 @@ class Receiver:
                 raise copy_of(self._watch_error)
 
     async def _confirm(self) -> None:
-        waiting = (
-            lane for lane in self._lanes if lane.acks.pending or lane.unconfirmed or lane.unconfirmed_verbs
-        )
-        await all_of(lane.confirm() for lane in waiting)
+        await all_of(lane.answers.confirm() for lane in self._lanes if lane.answers.unsettled)

@@ -28,7 +28,7 @@ class Window:
     """
 
     __slots__ = (
-        "_blocked", "bytes", "free_bytes", "free_messages", "max_message_bytes", "messages", "shut", "topic", "waiting",
+        "blocked", "bytes", "free_bytes", "free_messages", "max_message_bytes", "messages", "shut", "topic", "waiting",
     )  # fmt: skip
 
     def __init__(self, topic: str, messages: int, bytes: int) -> None:
@@ -41,7 +41,7 @@ class Window:
         self.shut: ClusterError | None = ClosedResource(
             f"the producer on {topic} is used outside its block", topic=topic
         )
-        self._blocked: deque[tuple[asyncio.Future[None], int, int]] = deque()
+        self.blocked: deque[tuple[asyncio.Future[None], int, int]] = deque()
         self.waiting = 0  # for room; also who has it, and has not run since
 
     def open(self, topic: str, max_message_bytes: int) -> None:
@@ -54,15 +54,10 @@ class Window:
         if self.shut is None:
             self.shut = error
         self.free_messages = self.free_bytes = 0
-        while self._blocked:
-            waiter, _, _ = self._blocked.popleft()
+        while self.blocked:
+            waiter, _, _ = self.blocked.popleft()
             if not waiter.done():
                 waiter.set_exception(copy_of(error))
-
-    @property
-    def blocked(self) -> int:
-        """Return how many wait for room."""
-        return len(self._blocked)
 
     def measure(self, payload: Payload, key: str | None, attributes: Mapping[str, str] | None) -> int:
         """Return the bytes that a message takes of the window. Raises `MessageTooLarge`, `InvalidArgument`."""
@@ -86,7 +81,8 @@ class Window:
             field="payload", value=size, topic=self.topic, max_message_bytes=self.max_message_bytes,
         )  # fmt: skip
 
-    def _fits(self, count: int, size: int) -> bool:
+    def fits(self, count: int, size: int) -> bool:
+        """Return whether there is room."""
         empty = self.free_messages == self.messages and self.free_bytes == self.bytes
         return (self.free_messages >= count and self.free_bytes >= size) or empty
 
@@ -94,7 +90,7 @@ class Window:
         """Take room at once. Raises `WindowFull`, or why the window is shut."""
         if self.shut is not None:
             raise copy_of(self.shut)
-        if not self._fits(count, size):
+        if not self.fits(count, size):
             raise WindowFull(
                 f"{self.topic}: {self.messages - self.free_messages} messages of "
                 f"{self.bytes - self.free_bytes} bytes wait for their receipts; await some of them",
@@ -105,11 +101,11 @@ class Window:
 
     async def room(self, count: int, size: int) -> None:
         """Take room, waiting in turn."""
-        if self.shut is not None or (not self.waiting and self._fits(count, size)):
+        if self.shut is not None or (not self.waiting and self.fits(count, size)):
             self.reserve(count, size)
             return
         waiter = asyncio.get_running_loop().create_future()
-        self._blocked.append((waiter, count, size))
+        self.blocked.append((waiter, count, size))
         self.waiting += 1
         try:
             await waiter
@@ -132,12 +128,12 @@ class Window:
 
     def pass_on(self) -> None:
         """Wake those whose turn it is, as far as there is room."""
-        while self._blocked and self.shut is None:
-            waiter, count, size = self._blocked[0]
+        while self.blocked and self.shut is None:
+            waiter, count, size = self.blocked[0]
             if not waiter.done():
-                if not self._fits(count, size):
+                if not self.fits(count, size):
                     break
                 self.free_messages -= count
                 self.free_bytes -= size
                 waiter.set_result(None)
-            self._blocked.popleft()
+            self.blocked.popleft()

@@ -112,7 +112,9 @@ async def test_keys_go_in_parallel_to_payloads_and_must_be_enough(cluster: Any) 
 async def test_a_keyed_message_too_large_stops_send_many_behind_those_before_it(cluster: Any) -> None:
     topic = cluster.topic()
     async with cluster.connect() as client, client.producer(topic) as producer:
-        largest = producer._max_message_bytes
+        with pytest.raises(MessageTooLarge) as refused:
+            await producer.send(bytes(64 << 20))
+        largest = refused.value.details["max_message_bytes"]
         messages = [Message.new(b"x", key="k"), Message.new(b"y" * largest, key="k" * 9)]
         assert (await producer.send_many(messages)).count == 2, "the limit is the payload's"
         with pytest.raises(MessageTooLarge):

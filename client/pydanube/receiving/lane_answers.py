@@ -1,0 +1,234 @@
+"""What the application answers to the messages of one lane: acks, nacks, longer deadlines, and giving up.
+
+Acks are gathered for some milliseconds and leave as ranges; the others leave at once, behind the acks before them. Of
+an answer for a session that has ended nothing is sent: it is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from pydanube_core.errors import ClusterError, InvalidArgument, Unavailable
+from pydanube_core.generated import danube_stream_pb2 as pb
+
+from pydanube.options import ReceiverOptions
+from pydanube.receiving.acks import AckGatherer
+from pydanube.receiving.consume_counters import ConsumeCounters
+from pydanube.receiving.control import ControlQueue
+from pydanube.receiving.kept_answers import KeptAnswers
+from pydanube.wire.transport import copy_of
+
+# Acks wait for company: each message to the broker costs both sides some 0.3 ms, whatever it holds. Longer than this
+# none waits, and no more messages than these; a consumer that has nothing more to do sends them at once.
+ACK_FLUSH_S: Final = 0.005
+ACK_FLUSH_MESSAGES: Final = 2000
+
+
+class LaneAnswers:
+    """The answers of a lane, over its sessions; `acks` are those of the present one."""
+
+    def __init__(
+        self, options: ReceiverOptions, concrete_topic: str, control: ControlQueue, counters: ConsumeCounters
+    ) -> None:
+        self._options = options
+        self._topic = concrete_topic
+        self._control = control
+        self._counters = counters
+        self.kept = KeptAnswers()
+        self.acks = AckGatherer(0, self._arm, self._note_stale)
+        self.acks.expire()
+        self._error: ClusterError | None = None
+        self._unconfirmed = False  # acks were sent in this session since the broker last confirmed
+        # A nack or a terminate was written since then: a stream that is cancelled right behind it may take it along.
+        self._unconfirmed_verbs = False
+        self.lost_acks = False  # acks may have been lost with a connection, and nobody was told so far
+        self._ack_messages = 0  # written in the life of this lane
+        self._timer: asyncio.TimerHandle | None = None
+        self._unflushed = 0  # messages taken since acks were sent
+        self._flushed_at = -math.inf
+
+    def _note_stale(self, messages: int, lost: bool = False) -> None:
+        self._counters.stale_acks += messages
+        if lost and messages:
+            self.lost_acks = True
+
+    # -- acks ------------------------------------------------------------------------------------------------
+
+    def taken(self, messages: int, *, more: bool) -> None:
+        """Send gathered acks now that the application has taken messages, unless `more` deliveries wait for it or some
+        acks have just been sent."""
+        self._unflushed += messages
+        if self.acks.pending and (
+            self._unflushed >= ACK_FLUSH_MESSAGES
+            or (not more and time.monotonic() - self._flushed_at >= ACK_FLUSH_S)
+        ):
+            self.flush()
+
+    def _arm(self) -> None:
+        if self._timer is None:
+            wait_s = ACK_FLUSH_S
+            # Waiting for company must not be what makes an ack late
+            if self._options.ack_timeout_ms:
+                wait_s = min(wait_s, self._options.ack_timeout_ms / 10_000)
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._flush_by_timer)
+
+    def _flush_by_timer(self) -> None:
+        self._timer = None
+        self.flush()
+
+    def flush(self) -> None:
+        """Send the gathered acks now."""
+        self._unflushed = 0
+        self._flushed_at = time.monotonic()
+        acks = self.acks.requests()
+        if acks:
+            self._unconfirmed = True
+            self._ack_messages += 1
+            for ack in acks:
+                self.send(pb.ConsumeRequest(ack=ack))
+
+    def send(self, message: pb.ConsumeRequest) -> None:
+        """Send an answer about messages, now or at the topic's next owner."""
+        self._control.post(self.kept.note(message))
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether `confirm` has anything to wait for."""
+        return self.acks.pending or self._unconfirmed or self._unconfirmed_verbs
+
+    async def confirm(self) -> None:
+        """Send the gathered acks and wait until every ack of this session is durable.
+
+        Raises:
+            Unavailable: the stream was lost before the answer; the acks of that session may be lost, and then their
+                messages are delivered again.
+            ClusterError: the broker's refusal.
+        """
+        while True:
+            await self.kept.settled.wait()
+            if self._error is not None:
+                raise copy_of(self._error)
+            if not self._options.subscription:
+                return
+            if not self._control.connected:
+                raise Unavailable(f"{self._topic}: not connected; acknowledged messages may come again")
+            try:
+                await self._confirm()
+            except Unavailable:
+                if not self.kept.between_owners:
+                    raise
+            else:
+                return
+
+    async def _confirm(self) -> None:
+        request = self._control.new_request()
+        self._unconfirmed = self._unconfirmed or self.acks.pending
+        *before, ack = self.acks.requests(confirm=request)
+        for part in before:
+            self.send(pb.ConsumeRequest(ack=part))
+        self._ack_messages += 1
+        asked = self._ack_messages
+        self._unconfirmed_verbs = False  # what was written before is read before
+        await self._control.ask(request, self.kept.note(pb.ConsumeRequest(ack=ack)))
+        if asked == self._ack_messages:  # else another task acknowledged meanwhile, and that is not confirmed
+            self._unconfirmed = False
+
+    def take_lost_acks(self) -> None:
+        """Return once whether acknowledgements may have been lost with a connection.
+
+        Raises:
+            Unavailable: they may.
+        """
+        if self.lost_acks:
+            self.lost_acks = False
+            raise Unavailable(
+                f"{self._topic}: the connection was lost with acks that the broker had not confirmed; "
+                "acknowledged messages may come again",
+                topic=self._topic,
+            )
+
+    # -- other answers ---------------------------------------------------------------------------------------
+
+    async def nack(self, acks: AckGatherer, ranges: Sequence[int], delay_ms: int | None, reason: str) -> None:
+        """Give messages back to the subscription."""
+        if delay_ms is not None and delay_ms < 0:
+            raise InvalidArgument(
+                f"delay_ms is not negative, got {delay_ms}", field="delay_ms", value=delay_ms
+            )
+        if self._current(acks, ranges):
+            self._counters.nacked_messages += sum(ranges[1::2]) - sum(ranges[::2])
+            nack = pb.Nack(session=acks.session, ranges=ranges, delay_ms=delay_ms, reason=reason)
+            self._unconfirmed_verbs = True
+            await self._control.written(self.kept.note(pb.ConsumeRequest(nack=nack)))
+
+    async def extend(self, acks: AckGatherer, ranges: Sequence[int], ms: int) -> None:
+        """Move the ack deadline of messages."""
+        if ms <= 0:
+            raise InvalidArgument(f"ms is positive, got {ms}", field="ms", value=ms)
+        if self._current(acks, ranges):
+            extend = pb.Extend(session=acks.session, ranges=ranges, ms=ms)
+            await self._control.written(pb.ConsumeRequest(extend=extend))
+
+    async def terminate(self, acks: AckGatherer, ranges: Sequence[int], reason: str) -> None:
+        """Give messages up for good."""
+        if self._current(acks, ranges):
+            terminate = pb.Terminate(session=acks.session, ranges=ranges, reason=reason)
+            self._unconfirmed_verbs = True
+            await self._control.written(self.kept.note(pb.ConsumeRequest(terminate=terminate)))
+
+    def _current(self, acks: AckGatherer, ranges: Sequence[int]) -> bool:
+        """Return whether an answer about these messages still has an effect; acks given before it are sent first."""
+        if acks.error is not None:
+            raise copy_of(acks.error)
+        if acks.stale:
+            self._note_stale(sum(ranges[1::2]) - sum(ranges[::2]))
+            return False
+        self.flush()
+        return True
+
+    # -- sessions --------------------------------------------------------------------------------------------
+
+    def begin_session(self, session: int, *, takes_masks: bool) -> None:
+        """Begin another session: answers for the one before have no effect any more."""
+        old = self.acks
+        if not old.stale:
+            old.expire()
+        self._counters.acked_messages += old.acked
+        self._unconfirmed = self._unconfirmed_verbs = False
+        self.acks = AckGatherer(session, self._arm, self._note_stale, takes_masks=takes_masks)
+        if not self._options.subscription:
+            self.acks.fail(
+                InvalidArgument(
+                    "a plain reader leaves nothing behind: only consumers of a subscription acknowledge",
+                    field="subscription", value=None,
+                )
+            )  # fmt: skip
+
+    def resume_session(self, session: int) -> None:
+        """Continue the session at the topic's next owner: send again what the former one did not carry out."""
+        self.acks.session = session
+        for answer in self.kept.resume(session):
+            self._control.queue(answer)
+
+    def session_lost(self) -> None:
+        """Drop unconfirmed acknowledgements: the session has ended with its connection."""
+        if self._unconfirmed:
+            self.lost_acks = True
+        self._unconfirmed = self._unconfirmed_verbs = False
+        if not self.acks.stale:
+            self.acks.expire(lost=True)
+
+    def end(self, error: ClusterError, *, left: bool) -> None:
+        """Take no more answers, because of `error`; where the lane has `left`, they are dropped without raising it."""
+        self._error = error
+        if not left:
+            self.acks.fail(error)
+        elif not self.acks.stale:
+            self.acks.expire()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
