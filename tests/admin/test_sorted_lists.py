@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_admin.engine.models import Page, SortedListRequest
-from pydanube_admin.engine.paging import _place, cut
+from pydanube_admin.engine.paging import cut, sort_place
 from pydanube_admin.operations.topics import ListTopicsRequest
 from pydanube_admin.registry import OPERATIONS
 
@@ -29,7 +29,7 @@ def test_pages_of_a_sorted_list_are_the_list_in_that_order(
     while True:
         part = cut(
             rows,
-            key=lambda row: _place(row[1], (row[0],)),
+            key=lambda row: sort_place(row[1], (row[0],)),
             operation="topics.list",
             request=ListTopicsRequest(limit=limit, page=page, sort="bytes"),
             falling=falling,

@@ -18,6 +18,7 @@ from pydanube_tui.console import Console
 from pydanube_tui.files import picture
 from pydanube_tui.source import Caller
 from pydanube_tui.views import place
+from textual import events
 
 from tests.admin.real_broker import Administered
 
@@ -65,6 +66,16 @@ async def opened(
 def screen(app: Console) -> str:
     """Return the screen as text."""
     return picture(app, "text")
+
+
+def said(app: Console) -> list[str]:
+    """Return the notices that are on the screen, oldest first."""
+    return [each.message for each in app._notifications]
+
+
+def send_key(app: Console, key: str) -> None:
+    """Press a key without waiting for what it does, as one of a terminal's chunk."""
+    app._driver.send_message(events.Key(key, key if len(key) == 1 else None))  # type: ignore[union-attr]
 
 
 def keys_shown(app: Console) -> list[str]:

@@ -15,13 +15,9 @@ from textual.widgets import Button, Input
 
 from tests.admin.real_broker import Administered
 from tests.support.filled_cluster import add_topic, topics_of
-from tests.tui.consoles import Press, client_of, opened, screen
+from tests.tui.consoles import Press, client_of, opened, said, screen
 
 pytestmark = pytest.mark.anyio
-
-
-def said(app: Console) -> list[str]:
-    return [each.message for each in app._notifications]
 
 
 async def until_dialog(app: Console, press: Press, kind: type, *, after: object = None) -> None:
@@ -152,7 +148,7 @@ async def test_of_more_marks_than_one_plan_takes_it_says_so_and_the_others_stay(
     async with opened(cluster, "topics", allow_writes=True) as (app, press):
         await press("/", *"gone", "enter", "ctrl+a", "ctrl+d")
         await until_dialog(app, press, Consent)
-        assert "3 rows are marked: this is of the first 2" in [each.message for each in app._notifications]
+        assert "3 rows are marked: this is of the first 2" in said(app)
         await press(*"2", "enter", "enter")
         await settled(app, press)
         assert [topic for topic in await topics_of(cluster) if "gone" in topic] == ["/default/gone2"]

@@ -23,13 +23,9 @@ from textual.widgets import Input, Static
 
 from tests.admin.real_broker import Administered, administered
 from tests.support.filled_cluster import add_subscription, add_topic
-from tests.tui.consoles import client_of, keys_shown, opened, screen
+from tests.tui.consoles import client_of, keys_shown, opened, said, screen, send_key
 
 pytestmark = pytest.mark.anyio
-
-
-def said(app: Console) -> list[str]:
-    return [each.message for each in app._notifications]
 
 
 async def test_the_overview_is_useful_before_a_key_is_pressed(cluster: Administered) -> None:
@@ -82,8 +78,7 @@ async def test_keys_that_come_together_keep_their_order(cluster: Administered) -
     async with opened(cluster, "topics") as (app, press):
         typed = [*":lag", "enter", *"/bil", "enter", "y"]
         for key in typed:
-            character = key if len(key) == 1 else None
-            app._driver.send_message(events.Key(key, character))  # type: ignore[union-attr]  # as a terminal's chunk
+            send_key(app, key)
         await press()
         assert app.target.view == "subscriptions"
         assert app.filter is not None
@@ -509,4 +504,4 @@ async def test_what_the_caller_has_no_right_to_is_not_offered(cluster: Administe
         assert "namespaces.delete" not in {choice.id for choice in app.choices_of([*ACTIONS.values()])}
         assert "new namespace" not in screen(app)
         await press("ctrl+d")
-        assert "no right" in [each.message for each in app._notifications][-1]
+        assert "no right" in said(app)[-1]

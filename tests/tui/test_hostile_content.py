@@ -23,7 +23,7 @@ from textual import events
 from textual.widgets import Input
 
 from tests.admin.real_broker import Administered
-from tests.tui.consoles import Press, opened, screen
+from tests.tui.consoles import Press, opened, said, screen
 from tests.tui.test_changes import settled, until_dialog
 from tests.tui.test_views import until_rows
 
@@ -105,7 +105,7 @@ async def test_a_pattern_without_end_is_stopped_and_said(
         await until_rows(app, press, 51)
         await press("/", *"/(a+)+b/")
         assert app.filter is None
-        assert sum("took longer than" in each.message for each in app._notifications) == 1
+        assert sum("took longer than" in each for each in said(app)) == 1
         assert len(app.grid.rows) == 51
 
 
@@ -128,7 +128,7 @@ async def test_a_folder_that_takes_no_file_is_said(cluster: Administered, tmp_pa
         await press("c")
         await press("e", "enter")
         await press("f3")
-        told = [each.message for each in app._notifications]
+        told = said(app)
     assert any("in no file" in each for each in told)
     assert sum("cannot be written: No such file" in each for each in told) == 3
 
@@ -167,7 +167,7 @@ async def test_whatever_is_said_or_typed_reaches_the_terminal_without_control_ch
         await press("/")
         app.query_one("#prompt", Input).value = "\x1b[2Jtyped"
         await press("enter")
-        assert [each.message for each in app._notifications] == ["␛[2Jsaid"]
+        assert said(app) == ["␛[2Jsaid"]
         assert "/␛[2Jtyped" in screen(app)
         assert "\x1b" not in screen(app)
 

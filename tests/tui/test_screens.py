@@ -23,9 +23,9 @@ from pydanube_tui.view import Situation
 from pydanube_tui.views import VIEWS, place
 from pytest_textual_snapshot import SVGImageExtension
 from syrupy.assertion import SnapshotAssertion
-from textual import events
 from textual.pilot import Pilot
 
+from tests.tui.consoles import send_key
 from tests.tui.recording import ROUNDS, Played, words_of
 
 pytestmark = pytest.mark.anyio
@@ -145,7 +145,7 @@ async def test_a_key_among_ten_thousand_rows_makes_the_cells_that_are_in_sight(
         columns, lines = len(app.grid.columns), app.grid.size.height
         for key, most in (("down", 2), ("end", lines), ("/", lines), ("7", lines), ("M", lines)):
             made.clear()
-            app._driver.send_message(events.Key(key, key if len(key) == 1 else None))  # type: ignore[union-attr]
+            send_key(app, key)
             await Pilot(app).pause()
             assert len(made) <= most * columns + SEEN, key
 

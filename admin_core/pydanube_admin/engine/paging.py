@@ -272,7 +272,7 @@ class Listing(Generic[T, R]):
             made = await self._made(everything)
             sorted_page = cut(
                 made,
-                key=lambda pair: _place(getattr(pair[1], field), pair[0]),
+                key=lambda pair: sort_place(getattr(pair[1], field), pair[0]),
                 operation=operation,
                 request=request,
                 falling=falling,
@@ -348,7 +348,7 @@ def _is_sorted_by(name: str, kind: Any) -> bool:
     )
 
 
-def _place(value: Any, key: Key) -> Key:
+def sort_place(value: Any, key: Key) -> Key:
     """Return the sort key of an item: unknown values last, equal ones in the list's own order."""
     return (1, 0, *key) if value is None else (0, value, *key)
 
