@@ -38,13 +38,13 @@ from pydanube.keywords import keywords_named
 from pydanube.message import Batch as _Batch
 from pydanube.message import Message as _Message
 from pydanube.payloads.shapes import Value
-from pydanube.producer import Payload
 from pydanube.producer import Producer as _Producer
 from pydanube.receiving.receiver import Receiver as _Receiver
 from pydanube.retry import Retry
 from pydanube.schemas import Schemas as _Schemas
 from pydanube.sending.arrow_columns import is_arrow
 from pydanube.sending.outbound import PendingSend as _PendingSend
+from pydanube.sending.window import Payload
 from pydanube.wire.bearer import TokenSource
 from pydanube.wire.endpoint import Tls
 

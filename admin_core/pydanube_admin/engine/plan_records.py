@@ -220,18 +220,18 @@ class Plans:
 
 def refusal_of(record: PlanRecord, now_ms: int) -> ClusterError | None:
     """Return why a plan cannot be applied any more; None of an open one. The plan is in its details."""
-    plan_id, of_it = record.plan_id, {"plan": shown_plan(record, now_ms).model_dump(mode="json")}
+    plan_id, plan = record.plan_id, shown_plan(record, now_ms).model_dump(mode="json")
     match record.state_at(now_ms):
         case "used":
             return PlanUsed(
-                f"the plan {plan_id} was applied already; a token works once. Make another plan", **of_it
+                f"the plan {plan_id} was applied already; a token works once. Make another plan", plan=plan
             )
         case "discarded":
-            return PlanNotFound(f"the plan {plan_id} was discarded; make another", **of_it)
+            return PlanNotFound(f"the plan {plan_id} was discarded; make another", plan=plan)
         case "expired":
             return PlanExpired(
                 f"the plan {plan_id} could be applied until {format_time(record.expires_ms)}: make another and look at it",
-                **of_it,
+                plan=plan,
             )
         case _:
             return None
