@@ -1,7 +1,9 @@
 """Worker threads of one broker, and the turns that they need: a loop that never sleeps keeps the interpreter lock.
 
 While any thread has work, one callback releases the lock in each iteration of the loop. It is armed once, however
-many are waiting: armed once a request instead it brought everything to a halt (docs/design.md#4-the-journal).
+many are waiting: armed once a request instead it brought everything to a halt (docs/design.md#4-the-journal). A loop with
+nothing else to do sleeps between, which releases the lock as well: kept awake, it took a processor for as long as a
+thread waited for the disk.
 """
 
 from __future__ import annotations
@@ -15,6 +17,10 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 _READERS: Final = 2
+# An iteration of this length had nothing but our callback.
+_IDLE_S: Final = 50e-6
+# How long a loop that begins to work may keep the lock.
+_NAP_S: Final = 0.001
 
 
 class WorkerThreads:
@@ -23,6 +29,7 @@ class WorkerThreads:
     def __init__(self) -> None:
         self._pending = 0
         self._armed = False
+        self._released_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(max_workers=_READERS, thread_name_prefix="danube-read")
 
@@ -39,11 +46,16 @@ class WorkerThreads:
             self._pending -= 1
 
     def _tick(self) -> None:
-        if self._pending:
-            time.sleep(0)
-            self._loop.call_soon(self._tick)
-        else:
+        if not self._pending:
             self._armed = False
+            return
+        idle = time.monotonic() - self._released_s < _IDLE_S
+        time.sleep(0)
+        self._released_s = time.monotonic()
+        if idle:
+            self._loop.call_later(_NAP_S, self._tick)
+        else:
+            self._loop.call_soon(self._tick)
 
     def run(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """Run `work` in a thread and call `done` in the loop with its result or its error."""
