@@ -26,6 +26,7 @@ from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus
 from pydanube_core.facts import (
     BrokerAddress,
     BrokerFacts,
+    CreatedTopicFacts,
     CursorDifference,
     DataChangesTaken,
     Grace,
@@ -115,7 +116,8 @@ class MetadataPort(Protocol):
         dispatch_strategy: str,
         durability: str,
         options: Mapping[str, Any],
-    ) -> None: ...
+    ) -> CreatedTopicFacts:
+        """Create a topic; its owners serve it a moment later. Raises `AlreadyExists`, `LimitReached`."""
 
     async def add_partitions(self, topic: str, partitions: int) -> None:
         """Add partitions up to a number; clients see the new ones when all exist.

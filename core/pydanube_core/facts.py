@@ -217,6 +217,18 @@ class TopicFacts:
     schema: Mapping[str, Any] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedTopicFacts:
+    """A topic as the catalog has it from its creation on, whether or not its owners serve it yet."""
+
+    topic: str
+    topic_id: int
+    partitions: int  # 0 of a topic that is not partitioned
+    dispatch_strategy: str
+    durability: str
+    created_at_ms: int
+
+
 def sums_of_parts(parts: Sequence[TopicFacts]) -> dict[str, Any]:
     """Return the fields of a whole topic's facts that are made of its parts': counts, bytes, names, the newest publish."""
     return {

@@ -277,6 +277,18 @@ async def test_what_does_not_arrive_is_named_and_not_said_to_be_gone(
     assert seen["gone"] == []
 
 
+async def test_a_topic_is_created_also_where_its_owners_open_it_later_than_a_call_may_wait(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_wide_port, "DEADLINE_S", 0.0)
+    first = cluster.brokers[1]
+    done = await ask(first, "topics.create", topic="slowly", partitions=6)
+    monkeypatch.undo()
+    described = await ask(first, "topics.describe", topic="slowly")
+    told = ("topic", "topic_id", "partitions", "dispatch_strategy", "durability", "created_at")
+    assert {name: done[name] for name in told} == {name: described[name] for name in told}
+
+
 async def test_a_topic_that_its_owners_still_open_is_waited_for(
     cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

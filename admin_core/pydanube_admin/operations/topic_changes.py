@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from pydanube_core.errors import AlreadyExists, Conflict, InvalidArgument, InvalidName, TopicNotFound
+from pydanube_core.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidArgument,
+    InvalidName,
+    NoOwner,
+    NotOwner,
+    TopicNotFound,
+)
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
 from pydanube_core.refusals import audit_is_kept, reused, single_partition, system_is_closed, topic_taken
@@ -168,7 +177,7 @@ async def undo_create(context: Context, request: CreateTopicRequest, done: Done)
 async def create_topic(context: Context, request: CreateTopicRequest) -> CreatedTopic:
     name, durability = _creation(request)
     try:
-        await context.port.create_topic(
+        created = await context.port.create_topic(
             name,
             partitions=request.partitions,
             dispatch_strategy=request.dispatch_strategy,
@@ -177,8 +186,11 @@ async def create_topic(context: Context, request: CreateTopicRequest) -> Created
         )
     except AlreadyExists as error:
         raise _taken(name) from error
-    own = (await context.port.topic(name))[0]
-    return CreatedTopic.of(own, topic_id=str(own.topic_id), created_at=format_time(own.created_at_ms))
+    with suppress(NoOwner, NotOwner):  # it is created, whether its owners serve it by now or a moment later
+        await context.port.topic(name)
+    return CreatedTopic.of(
+        created, topic_id=str(created.topic_id), created_at=format_time(created.created_at_ms)
+    )
 
 
 async def _topic_to_delete(context: Context, request: TopicRequest) -> Topic:

@@ -7,11 +7,19 @@ from typing import Any
 
 import anyio
 from pydanube_core.errors import Conflict
-from pydanube_core.facts import BrokerAddress, Grace, RetentionFacts, TopicFacts, sums_of_parts
+from pydanube_core.facts import (
+    BrokerAddress,
+    CreatedTopicFacts,
+    Grace,
+    RetentionFacts,
+    TopicFacts,
+    sums_of_parts,
+)
 from pydanube_core.list_keys import TopicKey
 from pydanube_core.names import TopicName
 from pydanube_core.units import counted
 
+from pydanube_broker.cluster.records import TopicRecord, TopicSettings
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.schema.administration import SchemaAdministration
 from pydanube_broker.serving.administration import Administration
@@ -89,20 +97,36 @@ class TopicsPart(Administration):
         dispatch_strategy: str,
         durability: str,
         options: Mapping[str, Any],
-    ) -> None:
+    ) -> CreatedTopicFacts:
         self._broker.health.check_publish()
+        name = TopicName.parse(topic)
         given = dict(options)
         subject = given.pop("schema_subject", None)
         if subject is not None:
             given["schema"] = self._broker.registry.schemas.new_binding(subject).to_settings()
         await self._broker.registry.create(
-            TopicName.parse(topic),
+            name,
             partitions=partitions,
             dispatch_strategy=dispatch_strategy,
             durability=durability,
             options=given,
             must_be_new=True,
         )
+        index = self._broker.registry.catalog.index
+        created = index.partitioned(name) or index.find_topic(name)
+        if created is None:
+            raise Conflict(f"topic {name} was deleted while it was being made: try again", topic=str(name))
+        return CreatedTopicFacts(
+            topic=str(name),
+            topic_id=created.topic_id if isinstance(created, TopicRecord) else created.parent_id,
+            partitions=partitions,
+            dispatch_strategy=created.spec.settings.dispatch_strategy.value,
+            durability=self._durability(created.spec.settings),
+            created_at_ms=created.spec.created_at_ms,
+        )
+
+    def _durability(self, settings: TopicSettings) -> str:
+        return "memory" if self._broker.data_dir.memory else settings.durability.value
 
     @property
     def schemas(self) -> SchemaAdministration:
@@ -208,7 +232,7 @@ class TopicsPart(Administration):
             partition=None,
             partitions=len(parts) or record.spec.partitions,  # those of a client's making may leave some out
             dispatch_strategy=settings.dispatch_strategy.value,
-            durability="memory" if self._broker.data_dir.memory else settings.durability.value,
+            durability=self._durability(settings),
             created_at_ms=record.spec.created_at_ms,
             owner=next((part.owner for part in parts), None),
             epoch=max((part.epoch for part in parts), default=0),
