@@ -58,8 +58,12 @@ class Feed:
     async def aclose(self) -> None:
         await self._stack.aclose()
 
-    async def until(self, revision: Revision, holds: Callable[[], bool]) -> None:
+    async def until(self, revision: Revision, holds: Callable[[], bool], *, at_latest: bool = False) -> None:
         """Read changes until `holds()` is true, or all changes up to a revision were read.
+
+        Args:
+            at_latest: the revision is what the store had when it was asked; the change that is waited for may be older,
+                and the range may have none of that revision for long: look after each.
 
         Raises:
             StoreUnavailable, ClosedResource: the watch cannot be read.
@@ -67,7 +71,8 @@ class Feed:
         try:
             while self._revision <= revision and not holds():
                 if self._reading:
-                    await self._waiting.setdefault(revision, anyio.Event()).wait()
+                    told_at = self._revision if at_latest else revision
+                    await self._waiting.setdefault(told_at, anyio.Event()).wait()
                     continue
                 self._reading = True
                 try:

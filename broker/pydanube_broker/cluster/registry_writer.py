@@ -103,16 +103,19 @@ class RegistryWriter:
 
     async def until_known(self, topic_id: TopicId) -> None:
         """Wait until the index has an assigned topic, or its deletion. Raises `StoreUnavailable`."""
-        if self.index.topic_by_id(topic_id) is None:
-            key = keys.topic_tombstone_key(topic_id)
-            page = await self._store.range(keys.only(key), limit=1)
+        if self.index.topic_by_id(topic_id) is not None:
+            return
+        key = keys.topic_tombstone_key(topic_id)
+        page = await self._store.range(keys.only(key), limit=1)
+        if not page.items and await self._store.get(keys.assignment_key(topic_id)) is None:
+            return  # it went with the topic, which was deleted for good: no record will come
 
-            def is_known() -> bool:
-                deleted = any(self._has(key, tombstone.mod_revision) for tombstone in page.items)
-                return deleted or self.index.topic_by_id(topic_id) is not None
+        def is_known() -> bool:
+            deleted = any(self._has(key, tombstone.mod_revision) for tombstone in page.items)
+            return deleted or self.index.topic_by_id(topic_id) is not None
 
-            with anyio.move_on_after(_STORE_S):
-                await self._feed.until(page.revision, is_known)
+        with anyio.move_on_after(_STORE_S):
+            await self._feed.until(page.revision, is_known, at_latest=True)
 
     async def _refresh(self, key: str) -> None:
         """Bring the index up to date with the store about a key. Raises `StoreUnavailable`."""
@@ -121,7 +124,9 @@ class RegistryWriter:
         page = await self._store.range(keys.only(key), limit=1)
         with anyio.move_on_after(_STORE_S):
             await self._feed.until(
-                page.revision, lambda: self._has(key, page.items[0].mod_revision if page.items else None)
+                page.revision,
+                lambda: self._has(key, page.items[0].mod_revision if page.items else None),
+                at_latest=True,
             )
             return
         raise StoreUnavailable(f"the watch of the metadata store has brought nothing for {_STORE_S:.0f} s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import pytest
@@ -139,6 +140,31 @@ async def test_who_stops_waiting_passes_the_reading_on(store: MemoryStore) -> No
         first.cancel()
         await store.transact([Put("/a/2", b"")])
     assert taken == ["/a/1", "/a/2"]
+    await feed.aclose()
+
+
+async def test_who_waits_returns_with_the_change_although_the_store_has_gone_further(
+    store: MemoryStore,
+) -> None:
+    """What is read at the store has the revision of the newest change of any key; the watch may bring none for long."""
+    taken: list[str] = []
+
+    async def read() -> Revision:
+        return store.statistics().revision
+
+    feed = Feed(store, KeyRange.prefix("/a/"), read=read, take=lambda event: taken.append(event.key))
+    await feed.begin()
+    async with anyio.create_task_group() as group:
+        group.start_soon(feed.follow)
+        await anyio.lowlevel.checkpoint()
+        async with anyio.create_task_group() as waiting:
+            waiting.start_soon(
+                partial(feed.until, Revision(1 << 40), lambda: "/a/2" in taken, at_latest=True)
+            )
+            await anyio.lowlevel.checkpoint()
+            for key in ("/a/1", "/a/2"):
+                await store.transact([Put(key, b"")])
+        group.cancel_scope.cancel()
     await feed.aclose()
 
 

@@ -320,3 +320,14 @@ async def test_whoever_waits_for_a_topic_hears_of_its_deletion_at_once() -> None
                 await other.until_known(part.topic_id)
         assert [other.index.topic_by_id(part.topic_id) for part in parts] == [None] * PARTS
         assert [other.restorable_record(part.topic_id) is not None for part in parts] == [True] * PARTS
+
+
+async def test_whoever_waits_for_a_topic_that_was_deleted_for_good_hears_of_it_at_once() -> None:
+    async with WatchedStore() as store:
+        catalog = await clicks(store)
+        parts = catalog.index.partitions(CLICKS)
+        await catalog.delete_topic(CLICKS)
+        other = await started(store)
+        with anyio.fail_after(5):
+            for part in parts:
+                await other.until_known(part.topic_id)
