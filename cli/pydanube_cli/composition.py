@@ -191,9 +191,10 @@ async def administered(
         yield broker, core
         for task in tasks:
             task.cancel()
-        with anyio.move_on_after(grace_s):
+        ends_at = anyio.current_time() + grace_s
+        with anyio.move_on_after(grace_s / 2):  # a task or the audit may be slow to end
             await core.aclose()
-            await broker.drain(grace_s)
+        await broker.drain(ends_at - anyio.current_time())
 
 
 def _check_ports(settings: Settings, *, http: bool) -> None:
