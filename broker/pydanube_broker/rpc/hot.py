@@ -90,6 +90,10 @@ class ServerStreamReply(Called, Protocol):
     def owes(self, count: int) -> None:
         """Count bytes, more or less, that wait in the handler; they count as queued."""
 
+    @property
+    def has_room(self) -> bool:
+        """Return whether to send more of what is owed: `writable`, whatever is queued in and owed to other streams."""
+
     def end(self, error: ClusterError | None = None) -> None: ...
 
 

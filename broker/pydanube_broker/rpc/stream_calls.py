@@ -70,6 +70,10 @@ class _Streaming(Call):
     def writable(self) -> bool:
         return not self.over and self.connection.http.out.admits(self.stream)
 
+    @property
+    def has_room(self) -> bool:
+        return not self.over and not self.stream.full
+
     def owes(self, count: int) -> None:
         out = self.connection.http.out
         if count > 0:

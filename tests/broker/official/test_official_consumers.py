@@ -503,3 +503,19 @@ async def test_shutdown_ends_streams_unavailable(brokers: Brokers) -> None:
         stream = await client.consume(T)
         await brokers.stop()
         assert await stream.ended() is Code.UNAVAILABLE
+
+
+async def test_consumers_that_are_owed_more_than_a_connection_may_have_queued_wait_for_nobody(
+    client: RawClient, producer: int
+) -> None:
+    """What each of them is owed is in memory already: it must not wait for room that only its own sending makes."""
+    names = [f"s{n}" for n in range(6)]
+    streams = [await client.consume(T, name) for name in names]
+    for _ in range(2):
+        await client.send(T, producer, bytes(3_900_000))
+    with anyio.fail_after(20):
+        for name, stream in zip(names, streams, strict=True):
+            for _ in range(2):
+                message = await stream.next()
+                assert len(message.payload) == 3_900_000
+                await client.ack(message, name)

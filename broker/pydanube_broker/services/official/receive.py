@@ -229,7 +229,8 @@ class ReceiveStream:
         frames, reply = self._frames, self._reply
         try:
             for _ in range(STEP_MESSAGES):
-                if not frames or not reply.writable:
+                # What is owed counts as queued: if that stopped it, streams that are owed much would wait for one another.
+                if not frames or not reply.has_room:
                     return False  # `on_credit` goes on
                 message = next(frames[0], None)
                 if message is None:
