@@ -237,6 +237,7 @@ class ReceiveStream:
                     frames.popleft()
                     self._count_owed(-self._owed)
                 else:
+                    self._count_owed(-min(self._owed, len(message)))
                     reply.send(message)
         except Exception:
             self._failed()
