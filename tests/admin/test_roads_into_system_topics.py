@@ -21,9 +21,10 @@ from pydanube import connect
 from pydanube_admin.engine.models import Effect
 from pydanube_admin.registry import OPERATIONS
 from pydanube_broker.relay.dead_letters import RelayedDeadLetters
-from pydanube_broker.relay.membership import RELAYED, Membership
+from pydanube_broker.relay.membership import Membership
 from pydanube_broker.relay.relay import Relay
 from pydanube_broker.rpc.caller import Caller, Peer, current_caller
+from pydanube_broker.rpc.routing import RELAYED
 from pydanube_broker.services.official.ids import producer_id
 from pydanube_broker.topics.stored_messages import append_durably
 from pydanube_core.batch import encode_batch, read_producer_part

@@ -29,9 +29,10 @@ from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.delivery.dead_letter_desk import Done, LocalTarget, Originals, Target
 from pydanube_broker.outcome import outcome_of
 from pydanube_broker.relay.link import Link
-from pydanube_broker.relay.membership import RELAYED, not_a_member
+from pydanube_broker.relay.membership import not_a_member
 from pydanube_broker.relay.relayed_call import error_in
 from pydanube_broker.rpc.caller import COLD_CALL
+from pydanube_broker.rpc.routing import RELAYED
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.subscription.ranges import check_ranges, normalise, total
 from pydanube_broker.topics.replay import append_copies

@@ -64,6 +64,7 @@ class Link(asyncio.Protocol):
     def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
         self.url = url
         self.http = ClientConnection(LIMITS, now=loop.time())
+        self.http.out.shared = True
         self.unpack = Unpacker(MESSAGE_BYTES, loop.time)
         self.reason = ""  # why it ended
         self._loop = loop
@@ -205,7 +206,7 @@ class Link(asyncio.Protocol):
                     case StreamReset():
                         self._lose(
                             event.stream,
-                            self.reason or f"the stream was reset: {int(event.code)}",
+                            self.reason or _why_reset(event.code),
                             untouched=event.code == ErrorCode.REFUSED_STREAM,
                         )
                     case ConnectionEnded():
@@ -252,6 +253,12 @@ class Link(asyncio.Protocol):
             self._lose(stream, self.reason)
         if not self._ready.done():
             self._ready.set_result(None)
+
+
+def _why_reset(code: int) -> str:
+    if code == ErrorCode.ENHANCE_YOUR_CALM:
+        return "the client did not read what it was sent, and others waited for its room"
+    return f"the stream was reset: {code:d}"
 
 
 #: to one broker; each carries as many calls as that one allows on a connection, 10 000

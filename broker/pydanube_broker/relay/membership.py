@@ -20,6 +20,7 @@ from pydanube_core.security.permissions import Principal
 from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, Put
 
 from pydanube_broker.cluster.keys import RELAY_SECRET
+from pydanube_broker.rpc.routing import RELAYED
 
 #: how long a seal holds; how far the clocks of two brokers may be apart
 FRESH_MS: Final = 60_000
@@ -140,8 +141,6 @@ def _decoded(given: dict[str, Any]) -> Identity:
     )
 
 
-#: `<broker id>.<digest>`
-RELAYED: Final = b"x-danube-relayed"
 #: the topic of a relayed call that itself names only an id, percent-encoded
 TOPIC: Final = "x-danube-topic"
 _SECRET_BYTES: Final = 32

@@ -31,9 +31,10 @@ from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.keys import number_in_key
 from pydanube_broker.relay.decision import Handling, TopicPlace, decide
 from pydanube_broker.relay.link import Link, Links
-from pydanube_broker.relay.membership import RELAYED, TOPIC, Membership, cluster_secret
+from pydanube_broker.relay.membership import TOPIC, Membership, cluster_secret
 from pydanube_broker.relay.relayed_call import BothWays, ManyAnswers, OneAnswer, RelayedCall
 from pydanube_broker.rpc.calls import OneRequest
+from pydanube_broker.rpc.routing import RELAYED
 from pydanube_broker.rpc.stream_calls import GOES_ON, ServerStreamCall, StreamCall
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.settings import Settings

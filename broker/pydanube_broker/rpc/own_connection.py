@@ -139,6 +139,8 @@ class OwnConnection(asyncio.Protocol):
         head: CallHead | None = event.head.note
         if head is None:
             head = event.head.note = CallHead(event.head, self.server.methods, self.server.nothing)
+            if head.relayed:
+                self.http.out.shared = True
         method, stream = head.method, event.stream
         keeper = self.server.keeper
         unknown: ClusterError | None = None
@@ -262,6 +264,9 @@ class OwnConnection(asyncio.Protocol):
             for stream in relieved:
                 if stream.user is not None:
                     stream.user.eased()
+        if out.overfull:
+            stuck = (each for each in http.streams.values() if each.queue is not None and not each.ready)
+            self._end_stuck(max(stuck, key=lambda each: each.queued_bytes))
         if self._blocked and self._reading and out.held_bytes > HIGH_WATER_BYTES:
             self._reading = False
             transport.pause_reading()
@@ -378,12 +383,15 @@ class OwnConnection(asyncio.Protocol):
         for stream, (_, since) in sorted(self._stuck.items(), key=lambda item: item[1][1]):
             if not self.http.out.parked or now - since < self.server.times.stuck_s:
                 break
-            call: Call | None = stream.user
-            stream.user = None
-            self.http.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
-            if call is not None:
-                call.gone()
-            self.wake()
+            self._end_stuck(stream)
+
+    def _end_stuck(self, stream: Stream) -> None:
+        call: Call | None = stream.user
+        stream.user = None
+        self.http.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
+        if call is not None:
+            call.gone()
+        self.wake()
 
     def _look_at_writing(self, now: float) -> None:
         """Close the connection if its peer has read nothing for too long; a slow reader stays."""

@@ -17,6 +17,8 @@ from pydanube_broker.rpc.hot import CallRelay, Route
 from pydanube_broker.rpc.stream_calls import ServerStreamCall, StreamCall
 
 #: told to whoever speaks HTTP/2 here and not gRPC
+#: in the head of a call that another broker relays: `<broker id>.<digest>`, see `relay.membership`
+RELAYED: Final = b"x-danube-relayed"
 NO_GRPC: Final = b"This port speaks gRPC. Metrics and health pages are on the metrics port.\n"
 
 
@@ -82,10 +84,13 @@ class CallHead:
         method: what is called; `nothing` where the request is refused.
         refusal: the response's headers then, which say it all where there is no `body`.
         gzip: messages may be packed.
+        relayed: it says that another broker relays it, for one of that broker's clients.
         timeout_s: where it stands among the fields (`HeaderReader` takes it out of most requests).
     """
 
-    __slots__ = ("_fields", "_metadata", "body", "gzip", "identity", "method", "refusal", "timeout_s")
+    __slots__ = (
+        "_fields", "_metadata", "body", "gzip", "identity", "method", "refusal", "relayed", "timeout_s",
+    )  # fmt: skip
 
     def __init__(self, head: RequestHead, methods: Mapping[bytes, Method], nothing: Method) -> None:
         self._fields = head.fields
@@ -98,6 +103,7 @@ class CallHead:
         self.gzip = False
         self.timeout_s: float | None = None
         fields = dict(head.fields)
+        self.relayed = RELAYED in fields
         kind = fields.get(b"content-type", b"")
         if head.method != b"POST":
             self._refuse_http(b"405", ((b"allow", b"POST"),))

@@ -76,12 +76,9 @@ class _Streaming(Call):
 
     def owes(self, count: int) -> None:
         out = self.connection.http.out
-        if count > 0:
-            out.waiting_bytes += count
-        else:
-            out.release(-count)
-            if out.relieved:
-                self.connection.wake()
+        out.owe(self.stream, count)
+        if out.relieved:
+            self.connection.wake()
 
     def end(self, error: ClusterError | None = None) -> None:
         if error is not None:

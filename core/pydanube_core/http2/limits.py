@@ -34,6 +34,8 @@ class Limits:
     buffer_bytes: int = 768 << 10
     #: queued towards one connection, whatever its streams' windows: from here on no stream is handed more
     queued_bytes: int = 8 << 20
+    #: on a connection that several clients share (`Outbox.shared`), queued beside that behind windows that are used up
+    stuck_bytes: int = 16 << 20
     #: of whole answers that wait for a peer's window: from half of it on it may open no more streams
     unsent_bytes: int = 64 << 20
     #: an acknowledgement of PING follows the last one no sooner: Go's client asks after every answer it gets, unless it

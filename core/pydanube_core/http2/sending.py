@@ -51,6 +51,9 @@ class Outbox:
         self.turns: deque[Stream] = deque()  # streams that wait for theirs
         self._waiting = 0  # streams that have something queued
         self.waiting_bytes = 0  # queued in streams
+        self.stuck_bytes = 0  # of these, in streams whose own window is used up
+        #: its streams are of several clients: what one of them does not read must not stop the others
+        self.shared = False
         self.answers_open = 0  # calls that will be answered as a whole
         # of the last whole answer, and the fronts of their frames
         self._blocks: tuple[bytes, bytes] | None = None
@@ -165,9 +168,20 @@ class Outbox:
         self.waiting_bytes += size
         if stream.queued_bytes * self._waiting >= self._limits.buffer_bytes:
             stream.full = True
-        if not stream.ready and stream.send_window > 0:
+        if stream.ready:
+            return
+        if stream.send_window > 0:
             stream.ready = True
             self.turns.append(stream)
+        else:
+            self.stuck_bytes += size + (stream.owed_bytes if len(stream.queue) == 1 else 0)
+
+    def owe(self, stream: Stream, count: int) -> None:
+        """Count bytes that the stream's user has for it as queued, or no longer."""
+        stream.owed_bytes += count
+        if stream.queue is not None and not stream.ready:
+            self.stuck_bytes += count
+        self.release(-count)
 
     def admits(self, stream: Stream) -> bool:
         """Return whether a stream may be given more; if not, it is `relieved` when there is room again.
@@ -176,16 +190,26 @@ class Outbox:
         """
         if stream.full:
             return False
-        if self.waiting_bytes < self._limits.queued_bytes:
+        if self._in_the_way < self._limits.queued_bytes:
             return True
         stream.full = True
         self.parked.append(stream)
         return False
 
+    @property
+    def _in_the_way(self) -> int:
+        """What is queued and counts against all streams, in bytes."""
+        return self.waiting_bytes - (min(self.stuck_bytes, self._limits.stuck_bytes) if self.shared else 0)
+
+    @property
+    def overfull(self) -> bool:
+        """Whether a stream of a shared connection that takes nothing has to go, so that the others are not stopped."""
+        return self.shared and self.stuck_bytes > self._limits.stuck_bytes
+
     def release(self, count: int) -> None:
         """Count bytes as no longer queued."""
         self.waiting_bytes -= count
-        if self.parked and self.waiting_bytes < self._limits.queued_bytes // 2:
+        if self.parked and self._in_the_way < self._limits.queued_bytes // 2:
             parked, self.parked = self.parked, []
             for stream in parked:
                 stream.full = False
@@ -226,6 +250,7 @@ class Outbox:
         """The stream's window has grown."""
         if stream.queue is not None and not stream.ready and stream.send_window > 0:
             stream.ready = True
+            self.stuck_bytes -= stream.queued_bytes + stream.owed_bytes
             self.turns.append(stream)
 
     def forget(self, stream: Stream) -> None:
@@ -235,6 +260,8 @@ class Outbox:
         if stream.queue is not None:
             stream.queue = None
             self._waiting -= 1
+            if not stream.ready:
+                self.stuck_bytes -= stream.queued_bytes + stream.owed_bytes
             self.release(stream.queued_bytes)
             stream.queued_bytes = 0
         if stream.ready:
@@ -292,6 +319,9 @@ class Outbox:
                 if stream.send_window > 0:
                     stream.ready = True
                     ready.append(stream)
+                else:
+                    self.stuck_bytes += stream.queued_bytes + stream.owed_bytes
+                    self.release(0)
             elif stream.ending is not None:
                 trailers, repeats = stream.ending
                 stream.ending = None

@@ -71,7 +71,7 @@ class Stream:
     """One stream of a connection; its fields belong to the connection, `user` to whoever uses that."""
 
     __slots__ = (
-        "cut", "ending", "expected", "full", "head_bytes", "head_received", "head_sent", "id", "paused",
+        "cut", "ending", "expected", "full", "head_bytes", "head_received", "head_sent", "id", "owed_bytes", "paused",
         "queue", "queued_bytes", "ready", "receive", "send_window", "state", "user",
     )  # fmt: skip
 
@@ -85,6 +85,7 @@ class Stream:
         self.head_bytes = 0  # of a request
         self.queue: deque[bytes | memoryview] | None = None  # made when something waits
         self.queued_bytes = 0
+        self.owed_bytes = 0  # what its user has for it besides
         self.ready = False  # waits for its turn
         self.full = False  # its user was told to wait
         self.paused = False  # its user reads nothing more for now: its window stays as it is

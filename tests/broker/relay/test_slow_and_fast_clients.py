@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
 import anyio
 import pytest
 from pydanube_broker.broker import Broker
+from pydanube_broker.rpc.own_connection import OwnConnection
 from pydanube_core.names import TopicName
 
 from tests.broker.official.raw_client import RELIABLE, RawClient
@@ -15,6 +18,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mar
 
 MESSAGE_BYTES = 1 << 20
 HELD_BYTES = 8 << 20
+LARGEST_BYTES = 3_900_000  # three such are more than what a connection may have waiting
+DEAF = 4
 
 
 async def topics_of(owner: Broker, cluster: SeveralBrokers, count: int) -> list[str]:
@@ -60,3 +65,33 @@ async def test_client_that_reads_nothing_stops_no_other(cluster: SeveralBrokers)
                 message = await stuck.next()
                 assert len(message.payload) == MESSAGE_BYTES
                 await deaf.ack(message)
+
+
+async def test_clients_that_read_nothing_of_large_messages_stop_no_other(cluster: SeveralBrokers) -> None:
+    """What waits for them at the owner, on the connection that all share, is not in the way of the others."""
+    asked, owner = cluster.brokers[1], cluster.brokers[2]
+    slow, fast = await topics_of(owner, cluster, 2)
+
+    def connections() -> list[OwnConnection]:
+        return [each for server in owner.servers for each in server.open_connections]
+
+    async with RawClient(asked.broker_url) as reading, AsyncExitStack() as stack:
+        await reading.create_producer(fast)
+        stream = await reading.consume(fast)
+        producer = await reading.create_producer(slow)
+        for number in range(DEAF):
+            client = await stack.enter_async_context(RawClient(asked.broker_url))
+            await client.consume(slow, subscription=f"s{number}")
+        for _ in range(8):
+            await reading.send(slow, producer, b"x" * LARGEST_BYTES)
+        await until(lambda: sum(each.holds() for each in connections()) > HELD_BYTES)
+        streams = sum(len(each.http.streams) for each in connections())
+        producer = await reading.create_producer(fast)
+        for n in range(50):
+            await reading.send(fast, producer, b"%d" % n)
+            message = await stream.next()
+            assert message.payload == b"%d" % n
+            await reading.ack(message)
+        assert sum(len(each.http.streams) for each in connections()) == streams, (
+            "none of them was ended for it"
+        )

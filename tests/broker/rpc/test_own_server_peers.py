@@ -18,6 +18,7 @@ import pytest
 from pydanube_broker.rpc.caller import Caller, current_caller
 from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.own_server import OwnServer, Times
+from pydanube_broker.rpc.routing import RELAYED
 from pydanube_core.http2.codes import PREFACE, ErrorCode, FrameType
 
 from tests.broker.rpc.http2_peer import (
@@ -264,6 +265,45 @@ async def test_streams_that_nobody_reads_give_way_to_those_that_wait_for_their_r
         assert streams[0].closed
         assert not streams[-1].closed
         assert server.connections == 1
+        writer.transport.abort()
+    finally:
+        await server.stop(0)
+
+
+async def test_streams_of_other_brokers_clients_do_not_wait_for_one_that_reads_nothing() -> None:
+    """Nor for any number of them: beyond a bound the one that holds most is ended at once."""
+    streams: list[Large] = []
+
+    def opened(request: bytes, reply: Any) -> Large:
+        streams.append(Large(request, reply))
+        return streams[-1]
+
+    server = OwnServer(
+        host="127.0.0.1",
+        port=0,
+        flag="grpc-port",
+        route=Route(server_streams={"/test.Test/Large": opened}),
+        times=Times(stuck_s=3600),
+    )
+    await server.start()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        peer = Peer()
+        writer.write(greeting(peer) + frame(FrameType.WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4, "big")))
+        headers = tuple((name, "/test.Test/Large" if name == ":path" else value) for name, value in REQUEST)
+        for number in range(1, 81, 2):
+            writer.write(peer.request(number, block=peer.block(headers=(*headers, (RELAYED.decode(), "x")))))
+            writer.write(data(number, message(b""), end=True))
+        frames, got = FrameReader(), Counter[int]()
+        with anyio.fail_after(30):
+            while len(got) < 40:
+                for f in frames.feed(await reader.read(65536)):
+                    if f.kind == FrameType.DATA:
+                        got[f.stream_id] += len(f.payload)
+        bound = server.limits.stuck_bytes + server.limits.queued_bytes
+        (held,) = (each.holds() for each in server.open_connections)
+        assert held < bound
+        assert sum(each.closed for each in streams) >= 40 - bound // (1 << 20)
         writer.transport.abort()
     finally:
         await server.stop(0)

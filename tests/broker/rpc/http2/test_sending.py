@@ -59,6 +59,7 @@ def test_windows_are_kept_to_and_everything_arrives_in_order(
         peer.server.out.head(opened, HEAD)
         half = len(text) // 2
         peer.server.out.data(opened, text[:half])
+        peer.server.out.owe(opened, number)
         peer.server.out.data(opened, text[half:])
         peer.server.out.finish(opened, TRAILERS, repeats=True)
     ended = set()
@@ -74,6 +75,9 @@ def test_windows_are_kept_to_and_everything_arrives_in_order(
                     assert room[key] >= 0, "more than the window"
             elif f.end:
                 ended.add(f.stream_id)
+        waiting = [each for each in peer.server.streams.values() if each.queue is not None]
+        stuck = [each.queued_bytes + each.owed_bytes for each in waiting if each.send_window <= 0]
+        assert peer.server.out.stuck_bytes == sum(stuck)
 
     receive()
     for which, more in steps:
