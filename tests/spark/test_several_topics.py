@@ -103,6 +103,10 @@ def test_topics_of_a_pattern_join_a_stream_and_one_made_again_is_told(
         ({"topic": "a,"}, "topic"),
         ({"pattern": "a.b"}, "pattern"),
         ({"topic": "a,b", "decode": "true"}, "decode"),
+        ({"topic": "a", "max_messages_per_batch": "9" * 5000}, "max_messages_per_batch"),
+        ({"topic": "a", "start": '{"0":' + "[" * 100_000}, "start"),
+        ({"topic": "a", "split_bytes": "0"}, "split_bytes"),
+        ({"topic": "a", "max_bytes_per_batch": "0B"}, "max_bytes_per_batch"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused(given: dict[str, str], field: str) -> None:

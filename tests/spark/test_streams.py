@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from pydanube.sync import connect, connect_admin
+from pydanube_core.errors import InvalidArgument
 from pydanube_spark import register
 
 from tests.support.broker_process import BrokerProcess
@@ -106,6 +107,29 @@ def test_few_messages_wait_for_more_until_the_delay_is_over(broker: BrokerProces
     while reader.latestOffset(start, limit) == start:
         pass
     assert reader.latestOffset(start, limit)["/default/few"] in (1, 3)
+
+
+def test_what_was_deleted_of_a_topic_that_joins_is_neither_counted_nor_waited_for(
+    broker: BrokerProcess,
+) -> None:
+    from pydanube_spark.sources.topic_source import TopicSource
+
+    _send(broker, "trimmed-a", 1)
+    given = {"pattern": "trimmed-*", "broker": broker.url, "max_messages_per_batch": "10"}
+    reader: Any = TopicSource(given).streamReader(TopicSource(given).schema())
+    start = reader.initialOffset()
+    start = reader.latestOffset(start, reader.getDefaultReadLimit())
+    _send(broker, "trimmed-b", *range(50))
+    with connect_admin(broker.admin) as admin:
+        admin.topics.plan_truncate("trimmed-b", before="offset:45").apply()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    rows = [batch.num_rows for part in reader.partitions(start, end) for batch in reader.read(part)]
+    assert (end["/default/trimmed-b"], sum(rows)) == (50, 5)
+    with pytest.raises(InvalidArgument, match="retention has deleted everything below 45"):
+        reader.partitions({**start, "/default/trimmed-b": 40}, end)
+    waiting = {**given, "min_messages_per_batch": "6"}
+    reader = TopicSource(waiting).streamReader(TopicSource(waiting).schema())
+    assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
 
 
 def test_offsets_of_partitions_are_json(spark: Any, broker: BrokerProcess) -> None:

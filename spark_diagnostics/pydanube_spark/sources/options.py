@@ -42,11 +42,20 @@ def _switch(given: object, *, field: str) -> bool:
 
 
 def _count(text: str, *, field: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) < 2**53:
+    if not text.isascii() or not text.isdigit() or len(text) > 15 or int(text) < 1:
         raise InvalidArgument(
-            f"{field}: write a whole number from 1 on, not {text!r}", field=field, value=text
+            f"{field}: write a whole number from 1 on, not {text!r:.100}", field=field, value=text[:100]
         )
     return int(text)
+
+
+def _size(text: str, *, field: str) -> int:
+    size = parse_bytes(text, field=field)
+    if not size:
+        raise InvalidArgument(
+            f"{field}: write a size of at least one byte, not {text!r}", field=field, value=text
+        )
+    return size
 
 
 # What the text of each option becomes; where it is not given, the field's default stands
@@ -55,11 +64,11 @@ _READ: Final[Mapping[str, Callable[..., Any]]] = {
     "decode": _switch,
     "on_error": _lower,
     "max_messages_per_batch": _count,
-    "max_bytes_per_batch": parse_bytes,
+    "max_bytes_per_batch": _size,
     "min_messages_per_batch": _count,
     "max_trigger_delay": parse_duration_s,
     "fail_on_data_loss": _switch,
-    "split_bytes": parse_bytes,
+    "split_bytes": _size,
     **dict.fromkeys(("write_id", "dispatch_strategy", "schema"), _text),
 }
 _FIELD: Final = {"max_trigger_delay": "max_trigger_delay_s"}  # where it is not called as the option
@@ -189,7 +198,7 @@ def offsets_in(text: str, *, field: str) -> dict[str, int] | None:
         return None
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = {"": None}
     if not all(type(offset) is int and offset >= -2 for offset in found.values()):
         raise InvalidArgument(

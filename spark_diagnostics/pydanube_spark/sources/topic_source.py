@@ -161,13 +161,13 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """Return the next offset of each concrete topic, or as far as the limit permits; a topic never goes back."""
         located = locate(self.options)
-        begun = self._begun(start or {}, located)
-        latest = {each.topic: max(each.end, begun.get(each.topic, 0)) for each in located.extents}
+        checkpoint = self._begun(start or {}, located)
+        # What was deleted is neither waited for nor part of a limit: also in a topic that has just joined.
+        begun = {each.topic: max(checkpoint.get(each.topic, 0), each.start) for each in located.extents}
+        latest = {each.topic: max(each.end, begun[each.topic]) for each in located.extents}
         if self._target is not None:  # what came later is for the next query, partitions too
             latest = {
-                each.topic: max(
-                    begun.get(each.topic, each.start), min(each.end, self._target.get(each.topic, 0))
-                )
+                each.topic: max(begun[each.topic], min(each.end, self._target.get(each.topic, 0)))
                 for each in located.extents
             }
         elif start is not None and self._too_few(begun, latest):
@@ -212,7 +212,8 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def _too_few(self, begun: Mapping[str, int], latest: Mapping[str, int]) -> bool:
         """Return whether the available messages wait for more."""
-        least, waiting = self.options.min_messages_per_batch, sum(latest.values()) - sum(begun.values())
+        least = self.options.min_messages_per_batch
+        waiting = sum(end - begun[topic] for topic, end in latest.items())
         if least is None or not 0 < waiting < least:
             self._few_since = None
             return False
@@ -287,12 +288,12 @@ def _made_again(checkpoint: Mapping[str, Any], located: Located) -> set[str]:
 
 def _limited(start: Mapping[str, int], latest: Mapping[str, int], most: int) -> dict[str, int]:
     """Limit to `most` messages, shared among the topics by what each has; every topic with messages advances."""
-    waiting = {topic: end - start.get(topic, 0) for topic, end in latest.items()}
+    waiting = {topic: end - start[topic] for topic, end in latest.items()}
     total = sum(waiting.values())
     if total <= most:
         return dict(latest)
     return {
-        topic: start.get(topic, 0) + (max(1, count * most // total) if count else 0)
+        topic: start[topic] + (max(1, count * most // total) if count else 0)
         for topic, count in waiting.items()
     }
 
@@ -301,7 +302,7 @@ def _limited_bytes(
     extents: Sequence[Extent], start: Mapping[str, int], latest: Mapping[str, int], most: int
 ) -> dict[str, int]:
     """Limit to about `most` stored bytes, shared among the topics by what each has; every topic with messages advances."""
-    spans = [(each, start.get(each.topic, each.start), latest[each.topic]) for each in extents]
+    spans = [(each, start[each.topic], latest[each.topic]) for each in extents]
     total = sum(stored_bytes(*span) for span in spans)
     if total <= most:
         return dict(latest)
