@@ -119,6 +119,14 @@ def test_the_cold_tier_says_what_samples_do_not_know() -> None:
     assert (row.age_quality, row.oldest_unread_age_s) == ("exact", 3655.0)  # at the last sample
 
 
+def test_the_age_after_a_loss_is_that_of_the_first_message_that_is_left() -> None:
+    found = history(next_offset=1000, unread_offsets=1000, start_offset=400, oldest_unread_age_ms=-1)
+    span = Span(since_ms=START, until_ms=START + HOUR)
+    times = {400: START - 60_000}
+    *_, row = rows_of_history(found, span, GRID, DiagnosisOptions(), times.get)
+    assert (row.lost_messages, row.age_quality, row.oldest_unread_age_s) == (400, "exact", 3655.0)
+
+
 def test_t11_lag_is_never_below_zero() -> None:
     assert whole(history(next_offset=10, unread_offsets=-5)).lag_messages == 0
 

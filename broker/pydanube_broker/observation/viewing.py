@@ -350,10 +350,11 @@ def _departures(pump: AnyPump, state: CursorState, span_ms: int) -> Departures |
 def settled_status(
     sampler: Sampler, cursor: CursorTrack | None, lag: LagJudgement | None = None
 ) -> tuple[LagStatus, int | None]:
-    """Return the status that is reported, and since when; CAUGHT_UP for a subscription at rest.
+    """Return the status that is reported, and since when; CAUGHT_UP for a subscription at rest, of which nothing is known.
 
     Args:
-        lag: of the moment, where it is known: what needs no second look counts at once.
+        lag: of the moment, where it is known: what needs no second look counts at once, and so does the first look at what
+            rounds have not judged yet.
     """
     if cursor is None:
         status, since_ms = LagStatus.UNKNOWN, None
@@ -361,6 +362,8 @@ def settled_status(
         status, since_ms = cursor.settled.status, cursor.settled.since_ms
     elif not sampler.rounds.enough(cursor.first_ms):
         status, since_ms = LagStatus.UNKNOWN, None
+    elif lag is not None:
+        return lag.status, lag.since_ms
     else:
         status, since_ms = LagStatus.CAUGHT_UP, cursor.cursor_moved_ms or cursor.first_ms
     if lag is not None and counts_at_once(lag.status, after=status):

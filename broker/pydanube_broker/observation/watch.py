@@ -311,9 +311,18 @@ class Observation:
         ]
 
     def status_of(self, topic: Topic, pump: AnyPump) -> tuple[LagStatus, int | None]:
-        """Return the settled status and since when, without judging anew."""
+        """Return the settled status and since when; what is unread and was not judged yet is judged now."""
         track = self.sampler.tracks.get(topic.topic_id)
-        return settled_status(self.sampler, None if track is None else track.cursors.get(pump.name))
+        cursor = None if track is None else track.cursors.get(pump.name)
+        judged = None
+        if (
+            track is not None
+            and cursor is not None
+            and cursor.settled is None
+            and cursor.unread_since_ms is not None
+        ):
+            judged = self.viewer.judgement(topic, pump, track, cursor, pump.cursor_state(now_ms()))
+        return settled_status(self.sampler, cursor, judged)
 
     # -- what is gone ----------------------------------------------------------------------------------------
 

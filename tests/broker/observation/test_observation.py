@@ -13,6 +13,7 @@ import pytest
 from pydanube import Client, connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.topics.topic import Topic
+from pydanube_core.diagnosis import LagStatus
 from pydanube_core.diagnosis.findings import Verdict
 from pydanube_core.names import TopicName
 from pydanube_core.observation import Round
@@ -283,3 +284,21 @@ async def test_lag_and_diagnosis_over_the_port(opened: Opener) -> None:
                 await look_again(broker)
             assert [one.rule for one in (await port.alerts())[1]] == ["no_consumers"]
             assert (await port.diagnose_subscription("t0", "s")).findings == ()
+
+
+async def test_what_nobody_ever_read_is_not_called_caught_up_until_it_is_stuck(opened: Opener) -> None:
+    """Rounds pass over it to save work; whoever asks is told what the messages show."""
+    settings: dict[str, Any] = {"diagnosis__sample_interval": "100ms", "diagnosis__window": "1s"}
+    async with opened(**settings) as broker, connect(broker.broker_url) as client:
+        [topic] = await make(broker, 1)
+        await publish(client, "t0", 12)
+        key = (await broker.port.lag_index("t0", "s"))[0]
+        while (facts := (await broker.port.lag_facts([key]))[0]).status is LagStatus.UNKNOWN:
+            await look_again(broker)
+        while not facts.judgement.age.age_s or facts.judgement.age.age_s < 1.2:  # no longer young
+            await look_again(broker)
+            [facts] = await broker.port.lag_facts([key])
+        assert (facts.status, facts.judgement.lag_messages) == (facts.judgement.status, 12)
+        assert facts.status is not LagStatus.CAUGHT_UP
+        pump = topic.subscriptions["s"]
+        assert broker.observation.status_of(topic, pump)[0] is not LagStatus.CAUGHT_UP

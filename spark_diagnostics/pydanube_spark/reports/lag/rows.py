@@ -190,7 +190,10 @@ def _row(
     ages = history.ages_s(moments)
     time = span.since_ms, span.until_ms
     cursor = int(history.cursor[at]) if known else None
-    age = _told_age(found, cursor, append_time, as_of_ms)
+    oldest = (
+        int(max(history.cursor[at], history.start[at])) if known else None
+    )  # below the start nothing is left
+    age = _told_age(found, oldest, append_time, as_of_ms)
     reasons = dict(found.reasons)
     if age.reason is not None:
         reasons["oldest_unread_age_s"] = age.reason
@@ -245,17 +248,17 @@ def _row(
 
 
 def _told_age(
-    found: LagJudgement, cursor: int | None, append_time: AppendTime | None, as_of_ms: int
+    found: LagJudgement, oldest: int | None, append_time: AppendTime | None, as_of_ms: int
 ) -> UnreadAge:
     """Return the age of the oldest unread message: exact if the object with it can be read."""
     if (
         append_time is None
-        or cursor is None
+        or oldest is None
         or not found.lag_messages
         or found.age.quality is AgeQuality.EXACT
     ):
         return found.age
-    appended_ms = append_time(cursor)
+    appended_ms = append_time(oldest)
     if appended_ms is None:
         return found.age
     age_s = max(0, as_of_ms - appended_ms) / 1000
