@@ -20,6 +20,8 @@ from pydanube_broker.topics.stored_messages import append_durably
 from pydanube_core.errors import ClusterError, Overloaded
 from pydanube_core.names import TopicName
 
+from tests.support.broker_process import SMALL_SEGMENT_BYTES
+
 __all__ = ["Administered", "administered", "without_a_cold_tier"]
 
 
@@ -111,7 +113,7 @@ async def administered(
     data_dir: Path | str = MEMORY_DIR, *, options: AdminOptions | None = None, **settings: Any
 ) -> AsyncIterator[Administered]:
     free = {f"server.{name}": 0 for name in ("grpc_port", "admin_port", "metrics_port")}
-    small = {"journal.segment_bytes": "16MiB"}  # a start writes whole files of zeros
+    small = {"journal.segment_bytes": SMALL_SEGMENT_BYTES}
     loaded = load_settings(None, {}, {"data.dir": str(data_dir), **free, **small, **settings})
     core = AdminCore(options=options)
     methods = compat_methods(core, call_metadata)

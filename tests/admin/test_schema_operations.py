@@ -14,6 +14,8 @@ from pydanube_broker.settings import MEMORY_DIR
 from pydanube_broker.settings_load import load_settings
 from pydanube_core.errors import ClusterError, PlanRequired
 
+from tests.support.broker_process import SMALL_SEGMENT_BYTES
+
 pytestmark = pytest.mark.anyio
 
 OLD = '{"type": "object", "properties": {"id": {"type": "integer"}, "note": {"type": "string"}}}'
@@ -52,7 +54,9 @@ class Operations:
 @pytest.fixture
 async def operations(anyio_backend: str) -> AsyncIterator[Operations]:
     free = {f"server.{name}": 0 for name in ("grpc_port", "admin_port", "metrics_port")}
-    settings = load_settings(None, {}, {"data.dir": MEMORY_DIR, **free})
+    settings = load_settings(
+        None, {}, {"data.dir": MEMORY_DIR, "journal.segment_bytes": SMALL_SEGMENT_BYTES, **free}
+    )
     async with Broker(settings) as broker:
         yield Operations(AdminCore(broker.port))
 

@@ -30,6 +30,7 @@ from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.ops_call import call_request
 from pydanube_core.security.permissions import ORIGINAL
 
+from tests.support.broker_process import SMALL_SEGMENT_BYTES
 from tests.support.key_server import key_server, public_jwk
 
 PORTS = {f"server.{port}_port": 0 for port in ("grpc", "admin", "metrics", "http")}
@@ -66,7 +67,8 @@ class Locked:
 @asynccontextmanager
 async def locked_broker(path: Path, **more: object) -> AsyncIterator[Locked]:
     values = {
-        "data.dir": str(path / "data"), "auth.mode": "required", "auth.failure_delay": "1ms", **PORTS, **more,
+        "data.dir": str(path / "data"), "auth.mode": "required", "auth.failure_delay": "1ms",
+        "journal.segment_bytes": SMALL_SEGMENT_BYTES, **PORTS, **more,
     }  # fmt: skip
     settings = load_settings(None, {}, values)
     async with (

@@ -25,6 +25,8 @@ from pydanube_core.facts import StateItem
 from pydanube_core.security.records import LET_IN
 from pydanube_storage.metadata import EmbeddedStore
 
+from tests.support.broker_process import SMALL_SEGMENT_BYTES
+
 PORTS = {f"server.{port}_port": 0 for port in ("grpc", "admin", "metrics", "http")}
 
 
@@ -34,7 +36,8 @@ def data(tmp_path: Path) -> Path:
 
 
 def settings_of(data: Path, **more: object) -> Any:
-    return load_settings(None, {}, {"data.dir": str(data), **PORTS, **more})
+    small = {"journal.segment_bytes": SMALL_SEGMENT_BYTES}
+    return load_settings(None, {}, {"data.dir": str(data), **small, **PORTS, **more})
 
 
 async def command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, Any]]:

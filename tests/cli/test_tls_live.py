@@ -25,6 +25,7 @@ from pydanube_cli.composition import administered, http_face
 from pydanube_cli.main import run
 from pydanube_core.errors import AlreadyExists, InvalidArgument, Unavailable
 
+from tests.support.broker_process import SMALL_SEGMENT_BYTES
 from tests.support.official_client import run_beside_official_client
 from tests.support.waiting import until
 
@@ -49,6 +50,7 @@ async def broker_with(folder: CertificateFolder | None, **more: object) -> Async
     """A running broker, and the URL of its HTTP port."""
     values: dict[str, object] = {
         "data.dir": ":memory:",
+        "journal.segment_bytes": SMALL_SEGMENT_BYTES,
         **{f"server.{port}_port": 0 for port in ("grpc", "admin", "metrics", "http")},
         **more,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from pydanube.testing import InMemoryCluster
 
+from tests.support.broker_process import SMALL_JOURNAL
 from tests.support.one_loop import one_loop  # noqa: F401  # a fixture
 
 START_DEADLINE_S = 110  # a second on a quiet machine; below the limit of a test, whose set-up this may be
@@ -59,8 +61,9 @@ def start_broker() -> Iterator[StartBroker]:
             sys.executable, "-m", "pydanube_cli.main", "up", "--data-dir", str(folder / "data"), "--ready-file",
             str(ready), "--grpc-port", str(port), "--admin-port", "0", "--metrics-port", "0", "--http-port", "0",
         ]  # fmt: skip
+        environment = {**os.environ, **SMALL_JOURNAL}
         with (folder / "log").open("ab") as log:
-            broker = BrokerProcess(subprocess.Popen(command, stdout=log, stderr=log), folder)
+            broker = BrokerProcess(subprocess.Popen(command, stdout=log, stderr=log, env=environment), folder)
         started.append(broker)
         deadline = time.monotonic() + START_DEADLINE_S
         while not ready.exists() and broker.process.poll() is None and time.monotonic() < deadline:

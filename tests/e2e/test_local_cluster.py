@@ -16,7 +16,7 @@ import anyio
 import pytest
 from pydanube import Retry, connect
 
-from tests.support.broker_process import client_environment, danube_command
+from tests.support.broker_process import SMALL_JOURNAL, client_environment, danube_command
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(480)]
@@ -43,7 +43,7 @@ class Local:
                     [*self._words(), "--port-offset", str(offset), "--ready-file", str(ready), "--json"],
                     stdout=subprocess.DEVNULL,
                     stderr=log,
-                    env=client_environment(),
+                    env=client_environment(SMALL_JOURNAL),
                 )
             until = time.monotonic() + START_S
             while not ready.exists() and process.poll() is None:

@@ -38,6 +38,8 @@ from typing import Any, Final, Self
 import pytest
 
 __all__ = [
+    "SMALL_JOURNAL",
+    "SMALL_SEGMENT_BYTES",
     "BrokerDied",
     "BrokerProcess",
     "broker_process_fixture",
@@ -52,8 +54,13 @@ START_DEADLINE_S: Final = 120.0  # generous: the machine may be busy with someth
 STOP_DEADLINE_S: Final = 60.0
 _PORT_RANGE: Final = (10_240, 32_000)  # below net.ipv4.ip_local_port_range, above the well-known ones
 _PORT_FLAGS: Final = ("--grpc-port", "--admin-port", "--metrics-port", "--http-port")
-# A start writes two files of the journal full of zeros: the least that settings take is a quarter of the default.
-_SMALL_JOURNAL: Final = {"DANUBE_TEST_SMALL_SEGMENTS": "1", "DANUBE_JOURNAL__SEGMENT_BYTES": "16MiB"}
+# A start writes two files of the journal full of zeros. These take the largest message there may be by default.
+SMALL_SEGMENT_BYTES: Final = 4 << 20
+#: the same for a broker in a process of its own
+SMALL_JOURNAL: Final = {
+    "DANUBE_TEST_SMALL_SEGMENTS": "1",
+    "DANUBE_JOURNAL__SEGMENT_BYTES": str(SMALL_SEGMENT_BYTES),
+}
 _MARK: Final = "PYDANUBE_TEST_MARK"  # in the environment of the broker and all that it starts
 
 
@@ -142,7 +149,7 @@ class BrokerProcess:
         self._memory = memory
         self._arguments = list(arguments)
         self._mark = uuid.uuid4().hex
-        self._environment = client_environment({**_SMALL_JOURNAL, **(environment or {}), _MARK: self._mark})
+        self._environment = client_environment({**SMALL_JOURNAL, **(environment or {}), _MARK: self._mark})
         self._face = face
         self._within = list(within)
         self._program = danube_command() if program is None else [program]

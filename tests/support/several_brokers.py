@@ -16,12 +16,13 @@ from pydanube_broker.serving import moves
 from pydanube_broker.settings import Data, Journal, Metadata, Server, Settings, Tier
 from pydanube_core.names import TopicName
 
+from tests.support.broker_process import SMALL_SEGMENT_BYTES
 from tests.support.etcd import EtcdMembers
 from tests.support.waiting import until
 
 FREE = Server(grpc_port=0, admin_port=0, metrics_port=0, http_port=0)
 QUICK_S = 0.2  # between two looks of the leader, in place of a second or two: tests wait for what it does
-SMALL = Journal(segment_bytes=16 << 20)  # a start writes whole files of zeros
+SMALL = Journal(segment_bytes=SMALL_SEGMENT_BYTES)
 
 
 class SeveralBrokers:

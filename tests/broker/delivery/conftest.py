@@ -12,6 +12,7 @@ from pydanube import Client, connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings_load import load_settings
 
+from tests.support.broker_process import SMALL_SEGMENT_BYTES
 from tests.support.one_loop import one_loop  # noqa: F401  # a fixture
 
 PORTS = ("grpc_port", "admin_port", "metrics_port")
@@ -32,7 +33,7 @@ def opened(tmp_path: Path) -> Opener:
             {
                 "data.dir": str(tmp_path / "data"),
                 **{f"server.{name}": 0 for name in PORTS},
-                "journal.segment_bytes": "16MiB",  # a start writes whole files of zeros
+                "journal.segment_bytes": SMALL_SEGMENT_BYTES,
                 **given,
             },
         )

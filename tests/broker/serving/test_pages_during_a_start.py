@@ -15,6 +15,8 @@ from pydanube_broker.journal import Journal
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.settings_load import load_settings
 
+from tests.support.broker_process import SMALL_SEGMENT_BYTES
+
 pytestmark = pytest.mark.anyio
 
 
@@ -30,7 +32,7 @@ async def test_every_page_answers_truthfully_from_the_first_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ports = {f"server.{name}_port": 0 for name in ("grpc", "admin", "metrics")}
-    small = {"journal.segment_bytes": "16MiB"}  # a start writes whole files of zeros
+    small = {"journal.segment_bytes": SMALL_SEGMENT_BYTES}
     broker = Broker(load_settings(overrides={"data.dir": str(tmp_path / "data"), **ports, **small}))
     seen: list[dict[str, tuple[int, str]]] = []
 
