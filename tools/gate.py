@@ -8,10 +8,11 @@
     tools/gate.py deploy            deploy/ with the tools it is for, as far as they are installed
     tools/gate.py fuzz              the property tests with many more examples, and atheris where there is one
 
-Each folder of tests/ is one pytest process: one that hangs costs its own budget and is reported, the others still
-run. Three of them run side by side, the longest begin first, and each prints when it ends. In `ci` a group's failed and unreached tests get a second try, in a process and with brokers of their own; what
-passes only then is listed as that. The last lines name every failed test with its error. Exit status: 0 if everything
-that ran passed and something ran, 1 otherwise. Start it from .venv, made by tools/bootstrap dev; standard library only.
+Each folder of tests/ is one pytest process, the longest are several: one that hangs costs its own budget and is reported,
+the others still run. Four of them run side by side, the longest begin first, and each prints when it ends. In `ci` a group's
+failed and unreached tests get a second try, in a process and with brokers of their own; what passes only then is listed as
+that. The last lines name every failed test with its error. Exit status: 0 if everything that ran passed and something ran,
+1 otherwise. Start it from .venv, made by tools/bootstrap dev; standard library only.
 """
 
 from __future__ import annotations
@@ -66,12 +67,15 @@ CI_TEST_LIMIT_S: Final = 300
 LONG_BUDGET_S: Final = 4 * 3600.0
 # More failures than this in a group are no accident, and a second try would only take time.
 SECOND_TRY_TESTS: Final = 10
-# Groups of tests side by side, one more than processors: half of the time they wait, for processes to start and for disks.
-LANES: Final = min(2, os.cpu_count() or 1) + 1
+# Groups of tests side by side, two more than processors: half of the time they wait, for processes to start and for disks.
+LANES: Final = min(2, os.cpu_count() or 1) + 2
 # Groups of minutes, the longest first: begun late, one of them would run alone at the end.
 LONG_GROUPS: Final = (
-    "e2e", "serving", "cli", "admin", "spark", "client", "mcp", "crash", "tui", "relay", "storage", "house",
+    "e2e", "spark", "admin", "cli", "serving", "client", "crash", "mcp", "tui", "relay", "house", "subscription", "storage",
+    "journal", "cluster",
 )  # fmt: skip
+# So many processes, each with every n-th file: alone such a folder would take longer than a lane has.
+PARTS: Final = {"e2e": 2}
 # After SIGABRT pytest has this long to print where its threads are.
 LAST_WORDS_S: Final = 3.0
 
@@ -363,7 +367,15 @@ def pytest_steps(reports: Path, *, pytest_arguments: Sequence[str], budget_s: fl
         report = reports / f"{name.replace('/', '-')}.jsonl"
         command = (*PYTEST, *pytest_arguments)
         budget = budget_s or GROUP_BUDGET_S
-        steps.append(Step(name=name, command=command, budget_s=budget, select=(name,), report=report))
+        whole = Step(name=name, command=command, budget_s=budget, select=(name,), report=report)
+        if (parts := PARTS.get(folder.name, 1)) == 1:
+            steps.append(whole)
+            continue
+        files = [str(path.relative_to(ROOT)) for path in sorted(folder.rglob("test_*.py"))]
+        for n in range(parts):
+            part = f"{name}, part {n + 1} of {parts}"
+            own = report.with_suffix(f".{n + 1}.jsonl")
+            steps.append(replace(whole, name=part, select=tuple(files[n::parts]), report=own))
     return steps
 
 

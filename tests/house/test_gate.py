@@ -145,6 +145,7 @@ def elsewhere(
     """Make a folder the gate's root, and one pytest step a source, as the gate makes them of the folders of tests/."""
     monkeypatch.setattr(gate, "ROOT", tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(root))  # `tools`
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # what others bring takes half of a start
     return lambda sources: pytest_steps(gate, tmp_path, sources)
 
 
@@ -244,3 +245,15 @@ def test_every_folder_with_tests_is_a_group(gate: ModuleType, root: Path) -> Non
     for path in tests - judged_elsewhere:
         assert [group for group in gate.groups() if path.is_relative_to(group)], path
     assert len(gate.groups()) == len(set(gate.groups()))
+
+
+def test_every_file_of_a_group_in_parts_is_in_one_of_them(gate: ModuleType, root: Path) -> None:
+    steps = gate.pytest_steps(Path("reports"), pytest_arguments=(), budget_s=None)
+    assert len({step.report for step in steps}) == len(steps)
+    for name, parts in gate.PARTS.items():
+        of_it = [step for step in steps if f"/{name}, part " in step.name]
+        assert len(of_it) == parts
+        files = [file for step in of_it for file in step.select]
+        assert sorted(files) == sorted(
+            str(path.relative_to(root)) for path in (root / "tests" / name).rglob("test_*.py")
+        )
