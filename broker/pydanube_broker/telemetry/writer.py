@@ -17,7 +17,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 from pydanube_core.errors import ClusterError
@@ -25,8 +25,10 @@ from pydanube_core.observation import Round
 from pydanube_core.telemetry import TelemetryFile, telemetry_folder
 from pydanube_core.telemetry.files import DAY_MS, date_of
 
-from pydanube_broker.settings import Telemetry
 from pydanube_broker.telemetry.rows import Machine, RoundRows, Row
+
+if TYPE_CHECKING:  # the tier's process has this package, and would load pydantic for it
+    from pydanube_broker.settings import Telemetry
 
 log = logging.getLogger("pydanube.telemetry")
 
