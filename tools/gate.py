@@ -232,6 +232,8 @@ def run(step: Step, tally: Tally, output: BinaryIO | None) -> tuple[int, str]:
     with tempfile.TemporaryDirectory(prefix="dg-", ignore_cleanup_errors=True) as scratch:
         # The brokers of a group write gigabytes: what its tests leave goes with it. Sockets live there: a short path.
         environment = dict(os.environ) | {"TMPDIR": scratch}
+        # Hundreds of processes load numpy. As a broker does it.
+        environment.setdefault("OPENBLAS_NUM_THREADS", "1")
         if step.report is not None:
             environment["PYDANUBE_GATE_REPORT"] = str(step.report)
         return run_in(environment, step, tally, output, say)

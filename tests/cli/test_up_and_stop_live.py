@@ -39,6 +39,13 @@ def test_ready_says_where_everything_answers(broker: BrokerProcess) -> None:
     assert status["broker_id"] == broker.info["broker_id"]
 
 
+def test_a_broker_starts_no_threads_of_linear_algebra(tmp_path: Path) -> None:
+    unset = ("env", "-u", "OPENBLAS_NUM_THREADS")
+    with BrokerProcess(tmp_path, memory=True, within=unset) as broker:
+        inherited = Path(f"/proc/{broker.helper_running()[0]}/environ").read_bytes().split(b"\0")
+        assert b"OPENBLAS_NUM_THREADS=1" in inherited
+
+
 def test_second_broker_on_the_same_data_or_ports_is_refused(broker: BrokerProcess, tmp_path: Path) -> None:
     ports = [f"--{name}-port=0" for name in ("admin", "metrics", "http")]
 
