@@ -12,8 +12,16 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.s3_server import s3_environment
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_java() -> Iterator[None]:
+    """Java compiles only as far as pays within minutes: half of its processor time was compiling."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        yield
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(quick_java: None) -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Spark's own, about versions of what it uses
         from pydanube_spark import open_session
