@@ -28,7 +28,7 @@ def tiered(broker: Any) -> int:
 
 def publish(broker: Any, first: int, count: int = 100) -> list[bytes]:
     lines = [b"line %06d" % i for i in range(first, first + count)]
-    broker.command("produce", "logs", stdin=b"\n".join(lines) + b"\n")
+    broker.publish("logs", lines)
     wait_until(lambda: tiered(broker) == first + count)
     return lines
 

@@ -25,7 +25,7 @@ def fill(broker: BrokerProcess, topic: str, objects: int) -> None:
     """So many objects of 100 messages each."""
     sent = 0
     for _ in range(objects):
-        broker.command("produce", topic, "-m", "x" * 100, "--count", "100")
+        broker.publish(topic, [b"x" * 100] * 100)
         sent += 100
         wait_until(lambda wanted=sent: broker.ask("topics.describe", topic=topic)["tiered_offset"] == wanted)
 

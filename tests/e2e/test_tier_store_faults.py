@@ -46,7 +46,7 @@ class Log:
 
     def publish(self) -> None:
         lines = [b"line %06d %s" % (len(self.sent) + i, b"x" * (i % 200)) for i in range(LINES)]
-        self._broker.command("produce", "logs", stdin=b"\n".join(lines) + b"\n")
+        self._broker.publish("logs", lines)
         self.sent += lines
 
     def tiered(self) -> bool:
