@@ -34,7 +34,7 @@ from pydanube.failure_policy import FailurePolicy
 from pydanube.handler_threads import HandlerThreads
 from pydanube.message import Message
 from pydanube.options import ConsumerArguments, ConsumerOptions, changed
-from pydanube.tasks import TaskOwner
+from pydanube.tasks import TaskOwner, take_back_cancellation
 
 MOST_WORKERS: Final = 1000
 MOST_BACKOFF_S: Final = 2_000_000
@@ -42,6 +42,7 @@ _HELD_A_WORKER: Final = 16  # messages that wait for others of their key, and fo
 _KEPT_S: Final = 3600.0  # how long those are kept, whatever the ack timeout
 _REASON_CHARS: Final = 500
 _PATIENCE_S: Final = 60.0  # with a function that has a message, where no ack timeout is said here
+DEAF_S: Final = 5.0  # for functions that were cancelled, to clean up
 _TOLD_EVERY_S: Final = 1.0  # failures in the log, of one loop: what fails once fails often
 
 Handler = Callable[..., Any]
@@ -175,6 +176,8 @@ class HandlerLoop:
         self._ended = ended
         self._handled = self._failed = self._rejected = 0
         self._running = False
+        self._runner: asyncio.Task[Any] | None = None
+        self._ending = False  # its workers are cancelled from here on
         self._begun = 0
         self._seen = 0, 0.0  # how many had begun, and when that was noticed
         self._told_at = -math.inf
@@ -220,7 +223,7 @@ class HandlerLoop:
         Raises:
             ClusterError: what ended the consumer for good, after what was taken has been answered where that was possible.
         """
-        tasks = TaskOwner()
+        tasks, self._runner = TaskOwner(), asyncio.current_task()
         threads = HandlerThreads(f"danube-{self._consumer.subscription}")
         handle = self._called(threads)
         try:
@@ -232,7 +235,7 @@ class HandlerLoop:
                 else:
                     work = [self._work(consumer, handle) for _ in range(self._options.workers)]
                 workers = {tasks.start(one, name=f"handler of {consumer.topic}") for one in work}
-                stopping = tasks.start(_set(stop), name="stop of a handler loop")
+                stopping = tasks.start(stop.wait(), name="stop of a handler loop")
                 await asyncio.wait({stopping, *workers}, return_when=asyncio.FIRST_COMPLETED)
                 consumer.drain()
                 if by_key is not None:
@@ -243,8 +246,8 @@ class HandlerLoop:
                         "%d of the handler of %s still run after %g s: what they have comes again",
                         *(len(late), self._consumer.subscription, self._options.drain_s),
                     )
-                for worker in late:
-                    await tasks.end(worker)
+                    self._ending = True
+                    await tasks.aclose(within_s=DEAF_S)
                 errors = [error for each in workers - late if (error := each.exception()) is not None]
                 if errors:
                     raise errors[0]
@@ -254,7 +257,10 @@ class HandlerLoop:
         else:
             self._stopped(None)
         finally:
-            await tasks.aclose()
+            self._ending = True
+            if left := await tasks.aclose(within_s=DEAF_S):
+                name = self._consumer.subscription
+                log.warning("%d functions of %s do not heed that they were cancelled: left alone", left, name)
             threads.close()
 
     def _stopped(self, error: BaseException | None) -> None:
@@ -282,9 +288,10 @@ class HandlerLoop:
 
     def count_failed(self, message: Message, error: BaseException) -> None:
         """Count a failed message, and log it; to be called in the `except` of its error, which is raised again if it ends the worker."""
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise
+        if isinstance(error, asyncio.CancelledError):
+            if self._ending or (self._runner is not None and self._runner.cancelling()):
+                raise
+            take_back_cancellation()  # of the function's own making, as of old libraries for timeouts
         self._failed += 1
         self._tell(message, error)
 
@@ -437,10 +444,6 @@ def reason_of(error: BaseException) -> str:
 async def _in_thread(threads: HandlerThreads, handler: Handler, *arguments: object) -> Any:
     found = await threads.run(partial(handler, *arguments))
     return await found if isawaitable(found) else found
-
-
-async def _set(stop: asyncio.Event) -> None:
-    await stop.wait()
 
 
 @contextmanager

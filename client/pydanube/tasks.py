@@ -40,15 +40,27 @@ class TaskOwner:
         if not task.cancelled():
             task.exception()  # marks it as seen: a lane has handed it on already
 
-    async def aclose(self) -> None:
+    async def aclose(self, *, within_s: float | None = None) -> int:
+        """Cancel every task and wait until it has gone, for `within_s` at most; return how many have not."""
         tasks = list(self._tasks)
         for task in tasks:
+            task.add_done_callback(_seen)
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks)
-            for task in tasks:
-                if not task.cancelled():
-                    task.exception()
+            await asyncio.wait(tasks, timeout=within_s)
+        return sum(not task.done() for task in tasks)
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # else asyncio complains that nobody asked for it
+
+
+def take_back_cancellation() -> None:
+    """Let the current task go on as if nobody had cancelled it."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -10,11 +10,12 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from pydanube import Client, InvalidArgument, Message, Misuse, Retry
+from pydanube import Client, InvalidArgument, Message, Misuse, Retry, handler_loop
 from pydanube.testing import InMemoryCluster
 
 from tests.support.waiting import until
@@ -106,6 +107,31 @@ async def test_a_function_that_outlives_the_drain_is_cancelled(memory: InMemoryC
     assert memory.unacknowledged("t", "s") == 1
 
 
+async def test_a_function_that_swallows_its_cancellation_is_left_behind(
+    memory: InMemoryCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(handler_loop, "DEAF_S", 0.01)
+    started, free, stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def handler(message: Message) -> None:
+        started.set()
+        while not free.is_set():
+            with suppress(asyncio.CancelledError):
+                await free.wait()
+
+    async with memory.connect() as client:
+        await _publish(client, "t", b"one")
+        loop = asyncio.create_task(client.run(handler, "t", "s", drain_s=0.01, stop=stop))
+        await started.wait()
+        stop.set()
+        done, _ = await asyncio.wait({loop}, timeout=20)
+        free.set()
+        await loop
+    assert done
+    assert "do not heed that they were cancelled" in caplog.text
+    assert memory.unacknowledged("t", "s") == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_it(memory: InMemoryCluster, number: signal.Signals) -> None:
     before = signal.getsignal(number)
@@ -138,9 +164,11 @@ async def test_a_plain_function_runs_in_threads(memory: InMemoryCluster) -> None
 
 
 @pytest.mark.parametrize("ordered_by_key", [False, True])
+@pytest.mark.parametrize("own", [False, True])
 async def test_what_the_function_awaited_was_cancelled_is_a_failure_like_any_other(
-    memory: InMemoryCluster, *, ordered_by_key: bool
+    memory: InMemoryCluster, *, ordered_by_key: bool, own: bool
 ) -> None:
+    """Also its own task, as old libraries for timeouts do: a worker that ended with it would end the loop without a word."""
     tried, stop = 0, asyncio.Event()
 
     async def handler(message: Message) -> None:
@@ -148,7 +176,9 @@ async def test_what_the_function_awaited_was_cancelled_is_a_failure_like_any_oth
         tried += 1
         if tried == 1:
             asked = asyncio.ensure_future(asyncio.Event().wait())
-            asked.cancel()
+            task = asyncio.current_task() if own else asked
+            assert task is not None
+            task.cancel()
             await asked
         stop.set()
 
