@@ -158,6 +158,14 @@ def test_pictures_begin_where_telemetry_does(
     assert re.search(r"telemetry begins .*newest sample [\d,.]+ days old", said), said
     later = run_lag(request(store, since=format_time(begin_ms)))
     assert later["known_from"] == later["since"], "telemetry is older"
+    for file in (tmp_path / "store").glob(
+        "*/telemetry/brokers/*/*.parquet"
+    ):  # as if its hour began before it
+        first, rest = file.name.split("-", 1)
+        file.rename(file.with_name(f"{int(first) - HOUR_MS // 2}-{rest}"))
+    since = format_time(begin_ms - HOUR_MS // 4)
+    young = run_lag(request(tmp_path / "store", since=since))
+    assert abs(parse_time_ms(young["known_from"], field="known_from") - begin_ms) <= plan.interval_ms
 
 
 @pytest.mark.long

@@ -73,14 +73,15 @@ def find_telemetry(
     interval_ms = _interval_ms(opened, rounds)
     coarsest = max(file.generation for _, file, _ in found)
     told_ms = _told_ms(opened, rounds, end_ms)
+    thinned_ms = {2: 60_000, 3: 3_600_000}.get(coarsest, 0)
     return Telemetry(
         store=store,
         cluster=name,
         keys=tuple(key for key, _, _ in found),
         interval_ms=interval_ms,
-        thinned_ms={2: 60_000, 3: 3_600_000}.get(coarsest, 0),
+        thinned_ms=thinned_ms,
         stored_bytes=sum(size for _, _, size in found),
-        oldest_ms=_oldest_ms(opened, rounds, start_ms),
+        oldest_ms=_oldest_ms(opened, rounds, start_ms, max(interval_ms, thinned_ms)),
         newest_ms=max(told_ms.values(), default=min(end_ms, max(file.end_ms for _, file, _ in found))),
         told_ms=told_ms,
         alive_ms=_alive_ms([file for _, file, _ in rounds], HOLD_ROUNDS * interval_ms),
@@ -100,15 +101,16 @@ def _told_ms(store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]], end_m
     return found
 
 
-def _oldest_ms(store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]], start_ms: int) -> int:
+def _oldest_ms(
+    store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]], start_ms: int, spacing_ms: int
+) -> int:
     """When telemetry began, by each broker's first file, whose name may say the hour only; `start_ms`: before that."""
     first: dict[str, tuple[int, str]] = {}
     for key, file, _ in rounds:
         first[file.broker_id] = min(first.get(file.broker_id, (file.start_ms, key)), (file.start_ms, key))
-    if min(first.values(), default=(0, ""))[0] <= start_ms:
-        return start_ms
     times = [_times(store, key) for _, key in first.values()]
-    return min((int(each[0]) for each in times if len(each)), default=start_ms)
+    oldest_ms = min((int(each[0]) for each in times if len(each)), default=start_ms)
+    return start_ms if oldest_ms <= start_ms + 2 * spacing_ms else oldest_ms
 
 
 def _times(store: Any, key: str) -> Any:
