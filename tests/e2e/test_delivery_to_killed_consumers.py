@@ -33,9 +33,7 @@ def publish(broker: BrokerProcess, topic: str, messages: Iterable[tuple[str | No
 
 
 def lag(broker: BrokerProcess, topic: str, subscription: str) -> dict[str, Any]:
-    (item,) = broker.json_command("subscriptions", "lag", "--topic", topic, "--subscription", subscription)[
-        "items"
-    ]
+    (item,) = broker.ask("subscriptions.lag", topic=topic, subscription=subscription)["items"]
     return dict(item)
 
 
@@ -47,6 +45,7 @@ def until_lag(broker: BrokerProcess, topic: str, subscription: str, **wanted: in
         if all(item[name] == value for name, value in wanted.items()):
             return item
         assert time.monotonic() < deadline, f"wanted {wanted}, it is {item}"
+        time.sleep(0.05)
 
 
 def numbers(messages: Iterable[dict[str, Any]]) -> list[int]:
@@ -75,8 +74,8 @@ def test_exclusive_a_killed_consumers_place_is_free_and_what_it_held_comes_again
 def test_shared_what_a_killed_consumer_held_goes_to_the_others_and_nothing_acknowledged_comes_again(
     broker: BrokerProcess,
 ) -> None:
-    broker.command("topics", "create", "sh")
-    broker.command("subscriptions", "create", "sh", "s", "--type", "shared")
+    broker.ask("topics.create", topic="sh")
+    broker.ask("subscriptions.create", topic="sh", subscription="s", type="shared")
     with (
         ConsumerProcess(broker.url, "sh", "s", type="shared", name="holds", hold=True, credit=50) as holder,
         ConsumerProcess(broker.url, "sh", "s", type="shared", name="works") as worker,
@@ -95,8 +94,8 @@ def test_shared_what_a_killed_consumer_held_goes_to_the_others_and_nothing_ackno
 def test_row_11_and_36_failover_promotes_the_standby_at_once_and_back_fills_in_order(
     broker: BrokerProcess,
 ) -> None:
-    broker.command("topics", "create", "fo")
-    broker.command("subscriptions", "create", "fo", "s", "--type", "failover")
+    broker.ask("topics.create", topic="fo")
+    broker.ask("subscriptions.create", topic="fo", subscription="s", type="failover")
     with (
         ConsumerProcess(broker.url, "fo", "s", type="failover", name="a", pause_ms=5, credit=100) as active,
         ConsumerProcess(broker.url, "fo", "s", type="failover", name="b") as standby,
@@ -125,8 +124,8 @@ def test_row_11_and_36_failover_promotes_the_standby_at_once_and_back_fills_in_o
 def test_row_12_key_shared_a_killed_consumers_messages_are_not_counted_as_acknowledged(
     broker: BrokerProcess,
 ) -> None:
-    broker.command("topics", "create", "ks")
-    broker.command("subscriptions", "create", "ks", "s", "--type", "key-shared")
+    broker.ask("topics.create", topic="ks")
+    broker.ask("subscriptions.create", topic="ks", subscription="s", type="key-shared")
     with (
         ConsumerProcess(broker.url, "ks", "s", type="key-shared", name="holds", hold=True) as holder,
         ConsumerProcess(broker.url, "ks", "s", type="key-shared", name="works") as worker,
@@ -147,8 +146,8 @@ def test_row_12_key_shared_a_killed_consumers_messages_are_not_counted_as_acknow
 
 def test_row_13_one_key_stays_in_order_over_a_flapping_consumer(broker: BrokerProcess) -> None:
     """10 000 messages of one key, consumers that come and are killed while they hold some."""
-    broker.command("topics", "create", "flap")
-    broker.command("subscriptions", "create", "flap", "s", "--type", "key-shared")
+    broker.ask("topics.create", topic="flap")
+    broker.ask("subscriptions.create", topic="flap", subscription="s", type="key-shared")
     fill(broker, "flap", 10_000, key="one")
     lives: list[list[dict[str, Any]]] = []
     for life in range(3):
@@ -197,9 +196,9 @@ def test_row_20_a_consumer_has_more_than_a_handful_in_flight(broker: BrokerProce
 
 def test_a_paused_consumer_keeps_its_place_until_its_deliveries_expire(broker: BrokerProcess) -> None:
     """SIGSTOP: the connection stands, nothing is answered. What it holds goes on when its ack timeout is over."""
-    broker.command("topics", "create", "stall")
-    broker.command("subscriptions", "create", "stall", "s", "--type", "shared")
-    broker.command("subscriptions", "set-failure-policy", "stall", "s", "--ack-timeout-ms", "500")
+    broker.ask("topics.create", topic="stall")
+    broker.ask("subscriptions.create", topic="stall", subscription="s", type="shared")
+    broker.ask("subscriptions.set_failure_policy", topic="stall", subscription="s", ack_timeout_ms=500)
     with (
         ConsumerProcess(
             broker.url, "stall", "s", type="shared", name="stalls", hold=True, credit=5
@@ -217,8 +216,8 @@ def test_a_paused_consumer_keeps_its_place_until_its_deliveries_expire(broker: B
 
 
 def test_key_filters_share_a_topic_out(broker: BrokerProcess) -> None:
-    broker.command("topics", "create", "filtered")
-    broker.command("subscriptions", "create", "filtered", "s", "--type", "key-shared")
+    broker.ask("topics.create", topic="filtered")
+    broker.ask("subscriptions.create", topic="filtered", subscription="s", type="key-shared")
     with (
         ConsumerProcess(
             broker.url, "filtered", "s", type="key-shared", name="eu", key_filters=("eu-*",)
