@@ -20,7 +20,7 @@ from typing import Any
 import anyio
 from mcp import Client, StdioServerParameters
 from mcp.server import MCPServer
-from pydanube_admin import AdminCore
+from pydanube_admin.core import AdminCore
 from pydanube_admin.http import http_server
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings import MEMORY_DIR

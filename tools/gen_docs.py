@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pydanube_admin import OPERATIONS
 from pydanube_admin.engine.models import Effect
 from pydanube_admin.engine.operation import Argument, Operation
 from pydanube_admin.engine.permission import FREE, OF_ANOTHER, OWN
+from pydanube_admin.registry import OPERATIONS
 from pydanube_broker.metric_table import METRICS, MetricArea
 from pydanube_broker.settings import Entry, Settings, sections
 from pydanube_cli import main as command_words

@@ -3,7 +3,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from pydanube_admin import AdminCore, OpsClient
+from pydanube_admin.core import AdminCore
+from pydanube_admin.remote import OpsClient
 
 from tests.admin.real_broker import Administered, administered
 from tests.support.filled_cluster import add_subscription, add_topic, attached, emptied, parts_of, producing

@@ -9,8 +9,8 @@ from typing import Any
 
 import anyio
 import pytest
-from pydanube_admin import AdminCore
 from pydanube_admin.compat.methods import compat_methods
+from pydanube_admin.core import AdminCore
 from pydanube_admin.engine.context import AdminOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.rpc.caller import call_metadata

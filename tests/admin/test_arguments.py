@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_admin import OPERATIONS
 from pydanube_admin.arguments import parse_call
+from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import ClusterError, InvalidArgument
 
 

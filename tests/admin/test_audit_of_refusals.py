@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from mcp import Client
-from pydanube_admin import OpsClient
 from pydanube_admin.engine.audit.audit_log import (
     MOST_ALIKE,
     READS_APART_MS,
@@ -18,6 +17,7 @@ from pydanube_admin.engine.audit.audit_log import (
 )
 from pydanube_admin.engine.context import AdminOptions
 from pydanube_admin.jsonrpc import JsonRpc
+from pydanube_admin.remote import OpsClient
 from pydanube_mcp import build_server
 
 from tests.admin.real_broker import Administered, administered

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from pydanube_admin import AdminCore
+from pydanube_admin.core import AdminCore
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import ClusterError, InvalidArgument
 

@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from pydanube_admin import OpsClient
 from pydanube_admin.http import MAX_BODY_BYTES, HttpFace, http_server
 from pydanube_admin.jsonrpc import JsonRpc
+from pydanube_admin.remote import OpsClient
 
 from tests.support.waiting import until
 

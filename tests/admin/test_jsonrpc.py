@@ -9,9 +9,10 @@ import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_admin import OPERATIONS, OpsClient
 from pydanube_admin.arguments import parse_call
 from pydanube_admin.jsonrpc import MAX_BATCH_BYTES, JsonRpc
+from pydanube_admin.registry import OPERATIONS
+from pydanube_admin.remote import OpsClient
 from pydanube_core.errors import ClusterError, TopicNotFound
 
 from tests.support.waiting import turns_during

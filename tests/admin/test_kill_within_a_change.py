@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydanube_admin import OPERATIONS
 from pydanube_admin.engine.change_records import HOOK, Step
+from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import call_sync
 from pydanube_core.errors import ClusterError, Unavailable
 

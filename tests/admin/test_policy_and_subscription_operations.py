@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydanube_admin import OPERATIONS, AdminCore, Effect
-from pydanube_admin.engine.models import Change
+from pydanube_admin.core import AdminCore
+from pydanube_admin.engine.models import Change, Effect
+from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import ClusterError, PlanRequired
 
 from tests.admin.real_broker import Administered

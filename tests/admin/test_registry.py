@@ -5,8 +5,9 @@ import re
 
 import pytest
 from jsonschema import Draft202012Validator
-from pydanube_admin import OPERATIONS, TOOLS, Effect
 from pydanube_admin.arguments import parse_call
+from pydanube_admin.engine.models import Effect
+from pydanube_admin.registry import OPERATIONS, TOOLS
 
 
 def test_the_operations_and_their_tools() -> None:

@@ -11,7 +11,8 @@ import anyio
 import anyio.to_thread
 import pytest
 from pydanube.principal import default_principal
-from pydanube_admin import AdminCore, OpsClient, call_sync
+from pydanube_admin.core import AdminCore
+from pydanube_admin.remote import OpsClient, call_sync
 from pydanube_core.errors import (
     ClusterError,
     DeadlineExceeded,

@@ -8,7 +8,8 @@ from typing import Any
 import anyio.from_thread
 import anyio.to_thread
 import pytest
-from pydanube_admin import OPERATIONS, runbooks
+from pydanube_admin import runbooks
+from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.runbooks.runbook import parse_runbook
 from pydanube_admin.runbooks.running import Outcome, run
 from pydanube_admin.runbooks.texts import fill_arguments, spread

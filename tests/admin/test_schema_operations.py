@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from pydanube_admin import OPERATIONS, AdminCore, Effect
-from pydanube_admin.engine.models import Change
+from pydanube_admin.core import AdminCore
+from pydanube_admin.engine.models import Change, Effect
+from pydanube_admin.registry import OPERATIONS
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings import MEMORY_DIR
 from pydanube_broker.settings_load import load_settings

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from pydanube_admin import AdminCore
+from pydanube_admin.core import AdminCore
 from pydanube_core.errors import ClusterError
 
 from tests.admin.real_broker import Administered, administered

@@ -12,7 +12,7 @@ import pytest
 from pydanube import PlanRequired, PlanUsed, TopicNotFound, Unavailable
 from pydanube.admin import Admin, connect_admin
 from pydanube.sync import connect_admin as connect_admin_sync
-from pydanube_admin import OPERATIONS
+from pydanube_admin.registry import OPERATIONS
 
 from tests.admin.real_broker import administered
 

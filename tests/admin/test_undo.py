@@ -10,10 +10,10 @@ from typing import Any
 
 import anyio
 import pytest
-from pydanube_admin import OPERATIONS
 from pydanube_admin.engine import change_records
 from pydanube_admin.engine.change_records import IMAGES
 from pydanube_admin.engine.context import AdminOptions
+from pydanube_admin.registry import OPERATIONS
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.tombstone_records import TopicTombstone
 from pydanube_broker.subscription.cursor import CursorSnapshot, decode_snapshot, encode_snapshot

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydanube_admin import OPERATIONS
+from pydanube_admin.registry import OPERATIONS
 from pydanube_cli.operations import command_of
 from pydanube_core.errors import InvalidArgument
 

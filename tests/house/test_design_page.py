@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 import pytest
-from pydanube_admin import OPERATIONS
+from pydanube_admin.registry import OPERATIONS
 
 from tests.support.grpc_services import SERVICES
 from tests.support.pages import ROOT

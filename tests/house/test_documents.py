@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from pydanube_admin import OPERATIONS
+from pydanube_admin.registry import OPERATIONS
 
 from tests.support.pages import FENCE, LINK, ROOT, pages, problem_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pydanube import ConsumerOptions, ProducerOptions, ReaderOptions
-from pydanube_admin import OPERATIONS
+from pydanube_admin.registry import OPERATIONS
 
 from tests.support.pages import ROOT
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
-from pydanube_admin import OPERATIONS
+from pydanube_admin.registry import OPERATIONS
 from pydanube_broker.settings import sections
 
 from tests.support.pages import ROOT

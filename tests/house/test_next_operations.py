@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from pydanube_admin import OPERATIONS
+from pydanube_admin.registry import OPERATIONS
 
 from tests.support.pages import ROOT
 

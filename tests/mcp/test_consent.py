@@ -13,8 +13,9 @@ import anyio
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult, ElicitRequestParams, ElicitResult
-from pydanube_admin import OPERATIONS, Effect
+from pydanube_admin.engine.models import Effect
 from pydanube_admin.http import http_server
+from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import OpsClient
 from pydanube_core.errors import PlanMismatch
 from pydanube_mcp import build_server, http_face

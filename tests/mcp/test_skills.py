@@ -10,7 +10,7 @@ import pytest
 from mcp import Client, MCPError
 from mcp.types import Request, RequestParams, Result, TextResourceContents
 from pydantic import ConfigDict
-from pydanube_admin import TOOLS
+from pydanube_admin.registry import TOOLS
 from pydanube_admin.runbooks import all as all_runbooks
 from pydanube_mcp import build_server
 

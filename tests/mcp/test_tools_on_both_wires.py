@@ -13,7 +13,8 @@ import jsonschema
 import pytest
 from mcp import Client
 from mcp.types import CallToolResult, TextContent
-from pydanube_admin import OPERATIONS, Effect
+from pydanube_admin.engine.models import Effect
+from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import InvalidArgument
 from pydanube_mcp import Profile, build_server, parse_connections
 from pydanube_mcp.profiles import FOR_PROGRAMS, SAID_BY_THE_NAME, TOOLSETS, explain, small_output
