@@ -16,7 +16,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -39,7 +38,7 @@ from pydanube_cli.fitness import (
     sync_finding,
     unwritable_finding,
 )
-from pydanube_cli.runtime import run_async
+from pydanube_cli.runtime import installed_version, run_async
 
 if TYPE_CHECKING:
     from pydanube_broker.settings import Settings
@@ -146,7 +145,7 @@ def security(settings: Settings) -> Iterator[Finding]:
 
 def _versions() -> Iterator[Finding]:
     names = ("pydanube", "hpack", "protobuf")
-    found = {name: _version(name) for name in names}
+    found = {name: installed_version(name) for name in names}
     text = ", ".join(f"{name} {number or 'missing'}" for name, number in found.items())
     python = sys.version.split()[0]
     yield Finding(check="versions", level=Level.OK, summary=f"Python {python}, {text}")
@@ -421,7 +420,7 @@ def _broker(admin_url: str, timeout_s: float) -> Iterator[Finding]:
     if status["ready"] and not status["reasons"]:
         text = f"{status['version']} ready at {admin_url}, {counted(status['topics'], 'topic')}, {status['durability']}"
         yield Finding(check="broker", level=Level.OK, summary=text)
-    own = _version("pydanube")
+    own = installed_version("pydanube")
     if own is not None and status["version"] != own:
         yield Finding(
             check="broker",
@@ -429,10 +428,3 @@ def _broker(admin_url: str, timeout_s: float) -> Iterator[Finding]:
             summary=f"the broker runs {status['version']}, this command is {own}",
             remedy="restart the broker after an upgrade",
         )
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

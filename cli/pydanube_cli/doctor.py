@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydanube_core.errors import ClusterError, ConditionNotMet, InvalidArgument
 from pydanube_core.secrets import REDACTED, without_passwords, without_secrets
+from pydanube_core.units import counted
 
 from pydanube_cli.checks import examine
 from pydanube_cli.command import Common, command, option
@@ -76,7 +77,7 @@ def doctor(
             print(f"packed {bundle}; look into it before you send it")
     if problems:
         raise ConditionNotMet(
-            f"{len(problems)} problem{'s' if len(problems) > 1 else ''}: "
+            f"{counted(len(problems), 'problem')}: "
             + "; ".join(f"{finding.check}: {finding.summary}" for finding in problems),
             problems=[finding.to_dict() for finding in problems],
         )

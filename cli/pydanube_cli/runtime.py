@@ -1,4 +1,4 @@
-"""Run asyncio code from a command: with uvloop if it is installed, SIGTERM treated as an interrupt."""
+"""What a command runs on: an event loop, with SIGTERM treated as an interrupt, and the packages that are installed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -23,6 +24,14 @@ def run_async(function: Callable[..., Awaitable[T]], *args: Any) -> T:
     """Run `function` to its end on a new event loop; an interrupt cancels it and raises KeyboardInterrupt."""
     uvloop = sys.platform != "win32" and find_spec("uvloop") is not None
     return anyio.run(function, *args, backend_options={"use_uvloop": uvloop})
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed package; None without it."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 @contextmanager

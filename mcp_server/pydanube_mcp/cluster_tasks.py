@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, Final
 
 import anyio
@@ -24,6 +23,7 @@ from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, CallToolResult, ElicitRequ
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import OpsClient
 from pydanube_core.errors import ClusterError, InvalidArgument, LimitReached, PlanNotFound
+from pydanube_core.units import parse_time_ms
 
 from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.consent import CONSENT, Answer, Question
@@ -91,7 +91,8 @@ def waiting_view(question: Question, token: str, *, applied: bool) -> TaskView:
         status="input_required",
         created_at=plan["created_at"],
         updated_at=plan["created_at"],
-        ttl_ms=_between_ms(plan["created_at"], plan["expires_at"]),
+        ttl_ms=parse_time_ms(plan["expires_at"], field="expires_at")
+        - parse_time_ms(plan["created_at"], field="created_at"),
         message="waits for a person's consent",
         input_requests={CONSENT: request.model_dump(mode="json", by_alias=True, exclude_none=True)},
     )
@@ -284,11 +285,6 @@ def progress_of(task: Mapping[str, Any]) -> str:
         parts.append(f"{work['done']:,}{of} {work['unit']}{where}{doing}")
     again = ", begun again after a restart of the broker" if task["begun_again"] else ""
     return f"{task['operation']}{again}" + (f": {'; '.join(parts)}" if parts else "")
-
-
-def _between_ms(start: str, end: str) -> int:
-    first, last = (datetime.fromisoformat(text.replace("Z", "+00:00")) for text in (start, end))
-    return max(0, round((last - first).total_seconds() * 1000))
 
 
 def _as_protocol_error(error: ClusterError) -> MCPError:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.units import parse_time_ms
 from rich.cells import cell_len, set_cell_size
 
 ELLIPSIS: Final = "…"
@@ -142,11 +143,9 @@ def span(seconds: float | None) -> str:
 
 def milliseconds(time: str | None) -> int | None:
     """Parse an RFC 3339 time to milliseconds since 1970; None if it is none."""
-    if not time:
-        return None
     try:
-        return round(datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp() * 1000)
-    except ValueError:
+        return parse_time_ms(time or "", field="time")
+    except InvalidArgument:
         return None
 
 
@@ -157,7 +156,7 @@ def ago(time: str | None, now_ms: int) -> str:
 
 
 def clock(time: str | None) -> str:
-    """Return the time of day, after the date unless `short`: `2026-01-31 12:00:00`."""
+    """Return date and time of day: `2026-01-31 12:00:00`."""
     return "–" if not time else time[:19].replace("T", " ")
 
 

@@ -65,6 +65,11 @@ class PlanRecord(KeptRecord):
         """open, used, discarded or expired."""
         return "expired" if self.state == OPEN and now_ms >= self.expires_ms else self.state
 
+    def standing(self, now_ms: int) -> dict[str, str]:
+        """Return the fields of a shown plan that say how it stands in time."""
+        times = {"created_at": format_time(self.created_ms), "expires_at": format_time(self.expires_ms)}
+        return {"state": self.state_at(now_ms), **times}
+
 
 def _owner(record: PlanRecord) -> tuple[str, str]:
     return record.principal, record.principal_type
@@ -273,9 +278,4 @@ class AppliedPlan(Result):
 
 def shown_plan(record: PlanRecord, now_ms: int) -> ShownPlan:
     """Return a plan as everybody may see it."""
-    return ShownPlan.of(
-        record,
-        state=record.state_at(now_ms),
-        created_at=format_time(record.created_ms),
-        expires_at=format_time(record.expires_ms),
-    )
+    return ShownPlan.of(record, **record.standing(now_ms))

@@ -151,12 +151,7 @@ async def list_plans(context: Context, request: SortedListRequest) -> Page[PlanI
         context,
         PlanItem,
         found,
-        lambda plan: PlanItem.of(
-            plan,
-            state=plan.state_at(now),
-            created_at=format_time(plan.created_ms),
-            expires_at=format_time(plan.expires_ms),
-        ),
+        lambda plan: PlanItem.of(plan, **plan.standing(now)),
         key=lambda plan: (plan.plan_id,),
         request=request,
     )

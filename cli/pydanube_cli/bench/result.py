@@ -18,11 +18,12 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from statistics import median
 from typing import Any, Final
 
 from pydanube_core.errors import InvalidArgument
+
+from pydanube_cli.runtime import installed_version
 
 _ARITHMETIC: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add,
@@ -223,15 +224,8 @@ def machine() -> dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load_before": [round(load, 2) for load in os.getloadavg()] if hasattr(os, "getloadavg") else None,
         "python": sys.version.split()[0],
-        "versions": {name: _version(name) for name in names} | {"kernel": platform.release()},
+        "versions": {name: installed_version(name) for name in names} | {"kernel": platform.release()},
     }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _median(values: Sequence[float | None]) -> float | None:

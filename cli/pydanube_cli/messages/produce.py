@@ -354,7 +354,7 @@ def show(tally: Tally, common: Common) -> None:
         print_json(result)
         return
     count, speed = tally.acknowledged, tally.acknowledged / max(result["elapsed_s"], 1e-9)
-    line = f"{count:,} message{'' if count == 1 else 's'} acknowledged in {tally.topic}"
+    line = f"{counted(count, 'message', spec=',')} acknowledged in {tally.topic}"
     if tally.durability:
         line += f" ({tally.durability})"
     if len(tally.ranges) == 1:
