@@ -17,7 +17,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TextIO, TypeVar
 
 from pydanube_admin.engine.forecast import radius_text
 from pydanube_admin.engine.operation import Operation
@@ -40,13 +40,15 @@ def consents(operation: Operation, arguments: Mapping[str, Any], plan: Mapping[s
 def describe(operation: Operation, arguments: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
     """Print the plan on stderr."""
     would = "would destroy" if plan.get("effect") == "destroy" else "would touch"
-    print(
-        f"{operation.command_line(arguments)} {would}: {radius_text(plan['blast_radius'])}", file=sys.stderr
-    )
+    _print_plan(f"{operation.command_line(arguments)} {would}", plan, sys.stderr)
+
+
+def _print_plan(would: str, plan: Mapping[str, Any], stream: TextIO) -> None:
+    print(f"{would}: {radius_text(plan['blast_radius'])}", file=stream)
     if plan.get("later"):
-        print(f"{plan['later']}.", file=sys.stderr)
+        print(f"{plan['later']}.", file=stream)
     for line in _diff_lines(plan):
-        print(line, file=sys.stderr)
+        print(line, file=stream)
 
 
 def show_plan(
@@ -56,11 +58,7 @@ def show_plan(
     if as_json:
         print_json(plan)
         return
-    print(f"{plan['operation']} would touch: {radius_text(plan['blast_radius'])}")
-    if plan.get("later"):
-        print(f"{plan['later']}.")
-    for line in _diff_lines(plan):
-        print(line)
+    _print_plan(f"{plan['operation']} would touch", plan, sys.stdout)
     print(
         f"it {'can' if plan.get('reversible') else 'cannot'} be undone. Until {plan['expires_at']}, to do exactly this:"
     )

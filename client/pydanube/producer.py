@@ -62,10 +62,8 @@ class Producer:
         self._options = options
         self._side = side
         self._closed = closed
-        self._name = options.name or ""
         self._routing = Routing.parse(options.routing)
         self._codec = parse_codec(options.compression)
-        self._batch_bytes = options.batch_bytes
         self._window = Window(topic, options.window_messages, options.window_bytes)
         self._lanes: list[PublishLane] = []
         self._stored_before: tuple[int, ...] = ()
@@ -161,7 +159,7 @@ class Producer:
     def name(self) -> str:
         """The producer's name; the broker's choice if none was given."""
         session = self._lanes[0].session if self._lanes else None
-        return session.producer_name if session else self._name
+        return session.producer_name if session else self._options.name or ""
 
     @property
     def partitions(self) -> int | None:
@@ -312,7 +310,7 @@ class Producer:
         ledger = Ledger()
         by_slice = self._routing is not Routing.EXPLICIT and self._tracing is None
         window = self._window
-        roomy = window.messages >= MAX_BATCH_MESSAGES and window.bytes >= self._batch_bytes
+        roomy = window.messages >= MAX_BATCH_MESSAGES and window.bytes >= self._options.batch_bytes
         try:
             whole = self._only if roomy else None
             for chunk, own_keys in chunks_of(messages, keys, topic=self._topic, whole=whole):

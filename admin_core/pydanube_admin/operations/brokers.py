@@ -194,17 +194,13 @@ async def list_brokers(context: Context, request: SortedListRequest) -> Page[Bro
         lambda each: BrokerItem.of(
             each,
             state=_state(each, members.get(each.broker_id)),
-            zone=_zone(members.get(each.broker_id)),
+            zone=(members[each.broker_id].zone or None) if each.broker_id in members else None,
             is_leader=leading is not None and each.broker_id == leading.broker_id,
             uptime_s=round(each.uptime_s, 3),
         ),
         key=lambda each: (each.broker_id,),
         request=request,
     )
-
-
-def _zone(registered: BrokerAddress | None) -> str | None:
-    return None if registered is None else registered.zone or None
 
 
 def _state(facts: BrokerFacts, registered: BrokerAddress | None) -> str:

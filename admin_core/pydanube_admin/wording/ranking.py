@@ -137,7 +137,7 @@ class Ranking:
         asked = self._asked(question)
         if not asked:
             return Ranked(operations=(), absent=None, known=False)
-        total = sum(self._asked_weight(word) for word in asked)
+        total = sum(self._weight.get(word, self._usual * _UNKNOWN) for word in asked)
         asks = _ASKS.match(question.lower()) is not None
         scores = {
             name: self._score(name, asked, total)
@@ -164,9 +164,6 @@ class Ranking:
                 word = next(iter(close_names(word, near, at_most=1, cutoff=0.84)), word)
             found.append(word)
         return found
-
-    def _asked_weight(self, word: str) -> float:
-        return self._weight.get(word, self._usual * _UNKNOWN)
 
     def _score(self, name: str, asked: Sequence[str], total: float) -> float:
         whole = self._whole[name]

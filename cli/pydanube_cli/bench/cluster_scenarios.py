@@ -31,6 +31,7 @@ from pydanube_cli.bench.catalogue import Plan
 from pydanube_cli.bench.fleet import RunningBroker, ServerCost, broker_of_our_own
 from pydanube_cli.bench.own_cluster import BROKERS, OwnCluster, own_cluster, until
 from pydanube_cli.bench.payloads import percentiles_ms
+from pydanube_cli.bench.result import COUNTS, sum_verified
 from pydanube_cli.bench.role import for_every
 from pydanube_cli.render import prose
 
@@ -215,7 +216,7 @@ async def failover(plan: Plan, runs: int, home: Path | None) -> Found:
             "topics_after_restart_to_bound": _share(max(late), 1.0),
             "leader_to_bound": _share(max(led), LEASE_S + 1),
         },
-        "verified": _nothing_to_verify(),
+        "verified": dict.fromkeys(COUNTS, 0),
     }
 
 
@@ -259,7 +260,6 @@ async def cluster(plan: Plan, runs: int, home: Path | None) -> Found:
             idle = await _idle(several, lone, plan.topics)
     creation, transaction = percentiles_ms(made), percentiles_ms(transactions)
     cost = [median(run["server"]["cpu_us_per_message"] for run in each) for each in (alone, ours)]
-    runs_verified = [run["verified"] for run in (*alone, *ours)]
     assert transaction["p99_ms"] is not None
     return {
         "median": {
@@ -278,7 +278,7 @@ async def cluster(plan: Plan, runs: int, home: Path | None) -> Found:
             "idle_to_bound": _share(idle["cpu_share"], idle["lone_cpu_share"] + 0.01),
             "idle_writes_to_bound": _share(idle["etcd_writes_per_s_a_broker"], 1.0),
         },
-        "verified": {name: sum(each[name] for each in runs_verified) for name in runs_verified[0]},
+        "verified": sum_verified([*alone, *ours]),
     }
 
 
@@ -362,10 +362,6 @@ def _share(value: float | None, bound: float) -> float | None:
 
 def _spread(seconds: Sequence[float]) -> Found:
     return {"median": round(median(seconds), 3), "max": round(max(seconds), 3)}
-
-
-def _nothing_to_verify() -> Found:
-    return dict.fromkeys(("sent", "received", "missing", "duplicates", "out_of_order"), 0)
 
 
 CLUSTER_SCENARIOS: Final[dict[str, Callable[[Plan, int, Path | None], Coroutine[Any, Any, Found]]]] = {

@@ -164,6 +164,11 @@ FIGURES: Final = ("messages_per_s", "megabytes_per_s", "p50_ms", "p99_ms", "p999
 COUNTS: Final = ("sent", "received", "missing", "duplicates", "out_of_order")
 
 
+def sum_verified(results: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the sums of what runs, or workers, have verified."""
+    return {name: sum(result["verified"][name] for result in results) for name in COUNTS}
+
+
 def assemble(
     *,
     scenario: str,
@@ -191,7 +196,7 @@ def assemble(
         "durability": runs[0].get("durability"),
         "runs": [dict(run) for run in runs],
         "median": middle,
-        "verified": {name: sum(run["verified"][name] for run in runs) for name in COUNTS},
+        "verified": sum_verified(runs),
         "server": {
             "cpu_us_per_message": _median([run["server"]["cpu_us_per_message"] for run in runs]),
             "rss_peak_bytes": max((run["server"]["rss_peak_bytes"] or 0 for run in runs), default=0) or None,

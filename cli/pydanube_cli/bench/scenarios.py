@@ -29,6 +29,7 @@ from typing import Any, Final
 from pydanube_cli.bench.catalogue import WRITERS, Plan
 from pydanube_cli.bench.fleet import Crew, RunningBroker, ServerCost
 from pydanube_cli.bench.payloads import Part, make_tally, merge, percentiles_ms
+from pydanube_cli.bench.result import sum_verified
 
 WARM_UP_SENDS: Final = 200
 # Processes; the client is busier than the broker, and one alone would be measured
@@ -119,7 +120,7 @@ def publish(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     return {
         **_rates(plan.messages, plan.size, _seconds(made)),
         **_no_latency("publish measures throughput; see bench latency"),
-        "verified": _verified(_read_back(plan, broker, topic)),
+        "verified": sum_verified(_read_back(plan, broker, topic)),
         "durability": made[0]["durability"],
         **_server(cost, plan.messages),
     }
@@ -147,7 +148,7 @@ def latency(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     return {
         **_rates(plan.messages, plan.size, _seconds([made])),
         **made["latency"],
-        "verified": _verified(_read_back(plan, broker, topic, sent=[plan.messages])),
+        "verified": sum_verified(_read_back(plan, broker, topic, sent=[plan.messages])),
         "durability": made["durability"],
         **_server(cost, plan.messages),
     }
@@ -160,7 +161,7 @@ def await_(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     return {
         **_rates(made["acknowledged"], plan.size, _seconds([made])),
         **made["latency"],
-        "verified": _verified(_read_back(plan, broker, topic, sent=[plan.messages])),
+        "verified": sum_verified(_read_back(plan, broker, topic, sent=[plan.messages])),
         "durability": made["durability"],
         **_server(cost, made["acknowledged"]),
     }
@@ -179,7 +180,7 @@ def unary(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     return {
         **_rates(plan.messages, plan.size, _seconds(made)),
         **percentiles_ms([ms for result in made for ms in result["taken_ms"]]),
-        "verified": _verified(_read_back(plan, broker, topic)),
+        "verified": sum_verified(_read_back(plan, broker, topic)),
         "durability": made[0]["durability"],
         **_server(cost, plan.messages),
     }
@@ -212,7 +213,7 @@ def backlog(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     return {
         **_rates(plan.messages, plan.size, seconds),
         **lone["latency"],
-        "verified": _verified([got, second]),
+        "verified": sum_verified([got, second]),
         "durability": lone["durability"],
         "beside": {
             "lone_send": {"sends": lone["acknowledged"], **lone["latency"]},
@@ -367,7 +368,7 @@ def _rates(messages: int, size: int, seconds: float) -> Run:
 def _checked(plan: Plan, got: list[dict[str, Any]]) -> Run:
     """Check the messages, and count those of each consumer of a shared subscription."""
     if not plan.shared_subscription:
-        return {"verified": _verified(got)}
+        return {"verified": sum_verified(got)}
     verified = merge([Part(**result["part"]) for result in got], plan.shares)
     return {
         "verified": asdict(verified),
@@ -386,11 +387,6 @@ def _worst(results: list[dict[str, Any]]) -> Run:
 
 def _no_latency(reason: str) -> Run:
     return {"p50_ms": None, "p99_ms": None, "p999_ms": None, "max_ms": None, "p50_ms_reason": reason}
-
-
-def _verified(results: list[dict[str, Any]]) -> dict[str, int]:
-    names = ("sent", "received", "missing", "duplicates", "out_of_order")
-    return {name: sum(result["verified"][name] for result in results) for name in names}
 
 
 def _publish_rate(made: list[dict[str, Any]]) -> float:

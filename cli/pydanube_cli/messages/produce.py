@@ -294,15 +294,12 @@ async def send_all(producer: Any, payloads: list[bytes], job: Job, tally: Tally)
             await anyio.sleep(max(0.0, due - time.monotonic()))
         tally.sent += len(part)
         try:
-            tally.add(await producer.send_many(part if _plain(job) else _dressed(part, job)))
+            plain = job.key is None and not job.attributes
+            tally.add(await producer.send_many(part if plain else _dressed(part, job)))
         except ClusterError as error:
             tally.failed(part, getattr(error, "acknowledged", None))
             raise
         tally.sent_bytes += sum(map(len, part))
-
-
-def _plain(job: Job) -> bool:
-    return job.key is None and not job.attributes
 
 
 def _dressed(payloads: list[bytes], job: Job) -> Iterator[Message]:

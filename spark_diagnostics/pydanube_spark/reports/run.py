@@ -71,10 +71,6 @@ class Files:
     schema: Any
 
 
-def _only_summary(before: Found, now: Found) -> dict[str, Any]:
-    return {"summary": before.summary}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """A kind of report.
@@ -93,7 +89,7 @@ class Report:
     plan: Callable[[ReportRequest, Span], Callable[[], Found]]
     shown: Callable[[Row], dict[str, Any]] = dict
     answered: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows
-    compared: Callable[[Found, Found], dict[str, Any]] = _only_summary
+    compared: Callable[[Found, Found], dict[str, Any]] = lambda before, now: {"summary": before.summary}
     beside: Callable[[list[dict[str, Any]], Sequence[Row]], list[dict[str, Any]]] = lambda rows, before: rows
     files: Files | None = None
 

@@ -30,10 +30,6 @@ def _text(text: str, *, field: str) -> str:
     return text
 
 
-def _lower(text: str, *, field: str) -> str:
-    return text.lower()
-
-
 def _switch(given: object, *, field: str) -> bool:
     text = str(given).lower()
     if text not in ("true", "false"):
@@ -62,7 +58,7 @@ def _size(text: str, *, field: str) -> int:
 _READ: Final[Mapping[str, Callable[..., Any]]] = {
     **dict.fromkeys(("topic", "pattern", "broker", "admin", "tier", "cluster", "start", "end"), _text),
     "decode": _switch,
-    "on_error": _lower,
+    "on_error": lambda text, field: text.lower(),
     "max_messages_per_batch": _count,
     "max_bytes_per_batch": _size,
     "min_messages_per_batch": _count,
