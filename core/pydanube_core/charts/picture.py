@@ -14,6 +14,7 @@ _INK: Final = "#1c2127"
 _SOFT: Final = "#5d6670"
 _GRID: Final = "#e3e6ea"
 _LEGEND_CHARS: Final = 48
+_FIGURE: Final = 150  # the width of a figure's place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +54,9 @@ def png(picture: Picture, *, scale: float) -> bytes:
     text((20, 14), picture.title, 22, _INK)
     text((20, 46), picture.subtitle, 13, _SOFT)
     for number, (value, what) in enumerate(picture.figures[:6]):
-        text((20 + 150 * number, 74), value, 22, _INK)
-        text((20 + 150 * number, 104), what, 11, _SOFT)
+        fits = (size for size in (22, 16) if fonts[size].getlength(value) <= (_FIGURE - 10) * scale)
+        text((20 + _FIGURE * number, 74), value, next(fits, 11), _INK)
+        text((20 + _FIGURE * number, 104), what, 11, _SOFT)
     for number, chart in enumerate(picture.charts):
         _draw(draw, text, chart, picture.colours, top - 10 + (HEIGHT + 70) * number, scale)
     sink = io.BytesIO()
