@@ -24,8 +24,12 @@ from pydanube.arguments import check_text, check_whole, with_timing
 from pydanube.facts import SchemaRef, from_ms
 from pydanube.keywords import keywords_named
 from pydanube.receiving.acks import AckGatherer
+<<<<<<< HEAD
 from pydanube.receiving.lane_answers import LaneAnswers
 from pydanube.sending.unsent import Unsent, unsent_with
+=======
+from pydanube.sending.outgoing import OutgoingFields, outgoing_with
+>>>>>>> c3b3de77 (A forward move is one record, CursorMove; fields of an outgoing message are named so; an undo's check of ids and the error for a missing subscription stand once)
 
 T = TypeVar("T")
 
@@ -269,7 +273,7 @@ class Message(_Received):
     payload: bytes
     offset: int
 
-    def __init__(self, delivered: Delivered | Unsent, offset: int, payload: bytes) -> None:
+    def __init__(self, delivered: Delivered | OutgoingFields, offset: int, payload: bytes) -> None:
         self._delivered = delivered
         self.offset = offset
         self.payload = payload
@@ -287,10 +291,10 @@ class Message(_Received):
         """Make a message for `send_many`; the payload is bytes, or a value for a producer with a schema."""
         if delay_ms is not None or ttl_ms is not None:
             attributes = with_timing(attributes, delay_ms, ttl_ms)
-        return cls(Unsent(key, attributes) if attributes else unsent_with(key), -1, payload)
+        return cls(OutgoingFields(key, attributes) if attributes else outgoing_with(key), -1, payload)
 
     def __repr__(self) -> str:
-        if isinstance(self._delivered, Unsent):
+        if isinstance(self._delivered, OutgoingFields):
             return f"<Message unsent, {len(self.payload)} bytes>"
         return (
             f"<Message {self._delivered.lane.concrete_topic} offset {self.offset}, {len(self.payload)} bytes>"
@@ -298,7 +302,7 @@ class Message(_Received):
 
     @property
     def _from(self) -> Delivered:
-        if isinstance(self._delivered, Unsent):
+        if isinstance(self._delivered, OutgoingFields):
             raise Misuse(
                 "this message was made to be sent; only received messages have a place and can be acked"
             )
@@ -311,7 +315,7 @@ class Message(_Received):
     def key(self) -> str | None:
         """The routing key; None without one, which is not the empty text."""
         delivered = self._delivered
-        if isinstance(delivered, Unsent):
+        if isinstance(delivered, OutgoingFields):
             return delivered.key
         keys = delivered.batch.keys
         key = None if keys is None else keys[delivered.index(self.offset)]
@@ -321,7 +325,7 @@ class Message(_Received):
     def attributes(self) -> Mapping[str, str]:
         """The producer's attributes, text to text; empty without any."""
         delivered = self._delivered
-        if isinstance(delivered, Unsent):
+        if isinstance(delivered, OutgoingFields):
             return delivered.attributes
         table = delivered.batch.attributes
         return {} if table is None else table[delivered.index(self.offset)]

@@ -6,8 +6,20 @@ raises what is written here, so that a caller reads the same sentence whoever re
 
 from __future__ import annotations
 
-from pydanube_core.errors import AlreadyExists, Conflict, InvalidArgument, NameReused, PermissionDenied
+from collections.abc import Iterable
+from typing import Final
+
+from pydanube_core.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidArgument,
+    NameReused,
+    PermissionDenied,
+    SubscriptionNotFound,
+)
 from pydanube_core.names import TopicName
+
+SHOWN_NAMES: Final = 20  # of what there is instead
 
 
 def audit_is_kept(topic: str) -> PermissionDenied:
@@ -42,6 +54,16 @@ def changed_since(what: str) -> Conflict:
         "first, or set what you want",
         field="call_id",
         retryable=False,
+    )
+
+
+def no_subscription(topic: object, subscription: str, existing: Iterable[str]) -> SubscriptionNotFound:
+    """Return the error for a name that none of a topic's subscriptions has."""
+    return SubscriptionNotFound(
+        f"{topic} has no subscription {subscription!r}",
+        field="subscription",
+        value=subscription,
+        existing=sorted(set(existing))[:SHOWN_NAMES],
     )
 
 

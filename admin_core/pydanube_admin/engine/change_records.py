@@ -300,13 +300,7 @@ def moved_by_a_client(call_id: str, change: DataChange, undo_grace_ms: int, life
         principal=change.principal or change.client or change.address,
         at_ms=change.at_ms,
         undo_until_ms=change.at_ms + undo_grace_ms,
-        diff=[
-            {
-                "path": f"topics{cursor.log}/subscriptions/{change.subscription}/cursor",
-                "before": before,
-                "after": after,
-            }
-        ],
+        diff=[entry(f"topics{cursor.log}/subscriptions/{change.subscription}/cursor", before, after)],
         image={
             "moved_by": call_id,
             "subscription_ids": [cursor.subscription_id],

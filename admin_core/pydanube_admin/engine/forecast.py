@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pydanube_core.facts import SubscriptionFacts
+from pydanube_core.refusals import reused
 from pydanube_core.units import counted, human_bytes
 
 from pydanube_admin.engine.models import Effect
@@ -63,6 +65,16 @@ class Done:
 
     image: Mapping[str, Any]
     result: Mapping[str, Any] | None
+
+    def check_topic(self, topic: str, topic_id: int) -> None:
+        """Raise `NameReused` unless the topic of that name is the one that was changed."""
+        if self.image["topic_id"] != str(topic_id):
+            raise reused("topic", topic)
+
+    def check_subscription(self, subscription: str, found: Sequence[SubscriptionFacts]) -> None:
+        """Raise `NameReused` unless the subscriptions of that name are the ones that were changed."""
+        if self.image["subscription_ids"] != [str(facts.subscription_id) for facts in found]:
+            raise reused("subscription", subscription)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

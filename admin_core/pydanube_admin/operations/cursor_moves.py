@@ -12,7 +12,7 @@ from pydanube_core.errors import Conflict
 from pydanube_core.facts import SubscriptionFacts
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
-from pydanube_core.refusals import changed_since, reused, skip_over_partitions
+from pydanube_core.refusals import changed_since, skip_over_partitions
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
@@ -122,8 +122,7 @@ async def undo_move(context: Context, request: SubscriptionRequest, done: Done) 
     """
     topic, found = await find_subscription(context, request)
     name, subscription = topic.own.topic, request.subscription
-    if [str(facts.subscription_id) for facts in found] != done.image["subscription_ids"]:
-        raise reused("subscription", subscription)
+    done.check_subscription(subscription, found)
     if await _moved_since(context, request, done.image, found, done.result):
         raise changed_since(f"the cursor of {subscription!r} of {name}")
     cursors = {log: base64.b64decode(text) for log, text in done.image["cursors"].items()}
@@ -186,13 +185,13 @@ async def forecast_seek(context: Context, request: SeekSubscriptionRequest) -> F
     """Forecast a seek. `messages` of the blast radius: unacknowledged ones that would be passed over."""
     topic, found = await _subscription_to_move(context, request)
     targets = await context.port.resolve_position(topic.own.topic, request.to)
+    path = subscription_path(topic, request.subscription)
     diff = [
-        {
-            "path": f"{subscription_path(topic, request.subscription)}/cursor"
-            + ("" if facts.partition is None else f"/{facts.partition}"),
-            "before": facts.state.next_unacked,
-            "after": targets[facts.topic],
-        }
+        entry(
+            f"{path}/cursor" + ("" if facts.partition is None else f"/{facts.partition}"),
+            facts.state.next_unacked,
+            targets[facts.topic],
+        )
         for facts in found
     ]
     passed = sum(
@@ -240,13 +239,7 @@ async def forecast_skip(context: Context, request: SkipMessagesRequest) -> Forec
     topic, found = await _skippable(context, request)
     lag = lag_of(found)
     skipped = min(request.count, lag)
-    diff = [
-        {
-            "path": f"{subscription_path(topic, request.subscription)}/lag_messages",
-            "before": lag,
-            "after": lag - skipped,
-        }
-    ]
+    diff = [entry(f"{subscription_path(topic, request.subscription)}/lag_messages", lag, lag - skipped)]
     return await _moving(context, topic, request.subscription, found, diff=diff, messages=skipped)
 
 
@@ -270,9 +263,7 @@ async def skip_messages(context: Context, request: SkipMessagesRequest) -> Moved
 async def forecast_purge(context: Context, request: SubscriptionRequest) -> Forecast:
     topic, found = await find_subscription(context, request)
     lag = lag_of(found)
-    diff = [
-        {"path": f"{subscription_path(topic, request.subscription)}/lag_messages", "before": lag, "after": 0}
-    ]
+    diff = [entry(f"{subscription_path(topic, request.subscription)}/lag_messages", lag, 0)]
     return await _moving(context, topic, request.subscription, found, diff=diff, messages=lag)
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
-from pydanube_core.refusals import changed_since, reused
+from pydanube_core.refusals import changed_since
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, changes, entry
@@ -268,8 +268,7 @@ async def undo_topic_schema(
     context: Context, request: ConfigureTopicSchemaRequest | SetValidationPolicyRequest, done: Done
 ) -> Undo:
     own = (await find_topic(context, request.topic)).own
-    if str(own.topic_id) != done.image["topic_id"]:
-        raise reused("topic", own.topic)
+    done.check_topic(own.topic, own.topic_id)
     now = (await topic_schema_of(context, own.topic)).model_dump(mode="json")
     if done.result is not None and now != {name: done.result[name] for name in now}:
         raise changed_since(f"the schema of {own.topic}")

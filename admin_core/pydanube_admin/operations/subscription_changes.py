@@ -100,8 +100,7 @@ async def undo_create_subscription(context: Context, request: CreateSubscription
         topic, found = await find_subscription(context, request)
     except (TopicNotFound, SubscriptionNotFound):
         return Undo(act=nothing_left)
-    if str(topic.own.topic_id) != done.image["topic_id"]:
-        raise reused("topic", topic.own.topic)
+    done.check_topic(topic.own.topic, topic.own.topic_id)
     if consumers_of(found):
         raise Conflict(
             f"{counted(consumers_of(found), 'consumer reads', 'consumers read')} by the subscription "
@@ -357,8 +356,7 @@ def _drops_more(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 
 async def undo_set_failure_policy(context: Context, request: SetFailurePolicyRequest, done: Done) -> Undo:
     topic, found = await _policy_change(context, request)
-    if [str(facts.subscription_id) for facts in found] != done.image["subscription_ids"]:
-        raise reused("subscription", request.subscription)
+    done.check_subscription(request.subscription, found)
     now = await _policy_before(context, topic, request.subscription, found)
     before = restoring(done.image["before"], request.given()) if done.image["before"] else {}
     if done.result is not None and restoring(now, request.given()) != restoring(done.result, request.given()):

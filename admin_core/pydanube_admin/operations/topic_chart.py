@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Annotated, Final
 
 from pydantic import Field
-from pydanube_core.errors import SubscriptionNotFound
-from pydanube_core.spelling import close_names, shown
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.models import Effect, Request, Result, TopicArgument
-from pydanube_admin.engine.operation import Example, next_call, operation
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.operations.subscriptions import no_such_subscription
 from pydanube_admin.operations.topics import find_topic
 
 MOST_POINTS: Final = 31  # with the subscriptions below a result has some 4 KB
@@ -57,23 +56,7 @@ class TopicChart(Result):
 async def chart_topic(context: Context, request: ChartTopicRequest) -> TopicChart:
     topic = await find_topic(context, request.topic)
     if request.subscription is not None and request.subscription not in topic.subscriptions:
-        close = close_names(request.subscription, topic.subscriptions)
-        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-        name = topic.own.topic
-        raise SubscriptionNotFound(
-            f"the topic {name} has no subscription {shown(request.subscription)!r}{hint}",
-            field="subscription",
-            value=shown(request.subscription),
-            topic=name,
-            did_you_mean=close,
-            next=[
-                *(
-                    next_call("topics.chart", {"topic": name, "subscription": other}, "spelled alike")
-                    for other in close
-                ),
-                next_call("subscriptions.list", {"topic": name}, "shows the subscriptions there are"),
-            ],
-        )
+        raise await no_such_subscription(context, topic.own.topic, request.subscription)
     history = await context.port.topic_history(topic.own.topic, request.subscription, most=MOST_SUBSCRIPTIONS)
     chosen = thinned(len(history.times_ms))
     times = [history.times_ms[i] for i in chosen]

@@ -16,7 +16,7 @@ from pydantic import Field
 from pydanube_core.errors import Conflict, InvalidArgument, LastBroker, TopicNotFound, Unavailable
 from pydanube_core.facts import TopicFacts
 from pydanube_core.names import TopicName
-from pydanube_core.refusals import changed_since, reused, system_is_closed
+from pydanube_core.refusals import changed_since, system_is_closed
 from pydanube_core.units import counted
 
 from pydanube_admin.engine.context import Context
@@ -263,8 +263,7 @@ async def undo_add(context: Context, request: AddPartitionsRequest, done: Done) 
         topic = await find_topic(context, request.topic)
     except TopicNotFound:
         return Undo(act=nothing_left)
-    if str(topic.own.topic_id) != done.image["topic_id"]:
-        raise reused("topic", topic.own.topic)
+    done.check_topic(topic.own.topic, topic.own.topic_id)
     if _count(topic) > request.partitions:
         raise changed_since(f"the number of partitions of {topic.own.topic}")
     added = [part for part in topic.parts if (part.partition or 0) >= done.image["partitions"]]

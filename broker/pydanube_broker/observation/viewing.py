@@ -20,7 +20,6 @@ from pydanube_core.diagnosis.views import (
     Departure,
     Departures,
     KeySample,
-    Passing,
     SubscriptionView,
     Thresholds,
     TopicView,
@@ -164,7 +163,7 @@ class Viewer:
             keys=self.keys(topic, pump) if wants_keys else None,
             rewind=rewind,
             rewind_cause=cause,
-            passing=_passing(pump),
+            moved_forward=pump.moves.forward,
             production=track.production(now, state.next_offset, sampler.options.window_s),
             thresholds=thresholds_of(topic),
             settled=settled,
@@ -175,7 +174,7 @@ class Viewer:
 
     @staticmethod
     def _rewind(pump: AnyPump, cursor: CursorTrack) -> tuple[Rewind | None, str | None]:
-        seek = pump.moves.rewound
+        seek = pump.moves.back
         if seek is not None:
             back = Rewind(
                 at_ms=seek.at_ms, from_offset=seek.from_offset, to_offset=seek.to_offset, by=seek.by
@@ -373,17 +372,3 @@ def settled_status(
 
 def _base(topic: Topic) -> str:
     return topic.name if topic.options.partition is None else str(TopicName.parse(topic.name).base)
-
-
-def _passing(pump: AnyPump) -> Passing | None:
-    moved = pump.moves.passed
-    if moved is None:
-        return None
-    return Passing(
-        at_ms=moved.at_ms,
-        from_offset=moved.from_offset,
-        to_offset=moved.to_offset,
-        messages=moved.passed_over,
-        by=moved.by,
-        operation=moved.operation,
-    )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from pydanube_core.cluster_port import LagFacts, TopicHistory
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis, Finding
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.rules import check_view, diagnose
-from pydanube_core.errors import InvalidArgument, SubscriptionNotFound
+from pydanube_core.errors import InvalidArgument
 from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges
 from pydanube_core.names import TopicName
+from pydanube_core.refusals import SHOWN_NAMES, no_subscription
 
 from pydanube_broker.observation.history import history_of
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
@@ -21,8 +22,6 @@ from pydanube_broker.observation.watch import Observation
 from pydanube_broker.port.subscriptions import SubscriptionsPart
 from pydanube_broker.slices import Slices
 from pydanube_broker.topics.topic import Topic, now_ms
-
-SHOWN_NAMES: Final = 20
 
 
 class DiagnosisPart(SubscriptionsPart):
@@ -137,13 +136,8 @@ class DiagnosisPart(SubscriptionsPart):
             if (pump := one.subscriptions.get(subscription)) is not None
         ]
         if not pumps:
-            existing = sorted({name for one in self._known_logs(topic) for name in one.subscriptions})
-            raise SubscriptionNotFound(
-                f"{TopicName.parse(topic)} has no subscription {subscription!r}",
-                field="subscription",
-                value=subscription,
-                existing=existing[:SHOWN_NAMES],
-            )
+            existing = (name for one in self._known_logs(topic) for name in one.subscriptions)
+            raise no_subscription(TopicName.parse(topic), subscription, existing)
         for one, pump in pumps:
             await slices()
             findings += self._topic_findings(one)

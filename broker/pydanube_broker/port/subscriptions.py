@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydanube_core.errors import SubscriptionNotFound
 from pydanube_core.facts import ConsumerFacts, SubscriptionFacts
 from pydanube_core.names import TopicName
+from pydanube_core.refusals import no_subscription
 
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.parts import BrokerParts
@@ -34,12 +34,8 @@ class SubscriptionsPart(Administration):
                     await slices()
                     found.append(self._subscription(one, pump, await self._cold_part(one, pump)))
         if not found and subscription is not None:
-            raise SubscriptionNotFound(
-                f"{topic or 'no topic'} has no subscription {subscription!r}",
-                field="subscription",
-                value=subscription,
-                existing=sorted({pump for one in topics for pump in one.subscriptions})[:20],
-            )
+            existing = (name for one in topics for name in one.subscriptions)
+            raise no_subscription(topic or "no topic", subscription, existing)
         return found
 
     async def _cold_part(self, topic: Topic, pump: AnyPump) -> ColdPart | None:

@@ -12,11 +12,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import anyio
-from pydanube_core.errors import InvalidArgument, LimitReached, SubscriptionNotFound
+from pydanube_core.errors import InvalidArgument, LimitReached
 from pydanube_core.facts import CursorDifference, Grace, NamespaceFacts, PolicyFacts
 from pydanube_core.names import TopicName, check_namespace, check_subscription
 from pydanube_core.positions import Position
-from pydanube_core.refusals import policies_of_a_partition, skip_over_partitions, subscription_taken
+from pydanube_core.refusals import (
+    no_subscription,
+    policies_of_a_partition,
+    skip_over_partitions,
+    subscription_taken,
+)
 
 from pydanube_broker.cluster.subscription_operations import KEPT_OPTIONS
 from pydanube_broker.delivery.any_pump import AnyPump
@@ -51,11 +56,8 @@ class Administration(ABC):
             (part, part.subscriptions[subscription]) for part in parts if subscription in part.subscriptions
         ]
         if not found:
-            raise SubscriptionNotFound(
-                f"{name} has no subscription {subscription!r}",
-                field="subscription",
-                value=subscription,
-                existing=sorted({known for part in parts for known in part.subscriptions})[:20],
+            raise no_subscription(
+                name, subscription, (known for part in parts for known in part.subscriptions)
             )
         return found
 

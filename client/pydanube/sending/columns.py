@@ -13,7 +13,7 @@ from pydanube.message import Message
 from pydanube.routing import encode_key
 from pydanube.sending.arrow_columns import Bounds, is_arrow, packed, slices_of
 from pydanube.sending.outbound import PackedMessages
-from pydanube.sending.unsent import Unsent
+from pydanube.sending.outgoing import OutgoingFields
 
 _ATTRIBUTES: Final = attrgetter("attributes")
 _CHUNK_MESSAGES: Final = 1024  # big enough to vanish in the mean, small enough for one turn of the loop
@@ -82,11 +82,11 @@ def encode_keys(keys: list[str | None]) -> list[bytes | None] | None:
 
 def _columns_to_send(messages: Sequence[Message]) -> tuple[list[bytes], list[str | None]] | None:
     """Return payloads and keys of messages made for sending; None if one was received, or has more than a key."""
-    unsent = [message._delivered for message in messages]
-    different = set(unsent)  # as many as there are keys
-    if set(map(type, different)) != {Unsent} or any(map(_ATTRIBUTES, different)):
+    outgoing = [message._delivered for message in messages]
+    different = set(outgoing)  # as many as there are keys
+    if set(map(type, different)) != {OutgoingFields} or any(map(_ATTRIBUTES, different)):
         return None
     payloads = [message.payload for message in messages]
     if set(map(type, payloads)) != {bytes}:
         return None
-    return payloads, [each.key for each in unsent]  # type: ignore[union-attr]  # just looked at
+    return payloads, [each.key for each in outgoing]  # type: ignore[union-attr]  # just looked at

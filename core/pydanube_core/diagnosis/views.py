@@ -147,15 +147,15 @@ class Burst:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passing:
-    """The cursor was moved forward, over unread messages."""
+class CursorMove:
+    """Somebody moved a cursor: back, or forward over messages that were unread."""
 
     at_ms: int
     from_offset: int
     to_offset: int
-    messages: int
+    skipped_messages: int  # unread before the move, and not after it
     by: str | None  # the client that asked for it; None: an operation did
-    operation: str = "subscriptions.seek"  # by which it was moved
+    operation: str  # by which it was moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +187,7 @@ class SubscriptionView:
     keys: KeySample | None = None
     rewind: Rewind | None = None
     rewind_cause: str | None = None  # seek | None
-    passing: Passing | None = None
+    moved_forward: CursorMove | None = None
     production: Production | None = None
     departures: Departures | None = None
     unrouted: Count = NO_COUNT  # passed over: no consumer's filter accepts their key

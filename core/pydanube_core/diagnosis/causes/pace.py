@@ -80,7 +80,7 @@ def cursor_rewound(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
     many="cursors were moved forward over unread messages",
 )
 def cursor_moved_forward(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
-    moved = view.passing
+    moved = view.moved_forward
     if moved is None:
         return "nobody has moved the cursor forward over unread messages"
     past_s = max(0, view.now_ms - moved.at_ms) / 1000
@@ -96,11 +96,11 @@ def cursor_moved_forward(view: SubscriptionView, options: DiagnosisOptions) -> O
     return Finding(
         severity=Severity.INFO,
         summary=f"the cursor of {view.log} / {view.subscription} was moved forward from {moved.from_offset} to "
-        f"{moved.to_offset} {by} {_ago(past_s)}: {moved.messages} unread messages were passed over",
+        f"{moved.to_offset} {by} {_ago(past_s)}: {moved.skipped_messages} unread messages were passed over",
         evidence={
             "from_offset": moved.from_offset,
             "to_offset": moved.to_offset,
-            "passed_over_messages": moved.messages,
+            "passed_over_messages": moved.skipped_messages,
             "moved_by": moved.by,
             "operation": moved.operation,
             "seconds_ago": past_s,

@@ -19,7 +19,7 @@ class _NoAcks:
         raise Misuse("this message was made to be sent; only received messages can be acked")
 
 
-class Unsent:
+class OutgoingFields:
     """Key and attributes of a message made by `Message.new`, in the place of a delivery."""
 
     __slots__ = ("attributes", "key")
@@ -31,6 +31,6 @@ class Unsent:
 
 
 @lru_cache(maxsize=4096)
-def unsent_with(key: str | None) -> Unsent:
+def outgoing_with(key: str | None) -> OutgoingFields:
     """Return an object shared by messages with one key, which saves making one each."""
-    return Unsent(key, MappingProxyType({}))
+    return OutgoingFields(key, MappingProxyType({}))
