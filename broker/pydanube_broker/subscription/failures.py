@@ -140,12 +140,12 @@ class Failures:
             again.attempts = attempts
             again.terminated = poison.terminated
             delay = self.policy.delay_ms(attempts, asked_ms=0, random=self.random())
-            self._window.retry_dead_letter_at(again, now_ms + delay)
+            self._window.timers.set(now_ms + delay, again)
 
     def _dying(self, ranges: Sequence[Range]) -> list[tuple[Poison, int]]:
         return [
             (poison, poison.mask & mask)
-            for chunk, mask in self._window.locate(ranges).items()
+            for chunk, mask in self._window.chunks.locate(ranges).items()
             for poison in chunk.poisons
             if not poison.blocked and poison.mask & mask
         ]
@@ -185,7 +185,7 @@ class Failures:
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due by `now_ms`: expire deliveries, make retries ready, ask again for dead letters. O(due)."""
         self._aside.due(now_ms)
-        due = self._window.due(now_ms)
+        due = self._window.timers.due(now_ms)
         if not due:
             return []
         silent = self._silent(due, now_ms)

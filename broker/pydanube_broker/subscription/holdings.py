@@ -158,7 +158,7 @@ def go_on(window: Window, absent: Consumer, consumer: Consumer, now_ms: int) -> 
     for start, end, left_ms in absent.keeps:
         if left_ms is None or not consumer.ack_timeout_ms:
             continue
-        for chunk, mask in window.locate([(start, end)]).items():
+        for chunk, mask in window.chunks.locate([(start, end)]).items():
             for flight in tuple(chunk.flights):
                 if flight.consumer is consumer and (own := flight.mask & mask):
                     window.extend(flight, own, now_ms + min(left_ms, consumer.ack_timeout_ms))
@@ -173,7 +173,7 @@ def _held(chunk: Chunk, mask: int, at_ms: int | None, now_ms: int) -> Iterator[H
 def _taken_from(
     rest: dict[Chunk, int], window: Window, ranges: Sequence[Held]
 ) -> Iterator[tuple[Chunk, int]]:
-    for chunk, mask in window.locate([(start, end) for start, end, _ in ranges]).items():
+    for chunk, mask in window.chunks.locate([(start, end) for start, end, _ in ranges]).items():
         if own := rest.get(chunk, 0) & mask:
             rest[chunk] ^= own
             yield chunk, own

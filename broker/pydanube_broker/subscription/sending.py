@@ -114,12 +114,14 @@ class Sending:
             and all(c.single for c in self._members.consumers)
         ):
             return self._plan_routed(window.room(self._span), max_messages)
-        end = window.fresh_limit(self.end if end is None else end)
+        end = window.foreknown.limit(window.next, self.end if end is None else end)
         room = window.room(self._span)
         if window.next >= end or room < 1:
             return None
         limit = min(limit, room)
-        return self._plan(consumer, ((window.next, end),), limit, window.fresh_count(), fresh=True)
+        return self._plan(
+            consumer, ((window.next, end),), limit, window.foreknown.count(window.next), fresh=True
+        )
 
     def _plan_by_key(self, slots: KeySlots, max_messages: int | None) -> Plan | None:
         window = self._window
@@ -143,7 +145,7 @@ class Sending:
     def _plan_routed(self, room: int, max_messages: int | None) -> Plan | None:
         """Plan unseen messages that are then spread over all consumers with credit."""
         window = self._window
-        end = window.fresh_limit(self.end)
+        end = window.foreknown.limit(window.next, self.end)
         takers = self._takers()
         if not takers or window.next >= end or room < 1:
             return None
@@ -156,7 +158,7 @@ class Sending:
         limit = min(credit, room, max_messages or most, most)
         sizes = [c.credit_bytes for c in takers]
         limited = [size for size in sizes if size is not None]
-        plan = self._plan(None, ((window.next, end),), limit, window.fresh_count(), fresh=True)
+        plan = self._plan(None, ((window.next, end),), limit, window.foreknown.count(window.next), fresh=True)
         return plan._replace(max_bytes=sum(limited) if len(limited) == len(sizes) else None)
 
     def _plan(
@@ -186,7 +188,9 @@ class Sending:
         if len(takers) < 2:
             return SLICE_MESSAGES
         window = self._window
-        there = window.ready + min(window.fresh_limit(self.end) - window.next, window.room(self._span))
+        there = window.ready + min(
+            window.foreknown.limit(window.next, self.end) - window.next, window.room(self._span)
+        )
         fair = -(-(there + sum(one.in_flight for one in takers)) // len(takers))
         # One that holds plenty is not cut for: a slice costs more than its messages.
         least = 1 if consumer.in_flight < PLENTY_MESSAGES else PLENTY_MESSAGES
@@ -237,7 +241,7 @@ class Sending:
                 window.take_ready(chunk, mask)
                 window.launch(chunk, mask, consumer, now_ms)
         else:
-            for chunk, mask in window.locate(ranges).items():
+            for chunk, mask in window.chunks.locate(ranges).items():
                 window.take_ready(chunk, mask)
                 window.launch(chunk, mask, consumer, now_ms)
             self._close_missing(plan, ranges, next_offset)
@@ -411,7 +415,7 @@ class Sending:
             raise InvalidArgument("keys: key filters are in use; give the key of every message", field="keys")
         at = 0
         for start, end in ranges:
-            for chunk, mask in self._window.locate([(start, end)]).items():
+            for chunk, mask in self._window.chunks.locate([(start, end)]).items():
                 learn_keys([(chunk, mask)], keys[at : at + mask.bit_count()])
                 at += mask.bit_count()
         self._close_missing(plan, ranges, next_offset)
@@ -486,6 +490,6 @@ class Sending:
         looked_at = [(s, min(e, next_offset)) for s, e in plan.ranges if s < next_offset]
         missing = subtract(looked_at, normalise(ranges))
         if missing:
-            for chunk, mask in self._window.locate(missing).items():
+            for chunk, mask in self._window.chunks.locate(missing).items():
                 self._window.close(chunk, mask)
             self._window.raise_floor()

@@ -186,7 +186,7 @@ class Subscription(Sending):
 
     def next_deadline_ms(self) -> int | None:
         """The next time at which `tick` has something to do; None if there is none."""
-        times = (self._window.next_timer_ms(), self._aside.next_trial_ms, self.places.until_ms)
+        times = (self._window.timers.next_ms(), self._aside.next_trial_ms, self.places.until_ms)
         return min((time for time in times if time is not None), default=None)
 
     # -- consumers -------------------------------------------------------------------------------------------
@@ -262,8 +262,8 @@ class Subscription(Sending):
         if consumer is None:
             return 0
         window = self._window
-        found = window.locate(ranges)
-        window.locate_masks(found, masks)
+        found = window.chunks.locate(ranges)
+        window.chunks.locate_masks(found, masks)
         ends = [(first + mask.bit_length() - 1, first + mask.bit_length()) for first, mask in masks]
         window.check_delivered(found, [*ranges, *ends], consumer)
         self._aside.answered(consumer)
@@ -286,7 +286,7 @@ class Subscription(Sending):
         check_ranges(ranges)
         window, closed = self._window, 0
         answered: list[tuple[Flight, int]] = []
-        for chunk, mask in window.locate(ranges).items():
+        for chunk, mask in window.chunks.locate(ranges).items():
             sent = chunk.returned()
             for flight in chunk.flights:
                 sent |= flight.mask
@@ -346,7 +346,7 @@ class Subscription(Sending):
         check_ranges(ranges)
         held = [
             (flight, flight.mask & mask)
-            for chunk, mask in self._window.locate(ranges).items()
+            for chunk, mask in self._window.chunks.locate(ranges).items()
             for flight in chunk.flights
             if flight.mask & mask
         ]
@@ -452,7 +452,7 @@ class Subscription(Sending):
         consumer = self._current(consumer_id, session)
         if consumer is None:
             return []
-        found = self._window.locate(ranges)
+        found = self._window.chunks.locate(ranges)
         self._window.check_delivered(found, ranges, consumer)
         if answers:
             self._aside.answered(consumer)
@@ -558,11 +558,13 @@ class Subscription(Sending):
 
         Applied to the snapshot of then they make the snapshot of now. A record may find no room: `kept` is apart.
         """
-        return self._window.changes()
+        window = self._window
+        return None if window.unsaved is None else window.unsaved.delta(window.generation, window.floor)
 
     def kept(self) -> None:
         """Note that the last `changes` were appended to the journal."""
-        self._window.kept()
+        if self._window.unsaved is not None:
+            self._window.unsaved.saved(self._window.floor)
 
     # -- looking ---------------------------------------------------------------------------------------------
 

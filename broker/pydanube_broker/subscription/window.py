@@ -16,38 +16,33 @@ were in flight for the first time start again at 1.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
-from collections import deque
-from collections.abc import Iterable, Sequence
-from operator import attrgetter, itemgetter
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final, Protocol
 
 from pydanube_core.errors import NotDelivered
 
 from pydanube_broker.subscription.chunk import (
+    CHUNK_OFFSETS,
     NO_SLOTS,
     NOT_FIRST,
-    SWEEP_ENTRIES,
     Chunk,
     Flight,
     Poison,
-    Timer,
     Timers,
     Wait,
 )
+from pydanube_broker.subscription.chunk_list import ChunkList
 from pydanube_broker.subscription.consumer import Consumer, Standing
-from pydanube_broker.subscription.cursor import Attempts, CursorDelta, CursorSnapshot, merge_attempts
-from pydanube_broker.subscription.ranges import Range, RangeSet, joined, normalise, ranges_of
+from pydanube_broker.subscription.cursor import CursorSnapshot, merge_attempts
+from pydanube_broker.subscription.foreknown import Foreknown
+from pydanube_broker.subscription.ranges import Range, RangeSet, normalise
+from pydanube_broker.subscription.unsaved import UnsavedChanges, attempts_of
 
-# A chunk's masks are at most this long: 1 KiB an integer, so an operation stays near 0.1 µs.
-CHUNK_OFFSETS: Final = 8192
 # Trickling messages share a chunk up to this size; more would make the search through its flights slow.
 MERGE_OFFSETS: Final = 256
 
-_ONE: Final = ord("1")
-_ONES: Final = b"1" * CHUNK_OFFSETS
 _END: Final = itemgetter(1)
-_START: Final = attrgetter("start")
 
 assert MERGE_OFFSETS <= CHUNK_OFFSETS
 
@@ -70,53 +65,43 @@ class Window:
     """
 
     __slots__ = (
-        "_ahead", "_ahead_attempts", "_dirty", "_dirty_floor", "_dirty_ranges", "_durable", "_starts",
-        "_timers", "blocked", "chunks", "floor", "gaps", "generation", "in_flight", "listener", "next",
-        "ready", "version", "waiting",
+        "blocked",
+        "chunks",
+        "floor",
+        "foreknown",
+        "gaps",
+        "generation",
+        "in_flight",
+        "listener",
+        "next",
+        "ready",
+        "timers",
+        "unsaved",
+        "version",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, snapshot: CursorSnapshot, *, durable: bool) -> None:
         self.generation = snapshot.generation
         self.floor = snapshot.floor
         self.next = snapshot.floor
-        self.chunks: list[Chunk] = []
-        self._starts: list[int] = []  # chunk.start of each, for bisect
+        self.chunks = ChunkList()
         self.gaps = RangeSet()  # offsets above the floor, below next, known to hold no message to deliver
-        self._ahead = RangeSet(snapshot.acknowledged)  # acknowledged at or above next: restored, or trimmed
-        self._ahead_attempts = deque(snapshot.attempts)
-        self._timers = Timers()
+        self.foreknown = Foreknown(snapshot)
+        self.timers = Timers()
         self.in_flight = 0
         self.ready = 0
         self.waiting = 0
         self.blocked = 0
         self.version = 0
         self.listener: StateListener | None = None
-        self._durable = durable
-        self._dirty: list[Chunk] = []
-        self._dirty_ranges: list[Range] = []
-        self._dirty_floor: int | None = snapshot.floor  # the floor as last reported; None: report in any case
+        self.unsaved = UnsavedChanges(snapshot.floor) if durable else None
 
     # -- reading ahead --------------------------------------------------------------------------------------------
 
     def room(self, span: int) -> int:
         """How many more messages fit between the floor and the next one."""
         return span - (self.next - self.floor - self.gaps.size)
-
-    def fresh_limit(self, end: int) -> int:
-        """The end of the next stretch of unseen offsets without acknowledged ones and with equal counts."""
-        limit = end
-        if self._ahead:
-            limit = min(limit, self._ahead.first()[0])
-        if self._ahead_attempts:
-            first = self._ahead_attempts[0]
-            limit = min(limit, first.end if first.start <= self.next else first.start)
-        return limit
-
-    def fresh_count(self) -> int:
-        """The delivery count of the next unseen message: 1, or more if it was delivered before a restart."""
-        if self._ahead_attempts and self._ahead_attempts[0].start <= self.next:
-            return self._ahead_attempts[0].deliveries + 1
-        return 1
 
     def place(
         self, ranges: Sequence[Range], next_offset: int, slots: array[int] | None = None
@@ -147,8 +132,7 @@ class Window:
             while start < end:
                 if chunk is None or min(end, start + MERGE_OFFSETS) - chunk.start > bound:
                     chunk = Chunk(start, start)
-                    self.chunks.append(chunk)
-                    self._starts.append(start)
+                    self.chunks.add(chunk)
                     bound = CHUNK_OFFSETS
                 cut = min(end, chunk.start + bound)
                 if slots is not None:
@@ -175,53 +159,32 @@ class Window:
         """The usual case of `place`: one full batch where the last one ended."""
         chunk = Chunk(start, end)
         chunk.open = mask = (1 << (end - start)) - 1
-        self.chunks.append(chunk)
-        self._starts.append(start)
+        self.chunks.add(chunk)
         self.next = end
         return chunk, mask
 
     def _placed(self, placed: list[tuple[Chunk, int]]) -> None:
-        if self._ahead_attempts:
-            self._adopt_attempts(placed)
-        if self._ahead:
+        if self.foreknown.attempts:
+            self.foreknown.give_counts(placed, self.next)
+        if self.foreknown.acknowledged:
             self._jump()
         self.raise_floor()
         self.version += 1
 
-    def _adopt_attempts(self, placed: list[tuple[Chunk, int]]) -> None:
-        """Give placed messages their stored counts. O(placed + counts of offsets below `next`); both ascend."""
-        ahead, at = self._ahead_attempts, 0
-        while ahead and ahead[0].start < self.next:
-            start, end, counts = ahead[0].start, ahead[0].end, ahead.popleft()[2:]
-            while at < len(placed) and placed[at][0].start < end:
-                chunk, mask = placed[at]
-                if hit := mask & chunk.local(start, end):
-                    chunk.history[counts] = chunk.history.get(counts, 0) | hit
-                if chunk.end > end:
-                    break
-                at += 1
-            if end > self.next:
-                ahead.appendleft(Attempts._make((self.next, end, *counts)))
-
     def _gap(self, start: int, end: int) -> None:
         self.gaps.add(start, end)
-        self._note_range(start, end)
-
-    def _note_range(self, start: int, end: int) -> None:
-        if not self._durable:
-            return
-        self._dirty_ranges.append((start, end))
-        if len(self._dirty_ranges) > SWEEP_ENTRIES + 2 * (len(self.gaps) + len(self._ahead)):
-            self._dirty_ranges = [(s, e) for s, e in normalise(self._dirty_ranges) if e > self.floor]
+        if self.unsaved is not None:
+            self.unsaved.range(start, end, self.floor)
 
     def _jump(self) -> None:
         """Advance `next` past acknowledged offsets."""
-        while self._ahead and self._ahead.first()[0] <= self.next:
-            end = self._ahead.first()[1]
+        known = self.foreknown.acknowledged
+        while known and known.first()[0] <= self.next:
+            end = known.first()[1]
             if end > self.next:
                 self.gaps.add(self.next, end)
                 self.next = end
-            self._ahead.discard_below(self.next)
+            known.discard_below(self.next)
 
     def raise_floor(self) -> None:
         """Raise the floor to the first open message."""
@@ -255,7 +218,7 @@ class Window:
         flight = Flight(chunk, consumer, mask, now_ms, deadline, taken=not consumer.reports)
         chunk.flights.append(flight)
         if deadline is not None:
-            self._timers.set(deadline, flight)
+            self.timers.set(deadline, flight)
 
     def make_ready(self, chunk: Chunk, mask: int) -> None:
         """Make messages in no state ready to be sent."""
@@ -287,7 +250,7 @@ class Window:
         wait = Wait(chunk, mask, due_ms, reason)
         chunk.waits.append(wait)
         self.waiting += mask.bit_count()
-        self._timers.set(due_ms, wait)
+        self.timers.set(due_ms, wait)
         self.version += 1
         if self.listener is not None:
             self.listener.stop_added(chunk, mask, retry=True)
@@ -312,7 +275,7 @@ class Window:
         if not flight.mask:
             flight.chunk.flights.remove(flight)
             if flight.deadline_ms is not None:
-                self._timers.died()
+                self.timers.died()
         if self.listener is not None:
             self.listener.flight_removed(flight.chunk, mask, flight.consumer)
 
@@ -322,7 +285,7 @@ class Window:
         self.waiting -= mask.bit_count()
         if not wait.mask:
             wait.chunk.waits.remove(wait)
-            self._timers.died()
+            self.timers.died()
         self.version += 1
         if self.listener is not None:
             self.listener.stop_removed(wait.chunk, mask, retry=True)
@@ -356,63 +319,11 @@ class Window:
         for part, deliveries, failures in counted:
             chunk.history[deliveries, failures] = chunk.history.get((deliveries, failures), 0) | part
         chunk.history_dirty = True
-        self._mark_dirty(chunk)
+        if self.unsaved is not None:
+            self.unsaved.chunk(chunk, self.floor)
         return counted
 
     # -- closing --------------------------------------------------------------------------------------------------
-
-    def locate(self, ranges: Sequence[Range]) -> dict[Chunk, int]:
-        """Return the open messages of the ranges, by chunk, ascending if the ranges are."""
-        found: dict[Chunk, int] = {}
-        if len(ranges) == 1:
-            self._locate_one(found, *ranges[0])
-            return found
-        # Many ranges are mostly of one chunk, a message or two each. Their mask is written as text, a digit a
-        # message, and parsed once: a third of the cost of one `|=` a range.
-        chunk: Chunk | None = None
-        digits = bytearray()
-        low = high = top = 0
-        for start, end in ranges:
-            if low <= start and end <= high:
-                if end - start == 1:
-                    digits[top - start] = _ONE
-                else:
-                    digits[top - end + 1 : top - start + 1] = _ONES[: end - start]
-                continue
-            if chunk is not None and (hit := int(digits, 2) & chunk.open):
-                found[chunk] = found.get(chunk, 0) | hit
-            self._locate_one(found, start, end)
-            at = bisect_right(self._starts, start) - 1
-            chunk = self.chunks[at] if at >= 0 else None
-            low, high = (0, 0) if chunk is None else (chunk.start, chunk.end)
-            top = high - 1
-            digits = bytearray(b"0") * (high - low)
-        if chunk is not None and (hit := int(digits, 2) & chunk.open):
-            found[chunk] = found.get(chunk, 0) | hit
-        return found
-
-    def locate_masks(self, found: dict[Chunk, int], masks: Sequence[tuple[int, int]]) -> None:
-        """Add the open messages of masks, each given with the offset of its lowest bit. O(chunks touched)."""
-        for first, mask in masks:
-            begin, stop = (
-                bisect_right(self._starts, first) - 1,
-                bisect_left(self._starts, first + mask.bit_length()),
-            )
-            for chunk in self.chunks[max(begin, 0) : stop]:
-                shift = chunk.start - first
-                if chunk.end > first and (
-                    hit := (mask >> shift if shift >= 0 else mask << -shift) & chunk.open
-                ):
-                    found[chunk] = found.get(chunk, 0) | hit
-
-    def _locate_one(self, found: dict[Chunk, int], start: int, end: int) -> None:
-        at = max(bisect_right(self._starts, start) - 1, 0)
-        while at < len(self.chunks) and self._starts[at] < end:
-            chunk = self.chunks[at]
-            whole = start <= chunk.start and chunk.end <= end
-            if hit := chunk.open if whole else chunk.local(start, end) & chunk.open:
-                found[chunk] = found.get(chunk, 0) | hit
-            at += 1
 
     def check_delivered(self, found: dict[Chunk, int], ranges: Sequence[Range], consumer: Consumer) -> None:
         """Refuse an answer to messages that `consumer` was never sent.
@@ -425,7 +336,7 @@ class Window:
         if max(map(_END, ranges), default=0) > self.next:
             for start, end in ranges:
                 start = max(start, self.next)
-                if not self._ahead.covers(start, end):
+                if not self.foreknown.acknowledged.covers(start, end):
                     raise _not_delivered(start, consumer)
         for chunk, mask in found.items():
             for flight in chunk.flights:
@@ -457,36 +368,27 @@ class Window:
                         chunk.history[counts] = part & ~mask
                     else:
                         del chunk.history[counts]
-        if self._durable:
+        if self.unsaved is not None:
             chunk.dirty |= mask
-            self._mark_dirty(chunk)
+            self.unsaved.chunk(chunk, self.floor)
         if not chunk.open:
-            at = bisect_right(self._starts, chunk.start) - 1
-            del self.chunks[at], self._starts[at]
+            self.chunks.drop(chunk)
 
     def close_range(self, start: int, end: int) -> int:
         """Acknowledge every offset of `[start, end)`, seen or not; return the number of open messages among them."""
         closed = 0
-        for chunk, mask in self.locate([(start, end)]).items():
+        for chunk, mask in self.chunks.locate([(start, end)]).items():
             closed += mask.bit_count()
             self.close(chunk, mask)
         if end > self.next:
             start = max(start, self.next)
-            self._ahead.add(start, end)
-            self._note_range(start, end)
-            self._drop_ahead_attempts(start, end)
+            self.foreknown.acknowledge(start, end)
+            if self.unsaved is not None:
+                self.unsaved.range(start, end, self.floor)
             self._jump()
             self.version += 1
         self.raise_floor()
         return closed
-
-    def _drop_ahead_attempts(self, start: int, end: int) -> None:
-        kept: deque[Attempts] = deque()
-        for a in self._ahead_attempts:
-            for low, high in ((a.start, min(a.end, start)), (max(a.start, end), a.end)):
-                if low < high:
-                    kept.append(Attempts(start=low, end=high, deliveries=a.deliveries, failures=a.failures))
-        self._ahead_attempts = kept
 
     def reset(self, offset: int) -> None:
         """Begin a new generation at `offset`: nothing at or above it is acknowledged, everything below it is."""
@@ -496,29 +398,15 @@ class Window:
         self.generation += 1
         self.floor = self.next = offset
         self.chunks.clear()
-        self._starts.clear()
         self.gaps.clear()
-        self._ahead.clear()
-        self._ahead_attempts.clear()
-        self._timers.clear()
-        self._dirty.clear()
-        self._dirty_ranges.clear()
-        self._dirty_floor = None
+        self.foreknown.clear()
+        self.timers.clear()
+        if self.unsaved is not None:
+            self.unsaved.reset()
         self.in_flight = self.ready = self.waiting = self.blocked = 0
         self.version += 1
 
     # -- time -----------------------------------------------------------------------------------------------------
-
-    def retry_dead_letter_at(self, poison: Poison, when_ms: int) -> None:
-        self._timers.set(when_ms, poison)
-
-    def next_timer_ms(self) -> int | None:
-        """When the next timer is due; None if there is none."""
-        return self._timers.next_ms()
-
-    def due(self, now_ms: int) -> list[Timer]:
-        """Take the timers due by `now_ms`, in order. O(due)."""
-        return self._timers.due(now_ms)
 
     def extend(self, flight: Flight, mask: int, deadline_ms: int) -> None:
         """Give messages of a flight a new deadline."""
@@ -537,7 +425,7 @@ class Window:
         if not flight.mask:
             chunk.flights.remove(flight)
             if flight.deadline_ms is not None:
-                self._timers.died()
+                self.timers.died()
         for other in chunk.flights:
             if (
                 other.consumer is flight.consumer
@@ -550,7 +438,7 @@ class Window:
         other = Flight(chunk, flight.consumer, mask, sent_at_ms, deadline_ms, taken=taken)
         chunk.flights.append(other)
         if deadline_ms is not None:
-            self._timers.set(deadline_ms, other)
+            self.timers.set(deadline_ms, other)
 
     def refresh(self, consumer: Consumer, offset: int, deadline_ms: int) -> None:
         """Give what a consumer holds from `offset` on a new deadline, unless it has a later one. O(in flight)."""
@@ -580,90 +468,33 @@ class Window:
 
     # -- durable state --------------------------------------------------------------------------------------------
 
-    def _mark_dirty(self, chunk: Chunk) -> None:
-        if not self._durable or (self._dirty and self._dirty[-1] is chunk):
-            return
-        self._dirty.append(chunk)
-        if len(self._dirty) > SWEEP_ENTRIES + 2 * len(self.chunks):
-            # What lies below the floor is told by the floor alone.
-            kept = dict.fromkeys(c for c in self._dirty if c.end > self.floor)
-            self._dirty = list(kept)
-
-    def _attempts_of(self, chunks: Iterable[Chunk], ahead: Iterable[Attempts] = ()) -> list[Attempts]:
-        """Return attempts by range, ascending; touching ranges with equal counts are joined."""
-        rows: list[tuple[int, int, int, int]] = []
-        for chunk in chunks:
-            for counts, mask in chunk.history.items():
-                rows += [(start, end, *counts) for start, end in ranges_of(mask, chunk.start)]
-        rows.sort()
-        joined: list[tuple[int, int, int, int]] = []
-        for row in rows:
-            if joined and joined[-1][1] == row[0] and joined[-1][2:] == row[2:]:
-                row = (joined.pop()[0], *row[1:])
-            joined.append(row)
-        found = list(map(Attempts._make, joined))
-        return merge_attempts(found, ahead) if ahead else found
-
-    def open_ranges(self) -> list[Range]:
-        """Return the unacknowledged ranges below `next`, normal."""
-        return joined((chunk.open, chunk.start) for chunk in self.chunks)
-
     @property
     def acked_above(self) -> int:
         """Return how many offsets at or above the floor are acknowledged, or have no message. O(chunks)."""
         still_open = sum(chunk.open.bit_count() for chunk in self.chunks)
-        return self.next - self.floor - still_open + self._ahead.size
+        return self.next - self.floor - still_open + self.foreknown.acknowledged.size
 
     def snapshot(self) -> CursorSnapshot:
         """Return everything that has to survive a restart. O(chunks + runs of unacknowledged messages)."""
         # between the end of a run of open messages and the start of the next
         acknowledged: list[Range] = []
-        if open_runs := self.open_ranges():
+        if open_runs := self.chunks.open_ranges():
             edges = [edge for run in open_runs for edge in run]
             edges.append(self.next)
             acknowledged = list(zip(edges[1::2], edges[2::2], strict=True))
             if edges[-1] == edges[-2]:
                 acknowledged.pop()
-        if self._ahead:
-            acknowledged = normalise([*acknowledged, *self._ahead.ranges()])
+        if self.foreknown.acknowledged:
+            acknowledged = normalise([*acknowledged, *self.foreknown.acknowledged.ranges()])
+        attempts = attempts_of(self.chunks)
+        if self.foreknown.attempts:
+            attempts = merge_attempts(attempts, self.foreknown.attempts)
         return CursorSnapshot(
             generation=self.generation,
             floor=self.floor,
             acknowledged=tuple(acknowledged),
-            attempts=tuple(self._attempts_of(self.chunks, self._ahead_attempts)),
+            attempts=tuple(attempts),
         )
-
-    def changes(self) -> CursorDelta | None:
-        """Return the changes since the last `kept`; None if there are none. O(changed chunks)."""
-        if not self._durable:
-            return None
-        if not self._dirty and not self._dirty_ranges and self._dirty_floor == self.floor:
-            return None
-        dirty = sorted(set(self._dirty), key=_START)
-        tried = [chunk for chunk in dirty if chunk.history_dirty]
-        acknowledged = joined((chunk.dirty, chunk.start) for chunk in dirty if chunk.end > self.floor)
-        if self._dirty_ranges:
-            others = [(max(s, self.floor), e) for s, e in self._dirty_ranges if e > self.floor]
-            acknowledged = normalise([*acknowledged, *others])
-        del acknowledged[: bisect_left(acknowledged, (self.floor, 0))]
-        return CursorDelta(
-            generation=self.generation,
-            floor=self.floor,
-            acknowledged=tuple(acknowledged),
-            attempts=tuple(self._attempts_of(tried)),
-        )
-
-    def kept(self) -> None:
-        """Start a new set of changes: the last ones are on their way to the disk.
-
-        Not before the record is appended: what was taken out for a record that found no room is in none.
-        """
-        for chunk in self._dirty:
-            chunk.dirty = 0
-            chunk.history_dirty = False
-        self._dirty.clear()
-        self._dirty_ranges.clear()
-        self._dirty_floor = self.floor
 
 
 def _not_delivered(offset: int, consumer: Consumer) -> NotDelivered:

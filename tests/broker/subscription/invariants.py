@@ -61,7 +61,7 @@ def check_window(window: Window) -> None:
         window.blocked,
         window.in_flight,
     )
-    first = window.open_ranges()
+    first = window.chunks.open_ranges()
     assert window.floor == (first[0][0] if first else window.next)
     for low, high in window.gaps.ranges():
         assert window.floor <= low

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.subscription.chunk import Chunk
+from pydanube_broker.subscription.chunk import CHUNK_OFFSETS, Chunk
 from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.cursor import Attempts, CursorSnapshot
 from pydanube_broker.subscription.ranges import RangeSet, normalise, ranges_of, subtract
 from pydanube_broker.subscription.terms import ConsumerTerms
-from pydanube_broker.subscription.window import CHUNK_OFFSETS, MERGE_OFFSETS, Window
+from pydanube_broker.subscription.window import MERGE_OFFSETS, Window
 
 from tests.broker.subscription.invariants import check_window
 
@@ -88,12 +88,12 @@ def test_ranges_in_any_order_are_found_in_their_chunks(
 ) -> None:
     window = placed(sizes, gap=gap)
     for start, end in closed:
-        for chunk, mask in window.locate([(start, end)]).items():
+        for chunk, mask in window.chunks.locate([(start, end)]).items():
             window.close(chunk, mask)
     window.raise_floor()
     check_window(window)
-    found = {o for c, mask in window.locate(asked).items() for o in offsets(ranges_of(mask, c.start))}
-    assert found == offsets(asked) & offsets(window.open_ranges())
+    found = {o for c, mask in window.chunks.locate(asked).items() for o in offsets(ranges_of(mask, c.start))}
+    assert found == offsets(asked) & offsets(window.chunks.open_ranges())
 
 
 @given(
@@ -117,7 +117,7 @@ def test_placed_messages_are_open_however_long_and_chunks_stay_bounded(
                 window.launch(chunk, mask, consumer, 0)
                 consumer.in_flight += mask.bit_count()
     check_window(window)
-    assert window.open_ranges() == normalise(ranges)
+    assert window.chunks.open_ranges() == normalise(ranges)
     assert all(c.end - c.start <= CHUNK_OFFSETS for c in window.chunks)
 
 
@@ -135,9 +135,9 @@ def test_timers_of_acknowledged_flights_do_not_pile_up() -> None:
             consumer.in_flight += 1
         if now % 100:  # every hundredth is never acknowledged
             window.close_range(now, now + 1)
-    assert window.next_timer_ms() == 30_000
-    assert len(window._timers._entries) <= 2 * 200 + 64
-    assert [t.deadline_ms for t in window.due(30_500) if hasattr(t, "deadline_ms")] == [
+    assert window.timers.next_ms() == 30_000
+    assert len(window.timers._entries) <= 2 * 200 + 64
+    assert [t.deadline_ms for t in window.timers.due(30_500) if hasattr(t, "deadline_ms")] == [
         30_000 + n for n in range(0, 501, 100)
     ]
 
@@ -158,14 +158,14 @@ def test_masks_find_what_the_same_ranges_find(
         if bits:
             masks.append((start, bits))
     found: dict[Chunk, int] = {}
-    window.locate_masks(found, masks)
-    assert found == window.locate(normalise(wanted))
+    window.chunks.locate_masks(found, masks)
+    assert found == window.chunks.locate(normalise(wanted))
 
 
 def test_a_mask_far_behind_the_window_costs_nothing() -> None:
     window = placed([300])
     found: dict[Chunk, int] = {}
-    window.locate_masks(found, [(1 << 63, 5), (1 << 40, 1)])
+    window.chunks.locate_masks(found, [(1 << 63, 5), (1 << 40, 1)])
     assert found == {}
 
 
@@ -200,7 +200,7 @@ def restored(count: int) -> tuple[Window, tuple[Attempts, ...]]:
 def read_in_stretches(window: Window, end: int) -> None:
     """As the subscription reads: never across a change of counts."""
     while window.next < end:
-        stop = window.fresh_limit(end)
+        stop = window.foreknown.limit(window.next, end)
         window.place([(window.next, stop)], stop)
 
 
