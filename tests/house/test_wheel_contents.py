@@ -30,8 +30,6 @@ LINES_MAX = 500
 LONGER = {
     "pydanube_broker/delivery/pump.py": 710,
     "pydanube_broker/journal/journal.py": 670,
-    "pydanube_broker/subscription/subscription.py": 630,
-    "pydanube_broker/subscription/window.py": 510,
     "pydanube_broker/tier/tier.py": 520,
 }
 

@@ -291,7 +291,7 @@ class SubscriptionPump:
     def ack(
         self, consumer_id: int, session: int, ranges: Sequence[Range], masks: Sequence[tuple[int, int]] = ()
     ) -> None:
-        if self.core().ack(consumer_id, session, ranges, masks):
+        if self.core().answers.ack(consumer_id, session, ranges, masks):
             self._changed()
         else:
             self.wake()  # an ack that comes too late shows that its consumer answers again
@@ -300,27 +300,29 @@ class SubscriptionPump:
         self, consumer_id: int, session: int, ranges: Sequence[Range], delay_ms: int, reason: str
     ) -> None:
         now = self.engine.deadlines.now_ms()
-        self._perform(self.core().nack(consumer_id, session, ranges, now, delay_ms=delay_ms, reason=reason))
+        self._perform(
+            self.core().answers.nack(consumer_id, session, ranges, now, delay_ms=delay_ms, reason=reason)
+        )
         self._changed()
 
     def ack_delivered(self, ranges: Sequence[Range]) -> None:
-        """Acknowledge without naming consumer or session; see `Subscription.ack_delivered`."""
-        if self.core().ack_delivered(ranges, self.engine.deadlines.now_ms()):
+        """Acknowledge without naming consumer or session; see `Answers.ack_delivered`."""
+        if self.core().answers.ack_delivered(ranges, self.engine.deadlines.now_ms()):
             self._changed()
 
     def nack_delivered(self, ranges: Sequence[Range], delay_ms: int, reason: str) -> None:
         now = self.engine.deadlines.now_ms()
-        self._perform(self.core().nack_delivered(ranges, now, delay_ms=delay_ms, reason=reason))
+        self._perform(self.core().answers.nack_delivered(ranges, now, delay_ms=delay_ms, reason=reason))
         self._changed()
 
     def extend(self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int) -> None:
-        self.core().extend(consumer_id, session, ranges, extension_ms, self.engine.deadlines.now_ms())
+        self.core().answers.extend(consumer_id, session, ranges, extension_ms, self.engine.deadlines.now_ms())
         self._want_tick()
 
     def taken(self, consumer_id: int, session: int, total: int, *, busy: bool) -> None:
         """Note that the consumer's application has taken `total` messages of its session."""
         now = self.engine.deadlines.now_ms()
-        effects = self.core().taken(consumer_id, session, total, now, busy=busy)
+        effects = self.core().answers.taken(consumer_id, session, total, now, busy=busy)
         if effects:
             self._changed()
         self._perform(effects)
@@ -329,7 +331,7 @@ class SubscriptionPump:
 
     def given_back(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> None:
         """Take in the consumer's answer to `ConsumerLink.recall`."""
-        self.core().given_back(consumer_id, session, ranges)
+        self.core().answers.given_back(consumer_id, session, ranges)
         self.wake()
 
     def ack_timeout_ms(self, asked_ms: int | None) -> int:
@@ -338,7 +340,7 @@ class SubscriptionPump:
 
     def terminate(self, consumer_id: int, session: int, ranges: Sequence[Range], reason: str) -> None:
         now = self.engine.deadlines.now_ms()
-        self._perform(self.core().terminate(consumer_id, session, ranges, now, reason=reason))
+        self._perform(self.core().answers.terminate(consumer_id, session, ranges, now, reason=reason))
         self._changed()
 
     def seek(self, offset: int, *, by: str | None = None) -> None:
@@ -377,13 +379,13 @@ class SubscriptionPump:
 
     def leaving(self, policy: SubscriptionPolicy) -> int:
         """Return how many messages `set_policy` would drop or dead-letter at once."""
-        return 0 if self._core is None else self._core.leaving(policy.failure)
+        return 0 if self._core is None else self._core.failures.leaving(policy.failure)
 
     def set_policy(self, policy: SubscriptionPolicy) -> None:
         """Set the failure policy; blocked messages are judged by it at once."""
         self.policy = policy
         if self._core is not None:
-            self._perform(self._core.set_policy(policy.failure, self.engine.deadlines.now_ms()))
+            self._perform(self._core.failures.set_policy(policy.failure))
             self._changed()
 
     @property
@@ -393,7 +395,7 @@ class SubscriptionPump:
 
     def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> None:
         """Acknowledge messages whose copies are durable."""
-        if self.closed is None and self.core().dead_lettered(generation, ranges):
+        if self.closed is None and self.core().failures.dead_lettered(generation, ranges):
             self._refused = None
             self._changed()
 
@@ -402,7 +404,7 @@ class SubscriptionPump:
         news = self._refused is None or self._refused.reason != why
         if self.closed is None and ranges:
             self._refused = BlockedBy(offset=ranges[0][0], reason=why)
-            self.core().dead_letter_failed(generation, ranges, self.engine.deadlines.now_ms())
+            self.core().failures.dead_letter_failed(generation, ranges, self.engine.deadlines.now_ms())
             self.topic.changes.note(self._key)
             self._want_tick()
         return news

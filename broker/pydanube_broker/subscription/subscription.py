@@ -49,14 +49,13 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from pydanube_core.diagnosis.views import HeadOfLine
 from pydanube_core.errors import InvalidArgument
 
-from pydanube_broker.subscription.chunk import Chunk, Flight
-from pydanube_broker.subscription.consumer import Consumer
+from pydanube_broker.subscription.answers import Answers
 from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot
 from pydanube_broker.subscription.effects import Effect
 from pydanube_broker.subscription.failures import Failures
@@ -73,7 +72,6 @@ from pydanube_broker.subscription.statistics import BlockedBy, Marks, Subscripti
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.subscription.window import Window
 
-REFRESHES: Final = 8  # of the deadlines of what a consumer holds, in each ack timeout
 # Messages between floor and next. Several times the SDK's usual credit, and 8 KiB were it one bitmap.
 DEFAULT_SPAN_MESSAGES: Final = 65_536
 
@@ -82,7 +80,7 @@ class Subscription(Sending):
     """One subscription of one topic; see the module's text for the contract."""
 
     __slots__ = (
-        "_acknowledged", "_aside", "_failures", "_stale", "places",
+        "_aside", "answers", "failures", "places",
     )  # fmt: skip
 
     def __init__(
@@ -127,8 +125,8 @@ class Subscription(Sending):
             ordered_retry=ordered,
         )
         self._aside = SettingAside(type, self._members, self._window)
-        self._failures = Failures(self._window, policy or FailurePolicy(), random, self._aside)
-        self._acknowledged = self._stale = 0
+        self.failures = Failures(self._window, policy or FailurePolicy(), random, self._aside)
+        self.answers = Answers(window, members, self._aside, self.failures)
         self.places = KeptPlaces(self._members, self._window, self._aside)
 
     @classmethod
@@ -157,7 +155,7 @@ class Subscription(Sending):
 
     @property
     def policy(self) -> FailurePolicy:
-        return self._failures.policy
+        return self.failures.policy
 
     @property
     def needs_keys(self) -> bool:
@@ -243,182 +241,8 @@ class Subscription(Sending):
     def outlived(self, ranges: Sequence[Range]) -> None:
         """Acknowledge expired messages that nobody holds (`ttl_ms`); they count as dropped."""
         for start, end in ranges:
-            self._failures.dropped += end - start
+            self.failures.dropped += end - start
             self._window.close_range(start, end)
-
-    # -- answers of consumers --------------------------------------------------------------------------------
-
-    def ack(
-        self, consumer_id: int, session: int, ranges: Sequence[Range], masks: Sequence[tuple[int, int]] = ()
-    ) -> int:
-        """Acknowledge messages, in any order; return how many were open. A mask is (offset of its lowest bit, bits).
-
-        Raises:
-            NotDelivered: names the first offset the consumer was never sent.
-            InvalidArgument: a range is empty or inverted.
-        """
-        check_ranges(ranges)
-        consumer = self._current(consumer_id, session)
-        if consumer is None:
-            return 0
-        window = self._window
-        found = window.chunks.locate(ranges)
-        window.chunks.locate_masks(found, masks)
-        ends = [(first + mask.bit_length() - 1, first + mask.bit_length()) for first, mask in masks]
-        window.check_delivered(found, [*ranges, *ends], consumer)
-        self._aside.answered(consumer)
-        closed = 0
-        for chunk, mask in found.items():
-            closed += mask.bit_count()
-            window.close(chunk, mask)
-        window.raise_floor()
-        self._acknowledged += closed
-        return closed
-
-    def ack_delivered(self, ranges: Sequence[Range], now_ms: int) -> int:
-        """Acknowledge messages that were ever sent, whoever holds them; return how many were open. The rest is ignored.
-
-        For clients that name neither consumer nor session with an answer. They grant no credit either, so that much
-        is queued on its way to a slow one; its time for what is behind the answered message begins with the answer.
-
-        Raises `InvalidArgument`: a range is empty or inverted.
-        """
-        check_ranges(ranges)
-        window, closed = self._window, 0
-        answered: list[tuple[Flight, int]] = []
-        for chunk, mask in window.chunks.locate(ranges).items():
-            sent = chunk.returned()
-            for flight in chunk.flights:
-                sent |= flight.mask
-                if own := flight.mask & mask:
-                    answered.append((flight, own))
-            self._aside.answered_late(chunk, mask)
-            if hit := mask & sent:
-                closed += hit.bit_count()
-                window.close(chunk, hit)
-        window.raise_floor()
-        self._acknowledged += closed
-        self._refresh(answered, now_ms)
-        return closed
-
-    def _refresh(self, answered: Iterable[tuple[Flight, int]], now_ms: int) -> None:
-        """Give consumers their full time again for what they hold after the answered messages.
-
-        A message that was passed over keeps its deadline. Done a few times in each timeout, as it costs O(in flight).
-        """
-        ends: dict[Consumer, int] = {}
-        for flight, mask in answered:
-            self._aside.answered(flight.consumer)
-            end = flight.chunk.start + mask.bit_length()
-            ends[flight.consumer] = max(end, ends.get(flight.consumer, 0))
-        for consumer, offset in ends.items():
-            if consumer.ack_timeout_ms and now_ms >= consumer.refresh_at_ms:
-                consumer.refresh_at_ms = now_ms + consumer.ack_timeout_ms // REFRESHES
-                self._window.refresh(consumer, offset, now_ms + consumer.ack_timeout_ms)
-
-    def nack(
-        self,
-        consumer_id: int,
-        session: int,
-        ranges: Sequence[Range],
-        now_ms: int,
-        *,
-        delay_ms: int = 0,
-        reason: str = "",
-    ) -> list[Effect]:
-        """Return messages as failed; they are delivered again after the policy's delay, or `delay_ms` if that is longer.
-
-        Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
-        """
-        if delay_ms < 0:
-            raise InvalidArgument(f"delay_ms: {delay_ms} is negative", field="delay_ms", value=delay_ms)
-        return self._give_back(self._held(consumer_id, session, ranges), now_ms, delay_ms, reason)
-
-    def nack_delivered(
-        self, ranges: Sequence[Range], now_ms: int, *, delay_ms: int = 0, reason: str = ""
-    ) -> list[Effect]:
-        """Return messages in flight as failed, whoever holds them; the rest is ignored. See `ack_delivered`.
-
-        Raises `InvalidArgument`: a range is empty or inverted, or the delay is negative.
-        """
-        if delay_ms < 0:
-            raise InvalidArgument(f"delay_ms: {delay_ms} is negative", field="delay_ms", value=delay_ms)
-        check_ranges(ranges)
-        held = [
-            (flight, flight.mask & mask)
-            for chunk, mask in self._window.chunks.locate(ranges).items()
-            for flight in chunk.flights
-            if flight.mask & mask
-        ]
-        effects = self._give_back(held, now_ms, delay_ms, reason)
-        self._refresh(held, now_ms)
-        return effects
-
-    def _give_back(
-        self, held: Sequence[tuple[Flight, int]], now_ms: int, delay_ms: int, reason: str
-    ) -> list[Effect]:
-        """Count messages in flight as failed."""
-        random = self._failures.random() if held else 0.0
-        for flight, mask in held:
-            self._window.end_flight(flight, mask)
-            flight.chunk.came_back(flight.consumer, mask)
-            self._failures.fail(flight.chunk, mask, now_ms, delay_ms, reason or "nack", random)
-        return self._failures.report()
-
-    def terminate(
-        self, consumer_id: int, session: int, ranges: Sequence[Range], now_ms: int, *, reason: str = ""
-    ) -> list[Effect]:
-        """Apply the poison policy to messages at once, whatever their count.
-
-        Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
-        """
-        for flight, mask in self._held(consumer_id, session, ranges):
-            self._window.end_flight(flight, mask)
-            self._failures.failed += mask.bit_count()
-            for part, deliveries, _ in self._window.count_return(flight.chunk, mask, failed=True):
-                self._failures.poison(flight.chunk, part, deliveries, reason or "terminated", terminated=True)
-        return self._failures.report()
-
-    def taken(
-        self, consumer_id: int, session: int, total: int, now_ms: int, *, busy: bool = False
-    ) -> list[Effect]:
-        """Note that a consumer's application has taken `total` messages of the session, in order of sending.
-
-        Their time begins now; what waits in its buffer is not late, since it was heard of. But key-shared and failover
-        set it aside when it takes nothing and holds nothing for a whole timeout; `busy`: it takes messages of other topics.
-        """
-        consumer = self._current(consumer_id, session)
-        if consumer is None or not consumer.reports:
-            return []
-        consumer.date_answers(now_ms)
-        handed_out = consumer.unhandled.take(total)
-        if handed_out or busy:
-            consumer.took_at_ms = now_ms
-        for chunk, mask in handed_out:
-            for flight in tuple(chunk.flights):
-                if flight.consumer is consumer and not flight.taken and (own := flight.mask & mask):
-                    self._window.take(flight, own, now_ms)
-        if consumer.ack_timeout_ms and now_ms >= consumer.refresh_at_ms:
-            consumer.refresh_at_ms = now_ms + consumer.ack_timeout_ms // REFRESHES
-            self._window.heard_of(consumer, now_ms)
-            return self._aside.heard_of(consumer, now_ms)
-        return []
-
-    def given_back(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> int:
-        """Take back messages from a consumer's buffer, as if they had never been sent; return how many.
-
-        Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
-        """
-        back: dict[Chunk, int] = {}
-        for flight, mask in self._held(consumer_id, session, ranges, answers=False) if ranges else ():
-            back[flight.chunk] = back.get(flight.chunk, 0) | mask
-            self._window.end_flight(flight, mask)
-            flight.chunk.came_back(flight.consumer, mask)
-            self._window.make_ready(flight.chunk, mask)
-        consumer = self._current(consumer_id, session)
-        if consumer is not None and back:
-            consumer.unhandled.given_back(back)
-        return sum(mask.bit_count() for mask in back.values())
 
     def next_recall(self, now_ms: int) -> Recall | None:
         """Return what to take back from which consumer for one that has nothing to do; ask when `next_plan` gives nothing.
@@ -427,70 +251,9 @@ class Subscription(Sending):
         """
         return next_recall(self._type, self._members, now_ms)
 
-    def extend(
-        self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int, now_ms: int
-    ) -> int:
-        """Let deliveries expire `extension_ms` from now; return how many. Those without a deadline stay so.
-
-        Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
-        """
-        if extension_ms < 1:
-            raise InvalidArgument(
-                f"extension_ms: {extension_ms} is below 1", field="extension_ms", value=extension_ms
-            )
-        held = self._held(consumer_id, session, ranges)
-        expiring = [(flight, mask) for flight, mask in held if flight.deadline_ms is not None]
-        for flight, mask in expiring:
-            self._window.extend(flight, mask, now_ms + extension_ms)
-        return sum(mask.bit_count() for _, mask in expiring)
-
-    def _held(
-        self, consumer_id: int, session: int, ranges: Sequence[Range], *, answers: bool = True
-    ) -> list[tuple[Flight, int]]:
-        """Return the messages of the ranges that the consumer holds, by flight, and note its answer to them."""
-        check_ranges(ranges)
-        consumer = self._current(consumer_id, session)
-        if consumer is None:
-            return []
-        found = self._window.chunks.locate(ranges)
-        self._window.check_delivered(found, ranges, consumer)
-        if answers:
-            self._aside.answered(consumer)
-        return [
-            (flight, flight.mask & mask)
-            for chunk, mask in found.items()
-            for flight in chunk.flights
-            if flight.consumer is consumer and flight.mask & mask
-        ]
-
-    def _current(self, consumer_id: int, session: int) -> Consumer | None:
-        consumer = self._members.find(consumer_id)
-        if consumer is None or consumer.session != session:
-            self._stale += 1
-            return None
-        return consumer
-
-    # -- failures --------------------------------------------------------------------------------------------
-
-    def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> int:
-        """Acknowledge originals whose dead-letter copies are durable; return how many."""
-        return self._failures.dead_lettered(generation, ranges)
-
-    def dead_letter_failed(self, generation: int, ranges: Sequence[Range], now_ms: int) -> None:
-        """Note that copies could not be made: `tick` asks for them again after the policy's delay."""
-        self._failures.dead_letter_failed(generation, ranges, now_ms)
-
-    def set_policy(self, policy: FailurePolicy, now_ms: int) -> list[Effect]:
-        """Apply a policy at once, also to blocked messages; ack timeouts of attached consumers stay."""
-        return self._failures.set_policy(policy)
-
-    def leaving(self, policy: FailurePolicy) -> int:
-        """Return how many messages `set_policy` would drop or dead-letter at once."""
-        return self._failures.leaving(policy)
-
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due: expire deliveries, make retries ready, ask again for dead letters. O(due)."""
-        return self.places.due(now_ms) + self._failures.tick(now_ms)
+        return self.places.due(now_ms) + self.failures.tick(now_ms)
 
     # -- moving the cursor -----------------------------------------------------------------------------------
 
@@ -570,12 +333,12 @@ class Subscription(Sending):
 
     def marks(self) -> Marks:
         """Return numbers that change whenever anything here does. O(1)."""
-        window, failures = self._window, self._failures
+        window, failures = self._window, self.failures
         return Marks(
             window.floor,
             window.generation,
             window.in_flight,
-            self._acknowledged,
+            self.answers.acknowledged,
             failures.failed,
             self.redelivered,
             failures.dead_lettered_messages,
@@ -606,11 +369,11 @@ class Subscription(Sending):
             ready=window.ready,
             pending_retries=window.waiting,
             redelivered=self.redelivered,
-            acknowledged=self._acknowledged,
-            dead_lettered=self._failures.dead_lettered_messages,
-            dropped=self._failures.dropped,
-            expired=self._failures.expired,
-            stale_answers=self._stale,
+            acknowledged=self.answers.acknowledged,
+            dead_lettered=self.failures.dead_lettered_messages,
+            dropped=self.failures.dropped,
+            expired=self.failures.expired,
+            stale_answers=self.answers.stale,
             unrouted=self.unrouted,
             blocked_by=None if blocked is None else BlockedBy(offset=blocked[0], reason=blocked[1].reason),
             consumers=tuple(

@@ -33,7 +33,7 @@ from pydanube_broker.subscription.chunk import (
     Wait,
 )
 from pydanube_broker.subscription.chunk_list import ChunkList
-from pydanube_broker.subscription.consumer import Consumer, Standing
+from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.cursor import CursorSnapshot, merge_attempts
 from pydanube_broker.subscription.foreknown import Foreknown
 from pydanube_broker.subscription.ranges import Range, RangeSet, normalise
@@ -439,32 +439,6 @@ class Window:
         chunk.flights.append(other)
         if deadline_ms is not None:
             self.timers.set(deadline_ms, other)
-
-    def refresh(self, consumer: Consumer, offset: int, deadline_ms: int) -> None:
-        """Give what a consumer holds from `offset` on a new deadline, unless it has a later one. O(in flight)."""
-        for chunk in self.chunks:
-            if chunk.end <= offset:
-                continue
-            behind = -1 << max(offset - chunk.start, 0)
-            for flight in tuple(chunk.flights):
-                mask = flight.mask & behind
-                if mask and flight.consumer is consumer and (flight.deadline_ms or deadline_ms) < deadline_ms:
-                    self.extend(flight, mask, deadline_ms)
-
-    def heard_of(self, consumer: Consumer, now_ms: int) -> None:
-        """Extend what a reporting consumer has not taken, or may keep for longer: it is alive. O(in flight)."""
-        if consumer.standing is not Standing.ANSWERING:
-            return  # it has to take its message, not only to be heard of
-        deadline_ms = now_ms + consumer.ack_timeout_ms
-        for chunk in self.chunks:
-            for flight in tuple(chunk.flights):
-                if flight.consumer is not consumer or flight.deadline_ms is None:
-                    continue
-                until_ms = deadline_ms
-                if flight.taken:
-                    until_ms = min(deadline_ms, flight.sent_at_ms + consumer.max_extend_ms)
-                if flight.deadline_ms < until_ms:
-                    self.extend(flight, flight.mask, until_ms)
 
     # -- durable state --------------------------------------------------------------------------------------------
 

@@ -48,13 +48,13 @@ def test_answers_without_session_count_for_what_was_sent_only() -> None:
     plan = subscription.next_plan()
     assert plan is not None
     assert subscription.sent(plan, [(0, 4)], 0, 4, 0)
-    assert subscription.ack_delivered([(2, 8)], 0) == 2
+    assert subscription.answers.ack_delivered([(2, 8)], 0) == 2
     assert subscription.floor == 0
-    assert subscription.nack_delivered([(0, 2), (6, 7)], 0) == []
-    assert subscription.ack_delivered([(0, 1)], 0) == 1  # while it waits for its retry
+    assert subscription.answers.nack_delivered([(0, 2), (6, 7)], 0) == []
+    assert subscription.answers.ack_delivered([(0, 1)], 0) == 1  # while it waits for its retry
     assert subscription.floor == 1
     subscription.leave(1, 0)
-    assert subscription.ack_delivered([(1, 2)], 0) == 1  # by nobody that is attached
+    assert subscription.answers.ack_delivered([(1, 2)], 0) == 1  # by nobody that is attached
     assert subscription.floor == 4
 
 
@@ -66,11 +66,11 @@ def test_time_of_what_is_queued_behind_begins_with_the_answer_before_it() -> Non
     assert plan is not None
     assert subscription.sent(plan, [(0, 10)], 0, 10, 0)
     for number, now in enumerate((900, 1_800, 2_700)):
-        assert subscription.ack_delivered([(number, number + 1)], now) == 1
+        assert subscription.answers.ack_delivered([(number, number + 1)], now) == 1
         subscription.tick(now)
         assert subscription.statistics(now).redelivered == 0
         assert held(subscription) == 9 - number
-    assert subscription.ack_delivered([(5, 6)], 3_500) == 1  # 3 and 4 are passed over
+    assert subscription.answers.ack_delivered([(5, 6)], 3_500) == 1  # 3 and 4 are passed over
     subscription.tick(3_750)
     assert held(subscription) == 4  # 6 to 9
     subscription.tick(4_550)

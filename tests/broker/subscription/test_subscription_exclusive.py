@@ -114,7 +114,7 @@ def test_a_window_gives_credit_back_when_messages_leave_flight() -> None:
     sub = exclusive()
     sub.join(1, "a", 0, ConsumerTerms(window_messages=3))
     assert offsets_of(pull(sub)) == [0, 1, 2]
-    sub.ack(1, 1, [(1, 2)])
+    sub.answers.ack(1, 1, [(1, 2)])
     assert offsets_of(pull(sub)) == [3]
 
 
@@ -135,7 +135,7 @@ def test_the_same_name_takes_over_and_gets_what_its_predecessor_held() -> None:
     sub = exclusive(end=10)
     old = attach(sub)
     pull(sub)
-    sub.ack(1, old, [(0, 4)])
+    sub.answers.ack(1, old, [(0, 4)])
     effects = sub.join(9, "a", 0, ConsumerTerms(credit_messages=100, credit_bytes=None))
     assert isinstance(effects[0], SessionEnded)
     assert effects[0].consumer_id == 1
@@ -144,7 +144,7 @@ def test_the_same_name_takes_over_and_gets_what_its_predecessor_held() -> None:
     (first,) = pull(sub)
     assert first[1] == [4, 5, 6, 7, 8, 9]
     assert first[0].delivery_count == 2
-    assert sub.ack(1, old, [(4, 5)]) == 0
+    assert sub.answers.ack(1, old, [(4, 5)]) == 0
     assert sub.statistics(0).stale_answers == 1
 
 
@@ -152,13 +152,13 @@ def test_acks_in_any_order_move_the_floor_over_contiguous_messages_only() -> Non
     sub = exclusive(end=6)
     session = attach(sub)
     pull(sub)
-    assert sub.ack(1, session, [(1, 2), (3, 4), (5, 6)]) == 3
+    assert sub.answers.ack(1, session, [(1, 2), (3, 4), (5, 6)]) == 3
     assert sub.floor == 0
-    assert sub.ack(1, session, [(0, 1)]) == 1
+    assert sub.answers.ack(1, session, [(0, 1)]) == 1
     assert sub.floor == 2
     assert sub.snapshot() == CursorSnapshot(floor=2, acknowledged=((3, 4), (5, 6)))
-    assert sub.ack(1, session, [(0, 6)]) == 2
-    assert sub.ack(1, session, [(0, 6)]) == 0
+    assert sub.answers.ack(1, session, [(0, 6)]) == 2
+    assert sub.answers.ack(1, session, [(0, 6)]) == 0
     assert sub.floor == 6
 
 
@@ -168,11 +168,11 @@ def test_an_ack_of_what_was_never_delivered_is_refused_and_changes_nothing() -> 
     pull(sub)
     before = (sub.snapshot(), sub.statistics(0))
     with pytest.raises(NotDelivered) as caught:
-        sub.ack(1, session, [(0, 5), (9, 11)])
+        sub.answers.ack(1, session, [(0, 5), (9, 11)])
     assert caught.value.details["offset"] == 10
     for bad in ([(5, 5)], [(6, 4)], [(-1, 2)]):
         with pytest.raises(InvalidArgument):
-            sub.ack(1, session, bad)
+            sub.answers.ack(1, session, bad)
     assert (sub.snapshot(), sub.statistics(0)) == before
 
 
@@ -184,7 +184,7 @@ def test_holes_in_the_log_count_as_acknowledged() -> None:
     assert sub.sent(plan, [(10, 12), (20, 21)], 30, 500, 0)
     check(sub)
     assert sub.floor == 10
-    sub.ack(1, session, [(10, 21)])
+    sub.answers.ack(1, session, [(10, 21)])
     assert sub.floor == 500
     assert sub.skipped(500, 990) == 0
     assert offsets_of(pull(sub)) == list(range(990, 1000))
@@ -198,9 +198,9 @@ def test_the_span_stops_delivery_until_the_floor_moves_and_holes_do_not_count() 
     assert plan.max_messages == 10
     assert sub.sent(plan, [(0, 4), (5_000, 5_002)], 60, 6_000, 0)
     assert offsets_of(pull(sub)) == [6_000, 6_001, 6_002, 6_003]
-    sub.ack(1, session, [(1, 4), (5_000, 5_002), (6_000, 6_004)])
+    sub.answers.ack(1, session, [(1, 4), (5_000, 5_002), (6_000, 6_004)])
     assert sub.next_plan() is None
-    sub.ack(1, session, [(0, 1)])
+    sub.answers.ack(1, session, [(0, 1)])
     assert len(offsets_of(pull(sub))) == 10
 
 
@@ -243,14 +243,14 @@ def test_a_nacked_message_returns_after_its_delay_with_its_count() -> None:
     sub = exclusive(end=10)
     session = attach(sub)
     pull(sub, 1000)
-    sub.nack(1, session, [(3, 5)], 1000, reason="no")
+    sub.answers.nack(1, session, [(3, 5)], 1000, reason="no")
     assert sub.next_deadline_ms() == 2000
     sub.tick(1999)
     assert pull(sub, 1999) == []
     sub.tick(2000)
     ((plan, offsets),) = pull(sub, 2000)
     assert (offsets, plan.delivery_count) == ([3, 4], 2)
-    sub.nack(1, session, [(3, 4)], 2000, delay_ms=5000)
+    sub.answers.nack(1, session, [(3, 4)], 2000, delay_ms=5000)
     assert sub.next_deadline_ms() == 7000
 
 
@@ -276,7 +276,7 @@ def test_an_ack_timeout_brings_the_message_again_and_extend_puts_it_off() -> Non
     session = attach(sub)
     pull(sub, 0)
     assert sub.next_deadline_ms() == 30_000
-    assert sub.extend(1, session, [(0, 1)], 50_000, 10_000) == 1
+    assert sub.answers.extend(1, session, [(0, 1)], 50_000, 10_000) == 1
     (expired,) = sub.tick(30_000)
     assert isinstance(expired, Expired)
     assert expired.ranges == ((1, 4),)
@@ -292,7 +292,7 @@ def test_a_late_ack_of_a_message_that_came_back_counts() -> None:
     session = attach(sub)
     pull(sub, 0)
     sub.tick(30_000)
-    assert sub.ack(1, session, [(0, 1)]) == 1
+    assert sub.answers.ack(1, session, [(0, 1)]) == 1
     sub.tick(31_000)
     assert offsets_of(pull(sub, 31_000)) == [1]
 
@@ -302,14 +302,16 @@ def test_an_exhausted_message_blocks_until_a_late_ack_a_skip_or_a_new_policy() -
     sub = exclusive(end=10, policy=policy)
     session = attach(sub, credit=5)
     pull(sub)
-    (effect,) = sub.nack(1, session, [(2, 3)], 0, reason="bad row")
+    (effect,) = sub.answers.nack(1, session, [(2, 3)], 0, reason="bad row")
     assert effect == Blocked(ranges=((2, 3),), reason="bad row", delivery_count=1)
     sub.grant(1, 100, 0)
     assert pull(sub) == []
     blocked = sub.statistics(0).blocked_by
     assert blocked is not None
     assert (blocked.offset, blocked.reason) == (2, "bad row")
-    (dropped,) = sub.set_policy(FailurePolicy(max_redelivery_count=0, poison_policy=PoisonPolicy.DROP), 0)
+    (dropped,) = sub.failures.set_policy(
+        FailurePolicy(max_redelivery_count=0, poison_policy=PoisonPolicy.DROP)
+    )
     assert isinstance(dropped, Dropped)
     assert sub.statistics(0).dropped == 1
     assert offsets_of(pull(sub)) == [5, 6, 7, 8, 9]
@@ -319,11 +321,11 @@ def test_why_a_message_failed_is_known_while_it_is_on_its_way_again() -> None:
     sub = exclusive(end=9, policy=FailurePolicy(max_redelivery_count=9, jitter=0.0))
     session = attach(sub)
     pull(sub)
-    sub.ack(1, session, [(0, 1)])
+    sub.answers.ack(1, session, [(0, 1)])
     assert sub.worst_failure() is None
-    sub.nack(1, session, [(1, 2)], 0, reason="bad row")
+    sub.answers.nack(1, session, [(1, 2)], 0, reason="bad row")
     for offset in range(2, 9):  # others fail as well, each for its own reason or for another
-        sub.nack(1, session, [(offset, offset + 1)], 0, reason=f"bad row {offset % 3}")
+        sub.answers.nack(1, session, [(offset, offset + 1)], 0, reason=f"bad row {offset % 3}")
     waiting = sub.worst_failure()
     assert waiting is not None
     assert (waiting.offset, waiting.failures, waiting.reason) == (1, 1, "bad row")
@@ -338,8 +340,8 @@ def test_a_skip_over_a_blocked_message_lets_delivery_go_on() -> None:
     sub = exclusive(end=10, policy=FailurePolicy(max_redelivery_count=0))
     session = attach(sub, credit=3)
     pull(sub)
-    sub.nack(1, session, [(0, 1)], 0)
-    sub.ack(1, session, [(1, 2)])
+    sub.answers.nack(1, session, [(0, 1)], 0)
+    sub.answers.ack(1, session, [(1, 2)])
     sub.grant(1, 100, 0)
     assert pull(sub) == []
     assert sub.skip(1) == (0, 1)
@@ -348,7 +350,7 @@ def test_a_skip_over_a_blocked_message_lets_delivery_go_on() -> None:
     assert sub.skip(3) == (2, 5)
     assert sub.skip(100) == (5, 10)
     assert sub.skip(1) is None
-    assert sub.ack(1, session, [(2, 10)]) == 0
+    assert sub.answers.ack(1, session, [(2, 10)]) == 0
 
 
 def test_a_dead_letter_is_acknowledged_only_when_its_copy_is_durable() -> None:
@@ -356,19 +358,19 @@ def test_a_dead_letter_is_acknowledged_only_when_its_copy_is_durable() -> None:
     sub = exclusive(end=3, policy=policy)
     session = attach(sub)
     pull(sub)
-    sub.ack(1, session, [(0, 1), (2, 3)])
-    sub.nack(1, session, [(1, 2)], 0)
+    sub.answers.ack(1, session, [(0, 1), (2, 3)])
+    sub.answers.nack(1, session, [(1, 2)], 0)
     sub.tick(1000)
     pull(sub, 1000)
-    (effect,) = sub.nack(1, session, [(1, 2)], 1000, reason="bad")
+    (effect,) = sub.answers.nack(1, session, [(1, 2)], 1000, reason="bad")
     assert effect == DeadLetter(generation=0, ranges=((1, 2),), reason="bad", delivery_count=2)
     assert sub.floor == 1
-    sub.dead_letter_failed(0, [(1, 2)], 1000)
+    sub.failures.dead_letter_failed(0, [(1, 2)], 1000)
     deadline = sub.next_deadline_ms()
     assert deadline == 2000
     assert sub.tick(deadline) == [effect]
-    assert sub.dead_lettered(5, [(1, 2)]) == 0
-    assert sub.dead_lettered(0, [(1, 2)]) == 1
+    assert sub.failures.dead_lettered(5, [(1, 2)]) == 0
+    assert sub.failures.dead_lettered(0, [(1, 2)]) == 1
     assert sub.floor == 3
     assert sub.statistics(0).dead_lettered == 1
 
@@ -377,7 +379,7 @@ def test_terminate_poisons_at_once() -> None:
     sub = exclusive(end=3, policy=FailurePolicy(poison_policy=PoisonPolicy.DROP))
     session = attach(sub)
     pull(sub)
-    (effect,) = sub.terminate(1, session, [(0, 2)], 0, reason="schema")
+    (effect,) = sub.answers.terminate(1, session, [(0, 2)], 0, reason="schema")
     assert effect == Dropped(ranges=((0, 2),), reason="schema", delivery_count=1)
     assert sub.floor == 2
 
@@ -386,13 +388,13 @@ def test_a_seek_goes_both_ways_and_answers_from_before_it_are_ignored() -> None:
     sub = exclusive(end=100)
     session = attach(sub)
     pull(sub)
-    sub.ack(1, session, [(0, 50), (60, 70)])
+    sub.answers.ack(1, session, [(0, 50), (60, 70)])
     (started,) = sub.seek(10, 0)
     assert isinstance(started, SessionStarted)
     assert (started.offset, sub.generation) == (10, 1)
     assert offsets_of(pull(sub)) == list(range(10, 100))
-    assert sub.ack(1, session, [(10, 20)]) == 0
-    assert sub.nack(1, session, [(10, 20)], 0) == []
+    assert sub.answers.ack(1, session, [(10, 20)]) == 0
+    assert sub.answers.nack(1, session, [(10, 20)], 0) == []
     assert sub.floor == 10
     sub.seek(90, 0)
     assert sub.floor == 90
@@ -406,7 +408,7 @@ def test_with_ordered_retry_nothing_behind_a_pending_retry_is_sent() -> None:
     sub = exclusive(end=10, ordered=True)
     session = attach(sub, credit=5)
     pull(sub)
-    sub.nack(1, session, [(2, 3)], 0)
+    sub.answers.nack(1, session, [(2, 3)], 0)
     sub.grant(1, 100, 0)
     assert pull(sub) == []
     sub.tick(1000)
@@ -428,8 +430,8 @@ def test_counts_and_acknowledgements_survive_a_restart() -> None:
     sub = exclusive(end=20)
     session = attach(sub)
     pull(sub)
-    sub.ack(1, session, [(0, 3), (5, 8)])
-    sub.nack(1, session, [(3, 4), (10, 12)], 0)
+    sub.answers.ack(1, session, [(0, 3), (5, 8)])
+    sub.answers.nack(1, session, [(3, 4), (10, 12)], 0)
     again = Subscription.restore(
         SubscriptionType.EXCLUSIVE, sub.snapshot(), end=20, sessions=itertools.count(9)
     )
@@ -452,14 +454,14 @@ def test_deltas_add_up_to_the_snapshot() -> None:
     for step in range(4):
         match step:
             case 0:
-                sub.ack(1, session, [(0, 3), (5, 8)])
+                sub.answers.ack(1, session, [(0, 3), (5, 8)])
             case 1:
-                sub.nack(1, session, [(3, 4), (10, 12)], 0)
+                sub.answers.nack(1, session, [(3, 4), (10, 12)], 0)
             case 2:
                 sub.seek(2, 0)
             case _:
                 pull(sub)
-                sub.ack(1, sub.session_of(1) or 0, [(4, 6)])
+                sub.answers.ack(1, sub.session_of(1) or 0, [(4, 6)])
         delta = take_changes(sub)
         assert delta is not None
         assert take_changes(sub) is None
@@ -482,7 +484,7 @@ def test_row_10_a_burst_of_acks_leaves_a_delta_to_write_even_if_nothing_follows(
     sub = exclusive(end=100)
     session = attach(sub)
     pull(sub)
-    sub.ack(1, session, [(0, 100)])
+    sub.answers.ack(1, session, [(0, 100)])
     delta = take_changes(sub)
     assert delta is not None
     assert (delta.floor, delta.acknowledged) == (100, ())
@@ -531,7 +533,7 @@ def test_an_idle_subscription_takes_less_than_8_kilobytes_also_after_work() -> N
                 assert sub.routed(plan, [(plan.start, end)], end, now, slots=list(range(end - plan.start)))
             else:
                 assert sub.sent(plan, [(plan.start, end)], 0, end, now)
-            sub.ack(1, 1, [(plan.start, end)])
+            sub.answers.ack(1, 1, [(plan.start, end)])
         sub.leave(1, now)
         take_changes(sub)
         assert sub.floor == 200_000
@@ -556,11 +558,11 @@ def test_an_ack_by_mask_counts_once_and_refuses_what_was_not_delivered() -> None
     sub = exclusive(end=10)
     session = attach(sub, credit=6)
     pull(sub)
-    assert sub.ack(1, session, [(0, 1)], [(1, 0b1011)]) == 4
-    assert sub.ack(1, session, [], [(1, 0b1011)]) == 0
+    assert sub.answers.ack(1, session, [(0, 1)], [(1, 0b1011)]) == 4
+    assert sub.answers.ack(1, session, [], [(1, 0b1011)]) == 0
     check(sub)
     assert sub.floor == 3
     for beyond in (6, 1 << 63):
         with pytest.raises(NotDelivered):
-            sub.ack(1, session, [], [(3, 1), (beyond, 1)])
+            sub.answers.ack(1, session, [], [(3, 1), (beyond, 1)])
     assert sub.floor == 3

@@ -76,12 +76,12 @@ class Topic:
     def ack(self, consumer_id: int, *offsets: int) -> None:
         session = self.sub.session_of(consumer_id)
         assert session is not None
-        assert self.sub.ack(consumer_id, session, [(o, o + 1) for o in offsets]) == len(offsets)
+        assert self.sub.answers.ack(consumer_id, session, [(o, o + 1) for o in offsets]) == len(offsets)
 
     def nack(self, consumer_id: int, *offsets: int, now_ms: int = 0) -> None:
         session = self.sub.session_of(consumer_id)
         assert session is not None
-        self.sub.nack(consumer_id, session, [(o, o + 1) for o in offsets], now_ms)
+        self.sub.answers.nack(consumer_id, session, [(o, o + 1) for o in offsets], now_ms)
 
     def owners(self, sent: list[tuple[int, int]]) -> dict[str, set[int]]:
         found: dict[str, set[int]] = {}
@@ -221,7 +221,7 @@ def test_a_blocked_message_stops_its_key_only_and_what_came_before_it_still_goes
     blocked = topic.sub.statistics(0).blocked_by
     assert blocked is not None
     assert blocked.offset == 1
-    topic.sub.set_policy(FailurePolicy(max_redelivery_count=0, poison_policy=PoisonPolicy.DROP), 0)
+    topic.sub.failures.set_policy(FailurePolicy(max_redelivery_count=0, poison_policy=PoisonPolicy.DROP))
     assert sorted(topic.pull()) == [(2, 2), (2, 4)]
 
 

@@ -27,6 +27,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from pydanube_broker.subscription import subscription as subscription_module
+from pydanube_broker.subscription.answers import REFRESHES
 from pydanube_broker.subscription.consumer import Standing
 from pydanube_broker.subscription.cursor import (
     CursorSnapshot,
@@ -40,7 +41,7 @@ from pydanube_broker.subscription.effects import Blocked, DeadLetter, Dropped, E
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.planning import Plan, Selection
 from pydanube_broker.subscription.policy import FailurePolicy, PoisonPolicy
-from pydanube_broker.subscription.subscription import REFRESHES, Subscription
+from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_core.errors import ConsumerBusy, NotDelivered
 
@@ -594,12 +595,12 @@ class DeliveryMachine(RuleBasedStateMachine):
         if self.refused(consumer_id, ranges):
             before = (self.sub.statistics(self.now), self.sub.snapshot())
             with pytest.raises(NotDelivered):
-                self.sub.ack(consumer_id, peer.session, ranges)
+                self.sub.answers.ack(consumer_id, peer.session, ranges)
             assert (self.sub.statistics(self.now), self.sub.snapshot()) == before
             return
         expected = {o for s, e in ranges for o in range(s, e) if self.seen(o)}
         self.answers(consumer_id)
-        assert self.sub.ack(consumer_id, peer.session, ranges) == len(expected)
+        assert self.sub.answers.ack(consumer_id, peer.session, ranges) == len(expected)
         for offset in expected:
             self.finish(offset)
 
@@ -610,13 +611,13 @@ class DeliveryMachine(RuleBasedStateMachine):
         if self.refused(consumer_id, ranges):
             before = (self.sub.statistics(self.now), self.sub.snapshot())
             with pytest.raises(NotDelivered):
-                self.sub.nack(consumer_id, peer.session, ranges, self.now)
+                self.sub.answers.nack(consumer_id, peer.session, ranges, self.now)
             assert (self.sub.statistics(self.now), self.sub.snapshot()) == before
             return
         if terminate:
-            effects = self.sub.terminate(consumer_id, peer.session, ranges, self.now)
+            effects = self.sub.answers.terminate(consumer_id, peer.session, ranges, self.now)
         else:
-            effects = self.sub.nack(consumer_id, peer.session, ranges, self.now, delay_ms=asked)
+            effects = self.sub.answers.nack(consumer_id, peer.session, ranges, self.now, delay_ms=asked)
         self.answers(consumer_id)
         expected: dict[str, set[int]] = {}
         for offset in self.held(consumer_id, ranges):
@@ -633,7 +634,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             return
         self.answers(consumer_id)
         held = [o for o in self.held(consumer_id, ranges) if self.flight[o].deadline_ms is not None]
-        assert self.sub.extend(consumer_id, peer.session, ranges, longer, self.now) == len(held)
+        assert self.sub.answers.extend(consumer_id, peer.session, ranges, longer, self.now) == len(held)
         for offset in held:
             self.flight[offset].deadline_ms = self.now + longer
 
@@ -644,8 +645,8 @@ class DeliveryMachine(RuleBasedStateMachine):
         consumer_id, peer, ranges = self.answering(data)
         before = self.sub.snapshot()
         stale = self.sub.statistics(self.now).stale_answers
-        assert self.sub.ack(consumer_id, peer.session - 1, ranges) == 0
-        assert self.sub.nack(self.ids + 100, peer.session, ranges, self.now) == []
+        assert self.sub.answers.ack(consumer_id, peer.session - 1, ranges) == 0
+        assert self.sub.answers.nack(self.ids + 100, peer.session, ranges, self.now) == []
         assert self.sub.snapshot() == before
         assert self.sub.statistics(self.now).stale_answers == stale + 2
 
@@ -658,7 +659,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             self.answers(one)
         if data.draw(st.booleans()):
             expected = [o for o in offsets if o in self.flight or (self.seen(o) and self.returned.get(o))]
-            assert self.sub.ack_delivered(ranges, self.now) == len(expected)
+            assert self.sub.answers.ack_delivered(ranges, self.now) == len(expected)
             for offset in expected:
                 late = self.came_from.get(offset)
                 if late in self.peers and late not in answered:
@@ -667,7 +668,7 @@ class DeliveryMachine(RuleBasedStateMachine):
                 self.finish(offset)
             self.refresh(answered)
             return
-        effects = self.sub.nack_delivered(ranges, self.now)
+        effects = self.sub.answers.nack_delivered(ranges, self.now)
         outcomes: dict[str, set[int]] = {}
         for offset in offsets:
             if offset in self.flight and (outcome := self.fail(offset)) is not None:
@@ -765,7 +766,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         peer = self.peers[one]
         peer.took += count
         session = peer.session
-        effects = self.sub.taken(one, session, peer.took, self.now, busy=busy)
+        effects = self.sub.answers.taken(one, session, peer.took, self.now, busy=busy)
         self.check_effects(effects, {})
         peer.date_answers(self.now)
         if count or busy:
@@ -811,7 +812,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             held = sorted(o for o, sent in self.flight.items() if sent.consumer_id == one)
             if held:
                 self.answers(one)
-                self.sub.ack(one, peer.session, runs(held))
+                self.sub.answers.ack(one, peer.session, runs(held))
                 for offset in held:
                     self.finish(offset)
             if not peer.window:
@@ -847,7 +848,7 @@ class DeliveryMachine(RuleBasedStateMachine):
                 held = sorted(o for o, sent in self.flight.items() if sent.consumer_id == one)
                 if held and (one != hung or (comes_back and peer.state is ConsumerState.ON_TRIAL)):
                     self.answers(one)
-                    self.sub.ack(one, peer.session, runs(held))
+                    self.sub.answers.ack(one, peer.session, runs(held))
                     for offset in held:
                         self.finish(offset)
             self.agrees()
@@ -860,10 +861,10 @@ class DeliveryMachine(RuleBasedStateMachine):
         offsets = sorted(data.draw(st.sets(st.sampled_from(sorted(self.dying)), min_size=1)))
         generation = self.sub.generation - stale
         if durable:
-            count = self.sub.dead_lettered(generation, runs(offsets))
+            count = self.sub.failures.dead_lettered(generation, runs(offsets))
             assert count == (0 if stale else len(offsets))
         else:
-            self.sub.dead_letter_failed(generation, runs(offsets), self.now)
+            self.sub.failures.dead_letter_failed(generation, runs(offsets), self.now)
         if stale:
             return
         for offset in offsets:
@@ -896,7 +897,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def change_policy(self, data: st.DataObject) -> None:
         poison, most = data.draw(st.sampled_from(PoisonPolicy)), data.draw(st.integers(0, 3))
         self.policy = replace(self.policy, poison_policy=poison, max_redelivery_count=most)
-        effects = self.sub.set_policy(self.policy, self.now)
+        effects = self.sub.failures.set_policy(self.policy)
         expected: dict[str, set[int]] = {}
         for offset in sorted(self.blocked):
             self.blocked.discard(offset)
@@ -1229,23 +1230,23 @@ def judged_again() -> None:
     assert sub.sent(plan, [(0, 1)], 1, 1, 0)
     session = sub.session_of(1)
     assert session is not None
-    sub.nack(1, session, [(0, 1)], 0)
-    sub.set_policy(block, 0)
+    sub.answers.nack(1, session, [(0, 1)], 0)
+    sub.failures.set_policy(block)
     now = 0
     for _ in range(2):
-        (order,) = sub.set_policy(copy, now)
+        (order,) = sub.failures.set_policy(copy)
         assert isinstance(order, DeadLetter)
-        sub.dead_letter_failed(order.generation, [(0, 1)], now)
-        sub.set_policy(block, now)
+        sub.failures.dead_letter_failed(order.generation, [(0, 1)], now)
+        sub.failures.set_policy(block)
         now += 10 * block.max_redelivery_delay_ms
         sub.tick(now)  # it is time to ask again, and the policy is to block now
         assert sub.statistics(now).blocked_by is not None
-    sub.set_policy(replace(block, max_redelivery_count=5), now)
+    sub.failures.set_policy(replace(block, max_redelivery_count=5))
     assert sub.statistics(now).ready == 1
     again = sub.next_plan()
     assert again is not None
     assert sub.sent(again, [(0, 1)], 1, 1, now)
-    sub.terminate(1, session, [(0, 1)], now)
+    sub.answers.terminate(1, session, [(0, 1)], now)
     assert sub.skip(1) == (0, 1)
 
 
@@ -1258,7 +1259,7 @@ def skipped_while_it_waits() -> None:
     assert sub.sent(plan, [(0, 1)], 1, 1, 0)
     session = sub.session_of(1)
     assert session is not None
-    sub.nack(1, session, [(0, 1)], 0)
+    sub.answers.nack(1, session, [(0, 1)], 0)
     assert sub.skip(1) == (0, 1)
 
 

@@ -127,17 +127,17 @@ def test_a_slow_shared_consumer_does_not_hold_up_the_others() -> None:
 def test_what_a_lost_shared_consumer_held_goes_to_the_others() -> None:
     sub = make(SubscriptionType.SHARED, end=6, names="ab")
     pull(sub, at_most=1)
-    sub.ack(2, session(sub, 2), [(1, 2)])
+    sub.answers.ack(2, session(sub, 2), [(1, 2)])
     sub.leave(1, 0)
     assert sorted(o for _, offsets in pull(sub) for o in offsets) == [0, 2, 4]
-    assert sub.ack(2, session(sub, 2), [(0, 6)]) == 5
+    assert sub.answers.ack(2, session(sub, 2), [(0, 6)]) == 5
 
 
 def test_an_ack_of_what_another_consumer_was_sent_is_refused() -> None:
     sub = make(SubscriptionType.SHARED, end=4, names="ab")
     pull(sub, at_most=1)
     with pytest.raises(NotDelivered) as caught:
-        sub.ack(1, session(sub, 1), [(0, 2)])
+        sub.answers.ack(1, session(sub, 1), [(0, 2)])
     assert caught.value.details["offset"] == 1
     assert sub.floor == 0
 
@@ -145,7 +145,7 @@ def test_an_ack_of_what_another_consumer_was_sent_is_refused() -> None:
 def test_a_plan_keeps_to_messages_with_one_delivery_count() -> None:
     sub = make(SubscriptionType.SHARED, end=5, names="a")
     pull(sub)
-    sub.nack(1, session(sub, 1), [(1, 2), (3, 4)], 0)
+    sub.answers.nack(1, session(sub, 1), [(1, 2), (3, 4)], 0)
     sub.tick(1000)
     pull(sub, 1000)
     sub.join(2, "a", 1000, ConsumerTerms(credit_messages=100, credit_bytes=None))
@@ -159,7 +159,7 @@ def test_a_plan_keeps_to_messages_with_one_delivery_count() -> None:
 def test_messages_that_vanished_before_their_retry_count_as_acknowledged() -> None:
     sub = make(SubscriptionType.SHARED, end=3, names="a")
     pull(sub)
-    sub.nack(1, session(sub, 1), [(0, 3)], 0)
+    sub.answers.nack(1, session(sub, 1), [(0, 3)], 0)
     sub.tick(1000)
     plan = sub.next_plan()
     assert plan is not None
@@ -171,11 +171,11 @@ def test_row_11_failover_standby_is_promoted_and_gets_the_rest() -> None:
     sub = make(SubscriptionType.FAILOVER, end=10, credit=4)
     assert [c.active for c in sub.statistics(0).consumers] == [True, False, False]
     assert pull(sub) == [(1, [0, 1, 2, 3])]
-    sub.ack(1, session(sub, 1), [(0, 1), (2, 3)])
+    sub.answers.ack(1, session(sub, 1), [(0, 1), (2, 3)])
     assert sub.leave(1, 0) == [Activated(consumer_id=2)]
     sub.grant(2, 100, 0)
     assert pull(sub) == [(2, [1, 3]), (2, [4, 5, 6, 7, 8, 9])]
-    assert sub.ack(2, session(sub, 2), [(1, 10)]) == 8
+    assert sub.answers.ack(2, session(sub, 2), [(1, 10)]) == 8
     assert sub.floor == 10
 
 
@@ -202,7 +202,7 @@ def test_an_active_consumer_that_reconnects_keeps_its_place() -> None:
 def test_counts_of_a_restart_are_forgotten_for_what_a_skip_acknowledges() -> None:
     sub = make(SubscriptionType.SHARED, end=10, names="a")
     pull(sub)
-    sub.nack(1, session(sub, 1), [(4, 8)], 0)
+    sub.answers.nack(1, session(sub, 1), [(4, 8)], 0)
     again = Subscription.restore(SubscriptionType.SHARED, sub.snapshot(), end=10)
     assert again.skipped(5, 7) == 0
     assert [(a.start, a.end) for a in again.snapshot().attempts] == [(4, 5), (7, 8)]

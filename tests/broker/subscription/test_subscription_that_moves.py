@@ -77,7 +77,7 @@ class Consumers:
         return sent
 
     def ack(self, consumer_id: int, *offsets: int) -> int:
-        return self.core.ack(consumer_id, self.sessions[consumer_id], [(o, o + 1) for o in offsets])
+        return self.core.answers.ack(consumer_id, self.sessions[consumer_id], [(o, o + 1) for o in offsets])
 
     def move(self) -> None:
         """To another broker; nobody is there yet."""
@@ -120,14 +120,14 @@ def test_a_stream_that_stayed_open_resumes_without_naming_a_session(
     carried = ConsumerTerms(window_messages=20, single=True, resumes=ANY_SESSION)
     clients.core.join(1, "c1", 0, carried)
     assert len(clients.pull()) == 10
-    clients.core.ack_delivered([(0, 1), (3, 4)], 0)
+    clients.core.answers.ack_delivered([(0, 1), (3, 4)], 0)
     for _ in range(2):
         clients.move()
-    assert clients.core.ack_delivered([(1, 2)], 0) == 1, "late, and before it is there again"
+    assert clients.core.answers.ack_delivered([(1, 2)], 0) == 1, "late, and before it is there again"
     clients.core.join(1, "c1", 0, carried)
     assert clients.core.places.resumed(1)
     assert clients.pull() == []
-    assert clients.core.ack_delivered([(0, 10)], 0) == 7
+    assert clients.core.answers.ack_delivered([(0, 10)], 0) == 7
     assert clients.core.floor == 10
 
 
@@ -197,7 +197,7 @@ def test_retries_wait_for_what_is_left_of_their_delay() -> None:
     clients = Consumers(SubscriptionType.SHARED, end=3, policy=policy)
     clients.join(1)
     clients.pull()
-    clients.core.nack(1, clients.sessions[1], [(1, 2)], clients.now_ms)
+    clients.core.answers.nack(1, clients.sessions[1], [(1, 2)], clients.now_ms)
     clients.wait(2000)
     clients.move()
     clients.join(1, resumes=True)
@@ -221,7 +221,7 @@ def test_deadlines_of_held_messages_keep_running() -> None:
     clients = Consumers(SubscriptionType.SHARED, end=2)
     clients.join(1)
     clients.pull()
-    clients.core.taken(1, clients.sessions[1], 1, clients.now_ms)  # the other one waits in its buffer
+    clients.core.answers.taken(1, clients.sessions[1], 1, clients.now_ms)  # the other one waits in its buffer
     clients.wait(40_000)
     clients.move()
     assert clients.join(1, resumes=True)

@@ -1,0 +1,277 @@
+"""What consumers say of the messages they were sent: acknowledged, failed, more time, handed out, given back.
+
+See the contract in `subscription`: which answers count, which are stale, and which are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from pydanube_core.errors import InvalidArgument
+
+from pydanube_broker.subscription.chunk import Chunk, Flight
+from pydanube_broker.subscription.consumer import Consumer, Standing
+from pydanube_broker.subscription.effects import Effect
+from pydanube_broker.subscription.failures import Failures
+from pydanube_broker.subscription.members import Members
+from pydanube_broker.subscription.ranges import Range, check_ranges
+from pydanube_broker.subscription.set_aside import SettingAside
+from pydanube_broker.subscription.window import Window
+
+REFRESHES: Final = 8  # of the deadlines of what a consumer holds, in each ack timeout
+
+
+class Answers:
+    """Takes in answers, and counts them."""
+
+    __slots__ = ("_aside", "_failures", "_members", "_window", "acknowledged", "stale")
+
+    def __init__(self, window: Window, members: Members, aside: SettingAside, failures: Failures) -> None:
+        self._window = window
+        self._members = members
+        self._aside = aside
+        self._failures = failures
+        self.acknowledged = 0  # messages
+        self.stale = 0  # answers of another session, or of nobody
+
+    def ack(
+        self, consumer_id: int, session: int, ranges: Sequence[Range], masks: Sequence[tuple[int, int]] = ()
+    ) -> int:
+        """Acknowledge messages, in any order; return how many were open. A mask is (offset of its lowest bit, bits).
+
+        Raises:
+            NotDelivered: names the first offset the consumer was never sent.
+            InvalidArgument: a range is empty or inverted.
+        """
+        check_ranges(ranges)
+        consumer = self._current(consumer_id, session)
+        if consumer is None:
+            return 0
+        window = self._window
+        found = window.chunks.locate(ranges)
+        window.chunks.locate_masks(found, masks)
+        ends = [(first + mask.bit_length() - 1, first + mask.bit_length()) for first, mask in masks]
+        window.check_delivered(found, [*ranges, *ends], consumer)
+        self._aside.answered(consumer)
+        closed = 0
+        for chunk, mask in found.items():
+            closed += mask.bit_count()
+            window.close(chunk, mask)
+        window.raise_floor()
+        self.acknowledged += closed
+        return closed
+
+    def ack_delivered(self, ranges: Sequence[Range], now_ms: int) -> int:
+        """Acknowledge messages that were ever sent, whoever holds them; return how many were open. The rest is ignored.
+
+        For clients that name neither consumer nor session with an answer. They grant no credit either, so that much
+        is queued on its way to a slow one; its time for what is behind the answered message begins with the answer.
+
+        Raises `InvalidArgument`: a range is empty or inverted.
+        """
+        check_ranges(ranges)
+        window, closed = self._window, 0
+        answered: list[tuple[Flight, int]] = []
+        for chunk, mask in window.chunks.locate(ranges).items():
+            sent = chunk.returned()
+            for flight in chunk.flights:
+                sent |= flight.mask
+                if own := flight.mask & mask:
+                    answered.append((flight, own))
+            self._aside.answered_late(chunk, mask)
+            if hit := mask & sent:
+                closed += hit.bit_count()
+                window.close(chunk, hit)
+        window.raise_floor()
+        self.acknowledged += closed
+        self._refresh(answered, now_ms)
+        return closed
+
+    def _refresh(self, answered: Iterable[tuple[Flight, int]], now_ms: int) -> None:
+        """Give consumers their full time again for what they hold after the answered messages.
+
+        A message that was passed over keeps its deadline. Done a few times in each timeout, as it costs O(in flight).
+        """
+        ends: dict[Consumer, int] = {}
+        for flight, mask in answered:
+            self._aside.answered(flight.consumer)
+            end = flight.chunk.start + mask.bit_length()
+            ends[flight.consumer] = max(end, ends.get(flight.consumer, 0))
+        for consumer, offset in ends.items():
+            if consumer.ack_timeout_ms and now_ms >= consumer.refresh_at_ms:
+                consumer.refresh_at_ms = now_ms + consumer.ack_timeout_ms // REFRESHES
+                self._refresh_behind(consumer, offset, now_ms + consumer.ack_timeout_ms)
+
+    def _refresh_behind(self, consumer: Consumer, offset: int, deadline_ms: int) -> None:
+        """Give what a consumer holds from `offset` on a new deadline, unless it has a later one. O(in flight)."""
+        for chunk in self._window.chunks:
+            if chunk.end <= offset:
+                continue
+            behind = -1 << max(offset - chunk.start, 0)
+            for flight in tuple(chunk.flights):
+                mask = flight.mask & behind
+                if mask and flight.consumer is consumer and (flight.deadline_ms or deadline_ms) < deadline_ms:
+                    self._window.extend(flight, mask, deadline_ms)
+
+    def nack(
+        self,
+        consumer_id: int,
+        session: int,
+        ranges: Sequence[Range],
+        now_ms: int,
+        *,
+        delay_ms: int = 0,
+        reason: str = "",
+    ) -> list[Effect]:
+        """Return messages as failed; they are delivered again after the policy's delay, or `delay_ms` if that is longer.
+
+        Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
+        """
+        if delay_ms < 0:
+            raise InvalidArgument(f"delay_ms: {delay_ms} is negative", field="delay_ms", value=delay_ms)
+        return self._give_back(self._held(consumer_id, session, ranges), now_ms, delay_ms, reason)
+
+    def nack_delivered(
+        self, ranges: Sequence[Range], now_ms: int, *, delay_ms: int = 0, reason: str = ""
+    ) -> list[Effect]:
+        """Return messages in flight as failed, whoever holds them; the rest is ignored. See `ack_delivered`.
+
+        Raises `InvalidArgument`: a range is empty or inverted, or the delay is negative.
+        """
+        if delay_ms < 0:
+            raise InvalidArgument(f"delay_ms: {delay_ms} is negative", field="delay_ms", value=delay_ms)
+        check_ranges(ranges)
+        held = [
+            (flight, flight.mask & mask)
+            for chunk, mask in self._window.chunks.locate(ranges).items()
+            for flight in chunk.flights
+            if flight.mask & mask
+        ]
+        effects = self._give_back(held, now_ms, delay_ms, reason)
+        self._refresh(held, now_ms)
+        return effects
+
+    def _give_back(
+        self, held: Sequence[tuple[Flight, int]], now_ms: int, delay_ms: int, reason: str
+    ) -> list[Effect]:
+        """Count messages in flight as failed."""
+        random = self._failures.random() if held else 0.0
+        for flight, mask in held:
+            self._window.end_flight(flight, mask)
+            flight.chunk.came_back(flight.consumer, mask)
+            self._failures.fail(flight.chunk, mask, now_ms, delay_ms, reason or "nack", random)
+        return self._failures.report()
+
+    def terminate(
+        self, consumer_id: int, session: int, ranges: Sequence[Range], now_ms: int, *, reason: str = ""
+    ) -> list[Effect]:
+        """Apply the poison policy to messages at once, whatever their count.
+
+        Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
+        """
+        for flight, mask in self._held(consumer_id, session, ranges):
+            self._window.end_flight(flight, mask)
+            self._failures.failed += mask.bit_count()
+            for part, deliveries, _ in self._window.count_return(flight.chunk, mask, failed=True):
+                self._failures.poison(flight.chunk, part, deliveries, reason or "terminated", terminated=True)
+        return self._failures.report()
+
+    def taken(
+        self, consumer_id: int, session: int, total: int, now_ms: int, *, busy: bool = False
+    ) -> list[Effect]:
+        """Note that a consumer's application has taken `total` messages of the session, in order of sending.
+
+        Their time begins now; what waits in its buffer is not late, since it was heard of. But key-shared and failover
+        set it aside when it takes nothing and holds nothing for a whole timeout; `busy`: it takes messages of other topics.
+        """
+        consumer = self._current(consumer_id, session)
+        if consumer is None or not consumer.reports:
+            return []
+        consumer.date_answers(now_ms)
+        handed_out = consumer.unhandled.take(total)
+        if handed_out or busy:
+            consumer.took_at_ms = now_ms
+        for chunk, mask in handed_out:
+            for flight in tuple(chunk.flights):
+                if flight.consumer is consumer and not flight.taken and (own := flight.mask & mask):
+                    self._window.take(flight, own, now_ms)
+        if consumer.ack_timeout_ms and now_ms >= consumer.refresh_at_ms:
+            consumer.refresh_at_ms = now_ms + consumer.ack_timeout_ms // REFRESHES
+            self._heard_of(consumer, now_ms)
+            return self._aside.heard_of(consumer, now_ms)
+        return []
+
+    def _heard_of(self, consumer: Consumer, now_ms: int) -> None:
+        """Extend what a reporting consumer has not taken, or may keep for longer: it is alive. O(in flight)."""
+        if consumer.standing is not Standing.ANSWERING:
+            return  # it has to take its message, not only to be heard of
+        deadline_ms = now_ms + consumer.ack_timeout_ms
+        for chunk in self._window.chunks:
+            for flight in tuple(chunk.flights):
+                if flight.consumer is not consumer or flight.deadline_ms is None:
+                    continue
+                until_ms = deadline_ms
+                if flight.taken:
+                    until_ms = min(deadline_ms, flight.sent_at_ms + consumer.max_extend_ms)
+                if flight.deadline_ms < until_ms:
+                    self._window.extend(flight, flight.mask, until_ms)
+
+    def given_back(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> int:
+        """Take back messages from a consumer's buffer, as if they had never been sent; return how many.
+
+        Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
+        """
+        back: dict[Chunk, int] = {}
+        for flight, mask in self._held(consumer_id, session, ranges, answers=False) if ranges else ():
+            back[flight.chunk] = back.get(flight.chunk, 0) | mask
+            self._window.end_flight(flight, mask)
+            flight.chunk.came_back(flight.consumer, mask)
+            self._window.make_ready(flight.chunk, mask)
+        consumer = self._current(consumer_id, session)
+        if consumer is not None and back:
+            consumer.unhandled.given_back(back)
+        return sum(mask.bit_count() for mask in back.values())
+
+    def extend(
+        self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int, now_ms: int
+    ) -> int:
+        """Let deliveries expire `extension_ms` from now; return how many. Those without a deadline stay so.
+
+        Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
+        """
+        if extension_ms < 1:
+            raise InvalidArgument(
+                f"extension_ms: {extension_ms} is below 1", field="extension_ms", value=extension_ms
+            )
+        held = self._held(consumer_id, session, ranges)
+        expiring = [(flight, mask) for flight, mask in held if flight.deadline_ms is not None]
+        for flight, mask in expiring:
+            self._window.extend(flight, mask, now_ms + extension_ms)
+        return sum(mask.bit_count() for _, mask in expiring)
+
+    def _held(
+        self, consumer_id: int, session: int, ranges: Sequence[Range], *, answers: bool = True
+    ) -> list[tuple[Flight, int]]:
+        """Return the messages of the ranges that the consumer holds, by flight, and note its answer to them."""
+        check_ranges(ranges)
+        consumer = self._current(consumer_id, session)
+        if consumer is None:
+            return []
+        found = self._window.chunks.locate(ranges)
+        self._window.check_delivered(found, ranges, consumer)
+        if answers:
+            self._aside.answered(consumer)
+        return [
+            (flight, flight.mask & mask)
+            for chunk, mask in found.items()
+            for flight in chunk.flights
+            if flight.consumer is consumer and flight.mask & mask
+        ]
+
+    def _current(self, consumer_id: int, session: int) -> Consumer | None:
+        consumer = self._members.find(consumer_id)
+        if consumer is None or consumer.session != session:
+            self.stale += 1
+            return None
+        return consumer
