@@ -170,12 +170,12 @@ def test_a_mask_far_behind_the_window_costs_nothing() -> None:
 
 
 def lines_of(work: Callable[[], object]) -> int:
-    """How many lines of the window's module are run: steps that no machine makes slower."""
+    """How many lines of the subscription's modules are run: steps that no machine makes slower."""
     count = 0
 
     def each(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal count
-        if frame.f_globals.get("__name__") != Window.__module__:
+        if frame.f_globals.get("__package__") != Window.__module__.rpartition(".")[0]:
             return None
         count += 1
         return each
@@ -218,3 +218,20 @@ def test_counts_of_a_restart_are_given_in_steps_that_grow_with_their_number(
         steps.append(lines_of(lambda w=window, end=2 * count: read(w, end)))  # type: ignore[misc]
         assert window.snapshot().attempts == tried
     assert steps[1] < 2.2 * steps[0], f"twice the counts took {steps[1] / steps[0]:.1f} times the steps"
+
+
+def test_changes_above_a_floor_that_stays_are_noted_in_steps_that_grow_with_their_number() -> None:
+    steps = []
+    for count in (500, 1000):
+        window = placed([MERGE_OFFSETS + 1] * count)
+
+        def close_all_but_the_first(window: Window = window) -> None:
+            for chunk in window.chunks[:0:-1]:
+                window.close(chunk, chunk.open)
+
+        steps.append(lines_of(close_all_but_the_first))
+        assert window.unsaved is not None
+        delta = window.unsaved.delta(window.generation, window.floor)
+        assert delta is not None
+        assert delta.acknowledged == ((MERGE_OFFSETS + 1, window.next),)
+    assert steps[1] < 2.2 * steps[0], f"twice the changes took {steps[1] / steps[0]:.1f} times the steps"
