@@ -11,17 +11,23 @@ of the header; then what a head's record would hold. It comes to its name whole 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import struct
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 from zlib import crc32
 
 from pydanube_broker.journal.disk import Disk
+from pydanube_broker.journal.file_worker import FileWorker
 from pydanube_broker.journal.records import FILE_HEADER_BYTES
+
+log = logging.getLogger("pydanube.journal")
 
 CHECKPOINT_BODY: Final = struct.Struct("<Q")  # of the record: the number of the file that belongs to it
 INLINE_BYTES: Final = 4 << 20  # a head up to here is written with the records: a few milliseconds of the disk
@@ -33,39 +39,66 @@ _PIECES: Final = 512  # written in one call; the system takes 1024
 
 
 class Checkpoints:
-    """The heads of segments, and the newest that a start can use. Single user: the journal."""
+    """The heads of segments: writes large ones to files, and knows the newest that a start can use. Single user: the journal."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path, disk: Disk, worker: FileWorker) -> None:
         self.base = 0  # of the segment with the newest head that is durable: nothing from there on may go
-        self._begun = 0  # address of the newest head that was begun
-        self._written: dict[int, bool] = {}  # base → whether its head is whole in its file
+        self._folder = folder
+        self._disk = disk
+        self._worker = worker
+        self._begun: int | None = None  # address of the newest head that was begun
+        self._written: dict[int, bool] = {}  # base → whether its head is whole
+        self._job: asyncio.Future[BaseException | None] | None = None
 
     def due(self, base: int, size: int) -> bool:
-        """Return whether the journal has grown by as much as a head of that size costs."""
-        return base - self._begun >= size
+        """Return whether the journal has grown by as much as a head of that size costs, and none is under way."""
+        return self._job is None and (self._begun is None or base - self._begun >= size)
 
-    def begin(self, base: int, *, written: bool) -> None:
-        """Note that the segment at `base` gets a head; one in a record is written with it."""
+    def in_record(self, base: int) -> None:
+        """Note that the segment at `base` begins with its head."""
         self._begun = base
-        self._written[base] = written
+        self._written[base] = True
 
-    def finish(self, base: int) -> None:
-        if base in self._written:
-            self._written[base] = True
+    def write(self, base: int, number: int, head: Sequence[bytes]) -> None:
+        """Write a head to its file in the background; its content is the state at this moment."""
+        self._begun = base
+        self._written[base] = False
+        path = checkpoint_path(self._folder, base)
+        self._job = asyncio.get_running_loop().create_future()
 
-    def fail(self, base: int) -> None:
-        """Note that a head could not be written; the next segment tries again."""
-        self._written.pop(base, None)
-        self._begun = self.base
+        def then(job: Future[None]) -> None:
+            done, self._job = self._job, None
+            error = None if job.cancelled() else job.exception()
+            if error is None:
+                if base in self._written:  # else a newer one is durable by now
+                    self._written[base] = True
+            else:  # the next segment tries again
+                self._written.pop(base, None)
+                self._begun = self.base
+                log.warning("journal_head_not_written", extra={"error": str(error)})
+            if done is not None and not done.done():
+                done.set_result(error)
 
-    def advance(self, durable: int) -> bool:
-        """Advance to the newest complete head whose segment's first record is durable; return whether it is another."""
+        self._worker.run(lambda: write_checkpoint(path, base, number, head, self._disk), then)
+
+    async def until_written(self) -> BaseException | None:
+        """Wait until the head under way is written; return why it could not be."""
+        return None if self._job is None else await asyncio.shield(self._job)
+
+    def advance(self, durable: int) -> None:
+        """Advance to the newest complete head whose segment's first record is durable, and remove the files of older heads."""
         for base in sorted(self._written, reverse=True):
             if self._written[base] and durable > base + FILE_HEADER_BYTES:
                 self._written = {other: done for other, done in self._written.items() if other > base}
                 self.base = base
-                return True
-        return False
+                self._worker.run(self._remove_older, lambda job: None)
+                return
+
+    def _remove_older(self) -> None:
+        for path in self._folder.glob(f"*{HEAD_SUFFIX}"):
+            if path.stem.isdigit() and int(path.stem) < self.base:
+                with contextlib.suppress(OSError):  # the next start removes it, or the next newer head
+                    self._disk.unlink(path)
 
 
 def checkpoint_path(folder: Path, base: int) -> Path:

@@ -4,93 +4,61 @@ Life of a record: `append` gives it an address in the same call and returns; `Gr
 neighbours and syncs; `on_durable(lsn)` says that everything below is on stable storage. The journal knows topics
 only as ids and batches only as offset ranges; what a head contains belongs to its owner.
 
-Start: `recover` (nothing is changed before the whole journal is understood), then `begin`, which opens a new
-segment, writes a head of the proven state (into a file of its own where it is large), copies the unproven tail behind it, syncs, and proves that with a mark.
-Only then may anything be acknowledged, delivered or answered: until then the page cache might show what the disk
-does not hold.
+Start: `recover` (nothing is changed before the whole journal is understood), then `begin`, which opens a new segment,
+writes a head of the proven state (into a file of its own where it is large), copies the unproven tail behind it,
+syncs, and proves that with a mark. Only then may anything be acknowledged, delivered or answered: until then the page
+cache might show what the disk does not hold.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import struct
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final
 from zlib import crc32
 
-import numpy as np
-from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
-from pydanube_core.errors import CorruptJournal, DiskFull, JournalReadOnly, LimitReached
+from pydanube_core.batch import BROKER_PART_BYTES
+from pydanube_core.errors import JournalReadOnly, LimitReached
 
 from pydanube_broker.journal.checkpoint import (
     CHECKPOINT_BODY,
-    HEAD_SUFFIX,
     INLINE_BYTES,
     Checkpoints,
-    checkpoint_path,
     new_number,
-    write_checkpoint,
 )
 from pydanube_broker.journal.disk import Disk
+from pydanube_broker.journal.file_worker import FileWorker
 from pydanube_broker.journal.group_commit import GroupCommit
 from pydanube_broker.journal.helper import Preparer, Syncer
-from pydanube_broker.journal.index import Run, SegmentIndex, load_sidecar, sidecar_path, write_sidecar
+from pydanube_broker.journal.index import Run
+from pydanube_broker.journal.owner import JournalOwner
 from pydanube_broker.journal.records import (
     FILE_HEADER_BYTES,
     FLAG_SEGMENT_END,
     HEADER_BYTES,
     SECTOR,
-    WITHOUT_TOPIC,
     Kind,
-    RecordHeader,
     blank_sectors,
     encode_header,
     record_bytes,
 )
-from pydanube_broker.journal.recovery import Recovered, SegmentFile, recover
-from pydanube_broker.journal.scan import Records
-from pydanube_broker.journal.segments import SegmentFiles
-from pydanube_broker.journal.stored import JournalOptions, StoredBatches
+from pydanube_broker.journal.recovery import SegmentFile
+from pydanube_broker.journal.segments import STALLED_S, SegmentFiles
+from pydanube_broker.journal.stored import JournalOptions, StoredBatches, encode_segments
 from pydanube_broker.journal.tail_cache import CachedBatch
 
 log = logging.getLogger("pydanube.journal")
 
 Buffer = bytes | memoryview
-_T = TypeVar("_T")
-# head prefix: number of segments, reserved; then (base, valid end) each
-_SEGMENTS: Final = struct.Struct("<II")
-_SEGMENT: Final = struct.Struct("<QQ")
 END_MARK_BYTES: Final = HEADER_BYTES
 MARK_AFTER_S: Final = 1.0
-STALLED_S: Final = 5.0
 LEAST_ROOM_BYTES: Final = 1 << 20  # of the active segment: less may refuse a batch
 LEAST_SEGMENT_BYTES: Final = 256 << 10  # that a start makes where the disk is too full for more
 JOINED_BYTES: Final = 4096  # up to here a copy costs less than the two objects that it saves
-
-
-class JournalOwner(Protocol):
-    """The owner of the records' meaning: the broker's topics."""
-
-    def restore(self, head: memoryview) -> None:
-        """Take over the state in a head; called once, before any record."""
-
-    def replay(self, header: RecordHeader, body: memoryview) -> None:
-        """Apply one record that is not a head or a mark; the body is valid during the call only."""
-
-    def encode_head(self) -> Sequence[bytes]:
-        """Return the present state, encoded in pieces."""
-
-    def durable(self, lsn: int) -> None:
-        """Everything below `lsn` is on stable storage."""
-
-    def failed(self, error: JournalReadOnly) -> None:
-        """The journal has failed and is read-only; the outcome of what was not durable is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +89,11 @@ class Journal(StoredBatches):
         preparer: Preparer,
         worker: Executor | None = None,
     ) -> None:
-        super().__init__(SegmentFiles(folder, disk, preparer, options.segment_bytes), disk, options)
+        self._worker = FileWorker(worker)
+        files = SegmentFiles(folder, disk, preparer, self._worker, options.segment_bytes)
+        super().__init__(files, disk, options, owner, self._worker)
         self.folder = folder
         self.read_only: JournalReadOnly | None = None
-        self.recovered: Recovered | None = None
-        self._owner = owner
         self._writer = GroupCommit(disk, syncer, on_durable=self._durable, on_failed=self._failed)
         self.write_now = self._writer.write_now  # what was appended, before the loop turns
         self._active: SegmentFile | None = None
@@ -134,52 +102,11 @@ class Journal(StoredBatches):
         self._serving = False
         self._last_kind: Kind | None = None
         self._mark_timer: asyncio.TimerHandle | None = None
-        self._sealing: set[int] = set()
-        self._unwritten: set[int] = set()  # segments whose sidecar is missing or out of date
         self._waiters: list[asyncio.Future[None]] = []
         self._claim: int | None = None  # what records say is durable, where it is not what is
-        # Sidecars are written and files removed off the loop, one after the other.
-        self._worker = worker or ThreadPoolExecutor(1, thread_name_prefix="journal-files")
-        self._to_delete: deque[Path] = deque()
-        self._heads = Checkpoints()
-        self._head_job: asyncio.Future[BaseException | None] | None = None
+        self._heads = Checkpoints(folder, disk, self._worker)
 
     # -- start and stop --------------------------------------------------------------------------------------
-
-    def recover(self, begins: Callable[[], Mapping[int, int]] = dict) -> Recovered:
-        """Read what is there; calls the owner's `restore` and `replay`, and then `begins`: topic → the address below which its
-        batches count no more. Changes nothing on disk.
-
-        Raises `CorruptJournal`, `FormatTooNew`.
-        """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        found = recover(self.folder, self._disk, restore=self._restore, replay=self._replay)
-        self.recovered = found
-        self._check_listed(found)
-        oldest_walked = found.head_lsn - FILE_HEADER_BYTES
-        for segment in found.segments:
-            # Not live: what was collected and came back, zeros, and what was never proven: that is in the tail.
-            walked = segment.base >= oldest_walked and segment.base + FILE_HEADER_BYTES < found.proven
-            if walked or segment.base in self._ends:
-                self._files.live[segment.base] = segment
-        self._ends = {base: end for base, end in self._ends.items() if base in self._files.live}
-        self._unwritten = self._load_indexes(found.proven, begins())
-        return found
-
-    def _check_listed(self, found: Recovered) -> None:
-        """Check that segments named by the head exist, except the first: they are removed oldest first."""
-        there = {segment.base for segment in found.segments}
-        known = sorted(self._ends)
-        first = next((i for i, base in enumerate(known) if base in there), len(known))
-        for base in known[first:]:
-            if base not in there:
-                name = self._files.path(base).name
-                raise CorruptJournal(
-                    f"journal segment {name} is missing. Nothing was changed. Restore the file from a backup",
-                    segment=name,
-                    offset=0,
-                    lsn=base,
-                )
 
     async def begin(self, make_room: Callable[[], bool] = lambda: False) -> None:
         """Open a new segment with a head and the unproven tail, durable, and start serving.
@@ -209,12 +136,16 @@ class Journal(StoredBatches):
             at = self._next
             self._put(header.kind, header.topic_id, [body], header.body_crc, header.flags)
             if header.kind is Kind.BATCH:
-                self._index_copied(header.topic_id, at, memoryview(body))
+                self._index_copied(self._active.base, header.topic_id, at, memoryview(body))
             if header.kind is Kind.RELEASE:
                 self.drop_topic(header.topic_id)
             self._owner.replay(replace(header, lsn=at), memoryview(body))
         await self.until_durable()
-        await self._head_written()  # from here on no older head will do
+        error = await self._heads.until_written()  # from here on no older head will do
+        if isinstance(error, OSError):
+            raise self._files.refusal(error) from error
+        if error is not None:
+            raise error
         self._claim = None
         await self._begin_room(0, least, make_room)
         self._put(Kind.MARK, 0, [], 0, 0)
@@ -222,11 +153,9 @@ class Journal(StoredBatches):
         self._serving = True
         self._files.size = self.options.segment_bytes
         found.tail = []
-        for base in sorted(self._unwritten & self._indexes.keys()):
-            self._write_sidecar(base)
-        self._unwritten.clear()
-        self._remove(kept)
-        self._advance_heads()
+        self._write_missing_sidecars()
+        self._files.remove(kept)
+        self._heads.advance(self._writer.durable)
 
     async def _begin_room(self, body_bytes: int, least: int, make_room: Callable[[], bool]) -> None:
         if not self._fits(body_bytes):
@@ -253,11 +182,8 @@ class Journal(StoredBatches):
             self._mark_timer.cancel()
         self._writer.close()
         self._files.close()
-        self._worker.shutdown(wait=True)
-        self._runs.clear()
-        for index in self._indexes.values():
-            index.close()
-        self._indexes.clear()
+        self._worker.close()
+        self._close_indexes()
 
     async def until_durable(self, lsn: int | None = None) -> None:
         """Wait until all that was appended, or all below an LSN, is on stable storage; raises `JournalReadOnly`."""
@@ -310,16 +236,7 @@ class Journal(StoredBatches):
         ready, left = len(self._files.ready), self._room_end - self._next
         if ready >= 2 or (ready and left >= LEAST_ROOM_BYTES):
             return None
-        if self._files.last_error is not None:
-            refusal = self._files.refusal()
-            return "DISK_GUARD" if isinstance(refusal, DiskFull) else "JOURNAL_STALLED", refusal.message
-        if self._files.making_s > STALLED_S:
-            return (
-                "JOURNAL_STALLED",
-                f"the next journal segment in {self.folder} has been in the making for {self._files.making_s:.0f} s: "
-                "publishes wait for it. Look at the disk, and whether the broker's segment helper is stopped",
-            )
-        return None
+        return self._files.trouble()
 
     def check_room(self, data_bytes: int) -> None:
         """Check, before an offset is assigned, that a batch of `data_bytes` (producer part and body) may be appended.
@@ -397,7 +314,7 @@ class Journal(StoredBatches):
             raise self._files.refusal()
         size = self._files.ready[0].size
         head = [
-            b"".join((_SEGMENTS.pack(len(ends), 0), *(_SEGMENT.pack(*pair) for pair in ends))),
+            encode_segments(ends),
             *self._owner.encode_head(),
         ]
         head_bytes = sum(map(len, head))
@@ -413,55 +330,22 @@ class Journal(StoredBatches):
         segment, fd = self._files.take_next()
         if old is not None:
             self._put(Kind.MARK, 0, [], 0, FLAG_SEGMENT_END)
-            self._ends[old.base] = self._indexes[old.base].end_lsn = self._next
-            self._sealing.add(old.base)
+            self._end_segment(old.base, self._next)
         self._active = segment
         self._room_end = segment.end - END_MARK_BYTES
         self._next = segment.base + FILE_HEADER_BYTES
-        self._indexes[segment.base] = SegmentIndex(segment.base)
+        self._begin_segment(segment.base)
         self._writer.switch(fd, segment.base)
         if inline:
             whole = b"".join(head)
             self._put(Kind.HEAD, 0, [whole], crc32(whole), 0)
-            self._heads.begin(segment.base, written=True)
+            self._heads.in_record(segment.base)
             return
         number = new_number()
         body = CHECKPOINT_BODY.pack(number)
         self._put(Kind.CHECKPOINT, 0, [body], crc32(body), 0)
-        if self._head_job is None and (old is None or self._heads.due(segment.base, head_bytes)):
-            self._write_head(segment.base, number, head)
-
-    def _write_head(self, base: int, number: int, head: Sequence[bytes]) -> None:
-        """Write a head to its file in the background; its content is the state at this moment."""
-        self._heads.begin(base, written=False)
-        path = checkpoint_path(self.folder, base)
-        self._head_job = asyncio.get_running_loop().create_future()
-
-        def then(job: Future[None]) -> None:
-            done, self._head_job = self._head_job, None
-            error = None if job.cancelled() else job.exception()
-            if error is None:
-                self._heads.finish(base)
-            else:
-                self._heads.fail(base)
-                log.warning("journal_head_not_written", extra={"error": str(error)})
-            if done is not None and not done.done():
-                done.set_result(error)
-
-        self._in_worker(lambda: write_checkpoint(path, base, number, head, self._disk), then)
-
-    async def _head_written(self) -> None:
-        """Wait until the head under way is written.
-
-        Raises `DiskFull`, `Unavailable`: it cannot be written.
-        """
-        if self._head_job is None:
-            return
-        error = await asyncio.shield(self._head_job)
-        if isinstance(error, OSError):
-            raise self._files.refusal(error) from error
-        if error is not None:
-            raise error
+        if self._heads.due(segment.base, head_bytes):
+            self._heads.write(segment.base, number, head)
 
     def _put(self, kind: Kind, topic_id: int, body: list[Buffer], crc: int, flags: int) -> int:
         """Write a record; only the last piece of `body` may contain a sector of zeros."""
@@ -518,64 +402,6 @@ class Journal(StoredBatches):
         if self._serving:
             self._owner.failed(self.read_only)
 
-    # -- index -----------------------------------------------------------------------------------------------
-
-    def _seal(self, lsn: int) -> None:
-        """Write the sidecars of segments whose last record is durable, and use those from now on."""
-        for base in [base for base in self._sealing if self._ends[base] <= lsn]:
-            self._sealing.discard(base)
-            self._write_sidecar(base)
-
-    def _write_sidecar(self, base: int) -> None:
-        index, path = self._indexes[base], sidecar_path(self._files.live[base].path)
-        frozen = index.snapshot()
-
-        def work() -> SegmentIndex | None:
-            write_sidecar(path, frozen.encode())
-            return load_sidecar(path, base)
-
-        self._in_worker(work, lambda job: self._sidecar_written(base, index, job))
-
-    def _in_worker(self, work: Callable[[], _T], then: Callable[[Future[_T]], None]) -> None:
-        loop = asyncio.get_running_loop()
-        self._worker.submit(work).add_done_callback(lambda job: loop.call_soon_threadsafe(then, job))
-
-    def _sidecar_written(self, base: int, index: SegmentIndex, job: Future[SegmentIndex | None]) -> None:
-        """Answer from the sidecar instead of memory, unless the segment is gone."""
-        if job.cancelled():
-            return
-        if error := job.exception():  # it is a cache: the next start makes it anew
-            log.warning("journal_index_not_written", extra={"error": str(error)})
-            return
-        mapped = job.result()
-        if mapped is not None:
-            self._install(base, index, mapped)
-
-    def _index_copied(self, topic_id: int, lsn: int, body: memoryview) -> None:
-        assert self._active is not None
-        part = read_broker_part(body[:BROKER_PART_BYTES])
-        position = lsn - self._active.base + HEADER_BYTES
-        first, end = part.base_offset, part.last_offset + 1
-        self._index(self._active.base, topic_id, first, end, part.append_time_ms, position, len(body))
-
-    def _restore(self, head: bytes) -> None:
-        view = memoryview(head)
-        count, _ = _SEGMENTS.unpack_from(view)
-        for i in range(count):
-            base, end = _SEGMENT.unpack_from(view, _SEGMENTS.size + i * _SEGMENT.size)
-            self._ends[base] = end
-        self._owner.restore(view[_SEGMENTS.size + count * _SEGMENT.size :])
-
-    def _replay(self, records: Records, raw: bytes, segment: SegmentFile) -> None:
-        index = self._indexes.get(segment.base)
-        if index is None:
-            index = self._indexes[segment.base] = SegmentIndex(segment.base)
-        index.extend(records)
-        view = memoryview(raw)
-        for i in np.flatnonzero(~np.isin(records.kind, WITHOUT_TOPIC)).tolist():
-            header, body = records.header(i), records.position[i] + HEADER_BYTES
-            self._owner.replay(header, view[body : body + header.body_bytes])
-
     # -- forgetting ------------------------------------------------------------------------------------------
 
     def collect(self, needed: Callable[[int], int | None]) -> int:
@@ -585,7 +411,7 @@ class Journal(StoredBatches):
             needed: lowest offset of a topic that must stay; None for a topic that is gone.
         """
         gone: list[Path] = []
-        self._advance_heads()
+        self._heads.advance(self._writer.durable)
         for base in list(self._files.live):
             if self._active is None or base >= min(self._active.base, self._heads.base):
                 break  # a newer head has to be durable before an older one may go
@@ -594,47 +420,9 @@ class Journal(StoredBatches):
                 for topic_id, run in self._indexes[base].runs.items()
             ):
                 break  # in order only: recovery expects no hole between segments
-            self._sealing.discard(base)
             gone.append(self._forget(base))
-        self._remove(gone)
+        self._files.remove(gone)
         return len(gone)
-
-    def _advance_heads(self) -> None:
-        """Remove the files of older heads once a newer head is durable."""
-        if not self._heads.advance(self._writer.durable):
-            return
-        newest = self._heads.base
-
-        def work() -> None:
-            for path in self.folder.glob(f"*{HEAD_SUFFIX}"):
-                if path.stem.isdigit() and int(path.stem) < newest:
-                    with contextlib.suppress(OSError):  # the next start removes it, or the next newer head
-                        self._disk.unlink(path)
-
-        self._in_worker(work, lambda job: None)
-
-    def _remove(self, paths: Sequence[Path]) -> None:
-        """Remove files in a thread: in order, each synced before the next, so that a crash leaves no gap."""
-        self._to_delete.extend(paths)
-        if not self._to_delete:
-            return
-
-        def work() -> None:
-            while self._to_delete:
-                path = self._to_delete[0]
-                with contextlib.suppress(FileNotFoundError):
-                    self._disk.unlink(path)
-                sidecar_path(path).unlink(missing_ok=True)
-                self._disk.sync_dir(self.folder)
-                self._to_delete.popleft()
-
-        def then(job: Future[None]) -> None:
-            if not job.cancelled() and (error := job.exception()):
-                log.warning(  # tried again with the next that are given up
-                    "journal_segment_not_removed", extra={"error": str(error)}
-                )
-
-        self._in_worker(work, then)
 
     def sealed(self) -> list[tuple[int, int, dict[int, Run]]]:
         """Return (base LSN, bytes, runs by topic) of each segment that is no longer written, oldest first."""

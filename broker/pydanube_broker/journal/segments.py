@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections import OrderedDict
-from collections.abc import Callable
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
@@ -19,19 +21,26 @@ from pydanube_core.errors import DiskFull, Overloaded, Unavailable
 
 from pydanube_broker.journal.checkpoint import HEAD_SUFFIX
 from pydanube_broker.journal.disk import Disk
+from pydanube_broker.journal.file_worker import FileWorker
 from pydanube_broker.journal.helper import Preparer
+from pydanube_broker.journal.index import sidecar_path
 from pydanube_broker.journal.records import FILE_HEADER_BYTES, SECTOR
 from pydanube_broker.journal.recovery import Recovered, SegmentFile
+
+log = logging.getLogger("pydanube.journal")
 
 READY_TARGET: Final = 3  # two to go on in, since a fast load fills one while another is made, and the reserve
 RETRY_S: Final = 0.5
 OPEN_FILES: Final = 128
+STALLED_S: Final = 5.0
 
 
 class SegmentFiles:
     """Owns the folder. Single user: the journal."""
 
-    def __init__(self, folder: Path, disk: Disk, preparer: Preparer, segment_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, disk: Disk, preparer: Preparer, worker: FileWorker, segment_bytes: int
+    ) -> None:
         self.folder = folder
         self.segment_bytes = segment_bytes
         self.live: dict[int, SegmentFile] = {}  # base → file, ascending; the last is being written
@@ -39,6 +48,8 @@ class SegmentFiles:
         self.last_error: OSError | None = None
         self._disk = disk
         self._preparer = preparer
+        self._worker = worker
+        self._to_delete: deque[Path] = deque()
         preparer.done = self._prepared
         self._making: SegmentFile | None = None
         self._retry: asyncio.TimerHandle | None = None
@@ -301,6 +312,40 @@ class SegmentFiles:
         if fd is not None:
             self._disk.close(fd)
         return segment.path
+
+    def remove(self, paths: Sequence[Path]) -> None:
+        """Remove files in a thread: in order, each synced before the next, so that a crash leaves no gap."""
+        self._to_delete.extend(paths)
+        if self._to_delete:
+            self._worker.run(self._delete, self._deleted)
+
+    def _delete(self) -> None:
+        while self._to_delete:
+            path = self._to_delete[0]
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.unlink(path)
+            sidecar_path(path).unlink(missing_ok=True)
+            self._disk.sync_dir(self.folder)
+            self._to_delete.popleft()
+
+    @staticmethod
+    def _deleted(job: Future[None]) -> None:
+        if not job.cancelled() and (error := job.exception()):
+            # tried again with the next that are given up
+            log.warning("journal_segment_not_removed", extra={"error": str(error)})
+
+    def trouble(self) -> tuple[str, str] | None:
+        """Return (code, text) of what keeps the next segment away; None if nothing does."""
+        if self.last_error is not None:
+            refusal = self.refusal()
+            return "DISK_GUARD" if isinstance(refusal, DiskFull) else "JOURNAL_STALLED", refusal.message
+        if self.making_s > STALLED_S:
+            return (
+                "JOURNAL_STALLED",
+                f"the next journal segment in {self.folder} has been in the making for {self.making_s:.0f} s: "
+                "publishes wait for it. Look at the disk, and whether the broker's segment helper is stopped",
+            )
+        return None
 
     def close(self) -> None:
         self._closed = True

@@ -1,4 +1,4 @@
-"""The reading half of the journal: the place of every batch, by offset and by time, and the batches themselves.
+"""The reading half of the journal: what a start finds, the place of every batch by offset and time, and the batches.
 
 A batch is in the tail cache, or in a segment that the page cache holds (read in the loop), or on disk (planned here,
 read by a worker thread). What was read from a file is verified before anybody sees it.
@@ -6,8 +6,11 @@ read by a worker thread). What was read from a file is verified before anybody s
 
 from __future__ import annotations
 
+import logging
+import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,17 +21,31 @@ from pydanube_core.batch.layout import PRODUCER_PART
 from pydanube_core.errors import ClusterError, CorruptJournal, InvalidArgument
 
 from pydanube_broker.journal.disk import Disk
-from pydanube_broker.journal.index import Entry, Run, SegmentIndex, load_sidecar, sidecar_path
-from pydanube_broker.journal.records import FILE_HEADER_BYTES, HEADER_BYTES, SECTOR, Kind, read_header
-from pydanube_broker.journal.recovery import SegmentFile, unreadable
-from pydanube_broker.journal.scan import scan
+from pydanube_broker.journal.file_worker import FileWorker
+from pydanube_broker.journal.index import Entry, Run, SegmentIndex, load_sidecar, sidecar_path, write_sidecar
+from pydanube_broker.journal.owner import JournalOwner
+from pydanube_broker.journal.records import (
+    FILE_HEADER_BYTES,
+    HEADER_BYTES,
+    SECTOR,
+    WITHOUT_TOPIC,
+    Kind,
+    read_header,
+)
+from pydanube_broker.journal.recovery import Recovered, SegmentFile, recover, unreadable
+from pydanube_broker.journal.scan import Records, scan
 from pydanube_broker.journal.segments import SegmentFiles
 from pydanube_broker.journal.tail_cache import CachedBatch, TailCache
+
+log = logging.getLogger("pydanube.journal")
 
 MAX_SEGMENT_BYTES: Final = 1 << 30  # a start reads a segment as a whole
 MIN_SEGMENT_BYTES: Final = 16 << 10  # a head and a few records; what is sensible is for the settings to say
 FEW: Final = 16  # batches that are summed sooner than handed to numpy
 READ_GAP_BYTES: Final = 4096  # bytes of other topics that are read along rather than asked for separately
+# head prefix: number of segments, reserved; then (base, valid end) each
+_SEGMENTS: Final = struct.Struct("<II")
+_SEGMENT: Final = struct.Struct("<QQ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,39 +64,89 @@ class JournalOptions:
             )
 
 
+def encode_segments(ends: Sequence[tuple[int, int]]) -> bytes:
+    """Encode (base, valid end) of each segment, as a head begins with them."""
+    return b"".join((_SEGMENTS.pack(len(ends), 0), *(_SEGMENT.pack(*pair) for pair in ends)))
+
+
 class StoredBatches:
     """See the module. Its user, the journal, notes what it appends and says which segments are given up."""
 
-    def __init__(self, files: SegmentFiles, disk: Disk, options: JournalOptions) -> None:
+    def __init__(
+        self,
+        files: SegmentFiles,
+        disk: Disk,
+        options: JournalOptions,
+        owner: JournalOwner,
+        worker: FileWorker,
+    ) -> None:
         self.options = options
         self.cache = TailCache(options.tail_cache_bytes)
         self._files = files
         self._disk = disk
+        self._owner = owner
+        self._worker = worker
         self._runs: dict[int, list[Run]] = {}  # topic → one run a segment, ascending
         self._indexes: dict[int, SegmentIndex] = {}
         self._ends: dict[int, int] = {}  # segment base → where its valid records end
+        self._sealing: set[int] = set()  # ended, and not written to sidecars yet
+        self._unwritten: set[int] = set()  # segments whose sidecar is missing or out of date
+        self.recovered: Recovered | None = None
 
-    # -- index -----------------------------------------------------------------------------------------------
+    # -- what a start finds --------------------------------------------------------------------------------------
 
-    def _index(
-        self, segment: int, topic_id: int, base: int, end: int, time_ms: int, position: int, body_bytes: int
-    ) -> None:
-        """Note a batch that was appended to the segment that begins at `segment`."""
-        run = self._indexes[segment].add(topic_id, base, end, time_ms, position, body_bytes)
-        if run is not None:
-            self._runs.setdefault(topic_id, []).append(run)
+    def recover(self, begins: Callable[[], Mapping[int, int]] = dict) -> Recovered:
+        """Read what is there; calls the owner's `restore` and `replay`, and then `begins`: topic → the address below which its
+        batches count no more. Changes nothing on disk.
 
-    def _install(self, base: int, index: SegmentIndex, mapped: SegmentIndex) -> None:
-        """Answer from a sidecar what `index` in memory answered so far, unless the segment is gone."""
-        if self._indexes.get(base) is not index:
-            mapped.close()
-            return
-        mapped.runs = {topic_id: run for topic_id, run in mapped.runs.items() if topic_id in index.runs}
-        for topic_id, run in mapped.runs.items():
-            runs = self._runs.get(topic_id)
-            if runs is not None:
-                runs[:] = [run if old.segment == base else old for old in runs]
-        self._indexes[base] = mapped
+        Raises `CorruptJournal`, `FormatTooNew`.
+        """
+        self._files.folder.mkdir(parents=True, exist_ok=True)
+        found = recover(self._files.folder, self._disk, restore=self._restore, replay=self._replay)
+        self.recovered = found
+        self._check_listed(found)
+        oldest_walked = found.head_lsn - FILE_HEADER_BYTES
+        for segment in found.segments:
+            # Not live: what was collected and came back, zeros, and what was never proven: that is in the tail.
+            walked = segment.base >= oldest_walked and segment.base + FILE_HEADER_BYTES < found.proven
+            if walked or segment.base in self._ends:
+                self._files.live[segment.base] = segment
+        self._ends = {base: end for base, end in self._ends.items() if base in self._files.live}
+        self._unwritten = self._load_indexes(found.proven, begins())
+        return found
+
+    def _check_listed(self, found: Recovered) -> None:
+        """Check that segments named by the head exist, except the first: they are removed oldest first."""
+        there = {segment.base for segment in found.segments}
+        known = sorted(self._ends)
+        first = next((i for i, base in enumerate(known) if base in there), len(known))
+        for base in known[first:]:
+            if base not in there:
+                name = self._files.path(base).name
+                raise CorruptJournal(
+                    f"journal segment {name} is missing. Nothing was changed. Restore the file from a backup",
+                    segment=name,
+                    offset=0,
+                    lsn=base,
+                )
+
+    def _restore(self, head: bytes) -> None:
+        view = memoryview(head)
+        count, _ = _SEGMENTS.unpack_from(view)
+        for i in range(count):
+            base, end = _SEGMENT.unpack_from(view, _SEGMENTS.size + i * _SEGMENT.size)
+            self._ends[base] = end
+        self._owner.restore(view[_SEGMENTS.size + count * _SEGMENT.size :])
+
+    def _replay(self, records: Records, raw: bytes, segment: SegmentFile) -> None:
+        index = self._indexes.get(segment.base)
+        if index is None:
+            index = self._indexes[segment.base] = SegmentIndex(segment.base)
+        index.extend(records)
+        view = memoryview(raw)
+        for i in np.flatnonzero(~np.isin(records.kind, WITHOUT_TOPIC)).tolist():
+            header, body = records.header(i), records.position[i] + HEADER_BYTES
+            self._owner.replay(header, view[body : body + header.body_bytes])
 
     def _load_indexes(self, proven: int, begins: Mapping[int, int]) -> set[int]:
         """Load the indexes of all live segments: from sidecars, from the scan of the recovery, or by a new scan.
@@ -144,7 +211,77 @@ class StoredBatches:
                 break
         return index
 
+    # -- index -----------------------------------------------------------------------------------------------
+
+    def _index(
+        self, segment: int, topic_id: int, base: int, end: int, time_ms: int, position: int, body_bytes: int
+    ) -> None:
+        """Note a batch that was appended to the segment that begins at `segment`."""
+        run = self._indexes[segment].add(topic_id, base, end, time_ms, position, body_bytes)
+        if run is not None:
+            self._runs.setdefault(topic_id, []).append(run)
+
+    def _index_copied(self, segment: int, topic_id: int, lsn: int, body: memoryview) -> None:
+        """Note a batch of the tail, copied to an address."""
+        part = read_broker_part(body[:BROKER_PART_BYTES])
+        position = lsn - segment + HEADER_BYTES
+        first, end = part.base_offset, part.last_offset + 1
+        self._index(segment, topic_id, first, end, part.append_time_ms, position, len(body))
+
+    def _begin_segment(self, base: int) -> None:
+        self._indexes[base] = SegmentIndex(base)
+
+    def _end_segment(self, base: int, end: int) -> None:
+        """Note that nothing is appended to a segment any more; `_seal` writes its sidecar."""
+        self._ends[base] = self._indexes[base].end_lsn = end
+        self._sealing.add(base)
+
+    def _seal(self, lsn: int) -> None:
+        """Write the sidecars of segments whose last record is durable, and use those from now on."""
+        for base in [base for base in self._sealing if self._ends[base] <= lsn]:
+            self._sealing.discard(base)
+            self._write_sidecar(base)
+
+    def _write_sidecar(self, base: int) -> None:
+        index, path = self._indexes[base], sidecar_path(self._files.live[base].path)
+        frozen = index.snapshot()
+
+        def work() -> SegmentIndex | None:
+            write_sidecar(path, frozen.encode())
+            return load_sidecar(path, base)
+
+        self._worker.run(work, lambda job: self._sidecar_written(base, index, job))
+
+    def _sidecar_written(self, base: int, index: SegmentIndex, job: Future[SegmentIndex | None]) -> None:
+        """Answer from the sidecar instead of memory, unless the segment is gone."""
+        if job.cancelled():
+            return
+        if error := job.exception():  # it is a cache: the next start makes it anew
+            log.warning("journal_index_not_written", extra={"error": str(error)})
+            return
+        mapped = job.result()
+        if mapped is not None:
+            self._install(base, index, mapped)
+
+    def _write_missing_sidecars(self) -> None:
+        for base in sorted(self._unwritten & self._indexes.keys()):
+            self._write_sidecar(base)
+        self._unwritten.clear()
+
+    def _install(self, base: int, index: SegmentIndex, mapped: SegmentIndex) -> None:
+        """Answer from a sidecar what `index` in memory answered so far, unless the segment is gone."""
+        if self._indexes.get(base) is not index:
+            mapped.close()
+            return
+        mapped.runs = {topic_id: run for topic_id, run in mapped.runs.items() if topic_id in index.runs}
+        for topic_id, run in mapped.runs.items():
+            runs = self._runs.get(topic_id)
+            if runs is not None:
+                runs[:] = [run if old.segment == base else old for old in runs]
+        self._indexes[base] = mapped
+
     def _forget(self, base: int) -> Path:
+        self._sealing.discard(base)
         for topic_id in self._indexes[base].runs:
             runs = [run for run in self._runs.pop(topic_id, []) if run.segment != base]
             if runs:
@@ -160,6 +297,12 @@ class StoredBatches:
         for index in self._indexes.values():
             if isinstance(index.runs, dict):
                 index.runs.pop(topic_id, None)
+
+    def _close_indexes(self) -> None:
+        self._runs.clear()
+        for index in self._indexes.values():
+            index.close()
+        self._indexes.clear()
 
     # -- read ------------------------------------------------------------------------------------------------
 

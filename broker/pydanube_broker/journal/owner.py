@@ -1,0 +1,29 @@
+"""The owner of the records' meaning, as the journal knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from pydanube_core.errors import JournalReadOnly
+
+from pydanube_broker.journal.records import RecordHeader
+
+
+class JournalOwner(Protocol):
+    """The owner of the records' meaning: the broker's topics."""
+
+    def restore(self, head: memoryview) -> None:
+        """Take over the state in a head; called once, before any record."""
+
+    def replay(self, header: RecordHeader, body: memoryview) -> None:
+        """Apply one record that is not a head or a mark; the body is valid during the call only."""
+
+    def encode_head(self) -> Sequence[bytes]:
+        """Return the present state, encoded in pieces."""
+
+    def durable(self, lsn: int) -> None:
+        """Everything below `lsn` is on stable storage."""
+
+    def failed(self, error: JournalReadOnly) -> None:
+        """The journal has failed and is read-only; the outcome of what was not durable is unknown."""
