@@ -23,6 +23,7 @@ from pydanube_core.batch.select import key_slots
 from pydanube_core.cursor_state import CursorState
 from pydanube_core.errors import ClusterError, ConsumerBusy, InvalidArgument
 
+from pydanube_broker.delivery.attendance import Attendance
 from pydanube_broker.delivery.cursor_moves import CursorMoves
 from pydanube_broker.delivery.dispatch_rate import DispatchRate
 from pydanube_broker.delivery.engine import DeliveryEngine
@@ -99,9 +100,8 @@ class LiveConsumer:
 class LivePump:
     """One subscription of a non-reliable topic. Only its name and type, in the catalog, survive a restart."""
 
-    departure = None
+    attendance = Attendance()  # of nobody: who comes and goes leaves nothing behind
     moves = CursorMoves()
-    departures = ()
     needs_keys = False
 
     def __init__(

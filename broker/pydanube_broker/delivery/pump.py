@@ -1,7 +1,7 @@
-"""The shell around one subscription: read the log, ask the core who gets what, send, keep the cursor.
+"""The shell around one subscription: attach consumers, take their answers in, keep the cursor.
 
 All decisions are in `Subscription`. The pump performs its effects, holds the way to each consumer, and owns nothing
-that must survive: the cursor goes to the journal, types and policies are in the catalog.
+that must survive: the cursor goes to the journal, types and policies are in the catalog. What is sent is its `Sender`'s.
 """
 
 from __future__ import annotations
@@ -9,24 +9,20 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any
 
-from pydanube_core.batch.timing import has_attributes
 from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.views import Departure, HeadOfLine
-from pydanube_core.errors import ClusterError, ConsumerBusy, Internal
+from pydanube_core.errors import ClusterError, ConsumerBusy
 
-from pydanube_broker.delivery.ahead import FrameAhead, frame_ahead
+from pydanube_broker.delivery.attendance import Attendance, LastAnswer
 from pydanube_broker.delivery.cursor_moves import CursorMoves
-from pydanube_broker.delivery.dispatch_rate import DispatchRate
 from pydanube_broker.delivery.engine import DeliveryEngine
-from pydanube_broker.delivery.frame_builder import Frame, fill
 from pydanube_broker.delivery.link import ConsumerLink
-from pydanube_broker.delivery.reader_pump import FRAME_BYTES
-from pydanube_broker.journal import CachedBatch, Kind
+from pydanube_broker.delivery.sender import Sender
+from pydanube_broker.journal import Kind
 from pydanube_broker.outcome import OutcomeCallback
-from pydanube_broker.subscription.batch_columns import producer_bytes
 from pydanube_broker.subscription.cursor import CursorSnapshot, encode_delta
 from pydanube_broker.subscription.effects import (
     Activated,
@@ -40,34 +36,17 @@ from pydanube_broker.subscription.effects import (
 )
 from pydanube_broker.subscription.holdings import REJOIN_MS
 from pydanube_broker.subscription.members import SubscriptionType
-from pydanube_broker.subscription.picked import Picked
-from pydanube_broker.subscription.planning import Plan
 from pydanube_broker.subscription.policy import PoisonPolicy
 from pydanube_broker.subscription.ranges import Range
-from pydanube_broker.subscription.routes.routed_part import KeptColumns, gather, pick
 from pydanube_broker.subscription.statistics import BlockedBy, Marks, SubscriptionStatistics
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.subscription.terms import ConsumerTerms
-from pydanube_broker.subscription.timed import due_now
 from pydanube_broker.topics.log_state import encode_cursor_body
 from pydanube_broker.topics.topic import Topic, now_ms
 from pydanube_broker.worker_threads import WorkerThreads
 
 log = logging.getLogger("pydanube.delivery")
-
-# Of a part that is spread over consumers: their frames are to be worth it.
-MOST_DEPARTURES: Final = 16  # of a subscription, to see that its consumers come and go
-ROUTED_BYTES: Final = 4 * FRAME_BYTES
-FEW_RANGES: Final = 4  # of a plan: each is a cut of its own; from here on one selection costs less
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastAnswer:
-    """The last acknowledgement or nack of a subscription: when, and by which consumer."""
-
-    at_ms: int
-    name: str
 
 
 class SubscriptionPump:
@@ -92,32 +71,25 @@ class SubscriptionPump:
         self.policy = policy
         self.created_at_ms = created_at_ms
         self.links: dict[int, ConsumerLink] = {}
-        self.queued = False
         self.due_at_ms: int | None = None
         self.dirty = False
         self.closed: ClusterError | None = None
         self.delivered = 0
-        self.departure: Departure | None = None
-        self.departures: tuple[Departure, ...] = ()  # the last ones, oldest first
-        self._answered: LastAnswer | None = None  # by one that has left
+        self.attendance = Attendance(self.links)
         self.moves = CursorMoves()
         self.engine = engine
         self._core: Subscription | None = None
-        self._rate = DispatchRate(topic, engine.deadlines)
-        self._names: dict[int, str] = {}  # of the consumers in `links`
         self._holdings = topic.state.holdings.pop(subscription_id, None)  # of the topic's former owner
         self._kept_until_ms = engine.deadlines.now_ms() + REJOIN_MS
         self._refused: BlockedBy | None = None  # what the dead-letter topic does not take, and why
         self._snapshot_stale = False
-        self._reading = False
         self._cursor_position = 0  # of its newest record in the topic's log
-        self._columns = KeptColumns()
-        self._ahead: FrameAhead | None = None
-        self._key = (topic.name, name)  # by which lists know it
+        self.key = (topic.name, name)  # by which lists know it
+        self.sender = Sender(self, topic, engine, self.links)
         topic.state.cursors.setdefault(subscription_id, CursorSnapshot(floor=start_offset))
         topic.subscriptions[name] = self
         topic.changes.note(topic.name)
-        topic.listeners.add(self)
+        topic.listeners.add(self.sender)
 
     # -- facts -----------------------------------------------------------------------------------------------
 
@@ -207,9 +179,10 @@ class SubscriptionPump:
             if self._holdings is not None:
                 self._core.places.take_in(self._holdings, self.engine.deadlines.now_ms(), self._kept_until_ms)
                 self._holdings = None
-                self._want_tick()
+                self.want_tick()
             if self.topic.start_offset > self._core.floor:
                 self._core.skipped(self._core.floor, self.topic.start_offset)
+            self.sender.core = self._core
         return self._core
 
     def join(self, link: ConsumerLink, name: str, terms: ConsumerTerms) -> int:
@@ -218,45 +191,39 @@ class SubscriptionPump:
             raise self.closed
         core = self.core()
         core.grew(self.topic.commit)
-        if name not in self._names.values():  # a take-over adds nobody
+        if name not in self.attendance.names.values():  # a take-over adds nobody
             self.topic.check_consumer(len(self.links))
         effects = core.join(link.consumer_id, name, self.engine.deadlines.now_ms(), terms)
         self._perform([effect for effect in effects if isinstance(effect, SessionEnded)])
         self.links[link.consumer_id] = link
         self.topic.changes.note(self.topic.name)
-        self._names[link.consumer_id] = name
+        self.attendance.names[link.consumer_id] = name
         self._perform([effect for effect in effects if not isinstance(effect, SessionEnded)])
         self.wake()
         return self.session_of(link.consumer_id)
 
     @property
     def last_answer(self) -> LastAnswer | None:
-        """Return the last acknowledgement or nack since the broker started. Computed when asked, so that acks cost nothing more."""
-        answers = [
-            LastAnswer(at_ms=link.answered_at_ms, name=self._names.get(consumer_id, ""))
-            for consumer_id, link in self.links.items()
-            if link.answered_at_ms is not None
-        ]
-        answers += [] if self._answered is None else [self._answered]
-        return max(answers, key=lambda one: one.at_ms, default=None)
+        """Return the last acknowledgement or nack since the broker started."""
+        return self.attendance.last_answer()
 
     def leave(self, consumer_id: int) -> None:
-        self._answered = self.last_answer
-        name = self._names.pop(consumer_id, "")
+        name = self.attendance.leave(consumer_id)
         link = self.links.pop(consumer_id, None)
-        self._ahead = None
+        self.sender.forget_ahead()
         self.topic.changes.note(self.topic.name)
         if link is not None and self._core is not None:
             now = now_ms()
-            self.departure = Departure(
-                at_ms=now,
-                name=name,
-                abrupt=not link.said_goodbye,
-                in_flight=self._core.in_flight_of(consumer_id),
-                unread=self.cursor_state(now).lag_messages,
-                floor=self._core.floor,
+            self.attendance.left(
+                Departure(
+                    at_ms=now,
+                    name=name,
+                    abrupt=not link.said_goodbye,
+                    in_flight=self._core.in_flight_of(consumer_id),
+                    unread=self.cursor_state(now).lag_messages,
+                    floor=self._core.floor,
+                )
             )
-            self.departures = (*self.departures[1 - MOST_DEPARTURES :], self.departure)
             self._perform(self._core.leave(consumer_id, self.engine.deadlines.now_ms()))
             self.wake()
 
@@ -292,7 +259,7 @@ class SubscriptionPump:
         self, consumer_id: int, session: int, ranges: Sequence[Range], masks: Sequence[tuple[int, int]] = ()
     ) -> None:
         if self.core().answers.ack(consumer_id, session, ranges, masks):
-            self._changed()
+            self.changed()
         else:
             self.wake()  # an ack that comes too late shows that its consumer answers again
 
@@ -303,30 +270,30 @@ class SubscriptionPump:
         self._perform(
             self.core().answers.nack(consumer_id, session, ranges, now, delay_ms=delay_ms, reason=reason)
         )
-        self._changed()
+        self.changed()
 
     def ack_delivered(self, ranges: Sequence[Range]) -> None:
         """Acknowledge without naming consumer or session; see `Answers.ack_delivered`."""
         if self.core().answers.ack_delivered(ranges, self.engine.deadlines.now_ms()):
-            self._changed()
+            self.changed()
 
     def nack_delivered(self, ranges: Sequence[Range], delay_ms: int, reason: str) -> None:
         now = self.engine.deadlines.now_ms()
         self._perform(self.core().answers.nack_delivered(ranges, now, delay_ms=delay_ms, reason=reason))
-        self._changed()
+        self.changed()
 
     def extend(self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int) -> None:
         self.core().answers.extend(consumer_id, session, ranges, extension_ms, self.engine.deadlines.now_ms())
-        self._want_tick()
+        self.want_tick()
 
     def taken(self, consumer_id: int, session: int, total: int, *, busy: bool) -> None:
         """Note that the consumer's application has taken `total` messages of its session."""
         now = self.engine.deadlines.now_ms()
         effects = self.core().answers.taken(consumer_id, session, total, now, busy=busy)
         if effects:
-            self._changed()
+            self.changed()
         self._perform(effects)
-        self._want_tick()
+        self.want_tick()
         self.wake()  # somebody may wait for what this one's buffer holds
 
     def given_back(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> None:
@@ -341,7 +308,7 @@ class SubscriptionPump:
     def terminate(self, consumer_id: int, session: int, ranges: Sequence[Range], reason: str) -> None:
         now = self.engine.deadlines.now_ms()
         self._perform(self.core().answers.terminate(consumer_id, session, ranges, now, reason=reason))
-        self._changed()
+        self.changed()
 
     def seek(self, offset: int, *, by: str | None = None) -> None:
         """Move the cursor. `by`: the client that asked for it; None for an operation."""
@@ -350,7 +317,7 @@ class SubscriptionPump:
         before = self.cursor_state(now_ms())
         self._perform(core.seek(offset, self.engine.deadlines.now_ms()))
         self.moves.note(before, self.cursor_state(now_ms()), by=by)
-        self._changed()
+        self.changed()
 
     def place(self, cursor: CursorSnapshot) -> None:
         """Put the cursor back to a former state; messages trimmed since stay acknowledged."""
@@ -365,7 +332,7 @@ class SubscriptionPump:
         before = self.cursor_state(now_ms())
         skipped = core.skip(count)
         self.moves.note(before, self.cursor_state(now_ms()), "subscriptions.skip")
-        self._changed()
+        self.changed()
         return skipped
 
     def purge(self) -> None:
@@ -375,7 +342,7 @@ class SubscriptionPump:
         before = self.cursor_state(now_ms())
         self._perform(core.purge(self.engine.deadlines.now_ms()))
         self.moves.note(before, self.cursor_state(now_ms()), "subscriptions.purge")
-        self._changed()
+        self.changed()
 
     def leaving(self, policy: SubscriptionPolicy) -> int:
         """Return how many messages `set_policy` would drop or dead-letter at once."""
@@ -386,7 +353,7 @@ class SubscriptionPump:
         self.policy = policy
         if self._core is not None:
             self._perform(self._core.failures.set_policy(policy.failure))
-            self._changed()
+            self.changed()
 
     @property
     def worker_threads(self) -> WorkerThreads:
@@ -397,7 +364,7 @@ class SubscriptionPump:
         """Acknowledge messages whose copies are durable."""
         if self.closed is None and self.core().failures.dead_lettered(generation, ranges):
             self._refused = None
-            self._changed()
+            self.changed()
 
     def dead_letter_failed(self, generation: int, ranges: Sequence[Range], why: str) -> bool:
         """Note that messages could not be copied; the core asks again later. Return whether `why` is new."""
@@ -405,8 +372,8 @@ class SubscriptionPump:
         if self.closed is None and ranges:
             self._refused = BlockedBy(offset=ranges[0][0], reason=why)
             self.core().failures.dead_letter_failed(generation, ranges, self.engine.deadlines.now_ms())
-            self.topic.changes.note(self._key)
-            self._want_tick()
+            self.topic.changes.note(self.key)
+            self.want_tick()
         return news
 
     def confirm(self, done: OutcomeCallback) -> None:
@@ -418,10 +385,10 @@ class SubscriptionPump:
             return
         self.topic.when_safe(self._cursor_position, done)
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
         self._snapshot_stale = True
         self.engine.cursors.note(self)
-        self._want_tick()
+        self.want_tick()
         self.wake()
 
     def write_cursor(self) -> None:
@@ -437,185 +404,23 @@ class SubscriptionPump:
 
     # -- deliver ---------------------------------------------------------------------------------------------
 
-    def comes(self) -> None:
-        """A lone message was appended, and the disk has it: meanwhile its frame can be made."""
-        if self._core is not None and self.links:
-            self.engine.turns.wake(self)
-
-    def grew(self) -> None:
-        if self._core is not None and self.links:
-            turns, commit = self.engine.turns, self.topic.commit
-            wake = (
-                turns.at_once if commit == self._core.end + 1 else turns.wake
-            )  # a lone message waits for nothing
-            self._core.grew(commit)
-            wake(self)
-
     def wake(self) -> None:
         """Ask for a turn, and note the change for lists."""
-        self.topic.changes.note(self._key)
-        self.engine.turns.wake(self)
+        self.topic.changes.note(self.key)
+        self.engine.turns.wake(self.sender)
 
     def tick(self) -> None:
         if self._core is not None:
             effects = self._core.tick(self.engine.deadlines.now_ms())
             if effects:
-                self._changed()
+                self.changed()
             self._perform(effects)
-            self._want_tick()
+            self.want_tick()
             self.wake()
 
-    def _want_tick(self) -> None:
+    def want_tick(self) -> None:
         if self._core is not None:
             self.engine.deadlines.want(self, self._core.next_deadline_ms())
-
-    def step(self) -> bool:
-        core = self._core
-        if core is None or self._reading or self.closed is not None or not self.links:
-            return False
-        allowed = self._rate.allowed(self)
-        if allowed == 0:
-            return False
-        plan = core.next_plan(max_messages=allowed)
-        if plan is None:
-            if self._columns and core.all_sent:
-                self._columns.clear()  # an idle subscription keeps no batch in memory
-            self._recall(core)
-            if self._ahead is None:
-                self._ahead = frame_ahead(core, self.topic, self.links, allowed)
-            return False
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead.plan == plan and now_ms() < ahead.until_ms:
-            return self._sent(core, plan, ahead.frame, ahead.ranges, ahead.next_offset)
-        try:
-            batches = self.topic.read(plan.start, plan.end_limit, self._read_bytes(plan))
-            if batches is None:
-                self._read_cold(plan)
-                return False
-            if any(has_attributes(producer_bytes(batch)) for batch in batches):
-                found, outlived = due_now(
-                    core, plan, batches, self._columns, now_ms(), self.engine.deadlines.now_ms()
-                )
-                if found is None:
-                    self.engine.dropped[self.topic.name, "ttl"] += outlived
-                    self._changed()
-                    return True
-                batches = found
-            if plan.consumer_id is None:
-                return self._route(core, plan, batches)
-            if type(plan.ranges) is Picked or len(plan.ranges) > FEW_RANGES:
-                return self._pick(core, plan, batches)
-            return self._dispatch(core, plan, batches)
-        except ClusterError as error:
-            self._give_up(error)
-            return False
-        except Exception:
-            log.exception("delivery_failed", extra={"subscription": self.name})
-            self._give_up(
-                Internal(f"delivery of {self.topic.name} to {self.name} failed; see the broker's log")
-            )
-            return False
-
-    def _recall(self, core: Subscription) -> None:
-        """Ask a consumer for messages in its buffer, for another that has nothing to do; called when nothing is left to send."""
-        asked = core.next_recall(self.engine.deadlines.now_ms())
-        if asked is not None:
-            self.links[asked.consumer_id].recall(asked.session, asked.ranges)
-
-    def _send(self, core: Subscription, link: ConsumerLink, frame: Frame) -> None:
-        self.delivered += frame.messages
-        self.topic.changes.note(self._key)
-        self.topic.sent(frame.messages, frame.stored_bytes)
-        self._rate.sent(frame.messages)
-        link.deliver(frame)
-        if not link.writable:
-            core.pause(link.consumer_id)  # until `flowing`; the others of a shared subscription go on
-
-    @staticmethod
-    def _read_bytes(plan: Plan) -> int:
-        # of what is picked out the consumer gets a part of each batch
-        spread = plan.consumer_id is None or type(plan.ranges) is Picked
-        most = ROUTED_BYTES if spread else FRAME_BYTES
-        return most if plan.max_bytes is None else max(1, min(plan.max_bytes, most))
-
-    def _read_cold(self, plan: Plan) -> None:
-        """Read pages into memory in a thread, then run the same step again."""
-        self._reading = True
-
-        def done(result: object) -> None:
-            self._reading = False
-            if isinstance(result, ClusterError):
-                self._give_up(result)
-            elif isinstance(result, BaseException):
-                self._give_up(Internal(f"the log of {self.topic.name} could not be read: {result}"))
-            else:
-                self.wake()
-
-        self.topic.fill(plan.start, plan.end_limit, self._read_bytes(plan), self.engine.worker_threads, done)
-
-    def _dispatch(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
-        assert plan.consumer_id is not None
-        assert plan.session is not None
-        frame: Frame = self.links[plan.consumer_id].frame(plan.session)
-        return self._sent(core, plan, frame, *fill(frame, plan, batches))
-
-    def _sent(
-        self, core: Subscription, plan: Plan, frame: Frame, ranges: Sequence[Range], next_offset: int
-    ) -> bool:
-        """Send what a frame holds for a plan with a consumer; whether there is more to do at once."""
-        assert plan.consumer_id is not None
-        if not core.sent(plan, ranges, frame.stored_bytes, next_offset, self.engine.deadlines.now_ms()):
-            return True
-        if frame.messages:
-            self._send(core, self.links[plan.consumer_id], frame)
-        else:
-            self._changed()  # holes were passed over: the cursor moved
-        self._want_tick()
-        # A step that would find nothing does not stand between this frame and its leaving.
-        return not core.all_sent or len(self.links) > 1 or bool(self._columns)
-
-    def _pick(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
-        """Answer a plan of many small ranges, which a key-shared consumer had to wait for."""
-        assert plan.consumer_id is not None
-        assert plan.session is not None
-        if type(plan.ranges) is Picked:
-            part = pick(batches, plan, self._columns, frame_bytes=FRAME_BYTES)
-        else:
-            part = gather(batches, plan, self._columns)
-        frame: Frame = self.links[plan.consumer_id].frame(plan.session)
-        for columns, indices in part.pieces:
-            frame.add_selected(columns, indices, plan.delivery_count)
-        self._sent(core, plan, frame, part.ranges, part.next_offset)
-        return True
-
-    def _route(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
-        """Answer a plan without a consumer: the core decides who gets which message."""
-        by_key = self.type is SubscriptionType.KEY_SHARED
-        part = gather(batches, plan, self._columns, whole=by_key)
-        slots = part.slots() if by_key else None
-        selections = core.routed(
-            plan,
-            part.ranges,
-            part.next_offset,
-            self.engine.deadlines.now_ms(),
-            slots=slots,
-            keys=part.keys() if core.needs_keys else None,
-            sizes=part.sizes(),
-        )
-        if selections is None:
-            return True  # something changed meanwhile: plan again
-        if slots is not None and (seats := core.seats_of(slots)) is not None:
-            part.arrange(seats)
-        for selection in selections:
-            link = self.links.get(selection.consumer_id)
-            if link is None:
-                continue  # it left in this very turn; the core takes its messages back
-            frame: Frame = link.frame(selection.session)
-            for columns, indices in part.split(selection.indices):
-                frame.add_selected(columns, indices, selection.delivery_count)
-            self._send(core, link, frame)
-        self._changed()  # messages that nobody accepts and holes were passed over
-        return True
 
     def _perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -627,7 +432,7 @@ class SubscriptionPump:
                 case SessionEnded():
                     link = self.links.pop(effect.consumer_id, None)
                     self.topic.changes.note(self.topic.name)
-                    self._names.pop(effect.consumer_id, None)
+                    self.attendance.names.pop(effect.consumer_id, None)
                     if link is not None:
                         link.end(
                             ConsumerBusy(
@@ -663,13 +468,13 @@ class SubscriptionPump:
             },
         )
 
-    def _give_up(self, error: ClusterError) -> None:
+    def give_up(self, error: ClusterError) -> None:
         """Tell every consumer that the log cannot be read; the subscription stays, until it can be."""
         links = list(self.links.values())
         for link in links:
             self.leave(link.consumer_id)
             link.end(error)
-        self.departure = None  # it was not they who went
+        self.attendance.departure = None  # it was not they who went
 
     def set_down(self) -> None:
         """Note for the hand-over what consumers hold: another broker continues the delivery."""
@@ -683,8 +488,8 @@ class SubscriptionPump:
     def close(self, error: ClusterError) -> None:
         """End all consumers: the topic or the subscription is gone."""
         self.closed = error
-        self.topic.changes.note(self._key)
-        self.topic.listeners.discard(self)
+        self.topic.changes.note(self.key)
+        self.topic.listeners.discard(self.sender)
         for link in list(self.links.values()):
             link.end(error)
         self.links.clear()

@@ -146,7 +146,7 @@ class Viewer:
             state=state,
             consumers=consumers,
             created_ms=pump.created_at_ms,
-            departure=None if consumers else pump.departure,
+            departure=None if consumers else pump.attendance.departure,
             cursor_moved_ms=cursor.cursor_moved_ms,
             acknowledged=cursor.count("acknowledged", state, window_ms),
             failed=cursor.count("failed", state, window_ms),
@@ -334,7 +334,7 @@ class Viewer:
 
 def _departures(pump: AnyPump, state: CursorState, span_ms: int) -> Departures | None:
     """Return the consumers that left lately; None where none did."""
-    found = [one for one in pump.departures if state.taken_at_ms - one.at_ms <= span_ms]
+    found = [one for one in pump.attendance.departures if state.taken_at_ms - one.at_ms <= span_ms]
     if not found:
         return None
     standing = itertools.takewhile(lambda one: one.floor == state.next_unacked, reversed(found))

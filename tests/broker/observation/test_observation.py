@@ -227,7 +227,7 @@ async def test_a_consumer_that_leaves_says_so_and_one_that_breaks_does_not(broke
     pump = topic.subscriptions["s"]
     async with connect(broker.broker_url) as client, client.consumer("t0", "s", type="shared", name="polite"):
         pass
-    assert (pump.departure.name, pump.departure.abrupt) == ("polite", False)
+    assert (pump.attendance.departure.name, pump.attendance.departure.abrupt) == ("polite", False)
     async with connect(broker.broker_url) as client, client.producer("t0", name="p"):
         pass
     assert topic.producer_left is not None

@@ -1,0 +1,54 @@
+"""The consumers of a subscription: the names of those attached, who left last, and who answered last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from pydanube_core.diagnosis.views import Departure
+
+from pydanube_broker.delivery.link import ConsumerLink
+
+MOST_DEPARTURES: Final = 16  # of a subscription, to see that its consumers come and go
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastAnswer:
+    """The last acknowledgement or nack of a subscription: when, and by which consumer."""
+
+    at_ms: int
+    name: str
+
+
+class Attendance:
+    """See the module; mutable, owned by its pump, whose `links` it reads."""
+
+    __slots__ = ("_answered", "_links", "departure", "departures", "names")
+
+    def __init__(self, links: Mapping[int, ConsumerLink] = MappingProxyType({})) -> None:
+        self.names: dict[int, str] = {}
+        self.departure: Departure | None = None  # the last one, while it says something
+        self.departures: tuple[Departure, ...] = ()  # the last ones, oldest first
+        self._answered: LastAnswer | None = None  # by one that has left
+        self._links = links
+
+    def last_answer(self) -> LastAnswer | None:
+        """Return the last answer since the broker started. Computed when asked, so that acks cost nothing more."""
+        answers = [
+            LastAnswer(at_ms=link.answered_at_ms, name=self.names.get(consumer_id, ""))
+            for consumer_id, link in self._links.items()
+            if link.answered_at_ms is not None
+        ]
+        answers += [] if self._answered is None else [self._answered]
+        return max(answers, key=lambda one: one.at_ms, default=None)
+
+    def leave(self, consumer_id: int) -> str:
+        """Take a consumer's name out, before its link goes; return it."""
+        self._answered = self.last_answer()
+        return self.names.pop(consumer_id, "")
+
+    def left(self, departure: Departure) -> None:
+        self.departure = departure
+        self.departures = (*self.departures[1 - MOST_DEPARTURES :], departure)
