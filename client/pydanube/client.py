@@ -7,7 +7,6 @@ import os
 import time
 import warnings
 import weakref
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 from pydanube_core.errors import ClosedResource, InvalidArgument, Misuse
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_subscription
+from pydanube_core.recent import RecentDict
 
 from pydanube.addresses import DEFAULT_BROKER_URL
 from pydanube.client_admin import client_admin
@@ -41,7 +41,7 @@ from pydanube.producer import Producer
 from pydanube.receiving.receiver import Receiver
 from pydanube.requests import Requests
 from pydanube.retry import Retry
-from pydanube.schemas import Schema, Schemas, schema_of
+from pydanube.schemas import KEPT, Schema, Schemas, schema_of
 from pydanube.topic_watch import TopicChoice
 from pydanube.tracing import Tracing
 from pydanube.wire.bearer import TokenSource, token_from
@@ -141,7 +141,7 @@ class Client:
         self._loops: dict[HandlerLoop, str] = {}  # those that run, and those that failed, with why
         self._reconnects = 0
         self._outage = Outage(url, retry.max_elapsed_s)
-        self._known_schemas: OrderedDict[SchemaRef, Schema] = OrderedDict()
+        self._known_schemas: RecentDict[SchemaRef, Schema] = RecentDict(KEPT)
         self._unclosed = weakref.finalize(self, _warn_unclosed, url)
         self._unclosed.detach()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from pydanube_core.errors import InvalidArgument, MissingExtra, PayloadInvalid
 from pydanube_core.extras import install_command
 from pydanube_core.generated import danube_schema_pb2 as pb
+from pydanube_core.recent import RecentDict
 from pydanube_core.services import SCHEMA_REGISTRY
 
 from pydanube.arguments import MOST, check_text, check_texts, shown
@@ -97,7 +97,7 @@ def schema_of(given: SchemaLike | None) -> tuple[str, int]:
 class Schemas:
     """The cluster's schema registry; `client.schemas`."""
 
-    def __init__(self, call: Call, known: OrderedDict[SchemaRef, Schema]) -> None:
+    def __init__(self, call: Call, known: RecentDict[SchemaRef, Schema]) -> None:
         self._call = call
         self._known = known  # the client's
 
@@ -148,9 +148,7 @@ class Schemas:
 
     async def get(self, ref: SchemaRef) -> Schema:
         """Return the version that a message names (`message.schema`). Raises `SchemaNotFound`."""
-        known = self._known.get(ref)
-        if known is not None:
-            self._known.move_to_end(ref)
+        if (known := self._known.use(ref)) is not None:
             return known
         request = pb.GetSchemaRequest(schema_id=ref.schema_id)
         if ref.schema_version:
@@ -195,8 +193,6 @@ class Schemas:
             tags=tuple(found.tags),
         )
         self._known[schema.ref] = schema
-        if len(self._known) > KEPT:
-            self._known.popitem(last=False)
         return schema
 
 

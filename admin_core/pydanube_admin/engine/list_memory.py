@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pydanube_core.recent import RecentDict
+
 from pydanube_admin.engine.models import Result
 from pydanube_admin.engine.page_tokens import Key
 
@@ -49,7 +51,7 @@ class ListMemory:
         self._most_rows = most_rows
         self._last = 0
         self._lists: OrderedDict[bytes, _Kept] = OrderedDict()
-        self._marks: OrderedDict[tuple[bytes, str], Key] = OrderedDict()
+        self._marks: RecentDict[tuple[bytes, str], Key] = RecentDict(MOST_TIMES)
 
     def mark(self, scope: bytes) -> int:
         """Return the mark of a list as last seen; 0, which is never valid, if it is not kept."""
@@ -98,8 +100,6 @@ class ListMemory:
     def note_time(self, scope: bytes, as_of: str, mark: Key) -> None:
         """Note that an answer of this time has the mark. Of several in a millisecond the first counts, which never misses changes."""
         self._marks.setdefault((scope, as_of), mark)
-        while len(self._marks) > MOST_TIMES:
-            self._marks.popitem(last=False)
 
     def of_time(self, scope: bytes, as_of: str) -> Key | None:
         """Return the mark of this process' answer with that `as_of`; None if there is none, or it is too old."""

@@ -10,7 +10,6 @@ Parsing, comparing and compiling happen in threads: a large schema takes longer 
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -18,6 +17,7 @@ from typing import Final, TypeVar
 
 import anyio
 from pydanube_core.errors import Conflict, SchemaInvalid
+from pydanube_core.recent import RecentDict
 from pydanube_core.schema_facts import RegistrationFacts
 from pydanube_storage.metadata import MAX_VALUE_BYTES, GuardFailed, MetadataStore, ModRevision, Put, Write
 
@@ -77,8 +77,8 @@ class SchemaRegistry:
         self._wall_ms = wall_ms
         self._pending = pending
         self.turns = Turns()
-        self._parsed: OrderedDict[tuple[int, int], ParsedSchema] = OrderedDict()
-        self._checks: OrderedDict[tuple[int, int], PayloadCheck] = OrderedDict()
+        self._parsed: RecentDict[tuple[int, int], ParsedSchema] = RecentDict(_PARSED)
+        self._checks: RecentDict[tuple[int, int], PayloadCheck] = RecentDict(_PARSED)
         self.on_change: Callable[[int], None] = lambda schema_id: None  # a subject got or lost a version
 
     async def load(self) -> None:
@@ -97,7 +97,7 @@ class SchemaRegistry:
         check = self._checks.get(identity)
         if check is None:
             check = payload_check(self.parsed(self.index.version(schema_id, version)))
-            _remember(self._checks, identity, check)
+            self._checks[identity] = check
         return check
 
     def has_check(self, schema_id: int, version: int) -> bool:
@@ -115,15 +115,15 @@ class SchemaRegistry:
             return parsed, payload_check(parsed)
 
         parsed, check = await self._in_thread(work)
-        _remember(self._parsed, record.identity, parsed)
-        _remember(self._checks, record.identity, check)
+        self._parsed[record.identity] = parsed
+        self._checks[record.identity] = check
 
     def parsed(self, record: VersionRecord) -> ParsedSchema:
         """The parsed form of a version that was registered."""
         parsed = self._parsed.get(record.identity)
         if parsed is None:
             parsed = parse_schema(record.spec.schema_type, record.definition, descriptors=record.descriptors)
-            _remember(self._parsed, record.identity, parsed)
+            self._parsed[record.identity] = parsed
         return parsed
 
     # -- registering ---------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class SchemaRegistry:
             version = replace(told, version=spec.last_version, created_at_ms=now)
             record = await self.store.add_version(known, spec, version, definition, descriptors)
             if record is not None:
-                _remember(self._parsed, record.identity, parsed)
+                self._parsed[record.identity] = parsed
                 self.on_change(record.schema_id)
                 return RegistrationFacts(
                     subject=subject,
@@ -314,7 +314,7 @@ class SchemaRegistry:
 
         compared = await self._in_thread(work) if olds else []
         for identity, old, _ in compared:
-            _remember(self._parsed, identity, old)
+            self._parsed[identity] = old
         worst = next((each for each in compared if each[2]), None)  # the newest that does not go with it
         return Compatibility(
             mode=mode,
@@ -440,10 +440,3 @@ def _next_spec(
         created_by=created_by,
         updated_at_ms=now_ms,
     )
-
-
-def _remember(cache: OrderedDict[tuple[int, int], T], identity: tuple[int, int], value: T) -> None:
-    cache[identity] = value
-    cache.move_to_end(identity)
-    if len(cache) > _PARSED:
-        cache.popitem(last=False)

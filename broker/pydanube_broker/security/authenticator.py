@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydanube_core.errors import Unauthenticated
+from pydanube_core.recent import RecentDict
 from pydanube_core.security.api_tokens import is_api_token, verify
 from pydanube_core.security.identity import ANONYMOUS, OPERATOR, RELAYED_PROOF, Identity
 from pydanube_core.security.permissions import Principal
@@ -45,18 +46,16 @@ class FailedLogins:
 
     def __init__(self, longest_s: float) -> None:
         self._longest_s = longest_s
-        self._found: OrderedDict[str, _Failures] = OrderedDict()
+        self._found: RecentDict[str, _Failures] = RecentDict(MOST_ADDRESSES)
 
     def note(self, address: str, now_s: float) -> int | None:
         """Count one for the address; return the count if it is to be logged (the 1st, 10th, 100th …), else None."""
-        found = self._found.pop(address, None)
+        found = self._found.get(address)
         if found is None or now_s - found.last_s > FORGOTTEN_AFTER_S:
             found = _Failures(0, now_s)
         found.count += 1
         found.last_s = now_s
         self._found[address] = found
-        if len(self._found) > MOST_ADDRESSES:
-            self._found.popitem(last=False)
         return found.count if str(found.count).strip("0") == "1" else None
 
     def wait_s(self, address: str, now_s: float) -> float:

@@ -11,13 +11,13 @@ import asyncio
 import hashlib
 import json
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydanube_core.errors import InvalidArgument, MissingExtra, Unauthenticated
 from pydanube_core.extras import install_command
+from pydanube_core.recent import RecentDict
 from pydanube_core.security.identity import Identity
 from pydanube_core.security.permissions import Principal
 from pydanube_core.security.scopes import named_scopes
@@ -195,7 +195,7 @@ class JwtVerifier:
     ) -> None:
         self._rules = rules
         self._now_s = now_s
-        self._known: OrderedDict[bytes, Identity] = OrderedDict()
+        self._known: RecentDict[bytes, Identity] = RecentDict(REMEMBERED)
         self._own = keys
         self._keys = {key.kid: key for key in keys}
         self.wanted = asyncio.Event()
@@ -226,10 +226,7 @@ class JwtVerifier:
         digest = hashlib.sha256(text.encode()).digest()
         known = self._known.get(digest)
         if known is None:
-            known = self._verify(text)
-            self._known[digest] = known
-            if len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
+            known = self._known[digest] = self._verify(text)
         if known.expires_at_s is not None and self._now_s() >= known.expires_at_s:
             raise Unauthenticated("the token has expired; get a new one where you got it")
         return known

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError
+from pydanube_core.recent import RecentDict
 from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 
 from pydanube_broker.tier.child import TierChild
@@ -53,11 +53,17 @@ class ColdLag:
         self._catalog = catalog
         self._child = child
         self._where = where
-        self._parts: OrderedDict[tuple[int, int], tuple[tuple[float, ...], ColdPart | None]] = OrderedDict()
-        self._times: OrderedDict[tuple[int, int], int] = OrderedDict()  # (topic id, offset) → append time
-        self._were: OrderedDict[tuple[int, int], int] = OrderedDict()  # (topic id, subscription id) → offset
-        self._courses: OrderedDict[int, list[list[tuple[int, int]]]] = (
-            OrderedDict()
+        self._parts: RecentDict[tuple[int, int], tuple[tuple[float, ...], ColdPart | None]] = RecentDict(
+            _REMEMBERED
+        )
+        self._times: RecentDict[tuple[int, int], int] = RecentDict(
+            _REMEMBERED
+        )  # (topic id, offset) → append time
+        self._were: RecentDict[tuple[int, int], int] = RecentDict(
+            _REMEMBERED
+        )  # (topic id, subscription id) → offset
+        self._courses: RecentDict[int, list[list[tuple[int, int]]]] = RecentDict(
+            _TOPICS
         )  # topic id → points of look-ups
 
     async def part(self, topic: Topic, offset: int) -> ColdPart | None:
@@ -70,7 +76,7 @@ class ColdLag:
         (*known, until), part = self._parts.get(key, ((0.0,), None))
         if tuple(known) != bounds or until < now:
             part = await self._look_up(topic, offset)
-            self._keep(self._parts, key, ((*bounds, now + KEPT_S), part))
+            self._parts[key] = ((*bounds, now + KEPT_S), part)
         return part
 
     async def _look_up(self, topic: Topic, offset: int) -> ColdPart | None:
@@ -96,7 +102,7 @@ class ColdLag:
         """Look up append times ahead of a cursor that moves: of twice as many messages as since the look before."""
         key = (topic.topic_id, subscription_id)
         until = offset + 2 * (offset - self._were.get(key, offset))
-        self._keep(self._were, key, offset)
+        self._were[key] = offset
         if until <= offset:
             return
         entries = await self._catalog.entries_page(topic.topic_id, after=offset, limit=_AHEAD)
@@ -133,29 +139,18 @@ class ColdLag:
             return None  # whoever reads the topic is told; here it is a figure that is not known
         course = [(at, time_ms) for at, time_ms in said["points"]]
         if course:
-            courses = self._courses.setdefault(topic_id, [])
             end = course[-1][0]
-            kept = [each for each in courses if not offset <= each[0][0] <= end]
-            courses[:] = [*kept[1 - _COURSES :], course]
-            self._courses.move_to_end(topic_id)
-            if len(self._courses) > _TOPICS:
-                self._courses.popitem(last=False)
+            kept = [each for each in self._courses.get(topic_id, ()) if not offset <= each[0][0] <= end]
+            self._courses[topic_id] = [*kept[1 - _COURSES :], course]
         return course
 
     async def _time(self, topic_id: int, offset: int, entry: CatalogEntry) -> int | None:
         key = (topic_id, offset)
         if offset <= entry.start:
-            self._keep(self._times, key, entry.min_append_time_ms)
+            self._times[key] = entry.min_append_time_ms
         elif key not in self._times:
             course = await self._points(topic_id, offset, entry)
             if not course:
                 return None
-            self._keep(self._times, key, course[0][1])
+            self._times[key] = course[0][1]
         return self._times.get(key)
-
-    @staticmethod
-    def _keep(among: OrderedDict[tuple[int, int], Any], key: tuple[int, int], what: Any) -> None:
-        among[key] = what
-        among.move_to_end(key)
-        if len(among) > _REMEMBERED:
-            among.popitem(last=False)

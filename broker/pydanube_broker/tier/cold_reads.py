@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, CorruptObject, Internal, MissingExtra, ObjectMissing
+from pydanube_core.recent import RecentDict
 from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 
 from pydanube_broker.journal import CachedBatch, Journal
@@ -119,9 +120,9 @@ class ColdReads:
         self._start = start
         self._missing = missing
         self._waiting: dict[tuple[int, int], list[Filled]] = {}
-        self._entries: OrderedDict[int, CatalogEntry] = OrderedDict()  # the last used of each topic
-        self._failed: OrderedDict[tuple[int, int], None] = OrderedDict()  # not read ahead again
-        self._times: OrderedDict[tuple[int, int], int] = OrderedDict()  # (topic id, time) → offset
+        self._entries: RecentDict[int, CatalogEntry] = RecentDict(_REMEMBERED)  # the last used of each topic
+        self._failed: RecentDict[tuple[int, int], None] = RecentDict(_REMEMBERED)  # not read ahead again
+        self._times: RecentDict[tuple[int, int], int] = RecentDict(_REMEMBERED)  # (topic id, time) → offset
 
     # -- offsets ---------------------------------------------------------------------------------------------
 
@@ -194,8 +195,6 @@ class ColdReads:
             result = error
             self.errors += 1
             self._failed[key] = None
-            if len(self._failed) > _REMEMBERED:
-                self._failed.popitem(last=False)
             log.error(
                 "cold_read_failed",
                 extra={"topic": topic.name, "offset": offset, "code": error.code, "error": error.message},
@@ -264,9 +263,6 @@ class ColdReads:
             entry = await self._catalog.find(topic_id, offset)
             if entry is not None:
                 self._entries[topic_id] = entry
-                self._entries.move_to_end(topic_id)
-                if len(self._entries) > _REMEMBERED:
-                    self._entries.popitem(last=False)
         return entry
 
     def where(self, topic_id: int, entry: CatalogEntry) -> dict[str, Any]:
@@ -300,8 +296,6 @@ class ColdReads:
             )
             offset = entry.end if said["offset"] is None else said["offset"]
         self._times[topic.topic_id, time_ms] = offset
-        if len(self._times) > _REMEMBERED:
-            self._times.popitem(last=False)
 
 
 def where(folder: str, entry: CatalogEntry) -> dict[str, Any]:

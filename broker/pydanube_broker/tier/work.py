@@ -12,7 +12,6 @@ import threading
 import time
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from pydanube_core.errors import (
     ObjectMissing,
     StoreUnavailable,
 )
+from pydanube_core.recent import RecentDict
 from pydanube_storage.objects import (
     ObjectName,
     ObjectStore,
@@ -60,8 +60,8 @@ class TierWork:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._readers: OrderedDict[str, tuple[threading.Lock, ObjectReader]] = OrderedDict()
-        self._decoded: OrderedDict[tuple[str, int], Sequence[DecodedBatch]] = OrderedDict()
+        self._readers: RecentDict[str, tuple[threading.Lock, ObjectReader]] = RecentDict(_OPEN_OBJECTS)
+        self._decoded: RecentDict[tuple[str, int], Sequence[DecodedBatch]] = RecentDict(_DECODED_GROUPS)
         self._exports = ExportWork(store)
         for left in store.spool.iterdir():  # of a child that died
             if left.is_file():  # a folder is another broker's spool
@@ -224,28 +224,20 @@ class TierWork:
 
     def _reader(self, key: str, expected: Expected) -> tuple[threading.Lock, ObjectReader]:
         with self._lock:
-            found = self._readers.get(key)
-            if found is not None:
-                self._readers.move_to_end(key)
+            if (found := self._readers.use(key)) is not None:
                 return found
         opened = (threading.Lock(), ObjectReader(self._store, key, expected))
         with self._lock:
             self._readers[key] = opened
-            while len(self._readers) > _OPEN_OBJECTS:
-                self._readers.popitem(last=False)
         return opened
 
     def _row_group(self, reader: ObjectReader, index: int, epoch: int) -> Sequence[DecodedBatch]:
         with self._lock:
-            found = self._decoded.get((reader.key, index))
-            if found is not None:
-                self._decoded.move_to_end((reader.key, index))
+            if (found := self._decoded.use((reader.key, index))) is not None:
                 return found
         found = batches_of(reader.read_row_group(index), epoch=epoch)
         with self._lock:
             self._decoded[reader.key, index] = found
-            while len(self._decoded) > _DECODED_GROUPS:
-                self._decoded.popitem(last=False)
         return found
 
     def time(self, arguments: dict[str, Any], blob: bytes) -> Answer:

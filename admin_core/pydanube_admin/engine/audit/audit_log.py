@@ -21,6 +21,7 @@ from typing import Any, Final
 from pydanube_core.audit_key import AuditKey
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import AuditUnavailable, ClusterError, Conflict
+from pydanube_core.recent import RecentDict
 
 from pydanube_admin.engine.audit.audit_chain import FIRST, KEYS_KEY, Head, KeyTerms, head_of, linked
 from pydanube_admin.engine.audit.audit_index import AuditIndex
@@ -43,7 +44,7 @@ class ReadSampling:
 
     def __init__(self, which: AuditReads) -> None:
         self._which = which
-        self._last_ms: dict[tuple[str, str, str], int] = {}  # the one recorded last comes last
+        self._last_ms: RecentDict[tuple[str, str, str], int] = RecentDict(MOST_ALIKE)
 
     def takes(self, principal: str, face: str, operation: str, now_ms: int) -> bool:
         """Return whether a read is recorded."""
@@ -53,10 +54,7 @@ class ReadSampling:
         last = self._last_ms.get(kind)
         if last is not None and 0 <= now_ms - last < READS_APART_MS:
             return False
-        self._last_ms.pop(kind, None)
         self._last_ms[kind] = now_ms
-        if len(self._last_ms) > MOST_ALIKE:
-            del self._last_ms[next(iter(self._last_ms))]
         return True
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
 import fastavro.schema
 from pydanube_core.errors import ClusterError, PayloadInvalid
+from pydanube_core.recent import RecentDict
 
 from pydanube_broker.schema.avro.model import (
     Array,
@@ -58,7 +58,7 @@ class AvroPayload:
         self._tree = tree
         self._step = _compile(tree)
         self._fingerprint = _crc64_fingerprint(text)
-        self._writers: OrderedDict[bytes, Step | PayloadInvalid] = OrderedDict()
+        self._writers: RecentDict[bytes, Step | PayloadInvalid] = RecentDict(MAX_WRITERS)
 
     def check(self, payload: bytes) -> None:
         """Check a payload. Raises `PayloadInvalid`: `details["at"]` is the byte from which it is no valid datum.
@@ -134,8 +134,6 @@ class AvroPayload:
                         4, f"written with a schema that ours cannot read: {differences[0].sentence()}"
                     )
             self._writers[text] = found
-            if len(self._writers) > MAX_WRITERS:
-                self._writers.popitem(last=False)
         if isinstance(found, PayloadInvalid):
             raise found
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -11,6 +10,7 @@ from urllib.parse import unquote
 from pydanube_core.errors import NoOwner, NotOwner
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.names import TopicName
+from pydanube_core.recent import RecentDict
 
 from pydanube_broker.relay.membership import TOPIC
 from pydanube_broker.rpc.caller import COLD_CALL, Called
@@ -35,12 +35,12 @@ class ForeignIds:
     def __init__(self, access: TopicAccess, ownership: Ownership) -> None:
         self._access = access
         self._ownership = ownership
-        self._topics: OrderedDict[int, TopicName] = OrderedDict()
+        self._topics: RecentDict[int, TopicName] = RecentDict(REMEMBERED)
 
     def left(self, number: int, topic: Topic) -> None:
         """Note that an id is no longer known here, if that is because its topic has left."""
         if isinstance(topic.closed, (NotOwner, NoOwner)):
-            self._note(number, topic.options.topic)
+            self._topics[number] = topic.options.topic
 
     @contextmanager
     def noting(self, number: int, name: TopicName) -> Iterator[None]:
@@ -48,7 +48,7 @@ class ForeignIds:
         try:
             yield
         except (NotOwner, NoOwner):
-            self._note(number, name)
+            self._topics[number] = name
             raise
 
     def check(self, called: Called, number: int) -> None:
@@ -71,12 +71,6 @@ class ForeignIds:
         me = self._ownership.me
         if url != me.broker_url and any(each.broker_url == url for each in self._ownership.members()):
             raise NotOwner(f"the call is for the broker at {url}", broker_url=url, retry_after_ms=100)
-
-    def _note(self, number: int, name: TopicName) -> None:
-        self._topics[number] = name
-        self._topics.move_to_end(number)
-        if len(self._topics) > REMEMBERED:
-            self._topics.popitem(last=False)
 
 
 class DiscoveryService:
