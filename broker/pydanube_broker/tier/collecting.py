@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError
-from pydanube_storage.catalog import ObjectCatalog, Resting
+from pydanube_storage.catalog import Resting
 from pydanube_storage.metadata.clock import BootClock, Clock, boot_id
 from pydanube_storage.objects import ObjectName
 
 from pydanube_broker.long_work import Work
-from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.flushing import Flusher
-from pydanube_broker.tier.holding import StoreHold
+from pydanube_broker.tier.parts import TierParts
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.topic import Topic
 
@@ -36,21 +35,9 @@ _DELETE_AT_ONCE: Final = 100
 class Collector:
     """Deletes objects. Methods raise what catalog and child raise; what was done until then stays. Single user: the loop."""
 
-    def __init__(
-        self,
-        catalog: ObjectCatalog,
-        child: TierChild,
-        folders: dict[int, str],
-        flusher: Flusher,
-        *,
-        hold: StoreHold,
-        clock: Clock | None = None,
-    ) -> None:
-        self._catalog = catalog
-        self._child = child
-        self._folders = folders
+    def __init__(self, parts: TierParts, flusher: Flusher, *, clock: Clock | None = None) -> None:
+        self._parts = parts
         self._flusher = flusher
-        self._hold = hold
         self._clock = clock or BootClock()
         # when objects of other runs of the machine were met: bounded by what rests, and that by the grace time
         self._first_seen: dict[tuple[int, str], int] = {}
@@ -63,11 +50,11 @@ class Collector:
         Raises `StoreUnavailable`: some could not be deleted; the others are.
         """
         deleted, failed = 0, None
-        for group in await self._catalog.resting(topic.topic_id):
+        for group in await self._parts.catalog.resting(topic.topic_id):
             if self._rested_ms(topic.topic_id, group) < grace_ms:
                 continue
             gone, error = await self._delete(topic, group.names)
-            await self._catalog.forget_resting(topic.topic_id, group, gone, epoch=topic.assigned_epoch)
+            await self._parts.catalog.forget_resting(topic.topic_id, group, gone, epoch=topic.assigned_epoch)
             if len(gone) == len(group.names):
                 self._first_seen.pop((topic.topic_id, group.group), None)
             deleted += len(gone)
@@ -90,7 +77,7 @@ class Collector:
 
         In no particular order: a few that cannot be deleted must not stand before the others for ever.
         """
-        folder = self._folders[topic.topic_id]
+        folder = self._parts.folders[topic.topic_id]
         gone: list[str] = []
         failed: ClusterError | None = None
         for part in _cut([f"{folder}/{name}" for name in random.sample(list(names), len(names))]):
@@ -100,8 +87,8 @@ class Collector:
         return gone, failed
 
     async def _delete_keys(self, keys: list[str]) -> tuple[list[str], ClusterError | None]:
-        self._hold.check()
-        said, _ = await self._child.call("delete", {"keys": keys})
+        self._parts.hold.check()
+        said, _ = await self._parts.child.call("delete", {"keys": keys})
         self.deleted += len(said["deleted"])
         return said["deleted"], None if said["error"] is None else ClusterError.from_dict(said["error"])
 
@@ -109,18 +96,18 @@ class Collector:
         """Return objects in the topic's folder that do not belong to it: {key, bytes, modified_ms}, retired ones after `grace_ms`."""
         await self._flusher.claim(topic)
         self.young.discard(topic.topic_id)
-        folder = self._folders[topic.topic_id]
-        said, _ = await self._child.call("list", {"folder": folder})
+        folder = self._parts.folders[topic.topic_id]
+        said, _ = await self._parts.child.call("list", {"folder": folder})
         there = {fact["key"].rpartition("/")[2]: fact["bytes"] for fact in said["objects"]}
         # In this order: what is committed between the listing and here is in the catalog by now.
         under_way = {*self._flusher.in_flight.values(), *self._flusher.merging}
-        entries = [entry async for entry in self._catalog.entries(topic.topic_id)]
+        entries = [entry async for entry in self._parts.catalog.entries(topic.topic_id)]
         listed = {entry.name for entry in entries}
-        known = {name for group in await self._catalog.resting(topic.topic_id) for name in group.names}
+        known = {name for group in await self._parts.catalog.resting(topic.topic_id) for name in group.names}
         safe = covered([(e.start, e.end) for e in entries if there.get(e.name) == e.bytes])
         resting = {
             name
-            for group in await self._catalog.resting(topic.topic_id)
+            for group in await self._parts.catalog.resting(topic.topic_id)
             if self._rested_ms(topic.topic_id, group) < grace_ms
             for name in group.names
         }
@@ -132,7 +119,7 @@ class Collector:
             if str(name) in listed | resting or name.epoch > topic.assigned_epoch:
                 continue
             proven = self._written_here(name) or (
-                (self._hold.continuous or not grace_ms) and safe(name.start, name.end)
+                (self._parts.hold.continuous or not grace_ms) and safe(name.start, name.end)
             )
             if str(name) in known or (proven and self._seen_ms(topic.topic_id, str(name)) >= grace_ms):
                 found.append(fact)
@@ -147,7 +134,7 @@ class Collector:
 
     def _written_here(self, name: ObjectName) -> bool:
         """Return whether this start of the broker wrote an object: if the catalog does not list it, it never counted."""
-        return name.random.startswith(self._hold.life)
+        return name.random.startswith(self._parts.hold.life)
 
     async def collect(
         self, topic: Topic, *, grace_ms: int = GRACE_MS, work: Work | None = None
@@ -173,20 +160,20 @@ class Collector:
 
     def busy(self, topic_id: int) -> bool:
         """Return whether an object of the topic is being written: it would outlive a deletion."""
-        folder = self._folders.get(topic_id)
+        folder = self._parts.folders.get(topic_id)
         return topic_id in self._flusher.in_flight or any(
             folder is not None and key.startswith(f"{folder}/") for key in self._flusher.merging
         )
 
     async def discard(self, topic_id: int) -> int:
         """Delete every object of a deleted topic, then its records in the catalog; return how many."""
-        held = await self._catalog.head(topic_id)
+        held = await self._parts.catalog.head(topic_id)
         if held is None:
             return 0
         folder = held.head.folder
         # A folder holds one topic id: whatever is in it was written for this topic.
         assert folder.endswith(f"/{topic_id}"), f"{folder} is not the folder of topic {topic_id} alone"
-        said, _ = await self._child.call("list", {"folder": folder})
+        said, _ = await self._parts.child.call("list", {"folder": folder})
         keys = [fact["key"] for fact in said["objects"]]
         failed = None
         for part in _cut(random.sample(keys, len(keys))):
@@ -195,8 +182,8 @@ class Collector:
         if failed is not None:
             raise failed
         reached(Step.DISCARDED)
-        await self._catalog.forget_topic(topic_id)
-        self._folders.pop(topic_id, None)
+        await self._parts.catalog.forget_topic(topic_id)
+        self._parts.folders.pop(topic_id, None)
         log.info("tier_topic_discarded", extra={"folder": folder, "objects": len(keys)})
         return len(keys)
 

@@ -21,16 +21,14 @@ from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, StoreUnavailable
 from pydanube_core.names import TopicName
-from pydanube_storage.catalog import CatalogEntry, CatalogFenced, ObjectCatalog
+from pydanube_storage.catalog import CatalogEntry, CatalogFenced
 from pydanube_storage.objects import ObjectName, topic_folder
 
 from pydanube_broker.settings import Tier as TierSettings
 from pydanube_broker.tier.child import ChildDied, TierChild
-from pydanube_broker.tier.disk_room import DiskRoom
 from pydanube_broker.tier.failing import Failures
-from pydanube_broker.tier.holding import StoreHold
+from pydanube_broker.tier.parts import TierParts
 from pydanube_broker.tier.steps import Step, reached
-from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic, now_ms
 
 _FLIGHTS: Final = 2  # objects of one topic under way
@@ -59,25 +57,8 @@ class _Flight:
 class Flusher:
     """The task that writes journal records as objects. Single user: the loop."""
 
-    def __init__(
-        self,
-        hub: Hub,
-        catalog: ObjectCatalog,
-        child: TierChild,
-        folders: dict[int, str],
-        *,
-        hold: StoreHold,
-        room: DiskRoom,
-        cluster: str,
-        sizes: TierSettings,
-    ) -> None:
-        self._hub = hub
-        self._catalog = catalog
-        self._child = child
-        self._folders = folders
-        self._hold = hold
-        self._room = room
-        self._cluster = cluster
+    def __init__(self, parts: TierParts, sizes: TierSettings) -> None:
+        self._parts = parts
         self._flush_bytes = sizes.flush_bytes
         self._object_bytes = max(sizes.object_bytes, sizes.flush_bytes)
         self._flush_age_ms = int(sizes.flush_age * 1000)
@@ -102,7 +83,7 @@ class Flusher:
         state = topic.state
         flushed = self._flushed.get(topic.topic_id)
         if flushed is None:
-            waiting = self._hub.journal.stored_bytes(topic.topic_id, state.tiered_offset)
+            waiting = self._parts.hub.journal.stored_bytes(topic.topic_id, state.tiered_offset)
             flushed = self._flushed[topic.topic_id] = state.stored_bytes - waiting
         return state.stored_bytes - flushed
 
@@ -136,7 +117,7 @@ class Flusher:
         if state.tiered_offset >= topic.commit or topic.closed is not None:
             return None
         if topic.topic_id in self._flights:  # `_age_ms` remembers what follows those
-            time_ms = self._hub.journal.time_at_offset(topic.topic_id, state.tiered_offset)
+            time_ms = self._parts.hub.journal.time_at_offset(topic.topic_id, state.tiered_offset)
             age_ms = None if time_ms is None else max(0, now - time_ms)
         else:
             age_ms = self._age_ms(topic.topic_id, state.tiered_offset, now)
@@ -150,7 +131,7 @@ class Flusher:
         known = self._waiting_since.get(topic_id)
         now_s = asyncio.get_running_loop().time()
         if known is None or known[0] != start:
-            time_ms = self._hub.journal.time_at_offset(topic_id, start)
+            time_ms = self._parts.hub.journal.time_at_offset(topic_id, start)
             if time_ms is None:
                 return None
             known = self._waiting_since[topic_id] = (start, max(0, now - time_ms), now_s)
@@ -207,49 +188,55 @@ class Flusher:
         if self._claimed.get(topic.topic_id) == epoch:
             return
         name = TopicName.parse(topic.name)
-        held = await self._catalog.claim(
+        held = await self._parts.catalog.claim(
             topic.topic_id,
             epoch=epoch,
-            folder=topic_folder(self._cluster, name.namespace, name.name, topic.topic_id),
+            folder=topic_folder(self._parts.cluster, name.namespace, name.name, topic.topic_id),
             start_offset=topic.start_offset,
         )
         if not held.head.objects and topic.start_offset > held.head.tiered_offset:
-            held = await self._catalog.skip(topic.topic_id, start_offset=topic.start_offset, epoch=epoch)
-        self._folders[topic.topic_id] = held.head.folder
+            held = await self._parts.catalog.skip(
+                topic.topic_id, start_offset=topic.start_offset, epoch=epoch
+            )
+        self._parts.folders[topic.topic_id] = held.head.folder
         topic.adopt_tiered(held.head.tiered_offset)
         self._claimed[topic.topic_id] = epoch
 
     async def _flush(self, topic: Topic, *, urgent: bool) -> bool:
-        self._hold.check()
-        self._room.for_flush()
+        self._parts.hold.check()
+        self._parts.room.for_flush()
         await self.claim(topic)
         state, epoch, topic_id = topic.state, topic.assigned_epoch, topic.topic_id
         flights = self._flights.get(topic_id, [])
         former = flights[-1] if flights else None
         start = state.tiered_offset if former is None else former.end
-        room = self._room.for_flush()
-        segments, end, size = self._hub.journal.places(
+        room = self._parts.room.for_flush()
+        segments, end, size = self._parts.hub.journal.places(
             topic_id, start, topic.commit, min(self._object_bytes, room)
         )
         if not segments:
             return True
         if size > room:
-            self._room.for_flush(size)  # one batch is more than there is room for
+            self._parts.room.for_flush(size)  # one batch is more than there is room for
         flight = _Flight(
             end=end,
-            before=state.stored_bytes - self._hub.journal.stored_bytes(topic_id, end),
+            before=state.stored_bytes - self._parts.hub.journal.stored_bytes(topic_id, end),
             committed=asyncio.get_running_loop().create_future(),
         )
         name = ObjectName(
-            start=start, end=end, epoch=epoch, generation=0, random=f"{self._hold.life}{secrets.token_hex(2)}"
+            start=start,
+            end=end,
+            epoch=epoch,
+            generation=0,
+            random=f"{self._parts.hold.life}{secrets.token_hex(2)}",
         )
-        key = f"{self._folders[topic_id]}/{name}"
+        key = f"{self._parts.folders[topic_id]}/{name}"
         self._flights[topic_id] = [*flights, flight]
         if former is not None:
             self.merging.add(self.in_flight[topic_id])
         self.in_flight[topic_id] = key
         try:
-            with self._room.taken(size):
+            with self._parts.room.taken(size):
                 return await self._write(topic, flight, former, segments, name, key, size, urgent=urgent)
         finally:
             if not flight.committed.done():
@@ -278,17 +265,17 @@ class Flusher:
         subscriptions = subscriptions_of(topic)
         schemas = dict(topic.options.settings.schema or {})
         reached(Step.PLANNED)
-        meta = meta_of(self._cluster, topic.name, topic.topic_id, name)
+        meta = meta_of(self._parts.cluster, topic.name, topic.topic_id, name)
         meta |= {"subscriptions": subscriptions, "schemas": schemas}
-        facts = await write_object(self._child, key, meta, segments, urgent=urgent)
+        facts = await write_object(self._parts.child, key, meta, segments, urgent=urgent)
         reached(Step.ANSWERED)
         # Shielded: cancelling the wait must not cancel what the other flight is to decide.
         if topic.closed is not None or (former is not None and not await asyncio.shield(former.committed)):
-            await self._child.call("delete", {"keys": [key]})
+            await self._parts.child.call("delete", {"keys": [key]})
             return False
         entry = entry_of(name, facts, epoch=epoch)
         try:
-            await self._catalog.append(
+            await self._parts.catalog.append(
                 topic.topic_id,
                 entry,
                 epoch=epoch,

@@ -18,8 +18,8 @@ from pydanube_core.errors import ClusterError, DiskFull, Internal
 from pydanube_broker.tier.collecting import GRACE_MS, Collector
 from pydanube_broker.tier.failing import Failures
 from pydanube_broker.tier.flushing import Flusher
+from pydanube_broker.tier.parts import TierParts
 from pydanube_broker.tier.upkeep import Upkeep
-from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.retention import Keep
 from pydanube_broker.topics.topic import Topic
 
@@ -36,15 +36,13 @@ class Maintenance:
 
     def __init__(
         self,
-        hub: Hub,
-        folders: dict[int, str],
+        parts: TierParts,
         flusher: Flusher,
         upkeep: Upkeep,
         collector: Collector,
         note: Callable[[Topic], Awaitable[None]],
     ) -> None:
-        self._hub = hub
-        self._folders = folders
+        self._parts = parts
         self._flusher = flusher
         self._upkeep = upkeep
         self._collector = collector
@@ -92,7 +90,9 @@ class Maintenance:
             if clock() >= until:
                 break
         if not self._waiting:
-            self._waiting.extend(t for t in self._hub.topics.values() if t.topic_id in self._folders)
+            self._waiting.extend(
+                t for t in self._parts.hub.topics.values() if t.topic_id in self._parts.folders
+            )
         until = clock() + _TURN_S  # the living have theirs, however many were deleted
         while self._waiting and clock() < until:
             topic = self._waiting.popleft()

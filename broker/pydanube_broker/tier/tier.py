@@ -35,6 +35,7 @@ from pydanube_broker.tier.flushing import Due, Flusher
 from pydanube_broker.tier.holding import StoreHold
 from pydanube_broker.tier.maintenance import Maintenance
 from pydanube_broker.tier.options import missing_extra, store_options
+from pydanube_broker.tier.parts import TierParts
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.tier.upkeep import Upkeep
 from pydanube_broker.topics.hub import Hub
@@ -139,32 +140,20 @@ class Tier:
 
     def _make_workers(self) -> None:
         """Make the workers that write, merge and delete objects, once the cluster's name is known: keys begin with it."""
-        self.flusher = Flusher(
-            self._hub,
-            self.catalog,
-            self.child,
-            self.folders,
+        parts = TierParts(
+            hub=self._hub,
+            catalog=self.catalog,
+            child=self.child,
+            folders=self.folders,
             hold=self.hold,
             room=self.room,
             cluster=self.cluster,
-            sizes=self._settings,
         )
+        self.flusher = Flusher(parts, self._settings)
         self.flusher.after_commit = self._committed
-        self.collector = Collector(self.catalog, self.child, self.folders, self.flusher, hold=self.hold)
-        self.upkeep = Upkeep(
-            self.catalog,
-            self.child,
-            self.folders,
-            self.flusher,
-            self.cold,
-            hold=self.hold,
-            room=self.room,
-            cluster=self.cluster,
-            object_bytes=self._settings.object_bytes,
-        )
-        self.tending = Maintenance(
-            self._hub, self.folders, self.flusher, self.upkeep, self.collector, self.note
-        )
+        self.collector = Collector(parts, self.flusher)
+        self.upkeep = Upkeep(parts, self.flusher, self.cold, object_bytes=self._settings.object_bytes)
+        self.tending = Maintenance(parts, self.flusher, self.upkeep, self.collector, self.note)
 
     async def _take_store(self) -> None:
         """Take the store, and add objects to the catalog that it lacks."""

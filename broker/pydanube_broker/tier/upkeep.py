@@ -12,16 +12,14 @@ from itertools import accumulate
 from typing import Any, Final
 
 from pydanube_core.errors import Conflict
-from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
+from pydanube_storage.catalog import CatalogEntry
 from pydanube_storage.catalog.catalog import MAX_CHANGED
 from pydanube_storage.objects import ObjectName
 
 from pydanube_broker.long_work import Work
-from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.cold_reads import ColdReads, where
-from pydanube_broker.tier.disk_room import DiskRoom
 from pydanube_broker.tier.flushing import Flusher, entry_of, meta_of
-from pydanube_broker.tier.holding import StoreHold
+from pydanube_broker.tier.parts import TierParts
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.retention import Keep, slowest_cursor
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -69,33 +67,16 @@ def expired(
 class Upkeep:
     """Maintains objects. Methods raise what catalog and child raise; nothing is left half done. Single user: the loop."""
 
-    def __init__(
-        self,
-        catalog: ObjectCatalog,
-        child: TierChild,
-        folders: dict[int, str],
-        flusher: Flusher,
-        cold: ColdReads,
-        *,
-        hold: StoreHold,
-        room: DiskRoom,
-        cluster: str,
-        object_bytes: int,
-    ) -> None:
-        self._catalog = catalog
-        self._child = child
-        self._folders = folders
+    def __init__(self, parts: TierParts, flusher: Flusher, cold: ColdReads, *, object_bytes: int) -> None:
+        self._parts = parts
         self._flusher = flusher
         self._cold = cold
-        self._hold = hold
-        self._room = room
-        self._cluster = cluster
         self._object_bytes = object_bytes
         self.merged = 0
         self.dropped = 0
 
     async def entries(self, topic: Topic) -> list[CatalogEntry]:
-        return [entry async for entry in self._catalog.entries(topic.topic_id)]
+        return [entry async for entry in self._parts.catalog.entries(topic.topic_id)]
 
     async def compact(self, topic: Topic, *, at_least: int = 2, work: Work | None = None) -> int:
         """Merge small neighbours until there are none; return how many objects were merged."""
@@ -123,39 +104,39 @@ class Upkeep:
         return len(runs[0])
 
     async def _merge(self, topic: Topic, run: Sequence[CatalogEntry]) -> None:
-        self._hold.check()
+        self._parts.hold.check()
         size = sum(entry.bytes for entry in run)
-        self._room.check(size, f"a merge in {topic.name}")
-        with self._room.taken(size):
+        self._parts.room.check(size, f"a merge in {topic.name}")
+        with self._parts.room.taken(size):
             await self._merge_into_one(topic, run)
 
     async def _merge_into_one(self, topic: Topic, run: Sequence[CatalogEntry]) -> None:
-        folder, epoch = self._folders[topic.topic_id], topic.assigned_epoch
+        folder, epoch = self._parts.folders[topic.topic_id], topic.assigned_epoch
         name = ObjectName(
             start=run[0].start,
             end=run[-1].end,
             epoch=epoch,
             generation=max(entry.generation for entry in run) + 1,
-            random=f"{self._hold.life}{secrets.token_hex(2)}",
+            random=f"{self._parts.hold.life}{secrets.token_hex(2)}",
         )
         key = f"{folder}/{name}"
         self._flusher.merging.add(key)
         try:
-            facts, _ = await self._child.call(
+            facts, _ = await self._parts.child.call(
                 "merge",
                 {
                     "key": key,
-                    "meta": meta_of(self._cluster, topic.name, topic.topic_id, name),
+                    "meta": meta_of(self._parts.cluster, topic.name, topic.topic_id, name),
                     "sources": [where(folder, entry) for entry in run],
                 },
             )
             entry = entry_of(name, facts, epoch=run[-1].epoch)
             assert entry.messages == sum(each.messages for each in run), "a merge keeps every message"
             try:
-                await self._catalog.replace(topic.topic_id, run, entry, epoch=epoch)
+                await self._parts.catalog.replace(topic.topic_id, run, entry, epoch=epoch)
             # Retention took a source meanwhile, or the topic is gone: nobody will list this one
             except Conflict:
-                await self._child.call("delete", {"keys": [key]})
+                await self._parts.child.call("delete", {"keys": [key]})
                 raise
         finally:
             self._flusher.merging.discard(key)
@@ -167,10 +148,10 @@ class Upkeep:
         """Remove from the catalog what retention permits; return how many objects."""
         if keep.everything or topic.state.tiered_offset <= topic.start_offset:
             return 0
-        held = await self._catalog.head(topic.topic_id)
+        held = await self._parts.catalog.head(topic.topic_id)
         if held is None:
             return 0
-        first = await self._catalog.entries_page(topic.topic_id, limit=MAX_CHANGED)
+        first = await self._parts.catalog.entries_page(topic.topic_id, limit=MAX_CHANGED)
         gone = expired(
             first,
             keep,
@@ -185,11 +166,11 @@ class Upkeep:
 
     async def forecast(self, topic: Topic, keep: Keep) -> tuple[int, int]:
         """Return where a topic would begin under these limits, and the bytes that would be deleted."""
-        start, taken, held = topic.start_offset, 0, await self._catalog.head(topic.topic_id)
+        start, taken, held = topic.start_offset, 0, await self._parts.catalog.head(topic.topic_id)
         if keep.everything or held is None:
             return start, taken
         total_bytes = held.head.bytes + self._flusher.backlog_bytes(topic)
-        while page := await self._catalog.entries_page(topic.topic_id, after=start, limit=MAX_CHANGED):
+        while page := await self._parts.catalog.entries_page(topic.topic_id, after=start, limit=MAX_CHANGED):
             gone = expired(
                 page, keep, total_bytes=total_bytes - taken, now=now_ms(), slowest=slowest_cursor(topic)
             )
@@ -202,7 +183,9 @@ class Upkeep:
     async def drop(self, topic: Topic, gone: Sequence[CatalogEntry], start_offset: int) -> None:
         """Let the topic begin at `start_offset` from now on."""
         await self._flusher.claim(topic)
-        await self._catalog.drop(topic.topic_id, gone, start_offset=start_offset, epoch=topic.assigned_epoch)
+        await self._parts.catalog.drop(
+            topic.topic_id, gone, start_offset=start_offset, epoch=topic.assigned_epoch
+        )
         reached(Step.DROPPED)
         topic.trim(start_offset)
         reached(Step.RETAINED)
@@ -216,12 +199,12 @@ class Upkeep:
         gaps, duplicates = [], []
         damaged: list[dict[str, Any]] = []
         missing: list[dict[str, Any]] = []
-        held = await self._catalog.head(topic.topic_id)
+        held = await self._parts.catalog.head(topic.topic_id)
         begins, tiered = (0, 0) if held is None else (held.head.start_offset, held.head.tiered_offset)
         until = tiered if end is None else min(end, tiered)
         checked, following = 0, begins if start <= begins else None  # where the next object should begin
-        folder = self._folders.get(topic.topic_id, "")
-        async for entry in self._catalog.entries(topic.topic_id, start=start, end=end):
+        folder = self._parts.folders.get(topic.topic_id, "")
+        async for entry in self._parts.catalog.entries(topic.topic_id, start=start, end=end):
             if following is not None and entry.start > following:
                 gaps.append([following, entry.start])
             elif following is not None and max(entry.start, begins) < following:
@@ -229,7 +212,7 @@ class Upkeep:
             following = entry.end
             checked += 1
             asked = {**where(folder, entry), "digest": entry.digest, "messages": entry.messages}
-            said, _ = await self._child.call("check", asked)
+            said, _ = await self._parts.child.call("check", asked)
             if said["state"] != "ok":
                 found = damaged if said["state"] == "damaged" else missing
                 found.append({"path": asked["key"], "why": said["why"]})

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pydanube_broker.settings import Tier as TierSettings
 from pydanube_broker.tier.child import ChildDied, TierChild
 from pydanube_broker.tier.flushing import Flusher
+from pydanube_broker.tier.parts import TierParts
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic, now_ms
 from pydanube_core.errors import StoreUnavailable
@@ -117,16 +118,16 @@ async def _bench(messages: int) -> AsyncIterator[Bench]:
     topic.adopt_tiered = lambda offset: setattr(topic.state, "tiered_offset", offset)
     async with MemoryStore() as metadata:
         catalog, child = ObjectCatalog(metadata, wall_ms=now_ms), HandChild()
-        flusher = Flusher(
-            cast("Hub", SimpleNamespace(journal=OneByteMessages(topic))),
-            catalog,
-            cast("TierChild", child),
-            {},
+        parts = TierParts(
+            hub=cast("Hub", SimpleNamespace(journal=OneByteMessages(topic))),
+            catalog=catalog,
+            child=cast("TierChild", child),
+            folders={},
             hold=cast("Any", SimpleNamespace(life="0a0a0a0a", check=lambda: None)),
             room=cast("Any", SimpleNamespace(for_flush=lambda: 1 << 40, taken=contextlib.nullcontext)),
             cluster="c",
-            sizes=TierSettings(flush_bytes=OBJECT // 4, object_bytes=OBJECT, flush_age=60.0),
         )
+        flusher = Flusher(parts, TierSettings(flush_bytes=OBJECT // 4, object_bytes=OBJECT, flush_age=60.0))
         yield Bench(flusher, child, catalog, cast("Topic", topic))
 
 

@@ -13,6 +13,7 @@ import pytest
 from pydanube_broker.tier.collecting import Collector
 from pydanube_broker.tier.flushing import Flusher
 from pydanube_broker.tier.maintenance import COMPACT_AT, Maintenance
+from pydanube_broker.tier.parts import TierParts
 from pydanube_broker.tier.upkeep import Upkeep
 from pydanube_broker.topics.hub import Hub
 from pydanube_core.errors import StoreUnavailable
@@ -79,19 +80,20 @@ class Bench:
             claim=self._claim,
         )
         self.hold = SimpleNamespace(life="0a0a0a0a", continuous=True, check=lambda: None)
-        self.collector = Collector(
-            self.catalog,
-            cast("Any", self.store),
-            self.folders,
-            cast("Flusher", self.flusher),
-            clock=clock,
-            hold=cast("Any", self.hold),
-        )
-        upkeep = SimpleNamespace(retain=self._retain, compact_some=self._compact)
         self.hub: Any = SimpleNamespace(topics={topic.topic_id: topic for topic in topics})
+        parts = TierParts(
+            hub=cast("Hub", self.hub),
+            catalog=self.catalog,
+            child=cast("Any", self.store),
+            folders=self.folders,
+            hold=cast("Any", self.hold),
+            room=cast("Any", None),
+            cluster="c",
+        )
+        self.collector = Collector(parts, cast("Flusher", self.flusher), clock=clock)
+        upkeep = SimpleNamespace(retain=self._retain, compact_some=self._compact)
         self.tending = Maintenance(
-            cast("Hub", self.hub),
-            self.folders,
+            parts,
             cast("Flusher", self.flusher),
             cast("Upkeep", upkeep),
             self.collector,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import pytest
@@ -145,7 +145,8 @@ async def test_only_what_is_proven_to_be_of_no_use_is_collected_and_only_when_it
         hold = SimpleNamespace(life=life, continuous=True, check=lambda: None)
         flusher: Any = SimpleNamespace(in_flight={}, merging=set(), claim=claim)
         child: Any = SimpleNamespace(call=call)
-        collector = Collector(catalog, child, {7: "f"}, flusher, hold=cast("Any", hold), clock=clock)
+        parts: Any = SimpleNamespace(catalog=catalog, child=child, folders={7: "f"}, hold=hold)
+        collector = Collector(parts, flusher, clock=clock)
 
         async def found(grace_ms: int) -> set[str]:
             orphans = await collector.orphans(topic, grace_ms=grace_ms)

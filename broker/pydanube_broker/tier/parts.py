@@ -1,0 +1,23 @@
+"""What the workers of the tier share: those that write, merge, tend and delete objects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydanube_storage.catalog import ObjectCatalog
+
+from pydanube_broker.tier.child import TierChild
+from pydanube_broker.tier.disk_room import DiskRoom
+from pydanube_broker.tier.holding import StoreHold
+from pydanube_broker.topics.hub import Hub
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierParts:
+    hub: Hub
+    catalog: ObjectCatalog
+    child: TierChild
+    folders: dict[int, str]  # topic id → folder of its objects
+    hold: StoreHold
+    room: DiskRoom
+    cluster: str  # with its name keys begin
