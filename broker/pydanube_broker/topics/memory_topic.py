@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Protocol
 from pydanube_core.batch import ProducerPart, broker_part
 from pydanube_core.errors import ClusterError
 from pydanube_core.positions import Position
-from pydanube_core.refusals import system_is_closed
 
 from pydanube_broker.cluster.ids import Epoch, numbers_of
 from pydanube_broker.journal import CachedBatch, Kind
@@ -54,17 +53,9 @@ class MemoryTopic(Topic):
         self, data: bytes | memoryview, part: ProducerPart, *, limited: bool = True, system: bool = False
     ) -> tuple[Appended, bool]:
         """Pass a validated batch on, or return the answer that a retry had before; as `Topic.append`."""
-        if self.is_system and not system:
-            raise system_is_closed(self.name)
-        if self.closed is not None:
-            raise self.closed
+        if (known := self.stored(part, system=system)) is not None:
+            return known, True
         state = self.state
-        if part.producer_id:
-            known = state.producers.check(
-                part.producer_id, part.producer_epoch, part.first_sequence, part.count
-            )
-            if known is not None:
-                return known, True
         if limited:
             self.gate.take(part.count)
         base, end = state.next_offset, state.next_offset + part.count

@@ -184,17 +184,9 @@ class Topic:
             PermissionDenied, ProducerUnknown, ProducerFenced, OutOfSequence, RateLimited, DiskFull, JournalReadOnly:
                 nothing was stored.
         """
-        if self.is_system and not system:
-            raise system_is_closed(self.name)
-        if self.closed is not None:
-            raise self.closed
+        if (known := self.stored(part, system=system)) is not None:
+            return known, True
         state = self.state
-        if part.producer_id:
-            known = state.producers.check(
-                part.producer_id, part.producer_epoch, part.first_sequence, part.count
-            )
-            if known is not None:
-                return known, True
         journal = self._hub.journal
         if not system:
             journal.check_room(len(data))
@@ -223,6 +215,18 @@ class Topic:
             part.producer_id, part.producer_epoch, part.first_sequence, count, base, time_ms
         )
         return noted, False
+
+    def stored(self, part: ProducerPart, *, system: bool) -> Appended | None:
+        """Return the place of a batch that a retry sends again; None for a new one. Raises as `append`."""
+        if self.is_system and not system:
+            raise system_is_closed(self.name)
+        if self.closed is not None:
+            raise self.closed
+        if not part.producer_id:
+            return None
+        return self.state.producers.check(
+            part.producer_id, part.producer_epoch, part.first_sequence, part.count
+        )
 
     def sent(self, messages: int, stored_bytes: int) -> None:
         """Count messages sent to a consumer or reader, redeliveries included."""
