@@ -164,7 +164,16 @@ class ConsumerFacts:
     credit_messages: int
     in_flight: int
     connected_at_ms: int
+    # What follows has defaults for what an older broker answers.
+    delivered: int = 0
+    oldest_in_flight_s: float | None = None
+    heard_at_ms: int | None = (
+        None  # when its client said anything last; None: not kept for this kind of client
+    )
+    answered_at_ms: int | None = None  # when it acknowledged or gave back anything last
     standing: str = "answering"  # or set_aside, on_trial
+    standing_s: float | None = None  # since when; None while it answers
+    expired: int = 0  # deliveries since it answered last
     dropped: int = 0  # non-reliable topics: messages it was too slow for
 
 

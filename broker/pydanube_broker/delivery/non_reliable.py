@@ -170,11 +170,6 @@ class LivePump:
     def is_active(self, consumer_id: int) -> bool:
         return self.type is not SubscriptionType.FAILOVER or next(iter(self.links), None) == consumer_id
 
-    def dropped_of(self, consumer_id: int) -> int:
-        """How many messages one consumer lost."""
-        found = self._find(consumer_id)
-        return 0 if found is None else found.dropped
-
     def statistics(self) -> SubscriptionStatistics:
         """Return the same facts as for a reliable subscription; `in_flight` counts the queued messages."""
         queued = sum(consumer.queue.messages for consumer in self._consumers)
@@ -209,6 +204,7 @@ class LivePump:
                     standing_ms=None,
                     oldest_in_flight_age_ms=None,
                     slots=None,
+                    dropped=consumer.dropped,
                 )
                 for consumer in self._consumers
             ),

@@ -246,10 +246,6 @@ class SubscriptionPump:
         """Whether messages could be skipped while a consumer with key filters is absent."""
         return self.core().needs_keys
 
-    def dropped_of(self, consumer_id: int) -> int:
-        """Return None: messages that one consumer does not take go to another."""
-        return 0
-
     def is_active(self, consumer_id: int) -> bool:
         return self._core is not None and self._core.is_active(consumer_id)
 

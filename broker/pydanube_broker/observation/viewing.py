@@ -15,7 +15,6 @@ from pydanube_core.diagnosis.lag_window import LagWindow, Retention
 from pydanube_core.diagnosis.settled_status import counts_at_once
 from pydanube_core.diagnosis.views import (
     BrokerView,
-    ConsumerView,
     Count,
     Departure,
     Departures,
@@ -24,6 +23,7 @@ from pydanube_core.diagnosis.views import (
     Thresholds,
     TopicView,
 )
+from pydanube_core.facts import ConsumerFacts
 from pydanube_core.names import TopicName
 
 from pydanube_broker.delivery.any_pump import AnyPump
@@ -127,7 +127,7 @@ class Viewer:
         window_ms = int(sampler.options.window_s * 1000)
         policy = pump.policy
         rewind, cause = self._rewind(pump, cursor)
-        consumers = self._consumers(pump)
+        consumers = consumers_of(pump)
         wants_keys = (
             keys
             and topic.stores
@@ -184,35 +184,6 @@ class Viewer:
             at, before, after = cursor.rewound
             return Rewind(at_ms=at, from_offset=before, to_offset=after), None
         return None, None
-
-    @staticmethod
-    def _consumers(pump: AnyPump) -> tuple[ConsumerView, ...]:
-        statistics = pump.statistics() if pump.links else None
-        if statistics is None:
-            return ()
-        found = []
-        for one in statistics.consumers:
-            link = pump.links.get(one.consumer_id)
-            if link is not None:
-                age_ms = one.oldest_in_flight_age_ms
-                found.append(
-                    ConsumerView(
-                        consumer_id=str(one.consumer_id),
-                        name=one.name,
-                        active=one.active,
-                        credit_messages=one.credit_messages,
-                        in_flight=one.in_flight,
-                        delivered=one.delivered,
-                        connected_ms=link.connected_at_ms,
-                        oldest_in_flight_s=None if age_ms is None else age_ms / 1000,
-                        heard_ms=link.heard_at_ms,
-                        answered_ms=link.answered_at_ms,
-                        standing=one.standing.value,
-                        standing_s=None if one.standing_ms is None else one.standing_ms / 1000,
-                        expired=one.expired,
-                    )
-                )
-        return tuple(found)
 
     def keys(self, topic: Topic, pump: AnyPump) -> KeySample | None:
         """Return how the oldest unread messages are spread over keys; None if they are not in memory."""
@@ -372,3 +343,34 @@ def settled_status(
 
 def _base(topic: Topic) -> str:
     return topic.name if topic.options.partition is None else str(TopicName.parse(topic.name).base)
+
+
+def consumers_of(pump: AnyPump) -> tuple[ConsumerFacts, ...]:
+    """Return the attached consumers of a subscription."""
+    statistics = pump.statistics() if pump.links else None
+    if statistics is None:
+        return ()
+    found = []
+    for one in statistics.consumers:
+        link = pump.links.get(one.consumer_id)
+        if link is not None:
+            age_ms = one.oldest_in_flight_age_ms
+            found.append(
+                ConsumerFacts(
+                    consumer_id=str(one.consumer_id),
+                    name=one.name,
+                    active=one.active,
+                    credit_messages=one.credit_messages,
+                    in_flight=one.in_flight,
+                    delivered=one.delivered,
+                    connected_at_ms=link.connected_at_ms,
+                    oldest_in_flight_s=None if age_ms is None else age_ms / 1000,
+                    heard_at_ms=link.heard_at_ms,
+                    answered_at_ms=link.answered_at_ms,
+                    standing=one.standing.value,
+                    standing_s=None if one.standing_ms is None else one.standing_ms / 1000,
+                    expired=one.expired,
+                    dropped=one.dropped,
+                )
+            )
+    return tuple(found)

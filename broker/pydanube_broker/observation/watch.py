@@ -223,7 +223,7 @@ class Observation:
         self._tell_lists(scope[0], scope[1], track, cursor, view.now_ms)
         findings = self.lasting(view, check_view(view, self.options))
         # Whoever just came has to begin before it is missed: no alert of a cursor that still stands.
-        came_s = min((view.now_ms - one.connected_ms for one in view.consumers), default=0) / 1000
+        came_s = min((view.now_ms - one.connected_at_ms for one in view.consumers), default=0) / 1000
         new = bool(view.consumers) and came_s < self.options.patience_s
         self._note(scope, findings, view.now_ms, without="cursor_stuck" if new else "")
         if scope in self._unsettled or cursor.settled.pending:
@@ -257,7 +257,7 @@ class Observation:
         moments = [view.cursor_moved_ms, None if view.departure is None else view.departure.at_ms]
         if view.lag.age.age_s is not None:
             moments.append(now - int(view.lag.age.age_s * 1000))
-        moments += [one.heard_ms for one in view.consumers]
+        moments += [one.heard_at_ms for one in view.consumers]
         turns = [moment + stuck_ms for moment in moments if moment is not None]
         if view.thresholds.age_s and view.lag.age.age_s is not None:
             turns.append(now + int(1000 * (view.thresholds.age_s - view.lag.age.age_s)) + 1)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydanube_core.facts import ConsumerFacts, SubscriptionFacts
+from pydanube_core.facts import SubscriptionFacts
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import no_subscription
 
 from pydanube_broker.delivery.any_pump import AnyPump
+from pydanube_broker.observation.viewing import consumers_of
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.serving.administration import Administration
 from pydanube_broker.slices import Slices
@@ -61,7 +62,6 @@ class SubscriptionsPart(Administration):
         # Which of the bytes behind the cursor are acknowledged is not kept: their mean size
         if state.acked_above:
             lag_bytes = lag_bytes * state.lag_messages // (state.lag_messages + state.acked_above)
-        consumers = () if statistics is None else statistics.consumers
         answer = pump.last_answer
         return SubscriptionFacts(
             topic=topic.name,
@@ -72,21 +72,7 @@ class SubscriptionsPart(Administration):
             state=state,
             lag_bytes=lag_bytes,
             oldest_unread_append_ms=oldest_ms,
-            consumers=tuple(
-                ConsumerFacts(
-                    consumer_id=str(consumer.consumer_id),
-                    name=consumer.name,
-                    active=consumer.active,
-                    credit_messages=consumer.credit_messages,
-                    in_flight=consumer.in_flight,
-                    connected_at_ms=pump.links[consumer.consumer_id].connected_at_ms
-                    if consumer.consumer_id in pump.links
-                    else now_ms(),
-                    standing=consumer.standing.value,
-                    dropped=pump.dropped_of(consumer.consumer_id),
-                )
-                for consumer in consumers
-            ),
+            consumers=consumers_of(pump),
             blocked_reason=None
             if statistics is None or statistics.blocked_by is None
             else f"offset {statistics.blocked_by.offset}: {statistics.blocked_by.reason}",

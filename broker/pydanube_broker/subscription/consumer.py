@@ -229,3 +229,4 @@ class ConsumerStatistics:
     standing_ms: int | None  # since when; None while it answers
     oldest_in_flight_age_ms: int | None  # None: nothing is in flight
     slots: int | None  # None: not key-shared
+    dropped: int = 0  # of a non-reliable topic: messages it was too slow for

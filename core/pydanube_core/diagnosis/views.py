@@ -15,7 +15,7 @@ from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.filling import Filling
 from pydanube_core.diagnosis.findings import RuleArea
 from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus, Rewind
-from pydanube_core.facts import MoveFacts, SetAside
+from pydanube_core.facts import ConsumerFacts, MoveFacts, SetAside
 
 BURST_TIMES: Final = 3.0  # the typical part of the window
 FEWEST_SEGMENTS: Final = 4
@@ -29,23 +29,6 @@ class Count:
 
 
 NO_COUNT = Count(total=0, in_window=0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerView:
-    consumer_id: str
-    name: str
-    active: bool
-    credit_messages: int
-    in_flight: int
-    delivered: int
-    connected_ms: int
-    oldest_in_flight_s: float | None
-    heard_ms: int | None  # when its client said anything last; None: not kept for this kind of client
-    answered_ms: int | None  # when it acknowledged or gave back anything last
-    standing: str = "answering"  # or set_aside, on_trial
-    standing_s: float | None = None  # since when; None while it answers
-    expired: int = 0  # deliveries since it answered last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +153,7 @@ class SubscriptionView:
     now_ms: int
     lag: LagJudgement
     state: CursorState
-    consumers: tuple[ConsumerView, ...]
+    consumers: tuple[ConsumerFacts, ...]
     created_ms: int | None
     departure: Departure | None
     cursor_moved_ms: int | None

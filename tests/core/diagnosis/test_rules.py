@@ -14,7 +14,7 @@ from pydanube_core.diagnosis.lag_status import Rewind
 from pydanube_core.diagnosis.rules import RULES, check_view, diagnose, ranked
 from pydanube_core.diagnosis.views import (
     BrokerView,
-    ConsumerView,
+    ConsumerFacts,
     Count,
     Departure,
     Departures,
@@ -70,7 +70,7 @@ READ = judged(heads=[100] * 60, cursors=[100] * 60, age_s=0)
 YOUNG = judged(heads=[20] * 50 + [100] * 10, cursors=[20] * 60, age_s=50)
 
 
-def consumer(**changes: Any) -> ConsumerView:
+def consumer(**changes: Any) -> ConsumerFacts:
     facts: dict[str, Any] = {
         "consumer_id": "1",
         "name": "c",
@@ -78,12 +78,12 @@ def consumer(**changes: Any) -> ConsumerView:
         "credit_messages": 10,
         "in_flight": 0,
         "delivered": 10,
-        "connected_ms": NOW - 200_000,
+        "connected_at_ms": NOW - 200_000,
         "oldest_in_flight_s": None,
-        "heard_ms": NOW - 100,
-        "answered_ms": NOW - 100,
+        "heard_at_ms": NOW - 100,
+        "answered_at_ms": NOW - 100,
     }
-    return ConsumerView(**facts | changes)
+    return ConsumerFacts(**facts | changes)
 
 
 def view(**changes: Any) -> SubscriptionView:
@@ -121,8 +121,8 @@ def view(**changes: Any) -> SubscriptionView:
     return SubscriptionView(**facts | changes)
 
 
-HELD = consumer(in_flight=80, oldest_in_flight_s=150.0, heard_ms=NOW - 150_000)
-BUSY = replace(HELD, in_flight=1, heard_ms=NOW)
+HELD = consumer(in_flight=80, oldest_in_flight_s=150.0, heard_at_ms=NOW - 150_000)
+BUSY = replace(HELD, in_flight=1, heard_at_ms=NOW)
 LEFT = Departure(at_ms=NOW - 90_000, name="c", abrupt=False, in_flight=0, unread=30)
 WORST = HeadOfLine(offset=20, deliveries=3, failures=3, blocked=False, reason="nack")
 KEYS = KeySample(key="k", messages=70, sampled=80, keys=4)
@@ -134,8 +134,8 @@ FIRING: list[tuple[str, SubscriptionView]] = [
     ("no_consumers", view()),
     ("no_consumers", view(departure=LEFT)),
     ("consumer_dead", view(departure=replace(LEFT, abrupt=True, in_flight=7))),
-    ("consumer_dead", view(consumers=(replace(HELD, answered_ms=NOW - 160_000),), in_flight=80)),
-    ("consumer_not_acking", view(consumers=(replace(HELD, answered_ms=None),), in_flight=80)),
+    ("consumer_dead", view(consumers=(replace(HELD, answered_at_ms=NOW - 160_000),), in_flight=80)),
+    ("consumer_not_acking", view(consumers=(replace(HELD, answered_at_ms=None),), in_flight=80)),
     (
         "consumer_expiring",
         view(consumers=(consumer(), consumer(expired=3, standing="set_aside", standing_s=4.0)), unread=0),
@@ -168,7 +168,7 @@ FIRING: list[tuple[str, SubscriptionView]] = [
     ("consumer_crash_loop", view(departures=replace(GONE, abrupt=0, fruitless=5), departure=LEFT)),
     (
         "consumer_crash_loop",
-        view(departures=GONE, consumers=(consumer(connected_ms=NOW - 500),), unread=7, lag=YOUNG),
+        view(departures=GONE, consumers=(consumer(connected_at_ms=NOW - 500),), unread=7, lag=YOUNG),
     ),
     (
         "message_held",
@@ -227,7 +227,7 @@ def test_more_than_a_threshold_is_told_whatever_the_cause(thresholds: Thresholds
 
 
 def test_a_consumer_that_forgot_one_message_of_many_is_not_said_to_answer_nothing() -> None:
-    forgetful = consumer(name="b1", in_flight=1, oldest_in_flight_s=20.0, expired=1, heard_ms=NOW - 30_000)
+    forgetful = consumer(name="b1", in_flight=1, oldest_in_flight_s=20.0, expired=1, heard_at_ms=NOW - 30_000)
     found = quiet(view(consumers=(forgetful,), unread=1, acked_above=299, in_flight=1, acknowledged=SOME))
     assert [one.rule for one in found] == ["message_held"]
     hung = view(consumers=(consumer(expired=3),), unread=80, acked_above=5)
@@ -250,7 +250,7 @@ def test_what_looks_like_the_newer_faults_and_is_none() -> None:
     assert quiet(view(unread=0, departures=jobs, departure=replace(LEFT, unread=0))) == []
     once = replace(GONE, count=1, abrupt=1)
     assert quiet(view(departures=once, **read)) == []
-    mended = consumer(connected_ms=NOW - 200_000)
+    mended = consumer(connected_at_ms=NOW - 200_000)
     assert (
         quiet(view(departures=replace(GONE, since_ms=NOW - 400_000), **read | {"consumers": (mended,)})) == []
     )
@@ -272,21 +272,22 @@ def test_a_consumer_that_came_back_is_not_slow_for_the_time_when_nobody_read() -
     assert pace.status is LagStatus.CATCHING_UP
     facts = {"lag": pace, "settled": LagStatus.SLOW, "unread": 40, "in_flight": 40, "acknowledged": SOME}
     here = {"in_flight": 40, "oldest_in_flight_s": 0.5}
-    assert quiet(view(consumers=(consumer(connected_ms=NOW - 4000, **here),), **facts)) == []
+    assert quiet(view(consumers=(consumer(connected_at_ms=NOW - 4000, **here),), **facts)) == []
     assert [one.rule for one in quiet(view(consumers=(consumer(**here),), **facts))] == ["consumer_slow"]
 
 
 def test_late_is_measured_by_age_and_not_by_the_number_of_messages() -> None:
     fresh = judged(heads=[100_000] * 60, cursors=[0] * 60, age_s=3)
     assert (
-        quiet(view(lag=fresh, unread=100_000, consumers=(replace(HELD, heard_ms=NOW),), in_flight=80)) == []
+        quiet(view(lag=fresh, unread=100_000, consumers=(replace(HELD, heard_at_ms=NOW),), in_flight=80))
+        == []
     )
 
 
 def test_ack_timeouts_are_no_poison_and_one_slow_message_is_no_death() -> None:
     timed_out = replace(WORST, reason="ack timeout", failures=9)
     assert quiet(view(lag=FALLING, head_of_line=timed_out, consumers=(consumer(),), unread=1)) == []
-    busy = consumer(in_flight=1, oldest_in_flight_s=30.0, heard_ms=NOW - 30_000)
+    busy = consumer(in_flight=1, oldest_in_flight_s=30.0, heard_at_ms=NOW - 30_000)
     assert quiet(view(consumers=(busy,), in_flight=1, acknowledged=SOME, lag=YOUNG)) == []
 
 

@@ -68,7 +68,7 @@ def test_never_healthy_while_stuck_or_at_risk(
     left = None if left_s is None else Departure(
         at_ms=NOW - left_s * 1000, name="c", abrupt=abrupt, in_flight=0, unread=0
     )  # fmt: skip
-    one = consumer(in_flight=last.in_flight, oldest_in_flight_s=20.0, answered_ms=NOW - answered_s * 1000)
+    one = consumer(in_flight=last.in_flight, oldest_in_flight_s=20.0, answered_at_ms=NOW - answered_s * 1000)
     facts = replace(
         view(),
         lag=lag,

@@ -10,7 +10,8 @@ from pydanube_core.diagnosis.causes.messages import message_held
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Severity, SubscriptionRule
 from pydanube_core.diagnosis.lag_status import POISON_FAILURES, LagStatus
 from pydanube_core.diagnosis.options import DiagnosisOptions
-from pydanube_core.diagnosis.views import ConsumerView, SubscriptionView, ago_s
+from pydanube_core.diagnosis.views import SubscriptionView, ago_s
+from pydanube_core.facts import ConsumerFacts
 from pydanube_core.units import counted
 
 FEWEST: Final = 3  # departures that make a loop
@@ -42,7 +43,7 @@ def consumer_crash_loop(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         left = counted(gone.count, "consumer has gone", "consumers have gone")
         return f"{left} lately, {gone.abrupt} of them by a broken connection"
     span_s = max(0, view.now_ms - gone.since_ms) / 1000
-    stays_s = min((view.now_ms - one.connected_ms for one in view.consumers), default=0) / 1000
+    stays_s = min((view.now_ms - one.connected_at_ms for one in view.consumers), default=0) / 1000
     if here and stays_s > max(options.patience_s, 2 * span_s / gone.count):
         return f"consumers come and went, and those attached have stayed for {stays_s:.0f} s"
     waiting = view.unread > options.allowed_messages
@@ -129,15 +130,15 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     )  # fmt: skip
 
 
-def _silent(view: SubscriptionView, consumer: ConsumerView, options: DiagnosisOptions) -> bool:
+def _silent(view: SubscriptionView, consumer: ConsumerFacts, options: DiagnosisOptions) -> bool:
     """Return whether a consumer holds messages, and has not answered within the patience."""
-    if not consumer.in_flight or consumer.heard_ms is None:
+    if not consumer.in_flight or consumer.heard_at_ms is None:
         return False
     sent_s = consumer.oldest_in_flight_s
     return (
-        view.now_ms - consumer.heard_ms >= options.stuck_after_s * 1000
+        view.now_ms - consumer.heard_at_ms >= options.stuck_after_s * 1000
         and sent_s is not None
-        and sent_s * 1000 >= min(options.stuck_after_s * 1000, view.now_ms - consumer.heard_ms)
+        and sent_s * 1000 >= min(options.stuck_after_s * 1000, view.now_ms - consumer.heard_at_ms)
     )
 
 
@@ -180,13 +181,13 @@ def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             },
             next=(look_again(view),),
         )
-    dead = [one for one in view.consumers if _silent(view, one, options) and one.answered_ms is not None]
+    dead = [one for one in view.consumers if _silent(view, one, options) and one.answered_at_ms is not None]
     if not dead:
         return "every consumer that holds messages was heard of, or has never answered any"
     if message_held.holds_for(view, options):
         return "what came after the messages held is acknowledged: it has nothing else to say"
     working = [
-        one for one in view.consumers if one not in dead and one.active and one.answered_ms is not None
+        one for one in view.consumers if one not in dead and one.active and one.answered_at_ms is not None
     ]
     if working and late(view, options) is not None:
         silent = counted(len(dead), "consumer is silent", "consumers are silent")
@@ -196,13 +197,13 @@ def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         severity=Severity.CRITICAL if len(dead) == len(view.consumers) else Severity.WARNING,
         confidence=0.8,
         summary=f"consumer {worst.name!r} of {view.log} / {view.subscription} holds {counted(worst.in_flight, 'message')}, had "
-        f"been answering, and has said nothing for {ago_s(view, worst.heard_ms):.0f} s",
+        f"been answering, and has said nothing for {ago_s(view, worst.heard_at_ms):.0f} s",
         evidence={
             **lag_evidence(view),
             "consumer": worst.name,
             "connection": "open",
-            "silent_s": ago_s(view, worst.heard_ms),
-            "last_answer_s_ago": ago_s(view, worst.answered_ms),
+            "silent_s": ago_s(view, worst.heard_at_ms),
+            "last_answer_s_ago": ago_s(view, worst.answered_at_ms),
             "in_flight": sum(one.in_flight for one in dead),
             "silent_consumers": len(dead),
             "consumers": len(view.consumers),
@@ -246,16 +247,16 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
     ):
         return f"the message at offset {view.head_of_line.offset} is given back as failed: it is answered"
     holding = [one for one in view.consumers if one.in_flight]
-    if any(_silent(view, one, options) and one.answered_ms is not None for one in holding):
+    if any(_silent(view, one, options) and one.answered_at_ms is not None for one in holding):
         return "the consumer that holds messages used to answer and is silent altogether"
     held_s = max((one.oldest_in_flight_s or 0.0 for one in holding), default=0.0)
-    since_ms = max((one.connected_ms for one in holding), default=view.now_ms)
+    since_ms = max((one.connected_at_ms for one in holding), default=view.now_ms)
     waited_s = ago_s(view, since_ms) or 0.0
     if waited_s < options.stuck_after_s or max(held_s, view.lag.age.age_s or 0.0) < options.stuck_after_s:
         return f"messages have been held for {held_s:.0f} s, less than {options.stuck_after_s:.0f} s"
     worst = max(holding, key=lambda one: one.in_flight)
     return Finding(
-        confidence=0.85 if worst.answered_ms is None else 0.75,
+        confidence=0.85 if worst.answered_at_ms is None else 0.75,
         summary=f"{'a consumer' if len(holding) == 1 else f'{len(holding)} consumers'} of {view.log} / {view.subscription} "
         f"{'holds' if len(holding) == 1 else 'hold'} {counted(view.state.in_flight, 'message')} and acknowledged none",
         evidence={

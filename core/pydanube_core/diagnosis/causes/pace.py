@@ -200,7 +200,7 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     slow = (LagStatus.FALLING_BEHIND, LagStatus.SLOW, LagStatus.AT_RISK, LagStatus.DATA_LOST)
     if view.status not in slow:
         return f"the lag's status is {view.status.value}"
-    fresh = all(view.now_ms - one.connected_ms < options.patience_s * 1000 for one in view.consumers)
+    fresh = all(view.now_ms - one.connected_at_ms < options.patience_s * 1000 for one in view.consumers)
     if fresh and lag.status is LagStatus.CATCHING_UP:
         return "its consumers have just come, and keep pace: the status is of the time when nobody read"
     if not view.acknowledged.in_window:
