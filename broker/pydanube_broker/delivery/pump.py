@@ -36,6 +36,7 @@ from pydanube_broker.subscription.effects import (
 )
 from pydanube_broker.subscription.holdings import REJOIN_MS
 from pydanube_broker.subscription.members import SubscriptionType
+from pydanube_broker.subscription.planning import worst_failure
 from pydanube_broker.subscription.policy import PoisonPolicy
 from pydanube_broker.subscription.ranges import Range
 from pydanube_broker.subscription.statistics import BlockedBy, Marks, SubscriptionStatistics
@@ -134,7 +135,7 @@ class SubscriptionPump:
             return CursorState(now_ms, start, self.topic.commit, floor, above, 0, members)
         marks = core.marks()
         # What was trimmed is not counted as acknowledged.
-        above = core.acked_above if marks.floor >= start else self.cursor.acknowledged_from(start)
+        above = core.window.acked_above if marks.floor >= start else self.cursor.acknowledged_from(start)
         return CursorState(
             now_ms,
             start,
@@ -158,7 +159,7 @@ class SubscriptionPump:
         return self.topic.commit, self.topic.start_offset, len(self.links), self.marks()
 
     def worst_failure(self) -> HeadOfLine | None:
-        return None if self._core is None else self._core.worst_failure()
+        return None if self._core is None else worst_failure(self._core.window)
 
     def session_of(self, consumer_id: int) -> int:
         session = None if self._core is None else self._core.session_of(consumer_id)
@@ -228,13 +229,13 @@ class SubscriptionPump:
             self.wake()
 
     def grant(self, consumer_id: int, messages: int, size_bytes: int) -> None:
-        self.core().grant(consumer_id, messages, size_bytes)
+        self.core().members.grant(consumer_id, messages, size_bytes)
         self.wake()
 
     def flowing(self, consumer_id: int) -> None:
         """Resume: the consumer's connection takes messages again."""
         if self._core is not None:
-            self._core.resume(consumer_id)
+            self._core.members.resume(consumer_id)
         self.wake()
 
     def resumed(self, consumer_id: int) -> bool:

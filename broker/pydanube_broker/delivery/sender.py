@@ -150,7 +150,7 @@ class Sender:
         self._rate.sent(frame.messages)
         link.deliver(frame)
         if not link.writable:
-            core.pause(link.consumer_id)  # until `flowing`; the others of a shared subscription go on
+            core.members.pause(link.consumer_id)  # until `flowing`; the others of a shared subscription go on
 
     @staticmethod
     def _read_bytes(plan: Plan) -> int:

@@ -51,7 +51,15 @@ class Sending:
     """The part of a `Subscription` that moves messages from unseen and ready to in flight: plans and their answers."""
 
     __slots__ = (
-        "_members", "_ordered_retry", "_span", "_turn", "_type", "_window", "end", "redelivered", "unrouted",
+        "_ordered_retry",
+        "_span",
+        "_turn",
+        "_type",
+        "end",
+        "members",
+        "redelivered",
+        "unrouted",
+        "window",
     )  # fmt: skip
 
     def __init__(
@@ -65,8 +73,8 @@ class Sending:
         ordered_retry: bool,
     ) -> None:
         self._type = type
-        self._window = window
-        self._members = members
+        self.window = window
+        self.members = members
         self.end = end
         self._span = span_messages
         self._ordered_retry = ordered_retry
@@ -82,15 +90,15 @@ class Sending:
         """
         if max_messages is not None and max_messages < 1:
             return None
-        if self._members.slots is not None:
-            return self._plan_by_key(self._members.slots, max_messages)
-        window = self._window
+        if self.members.slots is not None:
+            return self._plan_by_key(self.members.slots, max_messages)
+        window = self.window
         again = None
         if self._type is SubscriptionType.SHARED:
             again = first_ready(window) if window.ready else None
             consumer = self._whose_turn(again)
         else:
-            consumer = self._members.active
+            consumer = self.members.active
         if consumer is None or not consumer.has_credit:
             return None
         limit = consumer.room_messages
@@ -111,7 +119,7 @@ class Sending:
         if (
             consumer.single
             and self._type is SubscriptionType.SHARED
-            and all(c.single for c in self._members.consumers)
+            and all(c.single for c in self.members.consumers)
         ):
             return self._plan_routed(window.room(self._span), max_messages)
         end = window.foreknown.limit(window.next, self.end if end is None else end)
@@ -124,13 +132,13 @@ class Sending:
         )
 
     def _plan_by_key(self, slots: KeySlots, max_messages: int | None) -> Plan | None:
-        window = self._window
+        window = self.window
         if window.ready and slots.recheck_held:
             unknown = slots.unknown_keys(window)
             if unknown:
                 unknown = head_of(unknown, max_messages or SLICE_MESSAGES)
                 return self._plan(None, tuple(unknown), total(unknown), 1, fresh=False)
-            queued = slots.queues.next(self._members.consumers, limit=max_messages or SLICE_MESSAGES)
+            queued = slots.queues.next(self.members.consumers, limit=max_messages or SLICE_MESSAGES)
             if queued is not None:
                 consumer, picked = queued
                 return self._plan(consumer, picked, picked.messages, 1, fresh=False)
@@ -144,17 +152,17 @@ class Sending:
 
     def _plan_routed(self, room: int, max_messages: int | None) -> Plan | None:
         """Plan unseen messages that are then spread over all consumers with credit."""
-        window = self._window
+        window = self.window
         end = window.foreknown.limit(window.next, self.end)
         takers = self._takers()
         if not takers or window.next >= end or room < 1:
             return None
         credit = sum(c.room_messages for c in takers)
-        if self._members.slots is not None and not self._members.slots.filtered:
+        if self.members.slots is not None and not self.members.slots.filtered:
             # What is read for those without credit is queued at little cost. Reading only as much as there is credit
             # would give one of four consumers a quarter of that, then a quarter of the rest: thirty parts for one.
-            credit *= len(self._members.consumers)
-        most = SLICE_MESSAGES if self._members.slots is None else ROUTED_MESSAGES
+            credit *= len(self.members.consumers)
+        most = SLICE_MESSAGES if self.members.slots is None else ROUTED_MESSAGES
         limit = min(credit, room, max_messages or most, most)
         sizes = [c.credit_bytes for c in takers]
         limited = [size for size in sizes if size is not None]
@@ -165,7 +173,7 @@ class Sending:
         self, consumer: Consumer | None, ranges: Sequence[Range], limit: int, count: int, *, fresh: bool
     ) -> Plan:
         return Plan(
-            ticket=self._window.version,
+            ticket=self.window.version,
             consumer_id=None if consumer is None else consumer.consumer_id,
             session=None if consumer is None else consumer.session,
             ranges=ranges,
@@ -177,17 +185,17 @@ class Sending:
 
     def _takers(self) -> list[Consumer]:
         """Return the consumers with credit that one routed part may be spread over, the next in turn first."""
-        turns = self._members.consumers[self._turn :] + self._members.consumers[: self._turn]
+        turns = self.members.consumers[self._turn :] + self.members.consumers[: self._turn]
         return [c for c in turns if c.has_credit][:MAX_ROUTED]
 
     def _share(self, consumer: Consumer) -> int:
         """Return the most messages of one slice, with which it holds as much as the others with credit would."""
-        takers = self._members.consumers
+        takers = self.members.consumers
         if len(takers) > 1:
             takers = [one for one in takers if one.has_credit]
         if len(takers) < 2:
             return SLICE_MESSAGES
-        window = self._window
+        window = self.window
         there = window.ready + min(
             window.foreknown.limit(window.next, self.end) - window.next, window.room(self._span)
         )
@@ -201,7 +209,7 @@ class Sending:
 
         A message that came back is for another consumer than it came from, and for none on trial, where there is one.
         """
-        consumers = self._members.consumers
+        consumers = self.members.consumers
         if len(consumers) == 1:
             return consumers[0] if consumers[0].has_credit else None
         turns = [one for one in consumers[self._turn :] + consumers[: self._turn] if one.has_credit]
@@ -226,10 +234,10 @@ class Sending:
         Raises:
             InvalidArgument: the answer does not fit the plan; a bug of the shell.
         """
-        window = self._window
+        window = self.window
         if plan.ticket != window.version:
             return False
-        consumer = None if plan.consumer_id is None else self._members.find(plan.consumer_id)
+        consumer = None if plan.consumer_id is None else self.members.find(plan.consumer_id)
         if consumer is None:
             raise InvalidArgument("a plan without consumer is answered by routed()", field="plan")
         messages = self._check_answer(plan, ranges, next_offset)
@@ -249,7 +257,7 @@ class Sending:
             self.redelivered += messages
         consumer.launched(messages, size_bytes)
         if self._type is SubscriptionType.SHARED:
-            self._turn = (self._members.consumers.index(consumer) + 1) % len(self._members.consumers)
+            self._turn = (self.members.consumers.index(consumer) + 1) % len(self.members.consumers)
         return True
 
     def hold(
@@ -266,7 +274,7 @@ class Sending:
 
         False if the plan no longer holds. Arguments as for `sent` and `routed`.
         """
-        window, table = self._window, self._members.slots
+        window, table = self.window, self.members.slots
         if plan.ticket != window.version:
             return False
         self._check_answer(plan, ranges, next_offset)
@@ -308,7 +316,7 @@ class Sending:
         Raises:
             InvalidArgument: the answer does not fit the plan; a bug of the shell.
         """
-        window = self._window
+        window = self.window
         if plan.ticket != window.version:
             return None
         if plan.consumer_id is not None:
@@ -319,11 +327,11 @@ class Sending:
                 raise InvalidArgument(
                     f"{field}: {len(column)} for {messages} messages", field=field, value=len(column)
                 )
-        if self._members.slots is not None:
+        if self.members.slots is not None:
             if slots is None:
                 raise InvalidArgument("slots: a key-shared subscription needs them", field="slots")
             return self._routed_by_key(
-                self._members.slots, plan, ranges, next_offset, now_ms, slots, keys, sizes
+                self.members.slots, plan, ranges, next_offset, now_ms, slots, keys, sizes
             )
         consumers = self._takers()
         who, turn = round_robin(consumers, messages, sizes)
@@ -337,7 +345,7 @@ class Sending:
             if index in who
         ]
         if who:
-            self._turn = self._members.consumers.index(consumers[turn])
+            self._turn = self.members.consumers.index(consumers[turn])
         return selections
 
     def _routed_by_key(
@@ -351,7 +359,7 @@ class Sending:
         keys: Sequence[str] | None,
         sizes: Sequence[int] | None,
     ) -> list[Selection]:
-        window = self._window
+        window = self.window
         if not plan.fresh:
             self._learn_keys(plan, ranges, next_offset, keys)
             return []
@@ -360,7 +368,7 @@ class Sending:
         may_queue = not table.filtered and plan.delivery_count == 1
         seat_bytes = bytes_by_seat(who, sizes)
         chosen: list[tuple[Consumer, MutableSequence[int], int]] = []
-        for consumer in self._members.consumers:
+        for consumer in self.members.consumers:
             if consumer.slot_index not in who:
                 continue
             indices = indices_of(who, consumer.slot_index)
@@ -415,11 +423,11 @@ class Sending:
             raise InvalidArgument("keys: key filters are in use; give the key of every message", field="keys")
         at = 0
         for start, end in ranges:
-            for chunk, mask in self._window.chunks.locate([(start, end)]).items():
+            for chunk, mask in self.window.chunks.locate([(start, end)]).items():
                 learn_keys([(chunk, mask)], keys[at : at + mask.bit_count()])
                 at += mask.bit_count()
         self._close_missing(plan, ranges, next_offset)
-        self._window.version += 1
+        self.window.version += 1
 
     def _launch(
         self,
@@ -434,7 +442,7 @@ class Sending:
         size_bytes: int | None = None,
     ) -> Selection:
         for chunk, mask in masks_for(placed, who, index):
-            self._window.launch(chunk, mask, consumer, now_ms)
+            self.window.launch(chunk, mask, consumer, now_ms)
         return self._selected(plan, consumer, indices, sizes, size_bytes)
 
     def _selected(
@@ -490,6 +498,6 @@ class Sending:
         looked_at = [(s, min(e, next_offset)) for s, e in plan.ranges if s < next_offset]
         missing = subtract(looked_at, normalise(ranges))
         if missing:
-            for chunk, mask in self._window.chunks.locate(missing).items():
-                self._window.close(chunk, mask)
-            self._window.raise_floor()
+            for chunk, mask in self.window.chunks.locate(missing).items():
+                self.window.close(chunk, mask)
+            self.window.raise_floor()

@@ -52,7 +52,6 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from pydanube_core.diagnosis.views import HeadOfLine
 from pydanube_core.errors import InvalidArgument
 
 from pydanube_broker.subscription.answers import Answers
@@ -61,7 +60,7 @@ from pydanube_broker.subscription.effects import Effect
 from pydanube_broker.subscription.failures import Failures
 from pydanube_broker.subscription.kept_places import KeptPlaces
 from pydanube_broker.subscription.members import Members, SubscriptionType
-from pydanube_broker.subscription.planning import first_blocked, oldest_sent, worst_failure
+from pydanube_broker.subscription.planning import first_blocked, oldest_sent
 from pydanube_broker.subscription.policy import FailurePolicy
 from pydanube_broker.subscription.ranges import Range, check_ranges, normalise, subtract
 from pydanube_broker.subscription.routes.key_slots import KeySlots
@@ -124,10 +123,10 @@ class Subscription(Sending):
             span_messages=span_messages,
             ordered_retry=ordered,
         )
-        self._aside = SettingAside(type, self._members, self._window)
-        self.failures = Failures(self._window, policy or FailurePolicy(), random, self._aside)
+        self._aside = SettingAside(type, self.members, self.window)
+        self.failures = Failures(self.window, policy or FailurePolicy(), random, self._aside)
         self.answers = Answers(window, members, self._aside, self.failures)
-        self.places = KeptPlaces(self._members, self._window, self._aside)
+        self.places = KeptPlaces(self.members, self.window, self._aside)
 
     @classmethod
     def restore(cls, type: SubscriptionType, cursor: CursorSnapshot, **options: object) -> Subscription:
@@ -141,50 +140,41 @@ class Subscription(Sending):
     @property
     def floor(self) -> int:
         """The first message not acknowledged."""
-        return self._window.floor
+        return self.window.floor
 
     @property
     def all_sent(self) -> bool:
         """Whether nothing is left to plan, whatever the credit."""
-        return not self._window.ready and self._window.next >= self.end
-
-    @property
-    def generation(self) -> int:
-        """The number of the cursor's generation; it rises with every seek."""
-        return self._window.generation
-
-    @property
-    def policy(self) -> FailurePolicy:
-        return self.failures.policy
+        return not self.window.ready and self.window.next >= self.end
 
     @property
     def needs_keys(self) -> bool:
         """Whether `routed` needs the keys: key-shared while a consumer has key filters."""
-        return self._members.slots is not None and self._members.slots.filtered
+        return self.members.slots is not None and self.members.slots.filtered
 
     def seats_of(self, slots: array[int]) -> bytearray | None:
         """Key-shared without filters: return the seat of each slot, one byte each; a hint, see `KeySlots`."""
-        return None if self._members.slots is None else self._members.slots.seats_of(slots)
+        return None if self.members.slots is None else self.members.slots.seats_of(slots)
 
     def is_active(self, consumer_id: int) -> bool:
         """Return whether messages go to the consumer: for failover the first one, also after it took over its name."""
         if self._type is not SubscriptionType.FAILOVER:
             return True
-        return (active := self._members.active) is not None and active.consumer_id == consumer_id
+        return (active := self.members.active) is not None and active.consumer_id == consumer_id
 
     def session_of(self, consumer_id: int) -> int | None:
         """The consumer's session, None if it is not attached."""
-        consumer = self._members.find(consumer_id)
+        consumer = self.members.find(consumer_id)
         return None if consumer is None else consumer.session
 
     def in_flight_of(self, consumer_id: int) -> int:
         """How many messages the consumer holds; 0 if it is not attached."""
-        consumer = self._members.find(consumer_id)
+        consumer = self.members.find(consumer_id)
         return 0 if consumer is None else consumer.in_flight
 
     def next_deadline_ms(self) -> int | None:
         """The next time at which `tick` has something to do; None if there is none."""
-        times = (self._window.timers.next_ms(), self._aside.next_trial_ms, self.places.until_ms)
+        times = (self.window.timers.next_ms(), self._aside.next_trial_ms, self.places.until_ms)
         return min((time for time in times if time is not None), default=None)
 
     # -- consumers -------------------------------------------------------------------------------------------
@@ -202,11 +192,11 @@ class Subscription(Sending):
             InvalidArgument: the id is taken by another name, or the type has no key filters.
         """
         timeout_ms = terms.ack_timeout_ms
-        effects = self._members.join(
+        effects = self.members.join(
             consumer_id,
             name,
             terms,
-            ack_timeout_ms=self.policy.ack_timeout_ms if timeout_ms is None else timeout_ms,
+            ack_timeout_ms=self.failures.policy.ack_timeout_ms if timeout_ms is None else timeout_ms,
             now_ms=now_ms,
         )
         self._aside.settle(now_ms)
@@ -214,22 +204,10 @@ class Subscription(Sending):
 
     def leave(self, consumer_id: int, now_ms: int) -> list[Effect]:
         """Detach a consumer, for whatever reason; what it held is ready again at once. Unknown ids are ignored."""
-        active = self._members.active
-        self._members.leave(consumer_id)
+        active = self.members.active
+        self.members.leave(consumer_id)
         self._aside.settle(now_ms)
         return self._aside.activated(active)
-
-    def grant(self, consumer_id: int, messages: int, size_bytes: int) -> None:
-        """Add credit. Unknown ids are ignored: the consumer has left meanwhile."""
-        self._members.grant(consumer_id, messages, size_bytes)
-
-    def pause(self, consumer_id: int) -> None:
-        """Plan nothing more for a consumer until `resume`: its connection is full. Unknown ids are ignored."""
-        self._members.pause(consumer_id)
-
-    def resume(self, consumer_id: int) -> None:
-        """Plan for a paused consumer again. Unknown ids are ignored."""
-        self._members.resume(consumer_id)
 
     # -- sending ---------------------------------------------------------------------------------------------
 
@@ -242,14 +220,14 @@ class Subscription(Sending):
         """Acknowledge expired messages that nobody holds (`ttl_ms`); they count as dropped."""
         for start, end in ranges:
             self.failures.dropped += end - start
-            self._window.close_range(start, end)
+            self.window.close_range(start, end)
 
     def next_recall(self, now_ms: int) -> Recall | None:
         """Return what to take back from which consumer for one that has nothing to do; ask when `next_plan` gives nothing.
 
         Shared and key-shared only. Whoever was asked is not asked again for a moment, so it may be asked often.
         """
-        return next_recall(self._type, self._members, now_ms)
+        return next_recall(self._type, self.members, now_ms)
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due: expire deliveries, make retries ready, ask again for dead letters. O(due)."""
@@ -266,10 +244,10 @@ class Subscription(Sending):
             raise InvalidArgument(
                 f"offset: {offset} is not in the topic; give 0 to {self.end}", field="offset", value=offset
             )
-        self._window.reset(offset)
-        if self._members.slots is not None:
-            self._members.slots.clear()
-        return self._members.renew_sessions()
+        self.window.reset(offset)
+        if self.members.slots is not None:
+            self.members.slots.clear()
+        return self.members.renew_sessions()
 
     def purge(self, now_ms: int) -> list[Effect]:
         """Seek to the end: everything published so far counts as acknowledged."""
@@ -286,7 +264,7 @@ class Subscription(Sending):
         """
         if count < 1:
             raise InvalidArgument(f"count: {count} is below 1", field="count", value=count)
-        window = self._window
+        window = self.window
         start, end, left = window.floor, window.floor, count
         closed = normalise(window.snapshot().acknowledged)
         for low, high in subtract([(window.floor, self.end)], closed):
@@ -308,32 +286,32 @@ class Subscription(Sending):
         """
         check_ranges([(start, end)])
         self.end = max(self.end, end)
-        return self._window.close_range(start, end)
+        return self.window.close_range(start, end)
 
     # -- durable state ---------------------------------------------------------------------------------------
 
     def snapshot(self) -> CursorSnapshot:
         """Return everything that has to survive a restart."""
-        return self._window.snapshot()
+        return self.window.snapshot()
 
     def changes(self) -> CursorDelta | None:
         """Return the changes since the last `kept`, for the journal; None if there are none.
 
         Applied to the snapshot of then they make the snapshot of now. A record may find no room: `kept` is apart.
         """
-        window = self._window
+        window = self.window
         return None if window.unsaved is None else window.unsaved.delta(window.generation, window.floor)
 
     def kept(self) -> None:
         """Note that the last `changes` were appended to the journal."""
-        if self._window.unsaved is not None:
-            self._window.unsaved.saved(self._window.floor)
+        if self.window.unsaved is not None:
+            self.window.unsaved.saved(self.window.floor)
 
     # -- looking ---------------------------------------------------------------------------------------------
 
     def marks(self) -> Marks:
         """Return numbers that change whenever anything here does. O(1)."""
-        window, failures = self._window, self.failures
+        window, failures = self.window, self.failures
         return Marks(
             window.floor,
             window.generation,
@@ -346,18 +324,9 @@ class Subscription(Sending):
             self.unrouted,
         )
 
-    @property
-    def acked_above(self) -> int:
-        """Return how many offsets at or above the floor are acknowledged, or have no message. O(chunks)."""
-        return self._window.acked_above
-
-    def worst_failure(self) -> HeadOfLine | None:
-        """Return the open message that failed most often, among the first; None if none failed. O(chunks looked at)."""
-        return worst_failure(self._window)
-
     def statistics(self, now_ms: int) -> SubscriptionStatistics:
         """Facts at this moment. O(chunks)."""
-        window = self._window
+        window = self.window
         oldest = oldest_sent(window)
         blocked = first_blocked(window)
         return SubscriptionStatistics(
@@ -381,9 +350,9 @@ class Subscription(Sending):
                     now_ms,
                     active=self.is_active(c.consumer_id),
                     oldest_age_ms=now_ms - oldest[c] if c in oldest else None,
-                    slots=None if self._members.slots is None else self._members.slots.owned(c),
+                    slots=None if self.members.slots is None else self.members.slots.owned(c),
                 )
-                for c in self._members.consumers
+                for c in self.members.consumers
                 if not c.absent
             ),
         )

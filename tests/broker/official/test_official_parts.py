@@ -85,7 +85,7 @@ def test_paused_consumer_is_sent_nothing_until_it_is_resumed() -> None:
     subscription = Subscription(SubscriptionType.SHARED, cursor=CursorSnapshot(floor=0), end=10)
     for number, name in ((1, "a"), (2, "b")):
         subscription.join(number, name, 0, ConsumerTerms(window_messages=10, single=True))
-    subscription.pause(1)
+    subscription.members.pause(1)
     plan = subscription.next_plan()
     assert plan is not None
     selections = subscription.routed(plan, [(0, 10)], 10, 0)
@@ -93,5 +93,5 @@ def test_paused_consumer_is_sent_nothing_until_it_is_resumed() -> None:
     assert [(s.consumer_id, len(s.indices)) for s in selections] == [(2, 10)]
     subscription.grew(12)
     assert subscription.next_plan() is None
-    subscription.resume(1)
+    subscription.members.resume(1)
     assert subscription.next_plan() is not None

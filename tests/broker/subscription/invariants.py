@@ -15,7 +15,7 @@ from pydanube_broker.subscription.window import Window
 
 def check(subscription: Subscription) -> None:
     """Assert the invariants of a subscription; O(everything)."""
-    window, members = subscription._window, subscription._members
+    window, members = subscription.window, subscription.members
     check_window(window)
     assert window.room(subscription._span) >= 0
     if members.slots is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.members import SubscriptionType
-from pydanube_broker.subscription.planning import Plan
+from pydanube_broker.subscription.planning import Plan, worst_failure
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
 
@@ -52,7 +52,7 @@ def test_what_waits_is_ready_when_due_and_the_others_at_once(type: SubscriptionT
     core.tick(900)
     assert 5 in _sent(core, 900)
     assert core.statistics(900).in_flight == 10
-    assert core.worst_failure() is None
+    assert worst_failure(core.window) is None
     check(core)
 
 

@@ -17,7 +17,7 @@ from pydanube_broker.subscription.effects import (
     SessionStarted,
 )
 from pydanube_broker.subscription.members import SubscriptionType
-from pydanube_broker.subscription.planning import Plan
+from pydanube_broker.subscription.planning import Plan, worst_failure
 from pydanube_broker.subscription.policy import Backoff, FailurePolicy, PoisonPolicy
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
@@ -91,7 +91,7 @@ def test_nothing_is_planned_without_credit_and_credit_is_never_exceeded() -> Non
     sub = exclusive()
     attach(sub, credit=0)
     assert sub.next_plan() is None
-    sub.grant(1, 7, 0)
+    sub.members.grant(1, 7, 0)
     assert offsets_of(pull(sub)) == list(range(7))
     assert sub.next_plan() is None
 
@@ -104,9 +104,9 @@ def test_a_message_larger_than_the_byte_credit_is_still_sent() -> None:
     assert plan.max_bytes == 5
     assert sub.sent(plan, [(0, 1)], 900, 1, 0)
     assert sub.next_plan() is None
-    sub.grant(1, 0, 894)
+    sub.members.grant(1, 0, 894)
     assert sub.next_plan() is None
-    sub.grant(1, 0, 2)
+    sub.members.grant(1, 0, 2)
     assert sub.next_plan() is not None
 
 
@@ -304,7 +304,7 @@ def test_an_exhausted_message_blocks_until_a_late_ack_a_skip_or_a_new_policy() -
     pull(sub)
     (effect,) = sub.answers.nack(1, session, [(2, 3)], 0, reason="bad row")
     assert effect == Blocked(ranges=((2, 3),), reason="bad row", delivery_count=1)
-    sub.grant(1, 100, 0)
+    sub.members.grant(1, 100, 0)
     assert pull(sub) == []
     blocked = sub.statistics(0).blocked_by
     assert blocked is not None
@@ -322,16 +322,16 @@ def test_why_a_message_failed_is_known_while_it_is_on_its_way_again() -> None:
     session = attach(sub)
     pull(sub)
     sub.answers.ack(1, session, [(0, 1)])
-    assert sub.worst_failure() is None
+    assert worst_failure(sub.window) is None
     sub.answers.nack(1, session, [(1, 2)], 0, reason="bad row")
     for offset in range(2, 9):  # others fail as well, each for its own reason or for another
         sub.answers.nack(1, session, [(offset, offset + 1)], 0, reason=f"bad row {offset % 3}")
-    waiting = sub.worst_failure()
+    waiting = worst_failure(sub.window)
     assert waiting is not None
     assert (waiting.offset, waiting.failures, waiting.reason) == (1, 1, "bad row")
     sub.tick(20_000)
     assert offsets_of(pull(sub, 20_000)) == list(range(1, 9))
-    again = sub.worst_failure()
+    again = worst_failure(sub.window)
     assert again is not None
     assert (again.offset, again.failures, again.reason) == (1, 1, "bad row")
 
@@ -342,7 +342,7 @@ def test_a_skip_over_a_blocked_message_lets_delivery_go_on() -> None:
     pull(sub)
     sub.answers.nack(1, session, [(0, 1)], 0)
     sub.answers.ack(1, session, [(1, 2)])
-    sub.grant(1, 100, 0)
+    sub.members.grant(1, 100, 0)
     assert pull(sub) == []
     assert sub.skip(1) == (0, 1)
     assert sub.floor == 2
@@ -391,7 +391,7 @@ def test_a_seek_goes_both_ways_and_answers_from_before_it_are_ignored() -> None:
     sub.answers.ack(1, session, [(0, 50), (60, 70)])
     (started,) = sub.seek(10, 0)
     assert isinstance(started, SessionStarted)
-    assert (started.offset, sub.generation) == (10, 1)
+    assert (started.offset, sub.window.generation) == (10, 1)
     assert offsets_of(pull(sub)) == list(range(10, 100))
     assert sub.answers.ack(1, session, [(10, 20)]) == 0
     assert sub.answers.nack(1, session, [(10, 20)], 0) == []
@@ -409,7 +409,7 @@ def test_with_ordered_retry_nothing_behind_a_pending_retry_is_sent() -> None:
     session = attach(sub, credit=5)
     pull(sub)
     sub.answers.nack(1, session, [(2, 3)], 0)
-    sub.grant(1, 100, 0)
+    sub.members.grant(1, 100, 0)
     assert pull(sub) == []
     sub.tick(1000)
     assert offsets_of(pull(sub, 1000)) == [2, 5, 6, 7, 8, 9]

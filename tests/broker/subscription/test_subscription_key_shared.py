@@ -176,10 +176,10 @@ def test_a_consumer_without_credit_holds_up_only_its_own_keys() -> None:
     sent = topic.pull()
     assert [o for c, o in sent if c == 1] == [0]
     assert [o for c, o in sent if c == 2] == list(range(1, 200, 2))
-    topic.sub.grant(1, 3, 0)
+    topic.sub.members.grant(1, 3, 0)
     assert topic.pull() == [(1, 2), (1, 4), (1, 6)]
     topic.publish("a")
-    topic.sub.grant(1, 1000, 0)
+    topic.sub.members.grant(1, 1000, 0)
     assert topic.pull() == [(1, o) for o in [*range(8, 200, 2), 200]]
 
 
@@ -191,7 +191,7 @@ def test_byte_credit_cuts_a_routed_part_and_one_message_always_goes() -> None:
     selections = topic.sub.routed(plan, [(0, 4)], 4, 0, slots=[1] * 4, sizes=[10] * 4)
     assert selections is not None
     assert [list(s.indices) for s in selections] == [[0]]
-    topic.sub.grant(1, 0, 25)
+    topic.sub.members.grant(1, 0, 25)
     plan = topic.sub.next_plan()
     assert plan is not None
     assert (plan.consumer_id, plan.ranges, plan.max_bytes) == (1, ((1, 4),), 20)
@@ -299,7 +299,7 @@ def test_a_seek_forgets_what_was_held_and_keeps_the_owners() -> None:
     topic.join(2, "y", credit=100)
     before = topic.owners(topic.pull())
     topic.sub.seek(0, 0)
-    topic.sub.grant(1, 1000, 0)
+    topic.sub.members.grant(1, 1000, 0)
     sent = topic.pull()
     assert sorted(o for _, o in sent) == list(range(30))
     assert topic.owners(sent) == before
@@ -330,7 +330,7 @@ def test_what_waits_for_credit_alone_is_one_plan_when_credit_comes() -> None:
     topic = waiting_for_credit(400)
     topic.publish(*["a", "b"] * 50)
     assert topic.pull() == [(2, o) for o in range(401, 500, 2)]  # a's stay behind what waits
-    topic.sub.grant(1, 500, 0)
+    topic.sub.members.grant(1, 500, 0)
     assert topic.pull(plans=1) == [(1, o) for o in range(4, 500, 2)]
     assert topic.pull() == []
 
@@ -338,17 +338,17 @@ def test_what_waits_for_credit_alone_is_one_plan_when_credit_comes() -> None:
 def test_what_waits_for_credit_goes_in_pieces_as_credit_comes() -> None:
     topic = waiting_for_credit(20)
     for first in (4, 6, 8):
-        topic.sub.grant(1, 1, 0)
+        topic.sub.members.grant(1, 1, 0)
         assert topic.pull() == [(1, first)]
     topic.sub.skip(11)  # 0 to 10, some of them in flight, some waiting
-    topic.sub.grant(1, 100, 0)
+    topic.sub.members.grant(1, 100, 0)
     assert topic.pull() == [(1, o) for o in range(12, 20, 2)]
 
 
 def test_a_message_that_comes_back_goes_before_what_waits_for_credit() -> None:
     topic = waiting_for_credit(20)
     topic.nack(1, 0)
-    topic.sub.grant(1, 100, 0)
+    topic.sub.members.grant(1, 100, 0)
     assert topic.pull() == []  # its key waits for the retry
     topic.sub.tick(1000)
     assert topic.pull(1000) == [(1, 0), *((1, o) for o in range(4, 20, 2))]
@@ -363,5 +363,5 @@ def test_what_waits_for_the_credit_of_a_consumer_that_leaves_goes_to_another_in_
 def test_what_waits_for_credit_is_forgotten_by_a_seek() -> None:
     topic = waiting_for_credit(20)
     topic.sub.seek(10, 0)
-    topic.sub.grant(1, 100, 0)
+    topic.sub.members.grant(1, 100, 0)
     assert sorted(topic.pull()) == sorted((1 if o % 2 == 0 else 2, o) for o in range(10, 20))

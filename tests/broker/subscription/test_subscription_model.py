@@ -448,7 +448,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def grant(self, data: st.DataObject, messages: int) -> None:
         consumer_id = data.draw(st.sampled_from(sorted(self.peers)))
         if not self.peers[consumer_id].window:
-            self.sub.grant(consumer_id, messages, 0)
+            self.sub.members.grant(consumer_id, messages, 0)
             self.peers[consumer_id].credit += messages
 
     @precondition(lambda self: self.peers)
@@ -816,7 +816,7 @@ class DeliveryMachine(RuleBasedStateMachine):
                 for offset in held:
                     self.finish(offset)
             if not peer.window:
-                self.sub.grant(one, 5, 0)
+                self.sub.members.grant(one, 5, 0)
                 peer.credit += 5
 
     def lives_and_takes_nothing(self, one: int) -> None:
@@ -859,7 +859,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     @rule(data=st.data(), durable=st.booleans(), stale=st.booleans())
     def dead_letter_answer(self, data: st.DataObject, durable: bool, stale: bool) -> None:
         offsets = sorted(data.draw(st.sets(st.sampled_from(sorted(self.dying)), min_size=1)))
-        generation = self.sub.generation - stale
+        generation = self.sub.window.generation - stale
         if durable:
             count = self.sub.failures.dead_lettered(generation, runs(offsets))
             assert count == (0 if stale else len(offsets))

@@ -82,7 +82,7 @@ def test_a_single_consumer_out_of_byte_credit_leaves_the_rest_to_a_later_plan() 
     assert selections is not None
     assert [list(s.indices) for s in selections] == [[0, 1, 2]]
     assert sub.next_plan() is None
-    sub.grant(1, 0, 100)
+    sub.members.grant(1, 0, 100)
     plan = sub.next_plan()
     assert plan is not None
     assert plan.start == 3
@@ -118,7 +118,7 @@ def test_a_slow_shared_consumer_does_not_hold_up_the_others() -> None:
     sub = make(SubscriptionType.SHARED, end=50, credit=2)
     pull(sub)
     for _ in range(22):
-        sub.grant(2, 2, 0)
+        sub.members.grant(2, 2, 0)
         pull(sub)
     facts = sub.statistics(0)
     assert [c.delivered for c in facts.consumers] == [2, 46, 2]
@@ -173,7 +173,7 @@ def test_row_11_failover_standby_is_promoted_and_gets_the_rest() -> None:
     assert pull(sub) == [(1, [0, 1, 2, 3])]
     sub.answers.ack(1, session(sub, 1), [(0, 1), (2, 3)])
     assert sub.leave(1, 0) == [Activated(consumer_id=2)]
-    sub.grant(2, 100, 0)
+    sub.members.grant(2, 100, 0)
     assert pull(sub) == [(2, [1, 3]), (2, [4, 5, 6, 7, 8, 9])]
     assert sub.answers.ack(2, session(sub, 2), [(1, 10)]) == 8
     assert sub.floor == 10
