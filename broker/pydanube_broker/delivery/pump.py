@@ -401,6 +401,11 @@ class SubscriptionPump:
 
     # -- deliver ---------------------------------------------------------------------------------------------
 
+    def comes(self) -> None:
+        """A lone message was appended, and the disk has it: meanwhile its frame can be made."""
+        if self._core is not None and self.links:
+            self.engine.turns.wake(self.sender)
+
     def wake(self) -> None:
         """Ask for a turn, and note the change for lists."""
         self.topic.changes.note(self.key)

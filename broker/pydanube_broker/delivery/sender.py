@@ -77,11 +77,6 @@ class Sender:
         """Drop the frame that was made for a message that is not committed yet: a consumer has left."""
         self._ahead = None
 
-    def comes(self) -> None:
-        """A lone message was appended, and the disk has it: meanwhile its frame can be made."""
-        if self.core is not None and self._links:
-            self._engine.turns.wake(self)
-
     def grew(self) -> None:
         if self.core is not None and self._links:
             turns, commit = self._engine.turns, self._topic.commit

@@ -136,6 +136,7 @@ class Journal(StoredBatches):
             at = self._next
             self._put(header.kind, header.topic_id, [body], header.body_crc, header.flags)
             if header.kind is Kind.BATCH:
+                assert self._active is not None
                 self._index_copied(self._active.base, header.topic_id, at, memoryview(body))
             if header.kind is Kind.RELEASE:
                 self.drop_topic(header.topic_id)
