@@ -24,12 +24,8 @@ from pydanube.arguments import check_text, check_whole, with_timing
 from pydanube.facts import SchemaRef, from_ms
 from pydanube.keywords import keywords_named
 from pydanube.receiving.acks import AckGatherer
-<<<<<<< HEAD
 from pydanube.receiving.lane_answers import LaneAnswers
-from pydanube.sending.unsent import Unsent, unsent_with
-=======
 from pydanube.sending.outgoing import OutgoingFields, outgoing_with
->>>>>>> c3b3de77 (A forward move is one record, CursorMove; fields of an outgoing message are named so; an undo's check of ids and the error for a missing subscription stand once)
 
 T = TypeVar("T")
 

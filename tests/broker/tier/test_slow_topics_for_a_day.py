@@ -210,7 +210,7 @@ def a_day(
     slow = {topic_id: SlowTopic(topic_id, loop.wall_ms) for topic_id in range(1, topics + 1)}
     hub = SimpleNamespace(
         journal=SlowJournal(slow, folder), topics=slow, flush_first=set(), cold=None, tiering=False,
-        on_drop=None, collect=lambda: 0,
+        on_drop=None, collect=lambda: 0, changes=SimpleNamespace(note=lambda name: None),
     )  # fmt: skip
     settings = Settings(tier=TierSettings(url="memory://slow", flush_age=flush_age_s))
 
