@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from pydanube_core.batch.timing import has_attributes
 from pydanube_core.errors import ClusterError, Internal
 
 from pydanube_broker.delivery.ahead import FrameAhead, frame_ahead
 from pydanube_broker.delivery.dispatch_rate import DispatchRate
-from pydanube_broker.delivery.engine import DeliveryEngine
+from pydanube_broker.delivery.engine import DeliveryEngine, Ticked
 from pydanube_broker.delivery.frame_builder import Frame, fill
 from pydanube_broker.delivery.link import ConsumerLink
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
@@ -29,9 +29,6 @@ from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.timed import due_now
 from pydanube_broker.topics.topic import Topic, now_ms
 
-if TYPE_CHECKING:
-    from pydanube_broker.delivery.pump import SubscriptionPump
-
 log = logging.getLogger("pydanube.delivery")
 
 # Of a part that is spread over consumers: their frames are to be worth it.
@@ -39,11 +36,31 @@ ROUTED_BYTES: Final = 4 * FRAME_BYTES
 FEW_RANGES: Final = 4  # of a plan: each is a cut of its own; from here on one selection costs less
 
 
+class SendingPump(Ticked, Protocol):
+    """The pump, as its sender sees it."""
+
+    name: str
+    type: SubscriptionType
+    key: tuple[str, str]  # by which lists know it
+    delivered: int  # messages
+
+    def changed(self) -> None:
+        """The cursor moved."""
+
+    def want_tick(self) -> None:
+        """The core may have another deadline."""
+
+    def wake(self) -> None: ...
+
+    def give_up(self, error: ClusterError) -> None:
+        """The log cannot be read."""
+
+
 class Sender:
     """Sends what one subscription's core plans."""
 
     def __init__(
-        self, pump: SubscriptionPump, topic: Topic, engine: DeliveryEngine, links: Mapping[int, ConsumerLink]
+        self, pump: SendingPump, topic: Topic, engine: DeliveryEngine, links: Mapping[int, ConsumerLink]
     ) -> None:
         self.core: Subscription | None = None  # set by the pump when the first consumer attaches
         self.queued = False
