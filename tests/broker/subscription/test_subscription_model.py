@@ -692,7 +692,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             consumer_id = data.draw(st.sampled_from(sorted(self.peers)))
             peer = self.peers[consumer_id]
             peer.paused = not peer.paused
-            (self.sub.pause if peer.paused else self.sub.resume)(consumer_id)
+            (self.sub.members.pause if peer.paused else self.sub.members.resume)(consumer_id)
 
     @rule(step=st.sampled_from((1, 10, 40, 200)))
     def time_passes(self, step: int) -> None:
