@@ -51,15 +51,7 @@ class Sending:
     """The part of a `Subscription` that moves messages from unseen and ready to in flight: plans and their answers."""
 
     __slots__ = (
-        "_ordered_retry",
-        "_span",
-        "_turn",
-        "_type",
-        "end",
-        "members",
-        "redelivered",
-        "unrouted",
-        "window",
+        "_ordered_retry", "_span", "_turn", "_type", "end", "members", "redelivered", "unrouted", "window",
     )  # fmt: skip
 
     def __init__(
@@ -126,10 +118,8 @@ class Sending:
         room = window.room(self._span)
         if window.next >= end or room < 1:
             return None
-        limit = min(limit, room)
-        return self._plan(
-            consumer, ((window.next, end),), limit, window.foreknown.count(window.next), fresh=True
-        )
+        count = window.foreknown.count(window.next)
+        return self._plan(consumer, ((window.next, end),), min(limit, room), count, fresh=True)
 
     def _plan_by_key(self, slots: KeySlots, max_messages: int | None) -> Plan | None:
         window = self.window
@@ -196,9 +186,8 @@ class Sending:
         if len(takers) < 2:
             return SLICE_MESSAGES
         window = self.window
-        there = window.ready + min(
-            window.foreknown.limit(window.next, self.end) - window.next, window.room(self._span)
-        )
+        unseen = window.foreknown.limit(window.next, self.end) - window.next
+        there = window.ready + min(unseen, window.room(self._span))
         fair = -(-(there + sum(one.in_flight for one in takers)) // len(takers))
         # One that holds plenty is not cut for: a slice costs more than its messages.
         least = 1 if consumer.in_flight < PLENTY_MESSAGES else PLENTY_MESSAGES
