@@ -65,20 +65,8 @@ class Window:
     """
 
     __slots__ = (
-        "blocked",
-        "chunks",
-        "floor",
-        "foreknown",
-        "gaps",
-        "generation",
-        "in_flight",
-        "listener",
-        "next",
-        "ready",
-        "timers",
-        "unsaved",
-        "version",
-        "waiting",
+        "blocked", "chunks", "floor", "foreknown", "gaps", "generation", "in_flight", "listener", "next",
+        "ready", "timers", "unsaved", "version", "waiting",
     )  # fmt: skip
 
     def __init__(self, snapshot: CursorSnapshot, *, durable: bool) -> None:
