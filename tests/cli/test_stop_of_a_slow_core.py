@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from pydanube_admin import AdminCore
+from pydanube_admin.core import AdminCore
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings import MEMORY_DIR, Data, Settings
 from pydanube_cli.composition import administered

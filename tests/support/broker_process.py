@@ -37,6 +37,8 @@ from typing import Any, Final, Self
 
 import pytest
 
+from tests.support.waiting import pause
+
 __all__ = [
     "SMALL_JOURNAL",
     "SMALL_SEGMENT_BYTES",
@@ -271,7 +273,8 @@ class BrokerProcess:
 
     def pause(self) -> None:
         """Stop the process for now, by SIGSTOP."""
-        self.signal(signal.SIGSTOP)
+        assert self.process is not None
+        pause(self.process)
         self._stopped = True
 
     def resume(self) -> None:

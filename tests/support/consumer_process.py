@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.support.broker_process import client_environment
+from tests.support.waiting import pause
 
 __all__ = ["ConsumerProcess"]
 
@@ -121,7 +122,7 @@ class ConsumerProcess:
 
     def pause(self) -> None:
         """Stop the process by SIGSTOP: it stays connected and is silent."""
-        self._process.send_signal(signal.SIGSTOP)
+        pause(self._process)
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)

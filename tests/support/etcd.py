@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.support.broker_process import free_ports
+from tests.support.waiting import pause
 
 BINARY: Final = Path(sys.executable).parent / "etcd"
 CONTROL: Final = Path(sys.executable).parent / "etcdctl"
@@ -144,7 +145,7 @@ class EtcdMembers:
 
     def stall(self, n: int) -> None:
         """SIGSTOP: its connections stand, and nothing answers."""
-        self._process(n).send_signal(signal.SIGSTOP)
+        pause(self._process(n))
 
     def resume(self, n: int) -> None:
         self._process(n).send_signal(signal.SIGCONT)

@@ -1,7 +1,10 @@
-"""Waiting in tests for what nobody announces: the condition is looked at now and then, under a deadline."""
+"""Waiting in tests: for what nobody announces, which is looked at now and then under a deadline, and for a child to stand still."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
@@ -43,3 +46,10 @@ async def turns_during(work: Awaitable[Any]) -> int:
         await work
         group.cancel_scope.cancel()
     return turns
+
+
+def pause(child: subprocess.Popen[Any]) -> None:
+    """Stop a child by SIGSTOP, and wait until none of its threads runs: one that waits for the disk is stopped later."""
+    child.send_signal(signal.SIGSTOP)
+    _, status = os.waitpid(child.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), "it had ended"
