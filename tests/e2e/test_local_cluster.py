@@ -38,7 +38,7 @@ class Local:
         for attempt in range(5):
             ready.unlink(missing_ok=True)
             offset = random.SystemRandom().randrange(3000, 14_000)  # 50051 and its neighbours stay ports
-            with (self._folder / "log").open("ab") as log:
+            with (self._folder / "log").open("wb") as log:  # of this start, also where a port was taken
                 process = self._process = subprocess.Popen(
                     [*self._words(), "--port-offset", str(offset), "--ready-file", str(ready), "--json"],
                     stdout=subprocess.DEVNULL,
