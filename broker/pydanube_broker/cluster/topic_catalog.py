@@ -168,6 +168,8 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         Raises:
             Conflict: it is not the last, or the only one, or the topic is being made, deleted or restored.
         """
+        # The owner of the partition behind it may have dropped that one just now.
+        await self._refresh(keys.partitioned_key(part.base))
         await self._retry(self._drop_partition, part)
 
     async def existing_topic(self, topic: TopicName) -> list[TopicRecord]:
