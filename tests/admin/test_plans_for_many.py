@@ -72,7 +72,7 @@ async def test_the_token_of_the_whole_is_the_only_one(cluster: Administered) -> 
     for member in members:
         refused = await cluster.refused("plans.apply", plan_token=f"{member}.{secret}")
         assert refused.code == "PLAN_MISMATCH"
-    wrong = await cluster.refused("plans.apply", plan_token=f"{plan_id}.{secret[:-1]}x")
+    wrong = await cluster.refused("plans.apply", plan_token=f"{plan_id}.{secret[::-1]}")
     assert wrong.code == "PLAN_MISMATCH"
     assert len(await topics(cluster)) == 4
     await cluster("plans.discard", plan_id=plan_id)
