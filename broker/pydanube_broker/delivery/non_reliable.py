@@ -100,7 +100,7 @@ class LiveConsumer:
 class LivePump:
     """One subscription of a non-reliable topic. Only its name and type, in the catalog, survive a restart."""
 
-    attendance = Attendance()  # of nobody: who comes and goes leaves nothing behind
+    attendance = Attendance()  # of nobody: who comes, goes or answers leaves nothing behind
     moves = CursorMoves()
     needs_keys = False
 
@@ -124,7 +124,6 @@ class LivePump:
         self.closed: ClusterError | None = None
         self.delivered = 0
         self.dropped: Counter[str] = Counter()
-        self.last_answer: None = None  # nobody answers for messages that are only passed on
         self.links: dict[int, ConsumerLink] = {}
         self._engine = engine
         self._consumers: list[LiveConsumer] = []  # by arrival

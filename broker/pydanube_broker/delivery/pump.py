@@ -16,7 +16,7 @@ from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.views import Departure, HeadOfLine
 from pydanube_core.errors import ClusterError, ConsumerBusy
 
-from pydanube_broker.delivery.attendance import Attendance, LastAnswer
+from pydanube_broker.delivery.attendance import Attendance
 from pydanube_broker.delivery.cursor_moves import CursorMoves
 from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.delivery.link import ConsumerLink
@@ -202,11 +202,6 @@ class SubscriptionPump:
         self._perform([effect for effect in effects if not isinstance(effect, SessionEnded)])
         self.wake()
         return self.session_of(link.consumer_id)
-
-    @property
-    def last_answer(self) -> LastAnswer | None:
-        """Return the last acknowledgement or nack since the broker started."""
-        return self.attendance.last_answer()
 
     def leave(self, consumer_id: int) -> None:
         name = self.attendance.leave(consumer_id)

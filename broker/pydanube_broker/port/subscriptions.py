@@ -62,7 +62,7 @@ class SubscriptionsPart(Administration):
         # Which of the bytes behind the cursor are acknowledged is not kept: their mean size
         if state.acked_above:
             lag_bytes = lag_bytes * state.lag_messages // (state.lag_messages + state.acked_above)
-        answer = pump.last_answer
+        answer = pump.attendance.last_answer()
         return SubscriptionFacts(
             topic=topic.name,
             partition=topic.options.partition,
