@@ -7,7 +7,7 @@ raises what is written here, so that a caller reads the same sentence whoever re
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from pydanube_core.errors import (
     AlreadyExists,
@@ -55,6 +55,11 @@ def changed_since(what: str) -> Conflict:
         field="call_id",
         retryable=False,
     )
+
+
+def deleted_meanwhile(what: str, **details: Any) -> Conflict:
+    """Return the error for what was deleted between its making and the answer to who made it."""
+    return Conflict(f"{what} was deleted while it was being made: try again", **details)
 
 
 def no_subscription(topic: object, subscription: str, existing: Iterable[str]) -> SubscriptionNotFound:

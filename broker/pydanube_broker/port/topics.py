@@ -17,6 +17,7 @@ from pydanube_core.facts import (
 )
 from pydanube_core.list_keys import TopicKey
 from pydanube_core.names import TopicName
+from pydanube_core.refusals import deleted_meanwhile
 from pydanube_core.units import counted
 
 from pydanube_broker.cluster.records import TopicRecord, TopicSettings
@@ -115,7 +116,7 @@ class TopicsPart(Administration):
         index = self._broker.registry.catalog.index
         created = index.partitioned(name) or index.find_topic(name)
         if created is None:
-            raise Conflict(f"topic {name} was deleted while it was being made: try again", topic=str(name))
+            raise deleted_meanwhile(f"topic {name}", topic=str(name))
         return CreatedTopicFacts(
             topic=str(name),
             topic_id=created.topic_id if isinstance(created, TopicRecord) else created.parent_id,

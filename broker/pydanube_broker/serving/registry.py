@@ -15,7 +15,6 @@ import anyio
 from pydanube_core.errors import (
     AlreadyExists,
     ClusterError,
-    Conflict,
     InvalidArgument,
     NotImplementedYet,
     StoreUnavailable,
@@ -23,7 +22,7 @@ from pydanube_core.errors import (
 from pydanube_core.facts import BrokerAddress, Grace
 from pydanube_core.names import AUDIT_TOPIC, SYSTEM_NAMESPACE, TopicName
 from pydanube_core.positions import Position
-from pydanube_core.refusals import audit_is_kept, system_is_closed
+from pydanube_core.refusals import audit_is_kept, deleted_meanwhile, system_is_closed
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import MetadataStore
 
@@ -335,7 +334,7 @@ class Registry:
             self.catalog.index.topic_by_id(record.topic_id) is None or self.ownership.is_mine(record.topic_id)
             for record in missing
         ):
-            raise Conflict(f"topic {name} was deleted while it was being made: try again", topic=str(name))
+            raise deleted_meanwhile(f"topic {name}", topic=str(name))
         return found
 
     async def delete(self, name: TopicName, *, grace: Grace | None = None) -> None:
@@ -459,11 +458,8 @@ class Registry:
                     raise topic.closed
                 now = self.catalog.index.find_subscription(record.topic_id, name)
                 if now is None or now.subscription_id != record.subscription_id:
-                    raise Conflict(
-                        f"subscription {name} of {topic.name} was deleted while it was being made: try again",
-                        topic=topic.name,
-                        subscription=name,
-                    )
+                    what = f"subscription {name} of {topic.name}"
+                    raise deleted_meanwhile(what, topic=topic.name, subscription=name)
                 pump = self.ownership.adopt_subscription(topic, record)
             if created:
                 return pump
