@@ -167,9 +167,8 @@ class ConsumerFacts:
     # What follows has defaults for what an older broker answers.
     delivered: int = 0
     oldest_in_flight_s: float | None = None
-    heard_at_ms: int | None = (
-        None  # when its client said anything last; None: not kept for this kind of client
-    )
+    # when its client said anything last; None: not kept for this kind of client
+    heard_at_ms: int | None = None
     answered_at_ms: int | None = None  # when it acknowledged or gave back anything last
     standing: str = "answering"  # or set_aside, on_trial
     standing_s: float | None = None  # since when; None while it answers

@@ -92,9 +92,9 @@ def attempts_of(chunks: Iterable[Chunk]) -> list[Attempts]:
         for counts, mask in chunk.history.items():
             rows += [(start, end, *counts) for start, end in ranges_of(mask, chunk.start)]
     rows.sort()
-    joined: list[tuple[int, int, int, int]] = []
+    merged: list[tuple[int, int, int, int]] = []
     for row in rows:
-        if joined and joined[-1][1] == row[0] and joined[-1][2:] == row[2:]:
-            row = (joined.pop()[0], *row[1:])
-        joined.append(row)
-    return list(map(Attempts._make, joined))
+        if merged and merged[-1][1] == row[0] and merged[-1][2:] == row[2:]:
+            row = (merged.pop()[0], *row[1:])
+        merged.append(row)
+    return list(map(Attempts._make, merged))

@@ -53,18 +53,14 @@ class ColdLag:
         self._catalog = catalog
         self._child = child
         self._where = where
-        self._parts: RecentDict[tuple[int, int], tuple[tuple[float, ...], ColdPart | None]] = RecentDict(
-            _REMEMBERED
-        )
-        self._times: RecentDict[tuple[int, int], int] = RecentDict(
-            _REMEMBERED
-        )  # (topic id, offset) → append time
-        self._were: RecentDict[tuple[int, int], int] = RecentDict(
-            _REMEMBERED
-        )  # (topic id, subscription id) → offset
-        self._courses: RecentDict[int, list[list[tuple[int, int]]]] = RecentDict(
-            _TOPICS
-        )  # topic id → points of look-ups
+        # By topic id and offset
+        self._parts = RecentDict[tuple[int, int], tuple[tuple[float, ...], ColdPart | None]](_REMEMBERED)
+        # (topic id, offset) → append time
+        self._times = RecentDict[tuple[int, int], int](_REMEMBERED)
+        # (topic id, subscription id) → offset
+        self._were = RecentDict[tuple[int, int], int](_REMEMBERED)
+        # topic id → points of look-ups
+        self._courses = RecentDict[int, list[list[tuple[int, int]]]](_TOPICS)
 
     async def part(self, topic: Topic, offset: int) -> ColdPart | None:
         """Return the unread part of the cold tier from `offset` on; None if there is none.

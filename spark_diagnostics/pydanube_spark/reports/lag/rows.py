@@ -190,9 +190,8 @@ def _row(
     ages = history.ages_s(moments)
     time = span.since_ms, span.until_ms
     cursor = int(history.cursor[at]) if known else None
-    oldest = (
-        int(max(history.cursor[at], history.start[at])) if known else None
-    )  # below the start nothing is left
+    # Below the start nothing is left.
+    oldest = int(max(history.cursor[at], history.start[at])) if known else None
     age = _told_age(found, oldest, append_time, as_of_ms)
     reasons = dict(found.reasons)
     if age.reason is not None:
