@@ -232,7 +232,11 @@ class Large:
         self.closed = True
 
 
-async def test_streams_that_nobody_reads_give_way_to_those_that_wait_for_their_room() -> None:
+@contextlib.asynccontextmanager
+async def all_served(
+    count: int, times: Times, *head: tuple[str, str]
+) -> AsyncIterator[tuple[OwnServer, list[Large]]]:
+    """Have so many `Large` streams on one connection, whose windows stay shut, until each had its turn."""
     streams: list[Large] = []
 
     def opened(request: bytes, reply: Any) -> Large:
@@ -240,73 +244,43 @@ async def test_streams_that_nobody_reads_give_way_to_those_that_wait_for_their_r
         return streams[-1]
 
     route = Route(server_streams={"/test.Test/Large": opened})
-    server = OwnServer(
-        host="127.0.0.1",
-        port=0,
-        flag="grpc-port",
-        route=route,
-        times=Times(look_s=0.05, stuck_s=0.3, ping_after_s=60),
-    )
+    server = OwnServer(host="127.0.0.1", port=0, flag="grpc-port", route=route, times=times)
     await server.start()
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         peer = Peer()
         writer.write(greeting(peer) + frame(FrameType.WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4, "big")))
         headers = tuple((name, "/test.Test/Large" if name == ":path" else value) for name, value in REQUEST)
-        for number in range(1, 41, 2):
-            writer.write(peer.request(number, block=peer.block(headers=headers)))
+        for number in range(1, 2 * count, 2):
+            writer.write(peer.request(number, block=peer.block(headers=(*headers, *head))))
             writer.write(data(number, message(b""), end=True))
         frames, got = FrameReader(), Counter[int]()
         with anyio.fail_after(30):
-            while len(got) < 20:  # each gets its turn, though the first never opens its window
+            while len(got) < count:
                 for f in frames.feed(await reader.read(65536)):
                     if f.kind == FrameType.DATA:
                         got[f.stream_id] += len(f.payload)
-        assert streams[0].closed
-        assert not streams[-1].closed
-        assert server.connections == 1
+        yield server, streams
         writer.transport.abort()
     finally:
         await server.stop(0)
+
+
+async def test_streams_that_nobody_reads_give_way_to_those_that_wait_for_their_room() -> None:
+    times = Times(look_s=0.05, stuck_s=0.3, ping_after_s=60)
+    async with all_served(20, times) as (server, streams):
+        assert streams[0].closed
+        assert not streams[-1].closed
+        assert server.connections == 1
 
 
 async def test_streams_of_other_brokers_clients_do_not_wait_for_one_that_reads_nothing() -> None:
     """Nor for any number of them: beyond a bound the one that holds most is ended at once."""
-    streams: list[Large] = []
-
-    def opened(request: bytes, reply: Any) -> Large:
-        streams.append(Large(request, reply))
-        return streams[-1]
-
-    server = OwnServer(
-        host="127.0.0.1",
-        port=0,
-        flag="grpc-port",
-        route=Route(server_streams={"/test.Test/Large": opened}),
-        times=Times(stuck_s=3600),
-    )
-    await server.start()
-    try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        peer = Peer()
-        writer.write(greeting(peer) + frame(FrameType.WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4, "big")))
-        headers = tuple((name, "/test.Test/Large" if name == ":path" else value) for name, value in REQUEST)
-        for number in range(1, 81, 2):
-            writer.write(peer.request(number, block=peer.block(headers=(*headers, (RELAYED.decode(), "x")))))
-            writer.write(data(number, message(b""), end=True))
-        frames, got = FrameReader(), Counter[int]()
-        with anyio.fail_after(30):
-            while len(got) < 40:
-                for f in frames.feed(await reader.read(65536)):
-                    if f.kind == FrameType.DATA:
-                        got[f.stream_id] += len(f.payload)
+    async with all_served(40, Times(stuck_s=3600), (RELAYED.decode(), "x")) as (server, streams):
         bound = server.limits.stuck_bytes + server.limits.queued_bytes
         (held,) = (each.holds() for each in server.open_connections)
         assert held < bound
         assert sum(each.closed for each in streams) >= 40 - bound // (1 << 20)
-        writer.transport.abort()
-    finally:
-        await server.stop(0)
 
 
 async def test_others_do_not_notice_an_attack() -> None:
