@@ -101,6 +101,8 @@ _JOINS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "seek_subscription": _nothing,
     "purge_subscription": _nothing,
     "delete_subscription": _nothing,
+    "hold_unused": _all_of,
+    "release_unused": _nothing,
     "place_cursors": _nothing,
     "set_failure_policy": _nothing,
     "resolve_position": _merged,

@@ -43,6 +43,7 @@ from pydanube_core.facts import (
     SubscriptionFacts,
     TopicFacts,
     TrafficFacts,
+    UnusedFacts,
 )
 from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges, TopicKey
 from pydanube_core.quotas import QuotasPort
@@ -232,8 +233,27 @@ class TopicPort(Protocol):
     async def topic(self, topic: str) -> Sequence[TopicFacts]:
         """Return the topic's own facts, then its partitions'. Raises `TopicNotFound`."""
 
-    async def delete_topic(self, topic: str, *, grace: Grace | None = None) -> None:
-        """Delete a topic. With a grace it can be restored; without, its messages are deleted at once."""
+    async def delete_topic(
+        self, topic: str, *, grace: Grace | None = None, held: Sequence[UnusedFacts] | None = None
+    ) -> None:
+        """Delete a topic. With a grace it can be restored; without, its messages are deleted at once.
+
+        Raises `Conflict`: an owner no longer holds it as `hold_unused` returned.
+        """
+
+    async def hold_unused(
+        self, topic: str, subscription: str | None = None, *, starts: Mapping[str, int] | None = None
+    ) -> Sequence[UnusedFacts]:
+        """Close a topic, or a subscription, to clients if it is unused, until it is deleted or released.
+
+        Args:
+            starts: concrete topic → the cursor that counts as unused; None: the cursors do not matter.
+
+        Raises `Conflict`, `ConsumerBusy`: it is in use.
+        """
+
+    async def release_unused(self, topic: str, subscription: str | None = None) -> None:
+        """Open again what `hold_unused` closed. Idempotent."""
 
     async def drop_partition(self, topic: str) -> None:
         """Delete the last partition of a topic, which is named itself. Idempotent.
@@ -262,8 +282,13 @@ class TopicPort(Protocol):
     async def purge_subscription(self, topic: str, subscription: str) -> None:
         """Acknowledge everything published so far."""
 
-    async def delete_subscription(self, topic: str, subscription: str, *, grace: Grace | None = None) -> None:
-        """Delete a subscription. With a grace it can be restored."""
+    async def delete_subscription(
+        self, topic: str, subscription: str, *, grace: Grace | None = None, held: bool = False
+    ) -> None:
+        """Delete a subscription. With a grace it can be restored.
+
+        Raises `Conflict`: it was to be `held` (`hold_unused`), and is not any more.
+        """
 
     async def cursors(self, topic: str, subscription: str) -> Mapping[str, bytes]:
         """Return concrete topic → an image of the cursor, for `place_cursors`."""

@@ -237,6 +237,15 @@ class CreatedTopicFacts:
     created_at_ms: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnusedFacts:
+    """What guards the deletion of a topic that one owner holds closed because it is unused there."""
+
+    broker_id: str
+    incarnation: int
+    revision: int  # of the record that decides about the topic
+
+
 def sums_of_parts(parts: Sequence[TopicFacts]) -> dict[str, Any]:
     """Return the fields of a whole topic's facts that are made of its parts': counts, bytes, names, the newest publish."""
     return {

@@ -18,6 +18,7 @@ from pydanube_core.errors import (
     SubscriptionNotFound,
 )
 from pydanube_core.names import TopicName
+from pydanube_core.units import counted
 
 SHOWN_NAMES: Final = 20  # of what there is instead
 
@@ -54,6 +55,18 @@ def changed_since(what: str) -> Conflict:
         "first, or set what you want",
         field="call_id",
         retryable=False,
+    )
+
+
+def in_use(topic: str, *, messages: int, subscriptions: int, producers: int, consumers: int) -> Conflict:
+    """Return the error for an undo of a creation that would destroy what the topic holds, or disconnect its clients."""
+    return Conflict(
+        f"{topic} holds {counted(messages, 'message')} and {counted(subscriptions, 'subscription')} by now, and has "
+        f"{counted(producers, 'producer')} and {counted(consumers, 'consumer')}: undoing its creation would destroy "
+        "them. Delete it with a plan instead",
+        field="call_id",
+        retryable=False,
+        topic=topic,
     )
 
 

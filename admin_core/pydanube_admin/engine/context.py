@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.facts import Grace
@@ -29,6 +29,8 @@ class AdminOptions:
     compat_destructive: bool = True
     audit_reads: AuditReads = AuditReads.SAMPLED
 
+
+COMPAT: Final = "danube_admin"  # the face of the original's tools, which can show no plan
 
 NowMs = Callable[[], int]  # milliseconds since 1970, by the clock that stamps append times
 

@@ -10,18 +10,19 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydanube_core.errors import AlreadyExists, Conflict, InvalidArgument, SubscriptionNotFound, TopicNotFound
 from pydanube_core.facts import SubscriptionFacts
-from pydanube_core.names import check_subscription
+from pydanube_core.names import TopicName, check_subscription
 from pydanube_core.positions import Position
 from pydanube_core.refusals import changed_since, reused, subscription_taken
 from pydanube_core.units import counted
 
-from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.context import COMPAT, Context
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, changes, entry, nothing_left
 from pydanube_admin.engine.models import Change, Effect, Request, Result, SubscriptionArgument, TopicArgument
 from pydanube_admin.engine.operation import Example, next_call, operation
 from pydanube_admin.operations.namespaces import restoring
 from pydanube_admin.operations.subscriptions import SubscriptionRequest, subscription_facts
 from pydanube_admin.operations.topics import Topic, find_topic
+from pydanube_admin.operations.unused import held_unused
 
 
 class CreateSubscriptionRequest(Request):
@@ -110,14 +111,22 @@ async def undo_create_subscription(context: Context, request: CreateSubscription
             topic=topic.own.topic,
         )
     whole = SubscriptionRequest(topic=request.topic, subscription=request.subscription)
-    used = lag_of(found) or any(
-        facts.state.next_unacked != done.image.get("starts", {}).get(facts.topic) for facts in found
-    )
+    starts = done.image.get("starts", {})
+    used = lag_of(found) or any(facts.state.next_unacked != starts.get(facts.topic) for facts in found)
     forecast = await forecast_delete_subscription(context, whole)
     return Undo(
-        act=partial(context.port.delete_subscription, topic.own.topic, request.subscription),
+        act=partial(_delete_unattended, context, whole, starts=None if used else starts),
         forecast=replace(forecast, effect=Effect.DESTROY if used else None),
     )
+
+
+async def _delete_unattended(
+    context: Context, request: SubscriptionRequest, *, starts: Mapping[str, int] | None = None
+) -> None:
+    """Delete a subscription while no consumer is attached and, with `starts`, its cursors are there."""
+    topic, subscription = str(TopicName.parse(request.topic)), request.subscription
+    async with held_unused(context.port, topic, subscription, starts=starts):
+        await context.port.delete_subscription(topic, subscription, grace=context.grace, held=True)
 
 
 @operation(
@@ -199,7 +208,10 @@ async def undo_delete_subscription(context: Context, request: SubscriptionReques
 )
 async def delete_subscription(context: Context, request: SubscriptionRequest) -> DeletedSubscription:
     topic, found = await find_subscription(context, request)
-    await context.port.delete_subscription(topic.own.topic, request.subscription, grace=context.grace)
+    if context.face == COMPAT:  # refused while consumers are attached, as in the original
+        await _delete_unattended(context, request)
+    else:
+        await context.port.delete_subscription(topic.own.topic, request.subscription, grace=context.grace)
     return DeletedSubscription(
         topic=topic.own.topic,
         subscription=request.subscription,

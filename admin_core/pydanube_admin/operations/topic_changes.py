@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydanube_core.errors import (
     AlreadyExists,
-    Conflict,
     InvalidArgument,
     InvalidName,
     NoOwner,
@@ -19,8 +18,15 @@ from pydanube_core.errors import (
 )
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
-from pydanube_core.refusals import audit_is_kept, reused, single_partition, system_is_closed, topic_taken
-from pydanube_core.units import counted, format_time
+from pydanube_core.refusals import (
+    audit_is_kept,
+    in_use,
+    reused,
+    single_partition,
+    system_is_closed,
+    topic_taken,
+)
+from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry, nothing_left
@@ -29,6 +35,7 @@ from pydanube_admin.engine.operation import Example, next_call, operation
 from pydanube_admin.operations.brokers import Metrics, metrics_of
 from pydanube_admin.operations.namespaces import Policies
 from pydanube_admin.operations.topics import Topic, find_topic
+from pydanube_admin.operations.unused import held_unused
 
 MAX_PARTITIONS = 1000
 
@@ -149,15 +156,19 @@ async def undo_create(context: Context, request: CreateTopicRequest, done: Done)
     if done.result is not None and str(topic.own.topic_id) != done.result["topic_id"]:
         raise reused("topic", name)
     if topic.messages or topic.subscriptions or topic.producers or topic.consumers:
-        raise Conflict(
-            f"{name} holds {counted(topic.messages, 'message')} and {counted(len(topic.subscriptions), 'subscription')} "
-            f"by now, and has {counted(topic.producers, 'producer')} and {counted(topic.consumers, 'consumer')}: undoing its creation would destroy "
-            "them. Delete it with a plan instead",
-            field="call_id",
-            retryable=False,
-            topic=name,
+        raise in_use(
+            name,
+            messages=topic.messages,
+            subscriptions=len(topic.subscriptions),
+            producers=topic.producers,
+            consumers=topic.consumers,
         ).followed_by(next_call("topics.delete", {"topic": name}, "shows what would go"))
-    return Undo(act=partial(context.port.delete_topic, name))
+    return Undo(act=partial(_delete_unused, context, name))
+
+
+async def _delete_unused(context: Context, name: str) -> None:
+    async with held_unused(context.port, name) as held:
+        await context.port.delete_topic(name, held=held)
 
 
 @operation(

@@ -79,10 +79,12 @@ class RegistryWriter:
         """Return the guard that the namespace is unchanged. Raises `NamespaceNotFound`."""
         return ModRevision(keys.namespace_key(namespace), self.index.namespace(namespace).revision)
 
-    async def _change_parent(self, parent: PartitionedRecord, *more: Write, **changes: Any) -> None:
+    async def _change_parent(
+        self, parent: PartitionedRecord, *more: Write, guards: Sequence[Guard] = (), **changes: Any
+    ) -> None:
         """Change fields of a partitioned topic's record as the index has it, and write `more`, in one transaction."""
         put = Put(keys.partitioned_key(parent.topic), replace(parent.spec, **changes).to_json())
-        await self._change([put, *more], [self._as_known(parent)])
+        await self._change([put, *more], [self._as_known(parent), *guards])
 
     def check_not_coming_back(self, topic_id: TopicId, subscription: str) -> None:
         """Raise `Conflict` if a deleted subscription of that name is just being restored."""

@@ -28,7 +28,7 @@ from pydanube_core.errors import (
     NameReused,
     TopicNotFound,
 )
-from pydanube_core.facts import Grace
+from pydanube_core.facts import Grace, UnusedFacts
 from pydanube_core.names import (
     TopicName,
 )
@@ -37,13 +37,17 @@ from pydanube_storage.metadata import (
     Absent,
     Delete,
     DeleteRange,
+    Guard,
     GuardFailed,
     ModRevision,
     Put,
+    Revision,
     Write,
 )
 
 from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.cluster.membership import IncarnationRecord
 from pydanube_broker.cluster.namespace_operations import BUILT_IN_NAMESPACES, NamespaceOperations
 from pydanube_broker.cluster.records import (
     DispatchStrategy,
@@ -234,26 +238,70 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
                 await self._retry(self._update_one, part.topic, {"schema": schema})
         return self.index.partitions(topic)
 
-    async def delete_topic(self, topic: TopicName, *, grace: Grace | None = None) -> list[TopicRecord]:
+    async def delete_topic(
+        self, topic: TopicName, *, grace: Grace | None = None, held: Sequence[UnusedFacts] = ()
+    ) -> list[TopicRecord]:
         """Delete a plain or a whole partitioned topic with its subscriptions and assignments; not its data.
 
         With a `grace` it can come back (`restore_topics`) and keeps its subscriptions. Returns what was deleted, for
-        whoever drops the data, or keeps it. Interrupted, deleting again finishes it.
+        whoever drops the data, or keeps it. Interrupted, deleting again finishes it. `held`: what its owners returned
+        when they closed it as unused (`serving.unused_holds`); then it has no grace.
 
         Raises:
             TopicNotFound: no such topic.
+            Conflict: an owner has opened it again, or was restarted; nothing has changed.
             InvalidArgument: a single partition ("Cannot delete individual partition": official tools look for it).
         """
         if topic.partition is not None and self.index.find_topic(topic) is not None:
             raise single_partition(str(topic))
-        if self.index.partitioned(topic) is None:
-            if grace is not None:
-                return [await self.delete_topic_with_grace(topic, grace, None)]
-            return [await self._retry(self._delete_one, topic)]
-        await self._retry(self._begin_deletion, topic, grace)
+        guards = await self._still_held(topic, held)
+        try:
+            if self.index.partitioned(topic) is None:
+                if grace is not None:
+                    return [await self.delete_topic_with_grace(topic, grace, None)]
+                return [await self._retry(self._delete_one, topic, guards)]
+            await self._retry(self._begin_deletion, topic, grace, guards)
+        except GuardFailed as error:
+            if error.guard in guards:
+                raise _open_again(topic) from error
+            raise
         parts = self.index.partitions(topic)
         await self._retry(self._finish_deletion, topic)
         return parts
+
+    def deciding(self, topic: TopicName) -> TopicRecord | PartitionedRecord:
+        """Return the record whose transaction decides whether a topic exists. Raises `TopicNotFound`."""
+        return self.index.partitioned(topic) or self.index.topic(topic)
+
+    async def touch(self, topic: TopicName) -> None:
+        """Write the deciding record again as it is, so that older guards of it fail.
+
+        Raises `TopicNotFound`; `Conflict`: it is being deleted.
+        """
+        if self.index.partitioned(topic) is None:
+            await self._retry(self._update_one, topic, {})
+        else:
+            self._settled_parent(topic)  # a deletion that was decided will be carried out
+            await self._retry(self._update_parent, topic, {})
+
+    async def _still_held(self, topic: TopicName, held: Sequence[UnusedFacts]) -> list[Guard]:
+        """Return the guards of a deletion that is right only while owners keep the topic closed. Raises `Conflict`."""
+        guards: list[Guard] = []
+        for each in held:
+            broker_id = BrokerId(int(each.broker_id))
+            key = keys.incarnation_key(broker_id)
+            item = await self._store.get(key)
+            if (
+                item is None
+                or IncarnationRecord.from_json(item.value, key=key).incarnation != each.incarnation
+            ):
+                raise _open_again(topic)
+            guards += [ModRevision(key, item.mod_revision), Absent(keys.removed_key(broker_id))]
+        revisions = {each.revision for each in held}
+        if len(revisions) > 1:  # the record has changed between two owners' answers
+            raise _open_again(topic)
+        key = self._as_known(self.deciding(topic)).key
+        return guards + [ModRevision(key, Revision(revision)) for revision in revisions]
 
     # Steps: each decides by the index and makes one guarded change
 
@@ -359,7 +407,9 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         except ClusterError as error:
             failures.append(error)
 
-    async def _begin_deletion(self, topic: TopicName, grace: Grace | None) -> None:
+    async def _begin_deletion(
+        self, topic: TopicName, grace: Grace | None, guards: Sequence[Guard] = ()
+    ) -> None:
         parent = self._parent(topic)
         if parent.spec.stage is not Stage.DELETING:
             writes: list[Write] = []
@@ -377,7 +427,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
                 each.call_id for each in self.restorable_topics.values() if each.parent_id == parent.parent_id
             }
             writes += [Delete(keys.verdict_key(call_id)) for call_id in former if self._verdicts.get(call_id)]
-            await self._change_parent(parent, *writes, stage=Stage.DELETING)
+            await self._change_parent(parent, *writes, guards=guards, stage=Stage.DELETING)
 
     async def _finish_deletion(self, topic: TopicName) -> None:
         """Delete the remaining partitions, then the parent. Nobody adds any, as the parent is marked."""
@@ -399,9 +449,9 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         if parent is not None and not parent.spec.declared and not self.index.partitions(topic):
             await self._change([Delete(keys.partitioned_key(topic))], [self._as_known(parent)])
 
-    async def _delete_one(self, topic: TopicName) -> TopicRecord:
+    async def _delete_one(self, topic: TopicName, guards: Sequence[Guard] = ()) -> TopicRecord:
         former = self.index.topic(topic)
-        await self._change(_deletion(former), [self._as_known(former)])
+        await self._change(_deletion(former), [self._as_known(former), *guards])
         return former
 
     async def _update_one(self, topic: TopicName, changes: Mapping[str, Any]) -> TopicRecord:
@@ -463,6 +513,10 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
             stage=stage,
             settings=settings,
         )
+
+
+def _open_again(topic: TopicName) -> Conflict:
+    return Conflict(f"{topic} is open to clients again: look at it, then undo again", topic=str(topic))
 
 
 def _index(part: TopicRecord) -> int:

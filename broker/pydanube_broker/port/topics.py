@@ -13,6 +13,7 @@ from pydanube_core.facts import (
     Grace,
     RetentionFacts,
     TopicFacts,
+    UnusedFacts,
     sums_of_parts,
 )
 from pydanube_core.list_keys import TopicKey
@@ -133,8 +134,10 @@ class TopicsPart(Administration):
     def schemas(self) -> SchemaAdministration:
         return SchemaAdministration(self._broker.registry.schemas)
 
-    async def delete_topic(self, topic: str, *, grace: Grace | None = None) -> None:
-        await self._broker.registry.delete(TopicName.parse(topic), grace=grace)
+    async def delete_topic(
+        self, topic: str, *, grace: Grace | None = None, held: Sequence[UnusedFacts] | None = None
+    ) -> None:
+        await self._broker.registry.delete(TopicName.parse(topic), grace=grace, held=held or ())
 
     async def restore_topic(self, call_id: str) -> str:
         found = (await self._broker.registry.restore(call_id))[0]

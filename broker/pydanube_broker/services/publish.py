@@ -153,6 +153,8 @@ class PublishStream:
     def _opened(
         self, topic: Topic, session: ProducerSession, mode: AccessMode, schema: tuple[int, int]
     ) -> None:
+        if topic.closed is not None:
+            raise topic.closed
         share = self._plane.access.share(self._reply, topic)
         share.check_producer()
         topic.gate.attach(self, session.name, mode, topic.producers_connected)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import anyio
 from pydanube_core.errors import InvalidArgument, LimitReached
-from pydanube_core.facts import CursorDifference, Grace, NamespaceFacts, PolicyFacts
+from pydanube_core.facts import CursorDifference, Grace, NamespaceFacts, PolicyFacts, UnusedFacts
 from pydanube_core.names import TopicName, check_namespace, check_subscription
 from pydanube_core.positions import Position
 from pydanube_core.refusals import (
@@ -121,6 +121,22 @@ class Administration(ABC):
             if topic.options.topic.namespace == name:
                 self._registry.policies.apply(topic)
 
+    # -- deleting what is unused -----------------------------------------------------------------------------
+
+    async def hold_unused(
+        self, topic: str, subscription: str | None = None, *, starts: Mapping[str, int] | None = None
+    ) -> Sequence[UnusedFacts]:
+        """Close a topic or a subscription here if it is unused. Raises `Conflict`, `ConsumerBusy`: it is used."""
+        name, parts = self._parts(topic)
+        if subscription is None:
+            return [self._registry.unused.hold_topic(name, parts)]
+        self._registry.unused.hold_subscription(name, self._pumps(topic, subscription), starts)
+        return []
+
+    async def release_unused(self, topic: str, subscription: str | None = None) -> None:
+        """Open again what `hold_unused` closed."""
+        await self._registry.unused.release(TopicName.parse(topic), subscription)
+
     # -- subscriptions ---------------------------------------------------------------------------------------
 
     async def create_subscription(self, topic: str, subscription: str, *, type: str, start: str) -> None:
@@ -225,9 +241,20 @@ class Administration(ABC):
             if part is not None:
                 self._registry.ownership.adopt_subscription(part, record)
 
-    async def delete_subscription(self, topic: str, subscription: str, *, grace: Grace | None = None) -> None:
+    async def delete_subscription(
+        self, topic: str, subscription: str, *, grace: Grace | None = None, held: bool = False
+    ) -> None:
         """Delete a subscription on every partition, and end its consumers' streams. With a grace it can be restored."""
         pumps = self._pumps(topic, subscription)
+        if not held:
+            await self._delete_subscription(pumps, subscription, grace)
+            return
+        with self._registry.unused.deleting_subscription(TopicName.parse(topic), subscription):
+            await self._delete_subscription(pumps, subscription, grace)
+
+    async def _delete_subscription(
+        self, pumps: Sequence[tuple[Topic, AnyPump]], subscription: str, grace: Grace | None
+    ) -> None:
         catalog = self._registry.catalog
         if grace is not None:
             await _durable([pump for _, pump in pumps])

@@ -392,6 +392,7 @@ class Moves:
         if record is None:
             await ownership.hold_restorable(topic_id, epoch)
             return
+        await self._registry.unused.let_go(record.topic)
         topic = ownership.topics.get(record.topic) or ownership.adopt(record, epoch)
         ownership.held[topic_id] = topic
         error = NoOwner(

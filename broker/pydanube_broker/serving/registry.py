@@ -19,7 +19,7 @@ from pydanube_core.errors import (
     NotImplementedYet,
     StoreUnavailable,
 )
-from pydanube_core.facts import BrokerAddress, Grace
+from pydanube_core.facts import BrokerAddress, Grace, UnusedFacts
 from pydanube_core.names import AUDIT_TOPIC, SYSTEM_NAMESPACE, TopicName
 from pydanube_core.positions import Position
 from pydanube_core.refusals import audit_is_kept, deleted_meanwhile, system_is_closed
@@ -42,6 +42,7 @@ from pydanube_broker.serving.deleted import Deleted
 from pydanube_broker.serving.ownership import Ownership, keep_cursors
 from pydanube_broker.serving.policies import Policies
 from pydanube_broker.serving.unknown_topic import unknown_topic
+from pydanube_broker.serving.unused_holds import UnusedHolds
 from pydanube_broker.settings import EMBEDDED, Settings
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.tenants.quotas import Quotas
@@ -92,6 +93,7 @@ class Registry:
         self._topics = self.ownership.topics
         self.schemas.serve(self._topics)
         self.deleted = Deleted(self.catalog, hub, several=self.ownership.several)
+        self.unused = UnusedHolds(self.catalog, self.ownership)
         self.accepted = LossAccepted(hub.journal.folder)
         # Which topics an error may propose to whoever calls; None: all
         self.seen: Callable[[TopicName], bool] | None = None
@@ -337,11 +339,14 @@ class Registry:
             raise deleted_meanwhile(f"topic {name}", topic=str(name))
         return found
 
-    async def delete(self, name: TopicName, *, grace: Grace | None = None) -> None:
+    async def delete(
+        self, name: TopicName, *, grace: Grace | None = None, held: Sequence[UnusedFacts] = ()
+    ) -> None:
         """Delete a topic with all its partitions, subscriptions and messages; with a grace it can be restored.
 
         Raises:
             TopicNotFound.
+            Conflict: it was to be `held` (see `TopicCatalog.delete_topic`), and is not any more.
             StoreUnavailable: with outcome `unknown` nobody knows yet; the topic takes nothing until `resolve_unknown` does.
         """
         if name.is_audit:
@@ -357,7 +362,7 @@ class Registry:
         # Shielded: what the catalog does not have any more must not be served, whoever stopped waiting.
         with anyio.CancelScope(shield=True):
             try:
-                records += await self.catalog.delete_topic(name, grace=grace)
+                records += await self.catalog.delete_topic(name, grace=grace, held=held)
             finally:
                 self.follow_deletions(records)
 
@@ -435,6 +440,8 @@ class Registry:
 
         Raises `InvalidArgument`, `LimitReached`, `TopicNotFound`.
         """
+        if topic.closed is not None:
+            raise topic.closed
         pump: AnyPump | None = topic.subscriptions.get(name)
         wanted = _choice(SubscriptionType, type or "exclusive", "type")
         if pump is None:

@@ -10,13 +10,14 @@ import logging
 import time
 from typing import Final
 
-from pydanube_core.errors import TopicNotFound
+from pydanube_core.errors import Conflict, TopicNotFound
 from pydanube_core.facts import DataChange
 from pydanube_core.names import TopicName
 
 from pydanube_broker.serving.data_changes import DataChanges
 from pydanube_broker.serving.registry import Registry
-from pydanube_broker.topics.topic import Topic, now_ms
+from pydanube_broker.serving.unused_holds import check_unused
+from pydanube_broker.topics.topic import now_ms
 
 UNUSED_TTL: Final = "unused_ttl_s"
 
@@ -29,16 +30,24 @@ class UnusedTopics:
     def __init__(self, registry: Registry, changes: DataChanges) -> None:
         self._registry = registry
         self._changes = changes
-        self._since: dict[TopicName, float] = {}  # when nobody was there first
+        self._since: dict[TopicName, float] = {}  # when no client was connected first
+        self._passed: dict[TopicName, int] = {}  # messages in and out at the last look
 
     async def delete(self) -> None:
         """Delete the topics whose time to live is over."""
         for name in self._due(time.monotonic()):
             del self._since[name]
             try:
-                await self._registry.delete(name)
+                parts = self._registry.known_parts(name)
+                if len(parts) < len(self._registry.catalog.index.partitions(name)):
+                    continue  # whether the others are used, their owners know
+                held = self._registry.unused.hold_topic(name, parts, keep_stored=False)
+                await self._registry.delete(name, held=[held])
             except TopicNotFound:
-                continue  # somebody was quicker
+                continue  # deleted by another call
+            except Conflict:  # a client came meanwhile
+                await self._registry.unused.release(name)
+                continue
             self._changes.note(
                 DataChange(
                     operation="topics.delete",
@@ -52,18 +61,21 @@ class UnusedTopics:
             log.info("topic_unused", extra={"topic": str(name)})
 
     def _due(self, now_s: float) -> list[TopicName]:
-        used: dict[TopicName, bool] = {}
+        passed: dict[TopicName, int] = {}
+        used: set[TopicName] = set()
         lives: dict[TopicName, float] = {}
         for topic in self._registry.topics:
             ttl_s = topic.options.settings.options.get(UNUSED_TTL)
             if ttl_s:
                 name = topic.options.topic.base
-                used[name] = used.get(name, False) or _is_used(topic)
                 lives[name] = float(ttl_s)
-        self._since = {name: self._since.get(name, now_s) for name, busy in used.items() if not busy}
+                passed[name] = passed.get(name, 0) + topic.messages_in + topic.messages_out
+                try:
+                    check_unused(topic, keep_stored=False)
+                except Conflict:
+                    used.add(name)
+        # a client that came and went between two looks has used it too
+        used |= {name for name, count in passed.items() if self._passed.get(name, count) != count}
+        self._passed = passed
+        self._since = {name: self._since.get(name, now_s) for name in passed.keys() - used}
         return [name for name, since in self._since.items() if now_s - since >= lives[name]]
-
-
-def _is_used(topic: Topic) -> bool:
-    pumps = topic.subscriptions.values()
-    return bool(topic.producers_connected or topic.readers or any(pump.links for pump in pumps))
