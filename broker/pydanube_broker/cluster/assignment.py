@@ -36,10 +36,10 @@ from pydanube_storage.metadata import (
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
-from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.cluster.move_record import MAX_PARTS, HandOverPart, MoveRecord, Stage
 from pydanube_broker.cluster.records import TopicRecord
-from pydanube_broker.cluster.set_aside import Aside, counted_at_most
+from pydanube_broker.records.json_record import JsonRecord
+from pydanube_broker.records.set_aside import Aside, counted_at_most
 
 _OPERATIONS_A_TOPIC: Final = 4  # two guards, two puts
 _TOPICS_A_TRANSACTION: Final = (

@@ -37,8 +37,8 @@ from pydanube_storage.metadata.leaving import leave
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import BrokerId, FencingToken, Incarnation
-from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.cluster.membership import Registration
+from pydanube_broker.records.json_record import JsonRecord
 
 log = logging.getLogger("pydanube.cluster")
 _RESIGN_S: Final = 2.0

@@ -62,9 +62,7 @@ REMOVED: Final = KeyRange.prefix("/removed/")
 INCARNATIONS: Final = KeyRange.prefix("/incarnations/")
 
 
-def only(key: str) -> KeyRange:
-    """The range of exactly this key: keys hold no U+0000, so nothing lies between."""
-    return KeyRange(start=key, end=key + "\x01")
+only = KeyRange.only
 
 
 class Trees:

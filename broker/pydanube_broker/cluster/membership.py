@@ -43,8 +43,8 @@ from pydanube_storage.metadata.leaving import leave
 from pydanube_broker import software
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import BrokerId, Incarnation
-from pydanube_broker.cluster.json_record import UNLESS_DEFAULT, JsonRecord
-from pydanube_broker.cluster.set_aside import counted_at_most
+from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
+from pydanube_broker.records.set_aside import counted_at_most
 
 log = logging.getLogger("pydanube.cluster")
 

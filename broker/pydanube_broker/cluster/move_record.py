@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final
 
-from pydanube_broker.cluster.json_record import UNLESS_DEFAULT, JsonRecord
+from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
 
 MAX_PARTS: Final = 512  # with names of objects of 200 characters half of what a value may have
 

@@ -17,7 +17,7 @@ from pydanube_storage.metadata import KeyValue, Revision
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import SubscriptionId, TopicId
-from pydanube_broker.cluster.json_record import JsonRecord
+from pydanube_broker.records.json_record import JsonRecord
 
 MAX_PARTITIONS: Final = 1000  # each is a transaction at creation and a topic afterwards
 SUBSCRIPTION_TYPES: Final = ("exclusive", "shared", "failover", "key-shared")

@@ -34,7 +34,7 @@ from pydanube_broker.cluster.feed import Feed
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import PartitionedRecord, SubscriptionRecord, TopicRecord
 from pydanube_broker.cluster.registry_index import RegistryIndex
-from pydanube_broker.cluster.set_aside import Aside
+from pydanube_broker.records.set_aside import Aside
 
 P = ParamSpec("P")
 T = TypeVar("T")

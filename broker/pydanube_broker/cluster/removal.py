@@ -23,8 +23,8 @@ from pydanube_storage.metadata import (
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import BrokerId
-from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.cluster.membership import IncarnationRecord, was_removed
+from pydanube_broker.records.json_record import JsonRecord
 
 _ATTEMPTS: Final = 5
 

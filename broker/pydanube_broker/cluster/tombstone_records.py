@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pydanube_core.errors import ClusterError, NameReused
 from pydanube_core.names import TopicName
 
-from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.cluster.records import PartitionedSpec, SubscriptionSpec, TopicSpec
+from pydanube_broker.records.json_record import JsonRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

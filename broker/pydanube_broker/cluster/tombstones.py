@@ -41,7 +41,6 @@ from pydanube_storage.metadata import (
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import SubscriptionId, TopicId
-from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.cluster.records import (
     Stage,
     SubscriptionRecord,
@@ -58,6 +57,7 @@ from pydanube_broker.cluster.tombstone_records import (
     stranded_partition,
     subscription_reused,
 )
+from pydanube_broker.records.json_record import JsonRecord
 
 
 class Tombstones(Restorable):

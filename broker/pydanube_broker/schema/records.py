@@ -11,7 +11,7 @@ from typing import Final
 from pydanube_core.errors import InvalidArgument
 from pydanube_storage.metadata import Delete, KeyValue, Put, Revision
 
-from pydanube_broker.cluster.json_record import JsonRecord
+from pydanube_broker.records.json_record import JsonRecord
 from pydanube_broker.schema import keys
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
 

@@ -21,7 +21,7 @@ from pydanube_core.recent import RecentDict
 from pydanube_core.schema_facts import RegistrationFacts
 from pydanube_storage.metadata import MAX_VALUE_BYTES, GuardFailed, MetadataStore, ModRevision, Put, Write
 
-from pydanube_broker.cluster.set_aside import Aside
+from pydanube_broker.records.set_aside import Aside
 from pydanube_broker.schema import keys
 from pydanube_broker.schema.compatibility import Compatibility, refused_message
 from pydanube_broker.schema.differences import Difference, merged

@@ -28,7 +28,7 @@ from pydanube_storage.metadata import (
     read_all,
 )
 
-from pydanube_broker.cluster.set_aside import Aside
+from pydanube_broker.records.set_aside import Aside
 from pydanube_broker.schema import keys
 from pydanube_broker.schema.records import SubjectRecord, SubjectSpec, VersionRecord, VersionSpec, stored
 

@@ -60,6 +60,11 @@ class KeyRange:
         """Return the range of keys that begin with `prefix`. End it with `/`, or `/a/orders` also matches `/a/orders-eu`."""
         return cls(start=prefix, end=_after_prefix(prefix))
 
+    @classmethod
+    def only(cls, key: str) -> KeyRange:
+        """Return the range of exactly this key: keys hold no U+0000, so nothing lies between."""
+        return cls(start=key, end=key + "\x01")
+
     def __contains__(self, key: str) -> bool:
         return self.start <= key < self.end
 

@@ -22,9 +22,9 @@ from pydanube_storage.metadata import Delete, KeyValue, MetadataStore, Put, Writ
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
-from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
+from pydanube_broker.records.json_record import JsonRecord
 from pydanube_broker.services.official.discovery import ForeignIds
 from pydanube_broker.services.official.ids import consumer_id, producer_id
 from pydanube_broker.services.official.known_clients import (

@@ -9,8 +9,8 @@ from typing import Final, Protocol
 from pydanube_core.errors import ClusterError
 from pydanube_core.names import TopicName
 
-from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.delivery.any_pump import AnyPump
+from pydanube_broker.records.json_record import JsonRecord
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.tenants.quotas import Share
 from pydanube_broker.topics.gate import AccessMode
