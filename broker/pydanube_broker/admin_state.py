@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from pydanube_core.errors import ClusterError
 from pydanube_core.facts import StateItem
+from pydanube_core.security.records import VERSION
 from pydanube_storage.metadata import (
     Absent,
     Delete,
@@ -19,17 +18,31 @@ from pydanube_storage.metadata import (
     Put,
     Revision,
     Write,
-    read_all,
 )
 
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.keys import incarnation_key
 from pydanube_broker.cluster.membership import IncarnationRecord
-
-log = logging.getLogger("pydanube.admin")
+from pydanube_broker.records import Table
 
 _PREFIX: Final = "/admin/"
+SECURITY_VERSION: Final = _PREFIX + VERSION
 T = TypeVar("T")
+
+
+def admin_table(
+    prefix: str,
+    decode: Callable[[bytes], T],
+    changed: Callable[[str, T | None, T | None], None] = lambda key, before, after: None,
+) -> Table[T]:
+    """Return the table of the records below a prefix of the tree. A record that cannot be read is left out."""
+    range_ = KeyRange.prefix(_PREFIX + prefix)
+    return Table(range_, lambda item: decode(item.value), changed=changed, drops_unreadable=True)
+
+
+def version_table() -> Table[bytes]:
+    """Return the table of the version that each change of grants and quotas writes last."""
+    return Table(KeyRange.only(SECURITY_VERSION), lambda item: item.value)
 
 
 class AdminState:
@@ -52,17 +65,6 @@ class AdminState:
             descending=descending,
         )
         return [_item(found) for found in page.items]
-
-    async def read_all(self, prefix: str, decode: Callable[[bytes], T], *, damaged: str) -> Sequence[T]:
-        """Return every value below a prefix; one that cannot be decoded is logged as `damaged`, and left out."""
-        found: list[T] = []
-        items, _ = await read_all(self.store, KeyRange.prefix(_PREFIX + prefix))
-        for item in items:
-            try:
-                found.append(decode(item.value))
-            except (ValueError, KeyError, TypeError, ClusterError):
-                log.error(damaged, extra={"key": item.key.removeprefix(_PREFIX)})
-        return found
 
     async def is_over(self, life: str) -> bool:
         """Return whether that start of a broker is over: a later one has begun, or the broker is unknown."""

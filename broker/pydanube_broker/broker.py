@@ -191,8 +191,14 @@ class Broker(BrokerParts):
         self.registry = Registry(self.hub, self.engine, store, settings)
         self.admin_state = AdminState(store)
         self.locks = await open_locks(
-            settings.auth, self.admin_state, self.metrics.security_refused, self.registry.quotas.connection
+            settings.auth,
+            self.admin_state,
+            self.metrics.security_refused,
+            self.registry.quotas.connection,
+            self.registry.catalog.aside,
         )
+        if self.locks is not None:
+            stack.push_async_callback(self.locks.book.records.aclose)
         self.access = TopicAccess(self.registry, self.health, settings, self.data_changes, self.locks)
         self.metrics.quota_felt = self.registry.quotas.felt
         self.metrics.validations = self.registry.schemas.counters.validations
@@ -418,7 +424,7 @@ class Broker(BrokerParts):
         steps: Sequence[Callable[[], Awaitable[None]]] = (
             self._apply_retention, self.registry.resolve_unknown, self._expire_sessions, self._keep_reserve,
             self.port.look_whether_changes_are_possible_again, self._forget_deleted, self.unused.delete, self.registry.unused.expire,
-            self._look_at_certificates, self.look_at_quotas,
+            self._look_at_certificates, self.measure_stored,
         )  # fmt: skip
         failing: set[int] = set()
         while True:

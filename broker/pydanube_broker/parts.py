@@ -118,9 +118,8 @@ class BrokerParts:
                 return None
         return self.journal.time_at_offset(topic.topic_id, offset)
 
-    async def look_at_quotas(self) -> None:
-        """Read the quotas that other brokers have changed, and measure what is stored."""
-        await self.registry.quotas.look()
+    async def measure_stored(self) -> None:
+        """Measure the stored bytes that quotas limit."""
         await self.registry.quotas.measure(self.stored_of)
 
     def stored_bytes(self, topic: Topic) -> tuple[int, int]:

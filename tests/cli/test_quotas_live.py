@@ -154,7 +154,7 @@ async def test_what_is_delivered_beyond_the_rate_waits_for_consumers_and_readers
 
 async def test_what_is_stored_beyond_the_quota_is_refused_until_there_is_room(locked: Locked) -> None:
     await set_quota(locked, "other", stored_bytes=20_000)
-    await locked.broker.look_at_quotas()
+    await locked.broker.measure_stored()
     retry, token = Retry(max_elapsed_s=0.5), locked.tokens["other"]
     async with (
         connect(locked.broker.broker_url, token=token, retry=retry) as client,

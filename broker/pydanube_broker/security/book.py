@@ -1,9 +1,9 @@
-"""Roles, bindings, tokens and revocations of the cluster, read from the metadata store, and the grants built from them."""
+"""Roles, bindings, tokens and revocations of the cluster, and the grants built from them."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Sequence
 
 from pydanube_core.security.permissions import Grants
 from pydanube_core.security.records import (
@@ -11,7 +11,6 @@ from pydanube_core.security.records import (
     REVOCATIONS,
     ROLES,
     TOKENS,
-    VERSION,
     TokenRecord,
     decode_binding,
     decode_revocation,
@@ -20,41 +19,42 @@ from pydanube_core.security.records import (
 )
 from pydanube_core.security.revocations import Revocations
 
-from pydanube_broker.admin_state import AdminState
-
-_DAMAGED: Final = "security_record_damaged"  # it gives nobody anything
+from pydanube_broker.admin_state import SECURITY_VERSION, AdminState, admin_table, version_table
+from pydanube_broker.records import Aside, Records
 
 
 class SecurityBook:
-    """See the module. Read again when something was changed, and every few seconds for what other brokers change."""
+    """Follows the records; one that cannot be read grants nothing.
 
-    def __init__(self, state: AdminState) -> None:
-        self._state = state
+    Each change of them writes the version last, so grants are built once for each change.
+    """
+
+    def __init__(self, state: AdminState, aside: Aside | None = None) -> None:
         self.grants = Grants.of((), ())
         self.tokens: dict[str, TokenRecord] = {}
         self.used: set[str] = set()  # ids of tokens that were shown since it was written down last
         self.revocations = Revocations()
-        self.changed = asyncio.Event()  # set whenever it is read anew; whoever waits for it clears it
-        self._version: bytes | None = b"never read"
+        self.changed = asyncio.Event()  # set after each change; the task that waits for it clears it
+        self._roles = admin_table(ROLES, decode_role)
+        self._bindings = admin_table(BINDINGS, decode_binding)
+        self._revocations = admin_table(REVOCATIONS, decode_revocation)
+        tokens = admin_table(TOKENS, decode_token, self._token)
+        tables = (self._roles, self._bindings, tokens, self._revocations, version_table())
+        self.records = Records(state.store, tables, changed=self._build, aside=aside)
 
     async def look(self) -> None:
-        """Read everything again if something was changed; one key shows whether."""
-        if await self._version_there() != self._version:
-            await self.load()
+        """Take in all changes made up to now. Raises `StoreUnavailable`: what is known stays in force."""
+        await self.records.refresh(SECURITY_VERSION)
 
-    async def _version_there(self) -> bytes | None:
-        found = await self._state.read(VERSION)
-        return None if found is None else found.value
+    def _token(self, key: str, before: TokenRecord | None, after: TokenRecord | None) -> None:
+        if before is not None:
+            self.tokens.pop(before.token_id, None)
+        if after is not None:
+            self.tokens[after.token_id] = after
 
-    async def load(self) -> None:
-        """Read everything; if that fails, what was read before stays in force."""
-        version = await self._version_there()  # before the rest: what changes meanwhile is read again
-        roles = await self._state.read_all(ROLES, decode_role, damaged=_DAMAGED)
-        bindings = await self._state.read_all(BINDINGS, decode_binding, damaged=_DAMAGED)
-        tokens = await self._state.read_all(TOKENS, decode_token, damaged=_DAMAGED)
-        revocations = await self._state.read_all(REVOCATIONS, decode_revocation, damaged=_DAMAGED)
-        self.grants = Grants.of(roles, bindings)
-        self.tokens = {token.token_id: token for token in tokens}
-        self.revocations = Revocations.of(revocations)
-        self._version = version
+    def _build(self, keys: Sequence[str]) -> None:
+        if SECURITY_VERSION not in keys and len(keys) == 1:
+            return  # the version follows, or it is a note of a token's last use
+        self.grants = Grants.of(self._roles, self._bindings)
+        self.revocations = Revocations.of(self._revocations)
         self.changed.set()

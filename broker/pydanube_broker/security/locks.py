@@ -14,6 +14,7 @@ from pydanube_core.security.permissions import CLUSTER, LOOK_UP, Grants, Resourc
 from pydanube_core.security.scopes import scope_of
 
 from pydanube_broker.admin_state import AdminState
+from pydanube_broker.records import Aside
 from pydanube_broker.security.authenticator import Authenticator, FailedLogins
 from pydanube_broker.security.book import SecurityBook
 from pydanube_broker.security.jwt_keys import JwtRules, JwtVerifier, need_extra, read_keys
@@ -112,8 +113,9 @@ class Locks:
             raise denied(identity, permission, CLUSTER)
 
     async def run(self) -> None:
-        """Refresh published keys and record the use of tokens, until cancelled."""
+        """Follow grants, refresh published keys and record the use of tokens, until cancelled."""
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.book.records.follow)
             tasks.start_soon(self.last_used.run)
             if self._published is not None:
                 tasks.start_soon(self._published.run)
@@ -150,11 +152,13 @@ async def open_locks(
     state: AdminState,
     refused: Counter[str],
     connections: Callable[[Identity], Callable[[], None]],
+    aside: Aside | None = None,
 ) -> Locks | None:
     """Open the locks of a broker, from `[auth]` and what the metadata store holds; None where they are off.
 
     Args:
         refused, connections: see `Authenticator`.
+        aside: takes records that cannot be read.
 
     Raises:
         InvalidArgument: the keys of tokens cannot be used.
@@ -162,8 +166,8 @@ async def open_locks(
     if settings.mode == "off":
         return None
     jwt = web_tokens(settings)
-    book = SecurityBook(state)
-    await book.load()
+    book = SecurityBook(state, aside)
+    await book.records.load()
     keeper = Authenticator(
         book,
         jwt,

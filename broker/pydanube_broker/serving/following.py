@@ -46,6 +46,7 @@ class Following:
         schemas = self._registry.schemas.registry
         async with anyio.create_task_group() as group:
             group.start_soon(self._registry.catalog.follow)
+            group.start_soon(self._registry.quotas.records.follow)
             if self._registry.ownership.several:
                 group.start_soon(schemas.store.follow, schemas.on_change)
                 group.start_soon(self._carry_out)

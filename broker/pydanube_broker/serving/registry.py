@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -80,6 +80,7 @@ class Registry:
         self.quotas = Quotas(
             AdminState(store),
             {"namespace": settings.quota.namespace or "", "principal": settings.quota.principal or ""},
+            self.catalog.aside,
         )
         self.ownership = Ownership(
             self.catalog,
@@ -116,8 +117,11 @@ class Registry:
         Raises `CorruptMetadata`, `CorruptJournal`: they are not of one broker, or not of one moment.
         """
         await self.schemas.registry.load()
-        await self.quotas.look()
-        async with self.ownership.opened(self._store, me, self._check_agreement, changed, seen):
+        await self.quotas.records.load()
+        async with (
+            aclosing(self.quotas.records),
+            self.ownership.opened(self._store, me, self._check_agreement, changed, seen),
+        ):
             self.deleted.place_cursors()
             for record in self.catalog.index.topics():
                 if self.ownership.is_mine(record.topic_id):

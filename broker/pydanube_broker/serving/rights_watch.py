@@ -1,13 +1,11 @@
 """End streams whose permission was withdrawn after they were opened: a binding, a token, its expiry.
 
-A change that this broker makes or sees is acted on at once; what only time or another broker's change ends, with the
-next round.
+A change of grants is acted on when this broker sees it, an expiry with the next round.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -20,9 +18,7 @@ from pydanube_broker.security.locks import Locks
 from pydanube_broker.serving.topic_access import Action, TopicAccess
 from pydanube_broker.topics.topic import Topic
 
-log = logging.getLogger("pydanube.security")
-
-ROUND_S: Final = 2.0  # a consumer whose right was taken by another broker stops within 5 s
+ROUND_S: Final = 2.0  # a consumer whose right has expired stops within 5 s
 AT_ONCE: Final = 256  # streams; then everybody else has a turn
 
 
@@ -54,7 +50,6 @@ class RightsWatch:
         self._locks = locks
         self._access = access
         self._streams = streams
-        self._failing = False
 
     async def run(self) -> None:
         """Check open streams again and again, until cancelled."""
@@ -62,7 +57,6 @@ class RightsWatch:
         while True:
             with anyio.move_on_after(ROUND_S):
                 await changed.wait()
-            await self._read()
             changed.clear()
             await self.look()
 
@@ -76,14 +70,3 @@ class RightsWatch:
                     stream.end(error)
             if number % AT_ONCE == AT_ONCE - 1:
                 await asyncio.sleep(0)
-
-    async def _read(self) -> None:
-        """Read what other brokers changed; if the store does not answer, what was read before stays in force."""
-        try:
-            await self._locks.reload()
-        except Exception as error:  # whatever it is, streams are looked at all the same
-            if not self._failing:
-                log.exception("locks_not_read", extra={"error": str(error)})
-            self._failing = True
-        else:
-            self._failing = False

@@ -1,7 +1,6 @@
 """The cluster's quotas, applied to this broker's sessions.
 
-They are read like roles and bindings: at the start, when one changes, and every few seconds for what other brokers change.
-A rate holds at each broker; topics, subscriptions and stored bytes are those of the cluster as this broker knows them.
+They follow the metadata store like roles and bindings. A rate holds at each broker; topics, subscriptions and stored bytes are those of the cluster as this broker knows them.
 While there is no quota at all a batch costs one comparison.
 """
 
@@ -15,9 +14,9 @@ from weakref import WeakValueDictionary
 from pydanube_core.names import SYSTEM_NAMESPACE
 from pydanube_core.quotas import QUOTAS, Kind, Quota, QuotaUse, parse_quota
 from pydanube_core.security.identity import Identity
-from pydanube_core.security.records import VERSION
 
-from pydanube_broker.admin_state import AdminState
+from pydanube_broker.admin_state import SECURITY_VERSION, AdminState, admin_table, version_table
+from pydanube_broker.records import Aside, Records
 from pydanube_broker.tenants.account import Account
 from pydanube_broker.topics.gate import monotonic_ms
 
@@ -32,32 +31,30 @@ class Quotas:
         defaults: `[quota]`: kind → what holds for whoever has no quota of his own.
     """
 
-    def __init__(self, state: AdminState, defaults: Mapping[Kind, str]) -> None:
-        self.on = False  # there is a quota
+    def __init__(self, state: AdminState, defaults: Mapping[Kind, str], aside: Aside | None = None) -> None:
         self.slowed: dict[str, dict[str, int]] = {}  # topic → "namespace shop: bytes_in_per_s" → when last
-        self._state = state
         self._defaults: dict[Kind, Quota] = {
             kind: Quota(kind=kind, name="", limits=parse_quota(kind, text)) for kind, text in defaults.items()
         }
+        self.on = any(each.limits for each in self._defaults.values())  # there is a quota
         self._own: dict[tuple[Kind, str], Quota] = {}
+        self._stored = admin_table(QUOTAS, Quota.from_bytes)
+        self.records = Records(state.store, [self._stored, version_table()], changed=self._apply, aside=aside)
         # Sessions hold theirs; that a debt is not forgotten with its session, the last ones are held here.
         self._accounts: WeakValueDictionary[tuple[Kind, str], Account] = WeakValueDictionary()
         self._held: dict[tuple[Kind, str], Account] = {}
         self._shares: WeakValueDictionary[tuple[str, str], Share] = WeakValueDictionary()
-        self._version: bytes | None = b"never read"
 
     # -- which there are -----------------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """Read the quotas again if they were changed."""
-        found = await self._state.read(VERSION)
-        version = None if found is None else found.value
-        if version == self._version:
-            return
-        quotas = await self._state.read_all(QUOTAS, Quota.from_bytes, damaged="quota_damaged")
-        own = {(quota.kind, quota.name): quota for quota in quotas}
-        self._own, self._version = own, version
-        self.on = bool(own) or any(each.limits for each in self._defaults.values())
+        """Take in all changes made up to now. Raises `StoreUnavailable`: what is known stays in force."""
+        await self.records.refresh(SECURITY_VERSION)
+
+    def _apply(self, keys: Sequence[str]) -> None:
+        """Apply the quotas as they are now to all accounts."""
+        self._own = {(quota.kind, quota.name): quota for quota in self._stored}
+        self.on = bool(self._own) or any(each.limits for each in self._defaults.values())
         now_ms = monotonic_ms()
         for account in self.accounts():
             account.set_quota(self.of(account.kind, account.name), now_ms)

@@ -1,0 +1,238 @@
+"""Tables that follow the store by one watch, and their changes.
+
+At any time one caller reads the watch and the others wait. A caller whose change has arrived hands the watch to the next
+one. So a broker sees its own changes without a task, and those of others while any caller waits or `follow` runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
+from itertools import pairwise
+from typing import Any, Final, TypeVar
+
+import anyio
+from pydanube_core.errors import ClosedResource, Retryable, StoreUnavailable
+from pydanube_storage.metadata import (
+    Compacted,
+    DeleteRange,
+    Event,
+    EventKind,
+    Guard,
+    KeyRange,
+    MetadataStore,
+    Put,
+    Revision,
+    Write,
+    read_all,
+)
+
+from pydanube_broker.records.change import ATTEMPTS, Decide, Outcome, change
+from pydanube_broker.records.set_aside import Aside
+from pydanube_broker.records.table import Table
+
+log = logging.getLogger("pydanube.cluster")
+
+T = TypeVar("T")
+_NEVER: Final = Revision(1 << 62)
+_PAUSE_S: Final = 1.0  # after the store did not answer
+_STORE_S: Final = 10.0  # a change, or a wait for the watch
+
+
+class Records:
+    """See the package. Single user: the loop.
+
+    Args:
+        tables: their ranges do not overlap. One watch spans all of them, so nothing that changes with traffic may lie
+            between; what lies between is passed over.
+        changed: called with the keys that changed, once for each event, and once for all that a reading brought.
+        aside: takes what cannot be read.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        tables: Sequence[Table[Any]],
+        *,
+        changed: Callable[[Sequence[str]], None] = lambda keys: None,
+        aside: Aside | None = None,
+    ) -> None:
+        self.aside = aside or Aside()
+        self.on_change = changed
+        self.unsettled: set[str] = set()  # keys of changes whose outcome is unknown
+        self._store = store
+        self._tables = sorted(tables, key=lambda table: table.range.start)
+        ranges = [table.range for table in self._tables]
+        assert all(one.end <= other.start for one, other in pairwise(ranges)), "they overlap"
+        self._range = KeyRange(start=ranges[0].start, end=ranges[-1].end)
+        self._stack = AsyncExitStack()
+        self._watch: AsyncIterator[Event]
+        self._revision = Revision(0)  # of the newest event; all before it were taken in
+        self._reading = False
+        self._lost = False  # the watch has lost its place: the tables are read again
+        self._waiting: dict[Revision, anyio.Event] = {}
+
+    # -- following -----------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Read all tables, and watch the store from there. Raises `StoreUnavailable`."""
+        revision, changed = None, list[str]()
+        for table in self._tables:
+            items, read_at = await read_all(self._store, table.range)
+            revision = read_at if revision is None else revision
+            changed += table.replace(items, read_at, self.aside)
+        assert revision is not None, "there are tables"
+        self._revision = revision
+        watch = self._store.watch(self._range, from_revision=Revision(revision + 1))
+        self._watch = await self._stack.enter_async_context(watch)
+        if changed:
+            self.on_change(changed)
+
+    async def follow(self) -> None:
+        """Take in the changes of others until the store closes; errors are logged and tried again."""
+        while True:
+            try:
+                await self._until(_NEVER, lambda: False)
+            except ClosedResource:
+                return
+            except Retryable as error:
+                log.warning("records_not_followed", extra={"range": self._range.start, "error": str(error)})
+                await anyio.sleep(_PAUSE_S)
+
+    async def aclose(self) -> None:
+        """End the watch."""
+        await self._stack.aclose()
+
+    async def refresh(self, *keys: str) -> None:
+        """Bring the tables up to date with the store about keys; keys of no table are passed over.
+
+        Raises:
+            StoreUnavailable: it does not answer, or the watch has brought nothing for 10 s.
+        """
+        for key in keys:
+            if (table := self._table_of(key)) is not None:
+                await self._refresh(table, key)
+
+    async def _refresh(self, table: Table[Any], key: str) -> None:
+        page = await self._store.range(KeyRange.only(key), limit=1)
+        revision = page.items[0].mod_revision if page.items else None
+        with anyio.move_on_after(_STORE_S):
+            await self._until(page.revision, lambda: table.has(key, revision), at_latest=True)
+            return
+        raise StoreUnavailable(f"the watch of the metadata store has brought nothing for {_STORE_S:.0f} s")
+
+    async def until(self, revision: Revision, holds: Callable[[], bool]) -> None:
+        """Wait for 10 s at most until `holds()` is true, or all events up to the store's revision were taken in."""
+        with anyio.move_on_after(_STORE_S):
+            await self._until(revision, holds, at_latest=True)
+
+    async def _until(self, revision: Revision, holds: Callable[[], bool], *, at_latest: bool = False) -> None:
+        """Read events until `holds()` is true, or all events up to a revision were read.
+
+        Args:
+            at_latest: the revision is the store's when it was asked. The event that is waited for may be older, and the
+                range may have none of that revision: look after each.
+        """
+        try:
+            while self._revision <= revision and not holds():
+                if self._reading:
+                    woken_at = self._revision if at_latest else revision
+                    await self._waiting.setdefault(woken_at, anyio.Event()).wait()
+                    continue
+                self._reading = True
+                try:
+                    await self._next()
+                finally:
+                    self._reading = False
+        finally:
+            if not self._reading and self._waiting:  # another caller reads on
+                self._waiting.pop(next(iter(self._waiting))).set()
+
+    async def _next(self) -> None:
+        if not self._lost:
+            try:
+                event = await anext(self._watch)
+            except Compacted:
+                log.warning("records_read_again", extra={"range": self._range.start})
+                await self._stack.aclose()
+                self._lost = True
+            else:
+                self._revision = event.revision
+                self._take(event)
+        if self._lost:
+            await self.load()
+            self._lost = False
+        for revision in [each for each in self._waiting if each <= self._revision]:
+            self._waiting.pop(revision).set()
+
+    def _take(self, event: Event) -> None:
+        table = self._table_of(event.key)
+        if table is None:
+            return
+        if event.kind is EventKind.PUT:
+            is_new = table.put(event.key_value, self.aside)
+        else:
+            is_new = table.remove(event.key, event.revision)
+        if is_new:
+            self.on_change([event.key])
+
+    def _table_of(self, key: str) -> Table[Any] | None:
+        return next((table for table in self._tables if key in table.range), None)
+
+    # -- changing ------------------------------------------------------------------------------------------------
+
+    async def change(self, decide: Decide[T], *, attempts: int = ATTEMPTS) -> Outcome[T]:
+        """Decide and write, again if a guard fails; return when the tables have the change. Raises as `change`."""
+        return await change(
+            self._store, decide, attempts=attempts, transact=self.transact, refresh=self.refresh
+        )
+
+    async def transact(self, writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Revision:
+        """Run one transaction, and return when the tables have it. Not cancelled once begun, so that its outcome is known.
+
+        Raises:
+            GuardFailed: nothing was changed.
+            StoreUnavailable: with `outcome: unknown` the keys are `unsettled`.
+        """
+        keys = {write.key for write in writes if not isinstance(write, DeleteRange)}
+        with anyio.move_on_after(_STORE_S, shield=True):
+            try:
+                revision = await self._store.transact(writes, guards=guards)
+            except StoreUnavailable as error:
+                if error.details.get("outcome") == "unknown":
+                    self.unsettled |= keys
+                raise
+            try:
+                await self._until(revision, lambda: self._reflects(writes, revision))
+            except StoreUnavailable as error:
+                self.unsettled |= keys
+                error.details["outcome"] = "unknown"
+                raise
+            return revision
+        self.unsettled |= keys
+        raise StoreUnavailable(
+            f"the metadata store has not answered for {_STORE_S:.0f} s; the change may have happened",
+            outcome="unknown",
+        )
+
+    def _reflects(self, writes: Sequence[Write], revision: Revision) -> bool:
+        """Return whether the tables have these writes of a revision."""
+        return all(
+            table.has(write.key, revision if isinstance(write, Put) else None)
+            for write in writes
+            if not isinstance(write, DeleteRange) and (table := self._table_of(write.key)) is not None
+        )
+
+    async def resolve_unknown(self) -> None:
+        """Bring the tables up to date about changes whose outcome is unknown: what the store has now is the outcome.
+
+        An answer of the store has seen the change or proves that there was none: ours carry out requests in order,
+        and etcd puts up a fence first.
+
+        Raises:
+            StoreUnavailable: what is unsettled stays so.
+        """
+        for key in sorted(self.unsettled):
+            await self.refresh(key)
+            self.unsettled.discard(key)

@@ -1,0 +1,122 @@
+"""The records of one range of keys, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Generic, TypeVar
+
+from pydanube_storage.metadata import (
+    Absent,
+    Guard,
+    KeyRange,
+    KeyValue,
+    MetadataStore,
+    ModRevision,
+    Revision,
+    read_all,
+)
+
+from pydanube_broker.records.set_aside import Aside
+
+R = TypeVar("R")
+
+
+class Table(Generic[R]):
+    """Records by key; `Records` fills it. Single user: the loop.
+
+    Args:
+        range_: the table's keys.
+        read: make a record of a key as stored. An error sets the key aside.
+        changed: called after each change with the key, the record before and the record after; None: there is none.
+            Indexes beside the table are kept by it.
+        drops_unreadable: whether a record whose new value cannot be read goes, so that nothing is granted by an outdated
+            one. By default it stays, since what is absent may be taken for deleted.
+    """
+
+    def __init__(
+        self,
+        range_: KeyRange,
+        read: Callable[[KeyValue], R],
+        *,
+        changed: Callable[[str, R | None, R | None], None] = lambda key, before, after: None,
+        drops_unreadable: bool = False,
+    ) -> None:
+        self.range = range_
+        self.rows: dict[str, R] = {}
+        self._read = read
+        self._changed = changed
+        self._drops_unreadable = drops_unreadable
+        self._revisions: dict[str, Revision] = {}  # of every key of the store, readable or not
+        self._read_at = Revision(0)  # keys that are unknown had no change up to here that still counts
+
+    def get(self, key: str) -> R | None:
+        return self.rows.get(key)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.rows
+
+    def __iter__(self) -> Iterator[R]:
+        return iter(self.rows.values())
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def known_keys(self) -> Collection[str]:
+        """Return the keys that the store has, also those that cannot be read."""
+        return self._revisions.keys()
+
+    def revision(self, key: str) -> Revision | None:
+        """Return the revision of a key's last change; None: it is absent."""
+        return self._revisions.get(key)
+
+    def guard(self, key: str) -> Guard:
+        """Return the guard that the store has the key as this table does."""
+        revision = self._revisions.get(key)
+        return Absent(key) if revision is None else ModRevision(key, revision)
+
+    def has(self, key: str, revision: Revision | None) -> bool:
+        """Return whether the table has a key at this revision or a later one; revision None: whether the key is absent."""
+        known = self._revisions.get(key)
+        return known is None if revision is None else known is not None and known >= revision
+
+    # -- filling -------------------------------------------------------------------------------------------------
+
+    def put(self, item: KeyValue, aside: Aside) -> bool:
+        """Take in a key as stored, unless it is known; return whether that is new."""
+        if self._revisions.get(item.key, self._read_at) >= item.mod_revision:
+            return False
+        self._revisions[item.key] = item.mod_revision
+        before = self.rows.get(item.key)
+        with aside.reading(item.key):
+            after = self.rows[item.key] = self._read(item)
+            self._changed(item.key, before, after)
+            return True
+        if self._drops_unreadable and before is not None:
+            del self.rows[item.key]
+            self._changed(item.key, before, None)
+        return True
+
+    def remove(self, key: str, revision: Revision) -> bool:
+        """Take in that a key was deleted at this revision; return whether that is new."""
+        known = self._revisions.get(key)
+        if known is None or known > revision:
+            return False
+        del self._revisions[key]
+        before = self.rows.pop(key, None)
+        if before is not None:
+            self._changed(key, before, None)
+        return True
+
+    def replace(self, items: Iterable[KeyValue], revision: Revision, aside: Aside) -> list[str]:
+        """Take in the whole range as it was read from this revision on; return the keys that changed."""
+        found = {item.key: item for item in items}
+        changed = [key for key in set(self._revisions) - found.keys() if self.remove(key, revision)]
+        self._read_at = Revision(0)
+        changed += [key for key, item in found.items() if self.put(item, aside)]
+        self._read_at = revision
+        return changed
+
+    async def load(self, store: MetadataStore, aside: Aside, *, part: KeyRange | None = None) -> None:
+        """Read the range, or a part of it, once: for tables that do not follow the store. Raises `StoreUnavailable`."""
+        for item in (await read_all(store, part or self.range))[0]:
+            self.put(item, aside)
