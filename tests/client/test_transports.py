@@ -319,9 +319,10 @@ async def test_what_nobody_reads_holds_the_broker_back() -> None:
         await stream.write(b"send 100")  # 10 MB, and a window of 4
         await broker.until(lambda: bool(broker.streams))
         assert await transport.call("/t.T/Ask", b"others go on", timeout_s=30) == b"others go on"
+        reply = broker.streams[0].reply
         with anyio.fail_after(30):
-            await until(lambda: broker.streams[0].reply.stream.send_window <= 100_000)
-        assert not broker.streams[0].reply.writable
+            await until(lambda: reply.connection.http.out.room(reply.stream) <= 100_000)
+        assert not reply.writable
         for _ in range(100):
             assert len(await stream.read() or b"") == 100_000
 

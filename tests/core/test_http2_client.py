@@ -305,7 +305,7 @@ def test_data_waits_for_the_servers_window() -> None:
     talk.hear(settings((4, 10)))  # INITIAL_WINDOW_SIZE
     talk.client.out.request(stream, REQUEST, bytes(25))
     talk.client.take(0.0)
-    assert stream.send_window == 0
+    assert talk.client.out.room(stream) == 0
     talk.hear(window_update(1, 10))
     assert talk.client.take(0.0) == data(1, bytes(10))
     talk.hear(window_update(1, 10))

@@ -370,9 +370,10 @@ class OwnConnection(asyncio.Protocol):
 
     def _look_at_stuck(self, now: float) -> None:
         """End streams whose client takes nothing, if others wait for the room that they hold."""
+        http = self.http
         waiting = (
-            [each for each in self.http.streams.values() if each.queue is not None and each.send_window <= 0]
-            if self.http.out.parked
+            [each for each in http.streams.values() if each.queue is not None and http.out.room(each) <= 0]
+            if http.out.parked
             else []
         )
         before = self._stuck
@@ -381,7 +382,7 @@ class OwnConnection(asyncio.Protocol):
             size, since = before.get(stream, (0, now))
             self._stuck[stream] = (stream.queued_bytes, since if size == stream.queued_bytes else now)
         for stream, (_, since) in sorted(self._stuck.items(), key=lambda item: item[1][1]):
-            if not self.http.out.parked or now - since < self.server.times.stuck_s:
+            if not http.out.parked or now - since < self.server.times.stuck_s:
                 break
             self._end_stuck(stream)
 

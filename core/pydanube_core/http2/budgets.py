@@ -52,11 +52,11 @@ class Budgets:
     def __init__(self) -> None:
         self._left: dict[Kind, tuple[float, float]] = {}  # kind → (left, as of)
 
-    def spend(self, kind: Kind, now: float) -> None:
-        """Count one. Raises `ConnectionFailure`: the budget is used up."""
+    def spend(self, kind: Kind, now: float, count: int = 1) -> None:
+        """Count one, or more if it causes more work. Raises `ConnectionFailure`: the budget is used up."""
         burst, rate = BUDGETS[kind]
         left, since = self._left.get(kind, (float(burst), now))
-        left = min(burst, left + (now - since) * rate) - 1
+        left = min(burst, left + (now - since) * rate) - count
         self._left[kind] = (left, now)
         if left < 0:
             raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, kind.value)

@@ -14,6 +14,7 @@ that has ended on both sides, or was reset, is forgotten; frames of it that are 
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Final
 
 from pydanube_core.http2 import frames
@@ -72,7 +73,7 @@ class ClientConnection(Side[AnswerEvent]):
         """
         assert not self.going, "this connection takes no more streams"
         self._last_id += 2
-        stream = Stream(self._last_id, StreamState.IDLE, self.control.initial_send_window)
+        stream = Stream(self._last_id, StreamState.IDLE)
         self.streams[stream.id] = stream
         if self._last_id >= LARGEST_ID - 1:
             self.going = True  # section 5.1.1: no identifiers are left
@@ -207,8 +208,10 @@ class ClientConnection(Side[AnswerEvent]):
         """Handle GOAWAY (section 6.8): streams above the last one that the server names were not processed."""
         self.going = True
         last = int.from_bytes(payload[:4], "big") & LARGEST_ID
-        for stream in [each for each in self.streams.values() if each.id > last]:
-            del self.streams[stream.id]
+        for stream_id in tuple(
+            takewhile(lambda each: each > last, reversed(self.streams))
+        ):  # opened in this order
+            stream = self.streams.pop(stream_id)
             self.out.forget(stream)
             events.append(StreamReset(stream, ErrorCode.REFUSED_STREAM))
         why = payload[8:208].decode("utf-8", "replace")

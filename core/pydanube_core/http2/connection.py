@@ -200,7 +200,7 @@ class ServerConnection(Side[Event]):
             raise StreamFailure(stream_id, ErrorCode.REFUSED_STREAM, "no more streams")
         if ended and head.content_length:
             raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, "content-length is another")
-        stream = Stream(stream_id, _HALF_CLOSED if ended else _OPEN, self.control.initial_send_window)
+        stream = Stream(stream_id, _HALF_CLOSED if ended else _OPEN)
         stream.expected = head.content_length
         stream.head_bytes = head.size
         self._head_bytes += head.size

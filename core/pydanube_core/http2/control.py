@@ -14,6 +14,10 @@ from pydanube_core.http2.sending import INITIAL_WINDOW_BYTES, WINDOW_LIMIT, Outb
 from pydanube_core.http2.streams import Stream
 
 LARGEST_ID: Final = (1 << 31) - 1
+#: each so many bytes of a SETTINGS frame count as a frame more: clients send fewer than ten entries of 6 bytes
+_CHARGED_BYTES: Final = 600
+#: and each so many streams that it makes us look at, half a millisecond
+_CHARGED_STREAMS: Final = 2000
 _OUR_PING: Final = b"pydanube"
 _GOING_PING: Final = b"goingoff"
 
@@ -37,7 +41,6 @@ class Control:
         self._streams = streams
         self._reader = reader
         self._budgets = budgets
-        self.initial_send_window = INITIAL_WINDOW_BYTES  # of streams, by the peer's SETTINGS
         self.announced = False  # the end
         self.peer_streams = LARGEST_ID  # how many may be open that we began
         self._acks_due = 1  # of our SETTINGS
@@ -54,8 +57,7 @@ class Control:
         """
         match kind:
             case FrameType.SETTINGS:
-                self._budgets.spend(Kind.SETTINGS, now)
-                self.settings(flags, stream_id, payload)
+                self.settings(flags, stream_id, payload, now)
             case FrameType.PING:
                 self._ping(stream_id, payload, now)
             case FrameType.PRIORITY:
@@ -74,7 +76,9 @@ class Control:
             case _:
                 self._budgets.spend(Kind.UNKNOWN, now)  # section 5.5: read past
 
-    def settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+    def settings(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+        """Apply the peer's settings. Each value is checked, but the streams' windows change once a frame."""
+        self._budgets.spend(Kind.SETTINGS, now, 1 + len(payload) // _CHARGED_BYTES)
         if stream_id:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "connection_frame_on_stream")
         if flags & frames.ACK:
@@ -86,36 +90,45 @@ class Control:
             return
         if len(payload) % 6:
             raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "bad_frame_size")
-        for at in range(0, len(payload), 6):
-            self._setting(
-                int.from_bytes(payload[at : at + 2], "big"), int.from_bytes(payload[at + 2 : at + 6], "big")
-            )
+        windows: list[int] = []
+        for key, value in frames.SETTING.iter_unpack(payload):
+            match key:
+                case SettingId.HEADER_TABLE_SIZE:
+                    self._out.writer.table_size(value)
+                case SettingId.ENABLE_PUSH:
+                    if value > 1:
+                        raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "bad_setting")
+                case SettingId.INITIAL_WINDOW_SIZE:
+                    if value > WINDOW_LIMIT:
+                        raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, "bad_setting")
+                    windows.append(value)
+                case SettingId.MAX_FRAME_SIZE:
+                    if not 1 << 14 <= value < 1 << 24:
+                        raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "bad_setting")
+                    self._out.max_frame_bytes = min(value, self._limits.turn_bytes)
+                case SettingId.MAX_CONCURRENT_STREAMS:
+                    self.peer_streams = value
+                case _:
+                    pass  # unknown, or (MAX_HEADER_LIST_SIZE) nothing we come near
+        if windows:
+            self._set_windows(largest=max(windows), last=windows[-1], now=now)
         self._out.control(frames.SETTINGS_ACK)
 
-    def _setting(self, key: int, value: int) -> None:
-        match key:
-            case SettingId.HEADER_TABLE_SIZE:
-                self._out.writer.table_size(value)
-            case SettingId.ENABLE_PUSH:
-                if value > 1:
-                    raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "bad_setting")
-            case SettingId.INITIAL_WINDOW_SIZE:
-                if value > WINDOW_LIMIT:
-                    raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, "bad_setting")
-                more, self.initial_send_window = value - self.initial_send_window, value
-                for stream in self._streams.values():
-                    stream.send_window += more
-                    if stream.send_window > WINDOW_LIMIT:
-                        raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, "window_too_large")
-                    self._out.opened(stream)
-            case SettingId.MAX_FRAME_SIZE:
-                if not 1 << 14 <= value < 1 << 24:
-                    raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "bad_setting")
-                self._out.max_frame_bytes = min(value, self._limits.turn_bytes)
-            case SettingId.MAX_CONCURRENT_STREAMS:
-                self.peer_streams = value
-            case _:
-                pass  # unknown, or (MAX_HEADER_LIST_SIZE) nothing we come near
+    def _set_windows(self, *, largest: int, last: int, now: float) -> None:
+        """Apply the last INITIAL_WINDOW_SIZE of a frame; the largest must not overflow any stream's window."""
+        out, looked_at = self._out, 0
+        if largest + out.most_credit > WINDOW_LIMIT:  # the stream that had it may be gone
+            looked_at = len(self._streams)
+            out.most_credit = max((stream.credit for stream in self._streams.values()), default=0)
+            if largest + out.most_credit > WINDOW_LIMIT:
+                raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, "window_too_large")
+        grows = last > out.initial_window
+        out.initial_window = last
+        if grows:
+            looked_at += len(out.stuck)
+            for stream in tuple(out.stuck):
+                out.opened(stream)
+        self._budgets.spend(Kind.SETTINGS, now, looked_at // _CHARGED_STREAMS)
 
     def acked(self, stream_id: int, payload: bytes) -> bool:
         """Handle the acknowledgement of our PING; return whether it is the one of `announce_end`."""

@@ -12,7 +12,7 @@ from pydanube_core.http2.codes import ErrorCode, FrameType, SettingId
 FRAME_HEADER: Final = Struct(">HBBBI")
 FRAME_HEADER_BYTES: Final = 9
 _WITH_NUMBER: Final = Struct(">HBBBII")
-_SETTING: Final = Struct(">HI")
+SETTING: Final = Struct(">HI")
 
 END_STREAM: Final = 0x1
 ACK: Final = 0x1
@@ -48,7 +48,7 @@ def headers(stream_id: int, block: bytes, *, end: bool, max_frame_bytes: int) ->
 
 
 def settings(values: Iterable[tuple[SettingId, int]]) -> bytes:
-    body = b"".join(_SETTING.pack(key, value) for key, value in values)
+    body = b"".join(SETTING.pack(key, value) for key, value in values)
     return FRAME_HEADER.pack(len(body) >> 8, len(body) & 0xFF, FrameType.SETTINGS, 0, 0) + body
 
 

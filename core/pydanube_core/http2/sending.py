@@ -10,7 +10,7 @@ Header blocks are written when their frame is, because each may depend on the on
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Final
 
 from pydanube_core.http2 import frames
@@ -45,13 +45,16 @@ class Outbox:
         self._answering = answering
         self.writer = HeaderWriter()
         self.window = INITIAL_WINDOW_BYTES  # the connection's
+        self.initial_window = INITIAL_WINDOW_BYTES  # of each stream, by the peer's SETTINGS
+        self.most_credit = 0  # no stream's `credit` is above it
         self.max_frame_bytes = 1 << 14  # the peer's
         self._out: list[bytes | memoryview] = []
         self.held_bytes = 0  # of control frames and answers that were not taken yet
-        self.turns: deque[Stream] = deque()  # streams that wait for theirs
+        self.turns: OrderedDict[Stream, None] = OrderedDict()  # streams that wait for theirs
+        self.stuck: dict[Stream, None] = {}  # streams with something queued whose own window is used up
         self._waiting = 0  # streams that have something queued
         self.waiting_bytes = 0  # queued in streams
-        self.stuck_bytes = 0  # of these, in streams whose own window is used up
+        self.stuck_bytes = 0  # of these, in `stuck` streams
         #: its streams are of several clients: what one of them does not read must not stop the others
         self.shared = False
         self.answers_open = 0  # calls that will be answered as a whole
@@ -62,7 +65,9 @@ class Outbox:
         self.ended: list[Stream] = []
         #: streams whose users may go on
         self.relieved: list[Stream] = []
-        self.parked: list[Stream] = []  # told to wait because the connection as a whole has too much waiting
+        self.parked: dict[
+            Stream, None
+        ] = {}  # told to wait because the connection as a whole has too much waiting
 
     # -- what leaves at once -----------------------------------------------------------------------------------
 
@@ -92,12 +97,12 @@ class Outbox:
         self.head(stream, headers)
         if stream.state is _CLOSED:
             return
-        if size > self.max_frame_bytes or size > self.window or size > stream.send_window:
+        if size > self.max_frame_bytes or size > self.window or size > self.initial_window + stream.credit:
             self.data(stream, body)
             self.finish(stream, None, repeats=False)
             return
         self.window -= size
-        stream.send_window -= size
+        stream.credit -= size
         self._step(stream, Act.SEND_END)
         self.control(frames.data_header(stream.id, size, end=True) + body)
 
@@ -107,7 +112,7 @@ class Outbox:
         if (
             size > self.max_frame_bytes
             or size > self.window
-            or size > stream.send_window
+            or size > self.initial_window + stream.credit
             or stream.head_sent
             or stream.state is not _HALF_CLOSED
         ):
@@ -151,14 +156,14 @@ class Outbox:
         if (
             stream.queue is None
             and size <= self.max_frame_bytes
-            and size <= stream.send_window
+            and size <= self.initial_window + stream.credit
             and size <= self.window - (RESERVE_BYTES if self.answers_open else 0)
             and self.held_bytes < self._limits.out_bytes
         ):
             self._out.append(_pack(size >> 8, size & 0xFF, _DATA, 0, stream.id) + body)
             self.held_bytes += size + 9
             self.window -= size
-            stream.send_window -= size
+            stream.credit -= size
             return
         if stream.queue is None:
             stream.queue = deque()
@@ -170,16 +175,15 @@ class Outbox:
             stream.full = True
         if stream.ready:
             return
-        if stream.send_window > 0:
-            stream.ready = True
-            self.turns.append(stream)
+        if stream in self.stuck:
+            self.stuck_bytes += size
         else:
-            self.stuck_bytes += size + (stream.owed_bytes if len(stream.queue) == 1 else 0)
+            self._line_up(stream)
 
     def owe(self, stream: Stream, count: int) -> None:
         """Count bytes that the stream's user has for it as queued, or no longer."""
         stream.owed_bytes += count
-        if stream.queue is not None and not stream.ready:
+        if stream in self.stuck:
             self.stuck_bytes += count
         self.release(-count)
 
@@ -193,7 +197,7 @@ class Outbox:
         if self._in_the_way < self._limits.queued_bytes:
             return True
         stream.full = True
-        self.parked.append(stream)
+        self.parked[stream] = None
         return False
 
     @property
@@ -210,7 +214,7 @@ class Outbox:
         """Count bytes as no longer queued."""
         self.waiting_bytes -= count
         if self.parked and self._in_the_way < self._limits.queued_bytes // 2:
-            parked, self.parked = self.parked, []
+            parked, self.parked = self.parked, {}
             for stream in parked:
                 stream.full = False
             self.relieved += parked
@@ -246,28 +250,49 @@ class Outbox:
 
     # -- the peer's windows ------------------------------------------------------------------------------------
 
+    def room(self, stream: Stream) -> int:
+        """Return the stream's window; below 0 after the peer has made it smaller."""
+        return self.initial_window + stream.credit
+
+    def grant(self, stream: Stream, increment: int) -> bool:
+        """Let the stream's window grow; return whether it may be so large."""
+        stream.credit += increment
+        self.most_credit = max(self.most_credit, stream.credit)
+        return self.room(stream) <= WINDOW_LIMIT
+
     def opened(self, stream: Stream) -> None:
         """The stream's window has grown."""
-        if stream.queue is not None and not stream.ready and stream.send_window > 0:
-            stream.ready = True
+        if stream in self.stuck and self.room(stream) > 0:
+            del self.stuck[stream]
             self.stuck_bytes -= stream.queued_bytes + stream.owed_bytes
-            self.turns.append(stream)
+            self._line_up(stream)
+
+    def _line_up(self, stream: Stream) -> None:
+        """Give a stream with something queued a place among those that wait for their turn, or for their window."""
+        if self.room(stream) > 0:
+            stream.ready = True
+            self.turns[stream] = None
+        else:
+            self.stuck[stream] = None
+            self.stuck_bytes += stream.queued_bytes + stream.owed_bytes
 
     def forget(self, stream: Stream) -> None:
         """Drop a stream that is gone: nothing of it is sent any more."""
         stream.state = _CLOSED
         stream.ending = None
+        if stream.full:
+            self.parked.pop(stream, None)
         if stream.queue is not None:
             stream.queue = None
             self._waiting -= 1
-            if not stream.ready:
+            if stream in self.stuck:
+                del self.stuck[stream]
                 self.stuck_bytes -= stream.queued_bytes + stream.owed_bytes
             self.release(stream.queued_bytes)
             stream.queued_bytes = 0
         if stream.ready:
             stream.ready = False
-            if self.turns:
-                self.turns.remove(stream)
+            self.turns.pop(stream, None)
 
     def clear(self) -> None:
         """Drop all streams: the connection is over."""
@@ -312,16 +337,13 @@ class Outbox:
             room = self._room()
             if room <= 0:
                 return
-            stream = ready.popleft()
+            stream, _ = ready.popitem(last=False)
             stream.ready = False
-            self._turn(stream, min(turn, room, stream.send_window))
+            self._turn(stream, min(turn, room, self.room(stream)))
             if stream.queue is not None:
-                if stream.send_window > 0:
-                    stream.ready = True
-                    ready.append(stream)
-                else:
-                    self.stuck_bytes += stream.queued_bytes + stream.owed_bytes
-                    self.release(0)
+                self._line_up(stream)
+                if not stream.ready:
+                    self.release(0)  # others may have room now
             elif stream.ending is not None:
                 trailers, repeats = stream.ending
                 stream.ending = None
@@ -352,7 +374,7 @@ class Outbox:
             self.held_bytes += size + 9
             sent += size
         self.window -= sent
-        stream.send_window -= sent
+        stream.credit -= sent
         stream.queued_bytes -= sent
         self.release(sent)
         if not queue:

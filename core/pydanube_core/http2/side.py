@@ -126,7 +126,7 @@ class Side(Generic[EventT]):
         if block is None:
             if kind != FrameType.SETTINGS or flags & frames.ACK:
                 raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "no_settings_first")
-            self.control.settings(flags, stream_id, payload)
+            self.control.settings(flags, stream_id, payload, now)
             self._settled = True
             return
         whole = block.add(kind, flags, stream_id, payload, self.limits)
@@ -193,8 +193,7 @@ class Side(Generic[EventT]):
             return
         if not increment:
             raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of zero")
-        stream.send_window += increment
-        if stream.send_window > WINDOW_LIMIT:
+        if not self.out.grant(stream, increment):
             raise StreamFailure(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "window too large")
         if stream.queue is not None:
             if increment < TINY_INCREMENT:

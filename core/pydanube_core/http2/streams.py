@@ -71,14 +71,16 @@ class Stream:
     """One stream of a connection; its fields belong to the connection, `user` to whoever uses that."""
 
     __slots__ = (
-        "cut", "ending", "expected", "full", "head_bytes", "head_received", "head_sent", "id", "owed_bytes", "paused",
-        "queue", "queued_bytes", "ready", "receive", "send_window", "state", "user",
+        "credit", "cut", "ending", "expected", "full", "head_bytes", "head_received", "head_sent", "id", "owed_bytes",
+        "paused", "queue", "queued_bytes", "ready", "receive", "state", "user",
     )  # fmt: skip
 
-    def __init__(self, stream_id: int, state: StreamState, send_window: int) -> None:
+    def __init__(self, stream_id: int, state: StreamState) -> None:
         self.id = stream_id
         self.state = state
-        self.send_window = send_window
+        # Bytes that the peer granted for this stream, less what was sent. With `Outbox.initial_window` added it is the
+        # window for sending, so that SETTINGS change all windows in one step.
+        self.credit = 0
         self.receive: ReceiveWindow | None = None  # until something comes
         self.head_sent = False
         self.head_received = False  # of an answer

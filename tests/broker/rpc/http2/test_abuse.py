@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from hpack import Encoder
 from pydanube_core.http2 import ConnectionEnded, Limits
-from pydanube_core.http2.budgets import BUDGETS, Kind
-from pydanube_core.http2.codes import PREFACE, ErrorCode, FrameType
+from pydanube_core.http2.budgets import BUDGETS, Budgets, Kind
+from pydanube_core.http2.codes import PREFACE, ConnectionFailure, ErrorCode, FrameType
 
 from tests.broker.rpc.http2_peer import REQUEST, Peer, data, frame, reset, settings, window_update
 
@@ -146,3 +146,13 @@ def test_requests_before_settings_are_no_http2() -> None:
     (end,) = peer.send(PREFACE + peer.request(1))
     assert isinstance(end, ConnectionEnded)
     assert end.code == ErrorCode.PROTOCOL_ERROR
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_idle_time_saves_up_one_burst_and_no_more(kind: Kind) -> None:
+    budgets, (burst, _) = Budgets(), BUDGETS[kind]
+    budgets.spend(kind, now=0.0)
+    for _ in range(burst):
+        budgets.spend(kind, now=1e6)
+    with pytest.raises(ConnectionFailure, match=kind.value):
+        budgets.spend(kind, now=1e6)

@@ -76,7 +76,7 @@ def test_windows_are_kept_to_and_everything_arrives_in_order(
             elif f.end:
                 ended.add(f.stream_id)
         waiting = [each for each in peer.server.streams.values() if each.queue is not None]
-        stuck = [each.queued_bytes + each.owed_bytes for each in waiting if each.send_window <= 0]
+        stuck = [each.queued_bytes + each.owed_bytes for each in waiting if peer.server.out.room(each) <= 0]
         assert peer.server.out.stuck_bytes == sum(stuck)
 
     receive()
@@ -204,7 +204,7 @@ def test_the_settings_of_the_peer_change_windows_that_are_open() -> None:
     peer.server.out.data(opened, bytes(30))
     assert len(body(peer.read(), 1)) == 10
     peer.send(settings((4, 5)))
-    assert opened.send_window == -5
+    assert peer.server.out.room(opened) == -5
     peer.send(settings((4, 22)))
     assert len(body(peer.read(), 1)) == 12
 
