@@ -3,12 +3,13 @@ topics fit a pattern."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName
-from pydanube_core.topic_pattern import TopicPattern
+from pydanube_core.topic_pattern import TopicPattern, is_glob
 
 from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.serving.registry import Registry
@@ -16,6 +17,9 @@ from pydanube_broker.serving.topic_access import Action, TopicAccess
 
 _MOST_TOPICS: Final = 1000
 _MOST_PATTERNS: Final = 1000
+_MOST_GLOBS: Final = 10  # of them; each is compiled, and compared with every topic
+_NAMES_AT_ONCE: Final = 500  # compared with all globs in one turn of the loop: a few milliseconds
+_COUNTED_AT_ONCE: Final = 20  # topics whose partitions are counted in one turn: 0.2 ms for 1 000 partitions
 
 
 async def resolve(access: TopicAccess, registry: Registry, data: bytes) -> bytes:
@@ -70,18 +74,30 @@ async def match(access: TopicAccess, data: bytes) -> bytes:
             field="patterns",
             value=len(request.patterns),
         )
+    if (globs := sum(is_glob(text) for text in request.patterns)) > _MOST_GLOBS:
+        raise InvalidArgument(
+            f"{globs} patterns with *, ? or [: at most {_MOST_GLOBS} are taken; write one that covers several",
+            field="patterns",
+            value=globs,
+        )
     patterns = [TopicPattern.parse(text, field="patterns") for text in request.patterns]
     plain = {TopicName(one.namespace, one.glob) for one in patterns if not one.is_glob}
-    globs = [one for one in patterns if one.is_glob]
-    found = sorted(
-        name
-        for name in access.names(COLD_CALL)
-        if name in plain or any(pattern.matches(name) for pattern in globs)
-    )
+    wild = [one for one in patterns if one.is_glob]
+    names = sorted(access.names())
+    found: list[TopicName] = []
+    for start in range(0, len(names), _NAMES_AT_ONCE):
+        found += [
+            name
+            for name in names[start : start + _NAMES_AT_ONCE]
+            if (name in plain or any(pattern.matches(name) for pattern in wild))
+            and access.may(COLD_CALL, Action.LOOK_UP, name)
+        ]
+        await asyncio.sleep(0)
     limit = min(request.limit or _MOST_TOPICS, _MOST_TOPICS)
-    parts = [access.known_parts(COLD_CALL, name) for name in found[:limit]]
+    partitions: list[int] = []
+    for start in range(0, min(len(found), limit), _COUNTED_AT_ONCE):
+        partitions += map(access.count_partitions, found[start : min(start + _COUNTED_AT_ONCE, limit)])
+        await asyncio.sleep(0)
     return pb.MatchResponse(
-        topics=map(str, found[:limit]),
-        more=len(found) > limit,
-        partitions=[len(topics) if partitioned else 0 for partitioned, topics in parts],
+        topics=map(str, found[:limit]), more=len(found) > limit, partitions=partitions
     ).SerializeToString()

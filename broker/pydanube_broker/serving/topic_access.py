@@ -78,7 +78,17 @@ class Placement:
         return plain | {record.topic for record in index.all_partitioned() if index.partitions(record.topic)}
 
     def parts(self, name: TopicName) -> tuple[bool, Sequence[Placed]]:
-        """Return whether a topic is partitioned, and its concrete topics by index; none if it is unknown.
+        """Return whether a topic is partitioned, and its concrete topics by index; none if it is unknown."""
+        partitioned, records = self._records(name)
+        return partitioned, [self._placed(record) for record in records]
+
+    def count_partitions(self, name: TopicName) -> int:
+        """Return how many partitions a topic has; 0 if it has a log itself, or is unknown."""
+        partitioned, records = self._records(name)
+        return len(records) if partitioned else 0
+
+    def _records(self, name: TopicName) -> tuple[bool, Sequence[TopicRecord]]:
+        """Return whether a topic is partitioned, and the records of its concrete topics.
 
         Partitions that are being added are left out until all are there: whoever hashed keys to some of them only would
         part what belongs together.
@@ -92,7 +102,7 @@ class Placement:
             partitioned, records = record is None, index.partitions(name) if record is None else [record]
         if (parent := index.partitioned(name)) is not None:
             records = [each for each in records if (each.partition or 0) < parent.spec.partitions]
-        return partitioned, [self._placed(record) for record in records]
+        return partitioned, records
 
     def _placed(self, record: TopicRecord) -> Placed:
         registry = self._registry
@@ -231,19 +241,13 @@ class TopicAccess:
         await self._placement.reach(name)
         return self._placement.parts(name)
 
-    def known_parts(self, called: Called, name: TopicName) -> tuple[bool, Sequence[Placed]]:
-        """As `placed`, for a look-up, from what is known here."""
-        self.check(called, Action.LOOK_UP, name)
-        return self._placement.parts(name)
+    def count_partitions(self, name: TopicName) -> int:
+        """Return how many partitions a topic has that the caller may look up; 0 if it has a log itself."""
+        return self._placement.count_partitions(name)
 
-    def names(self, called: Called) -> Iterable[TopicName]:
-        """Return the topics that the caller may look up, by the names that users know."""
-        locks, identity = self._locks, called.identity
-        if locks is None:
-            return self._placement.names()
-        return [
-            name for name in self._placement.names() if locks.allows(identity, LOOK_UP, Resource.of(name))
-        ]
+    def names(self) -> Iterable[TopicName]:
+        """Return all topics by the names that users know. Show a caller those for which `may` allows the look-up."""
+        return self._placement.names()
 
     async def topic_to_write(
         self,
