@@ -14,6 +14,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
+from pydanube_core.avro.model import is_recursive
+from pydanube_core.avro.parse import parse_avro
+from pydanube_core.avro.steps import CONTAINER_MAGIC
 from pydanube_core.errors import InvalidArgument, MissingExtra, PayloadInvalid
 from pydanube_core.extras import install_command
 from pydanube_core.generated import danube_schema_pb2 as pb
@@ -22,13 +25,11 @@ from pydanube_core.services import SCHEMA_REGISTRY
 
 from pydanube.arguments import MOST, check_text, check_texts, shown
 from pydanube.facts import SchemaRef, from_ms
-from pydanube.payloads.avro import is_recursive
 from pydanube.payloads.shapes import built
 
 TIMEOUT_S: Final = 30.0  # the compiler of a Protobuf schema may take its time
 _MOST_VERSION: Final = (1 << 32) - 1
 KEPT: Final = 256  # versions a client remembers
-CONTAINER_MAGIC: Final = b"Obj\x01"
 _FAULTS: Final = (  # what fastavro raises over wrong data
     ValueError,
     EOFError,
@@ -244,7 +245,7 @@ def _avro(schema: Schema, payload: bytes) -> Any:
         ) from error
     if not schema._parsed:
         raw = json.loads(schema.definition)
-        schema._parsed[:] = [fastavro.parse_schema(raw), is_recursive(raw, frozenset())]
+        schema._parsed[:] = [fastavro.parse_schema(raw), is_recursive(parse_avro(raw))]
     parsed, recursive = schema._parsed
     # fastavro goes down by recursion in C, and deep data of a recursive schema end the process (seen, 1.13): those
     # are read by its Python twin, which raises RecursionError.

@@ -162,7 +162,7 @@ def test_bytes_of_anybody_are_a_value_or_a_fault(payload: bytes, number: int) ->
 
 def test_items_that_take_no_bytes_are_bounded() -> None:
     billion = bytes([0x80, 0xA8, 0xD6, 0xB9, 0x07, 0x00])
-    with pytest.raises(Fault, match="more items"):
+    with pytest.raises(Fault, match="items that take no bytes"):
         read({"type": "array", "items": "null"}, billion)
 
 
@@ -251,3 +251,12 @@ def test_times_out_of_range_and_long_decimals() -> None:
     micros = {"type": "long", "logicalType": "timestamp-micros"}
     moment = datetime.datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=datetime.UTC)
     assert read(millis, encoded(millis, moment), micros) == moment  # by the writer's unit
+
+
+def test_a_type_of_too_many_parts_is_a_fault() -> None:
+    kind: Any = "int"
+    for level in range(40):  # each record holds the one before twice: 2^40 columns
+        again = "int" if level == 0 else f"R{level - 1}"
+        kind = record(("a", kind), ("b", again), name=f"R{level}")
+    with pytest.raises(Fault, match="10000 parts"):
+        AvroFormat(json.dumps(kind).encode())

@@ -21,8 +21,8 @@ from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, Sc
 
 if TYPE_CHECKING:
     import jsonschema_rs
+    from pydanube_core.avro.model import AvroType
 
-    from pydanube_broker.schema.avro.model import AvroType
     from pydanube_broker.schema.json_schema.document import Document
     from pydanube_broker.schema.protobuf.model import ProtoFile
 
@@ -113,7 +113,7 @@ def parse_schema(kind: SchemaType, definition: bytes, *, descriptors: bytes | No
         case SchemaType.BYTES | SchemaType.STRING | SchemaType.NUMBER:
             return PlainSchema(type=kind)
         case SchemaType.AVRO:
-            from pydanube_broker.schema.avro.parse import parse_avro
+            from pydanube_core.avro.parse import parse_avro
 
             value = parse_definition(definition, what="the Avro schema")
             tree = parse_avro(value)

@@ -1,4 +1,4 @@
-"""Facts about Avro that fastavro does not tell: whether a schema is recursive, and where data do not fit."""
+"""The place where data do not fit an Avro schema, which fastavro does not report."""
 
 from __future__ import annotations
 
@@ -6,24 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Path = tuple[str | int, ...]
-
-
-def is_recursive(schema: Any, above: frozenset[str]) -> bool:
-    """Return whether a record refers to one that contains it, compared by simple name, which errs on the safe side."""
-    match schema:
-        case str():
-            return schema.rpartition(".")[2] in above
-        case list():
-            return any(is_recursive(branch, above) for branch in schema)
-        case {"type": "record" | "error", "name": str(name)}:
-            inside = above | {name.rpartition(".")[2]}
-            return any(is_recursive(each.get("type"), inside) for each in schema.get("fields", ()))
-        case {"type": "array" | "map"}:
-            return is_recursive(schema.get("items", schema.get("values")), above)
-        case {"type": kind}:
-            return is_recursive(kind, above)
-        case _:
-            return False
 
 
 def fault_of(

@@ -12,10 +12,12 @@ import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
+from pydanube_core.avro.model import is_recursive
+from pydanube_core.avro.parse import parse_avro
 from pydanube_core.errors import InvalidArgument, MissingExtra, PayloadInvalid
 from pydanube_core.extras import install_command
 
-from pydanube.payloads.avro import fault_of, is_recursive
+from pydanube.payloads.avro import fault_of
 from pydanube.payloads.shapes import pointer, to_data, to_json_data
 from pydanube.schemas import Schema, value_of
 
@@ -144,7 +146,7 @@ def _avro(schema: Schema) -> Callable[[Any], bytes]:
     named: dict[str, Any] = {}
     parsed = fastavro.parse_schema(raw, named_schemas=named)
     # as for reading: deep data of a recursive schema would end the process inside of C
-    recursive = is_recursive(raw, frozenset())
+    recursive = is_recursive(parse_avro(raw))
     write: Any = _write_py.schemaless_writer if recursive else fastavro.schemaless_writer
     check: Any = _validation_py.validate if recursive else validate
 

@@ -9,14 +9,11 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from google.protobuf.message import DecodeError
+from pydanube_core.avro.steps import Fault as Fault
 
 _FIRST_US: Final = -62_135_596_800_000_000  # 0001-01-01, the first that Spark and Python both can tell
 _END_US: Final = 253_402_300_800_000_000  # 10000-01-01
 _DAY_US: Final = 86_400_000_000
-
-
-class Fault(ValueError):
-    """A payload, or a version it was written with, cannot be read as the column's type."""
 
 
 #: what reading a wrong payload may raise: a decoder meets bytes of anybody

@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from pydanube_broker.schema.avro.model import (
+from pydanube_core.avro.model import (
+    PROMOTIONS,
     Array,
     AvroType,
     Decimal,
@@ -29,21 +30,14 @@ from pydanube_broker.schema.avro.model import (
     Primitive,
     Record,
     Union,
+    branch_name,
     describe,
+    same_name,
 )
-from pydanube_broker.schema.avro.parse import branch_name
+
 from pydanube_broker.schema.differences import Difference, Direction, Findings
 
 MAX_STEPS: Final = 1_000_000  # types and branches looked at: about a second, in a thread
-
-# writer -> readers that take it, beside itself
-PROMOTIONS: Final = {
-    "int": frozenset({"long", "float", "double"}),
-    "long": frozenset({"float", "double"}),
-    "float": frozenset({"double"}),
-    "string": frozenset({"bytes"}),
-    "bytes": frozenset({"string"}),
-}
 
 
 def resolve(writer: AvroType, reader: AvroType, direction: Direction) -> list[Difference]:
@@ -132,7 +126,7 @@ class _Resolver:
             or (name in self._names and name != reader.full_name)
             for name in renamed
         )
-        if astray or not _same_name(writer, reader):
+        if astray or not same_name(writer, reader):
             self._findings.add(path, "name_changed", writer=writer.full_name, reader=reader.full_name)
 
     def _symbols(self, writer: Enumeration, reader: Enumeration, path: str) -> None:
@@ -174,10 +168,6 @@ class _Resolver:
 
     def _add(self, path: str, rule: str, writer: AvroType, reader: AvroType) -> None:
         self._findings.add(path, rule, writer=describe(writer), reader=describe(reader))
-
-
-def _same_name(writer: Named, reader: Named) -> bool:
-    return writer.simple_name == reader.simple_name or writer.full_name in reader.aliases
 
 
 def _is_named_by(writer: Named, reader: Named) -> bool:
@@ -275,6 +265,6 @@ def _matches(writer: AvroType, reader: AvroType) -> bool:
         case Enumeration(), Enumeration():
             return _is_named_by(writer, reader)
         case Record(), Record():
-            return _same_name(writer, reader)
+            return same_name(writer, reader)
         case _:
             return False

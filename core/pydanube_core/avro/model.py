@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
+
+# writer -> readers that take it, beside itself
+PROMOTIONS: Final = {
+    "int": frozenset({"long", "float", "double"}),
+    "long": frozenset({"float", "double"}),
+    "float": frozenset({"double"}),
+    "string": frozenset({"bytes"}),
+    "bytes": frozenset({"string"}),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +27,7 @@ class Decimal:
 class Primitive:
     name: str  # null, boolean, int, long, float, double, bytes, string
     decimal: Decimal | None = None
+    logical: str | None = field(default=None, compare=False)  # resolution ignores it
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -36,6 +46,7 @@ class Named:
 class Fixed(Named):
     size: int
     decimal: Decimal | None = None
+    logical: str | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -101,3 +112,44 @@ def describe(kind: AvroType) -> Any:
             return {"type": "enum", "name": name}
         case Record(full_name=name):
             return {"type": "record", "name": name}
+
+
+def branch_name(kind: AvroType) -> str:
+    """Return the name of a branch in its union: the full name, or the type."""
+    match kind:
+        case Primitive(name=name):
+            return name
+        case Array():
+            return "array"
+        case MapType():
+            return "map"
+        case Union():
+            return "union"
+        case Fixed(full_name=name) | Enumeration(full_name=name) | Record(full_name=name):
+            return name
+
+
+def same_name(writer: Named, reader: Named) -> bool:
+    """Return whether a named type is the reader's: by its name without the namespace, or by an alias."""
+    return writer.simple_name == reader.simple_name or writer.full_name in reader.aliases
+
+
+def is_recursive(kind: AvroType) -> bool:
+    """Return whether a record contains itself. `parse_avro` bounds the depth."""
+    return _reaches_itself(kind, set(), set())
+
+
+def _reaches_itself(kind: AvroType, above: set[int], done: set[int]) -> bool:
+    match kind:
+        case Array(items=inner) | MapType(values=inner):
+            return _reaches_itself(inner, above, done)
+        case Union(branches=branches):
+            return any(_reaches_itself(each, above, done) for each in branches)
+        case Record(fields=fields) if id(kind) not in done:
+            if id(kind) in above:
+                return True
+            found = any(_reaches_itself(each.type, above | {id(kind)}, done) for each in fields)
+            done.add(id(kind))
+            return found
+        case _:
+            return False

@@ -1,4 +1,4 @@
-"""From the JSON of an Avro schema to the tree, refusing what the specification refuses and naming the place."""
+"""From the JSON of an Avro schema to the tree, with an error that names the place."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydanube_core.errors import SchemaInvalid
-
-from pydanube_broker.schema.avro.model import (
+from pydanube_core.avro.model import (
     Array,
     AvroType,
     Decimal,
@@ -19,7 +17,9 @@ from pydanube_broker.schema.avro.model import (
     Primitive,
     Record,
     Union,
+    branch_name,
 )
+from pydanube_core.errors import SchemaInvalid
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 MAX_DEPTH: Final = 64
@@ -51,9 +51,9 @@ class _Parser:
         self._fitting: dict[tuple[int, int], bool] = {}
 
     def height(self, kind: AvroType, path: str) -> int:
-        """Return how deeply types are nested, recursion counted once; names can nest deeper than the JSON shows.
+        """Return how deeply types are nested, recursion counted once. Names can nest deeper than the JSON shows.
 
-        Bounded, because whoever walks a schema or its data goes down by recursion.
+        Bounded, because walking a schema or its data recurses.
         """
         match kind:
             case Array(items=inner) | MapType(values=inner):
@@ -127,7 +127,8 @@ class _Parser:
             case "fixed":
                 return self._fixed(schema, namespace, path)
             case str() if kind in PRIMITIVES:
-                return Primitive(name=kind, decimal=_decimal(schema) if kind == "bytes" else None)
+                decimal = _decimal(schema) if kind == "bytes" else None
+                return Primitive(name=kind, decimal=decimal, logical=_logical(schema))
             case str():
                 return self._reference(kind, namespace, f"{path}/type")
             case None:
@@ -169,7 +170,9 @@ class _Parser:
         size = schema.get("size")
         if type(size) is not int or size < 0:
             raise _bad(f"{path}/size", size, "a fixed has a size in bytes, 0 or more")
-        made = Fixed(full_name=full, aliases=aliases, size=size, decimal=_decimal(schema))
+        made = Fixed(
+            full_name=full, aliases=aliases, size=size, decimal=_decimal(schema), logical=_logical(schema)
+        )
         self._named[full] = made
         return made
 
@@ -232,7 +235,7 @@ class _Parser:
         return made
 
     def _fits(self, kind: AvroType, value: Any) -> bool:
-        """Whether a JSON value can be the default of a type (table "field default values")."""
+        """Return whether a JSON value can be the default of a type."""
         match kind:
             case Primitive(name=name):
                 return _fits_primitive(name, value)
@@ -262,19 +265,9 @@ class _Parser:
                 return self._fitting[key]
 
 
-def branch_name(kind: AvroType) -> str:
-    """Return the name of a branch in its union: the full name, or the type."""
-    match kind:
-        case Primitive(name=name):
-            return name
-        case Array():
-            return "array"
-        case MapType():
-            return "map"
-        case Union():
-            return "union"
-        case Fixed(full_name=name) | Enumeration(full_name=name) | Record(full_name=name):
-            return name
+def fits_default(kind: AvroType, value: Any) -> bool:
+    """Return whether a JSON value can be the default of a type (table "field default values")."""
+    return _Parser()._fits(kind, value)
 
 
 def _fits_primitive(name: str, value: Any) -> bool:
@@ -307,6 +300,11 @@ def _decimal(schema: Mapping[str, Any]) -> Decimal | None:
     if precision < 1 or not 0 <= scale <= precision:
         return None
     return Decimal(precision=precision, scale=scale)
+
+
+def _logical(schema: Mapping[str, Any]) -> str | None:
+    found = schema.get("logicalType")
+    return found if isinstance(found, str) else None
 
 
 def _texts(value: Any, path: str) -> list[str]:

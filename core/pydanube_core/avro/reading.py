@@ -1,0 +1,298 @@
+"""Build the reader of a schema, or of a pair of schemas ("Schema Resolution").
+
+The broker's check and the columns of tables use it. The SDK decodes with fastavro unless the schema is recursive: 9 µs
+for a record that this reader decodes in 17 µs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from pydanube_core.avro.model import (
+    PROMOTIONS,
+    Array,
+    AvroType,
+    Enumeration,
+    Field,
+    Fixed,
+    MapType,
+    Named,
+    Primitive,
+    Record,
+    Union,
+    same_name,
+)
+from pydanube_core.avro.parse import fits_default
+from pydanube_core.avro.steps import (
+    PRIMITIVES,
+    Fault,
+    Room,
+    Step,
+    converted,
+    read_entries,
+    read_enumeration,
+    read_fixed,
+    read_items,
+    read_record,
+    read_union,
+    read_whole,
+    skipped,
+)
+
+
+class Shape:
+    """The Python form of values. This one: numbers, text and bytes as they are, dicts for records and maps."""
+
+    def leaf(self, wrote: AvroType, wants: AvroType) -> Callable[[Any], Any] | None:
+        """Return the conversion of a number, text or bytes, already promoted to the type `wants`, or None."""
+        return None
+
+    def member(self, union: Union, branch: AvroType) -> str | None:
+        """Return the name under which a union's value stands in a dict, or None if it stands alone."""
+        return None
+
+    def entries(self, found: dict[str, Any]) -> Any:
+        """Return the form of a map."""
+        return found
+
+
+class JsonShape(Shape):
+    """Values that JSON can hold: bytes as text of one character a byte."""
+
+    def leaf(self, wrote: AvroType, wants: AvroType) -> Callable[[Any], Any] | None:
+        is_bytes = isinstance(wants, Fixed) or (isinstance(wants, Primitive) and wants.name == "bytes")
+        return _latin if is_bytes else None
+
+
+def resolving_reader(writer: AvroType, reader: AvroType, shape: Shape) -> Callable[[bytes], Any]:
+    """Return the function that reads data of one schema as another. Raises `Fault`: they can never be read so."""
+    step = AvroReader(shape).resolved(writer, reader, frozenset())
+
+    def read(data: bytes) -> Any:
+        out: list[Any] = []
+        read_whole(step, data, 0, out)
+        return out[0]
+
+    return read
+
+
+class AvroReader:
+    """Builds the functions of one schema, or of one pair."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._records: dict[int, list[tuple[str, Step]]] = {}
+        self._empty: dict[int, bool] = {}
+
+    def written(self, kind: AvroType) -> Step:
+        """Return the function that reads a type as it was written."""
+        match kind:
+            case Primitive() | Fixed():
+                return self._leaf(kind, kind)
+            case Enumeration(symbols=symbols):
+                return read_enumeration(kind, symbols)
+            case Union(branches=branches):
+                return read_union([self._in_member(kind, each, self.written(each)) for each in branches])
+            case Array(items=items):
+                return self._items(items, self.written(items))
+            case MapType(values=values):
+                return read_entries(self.written(values), self._shape.entries)
+            case Record():
+                fields = self._records.get(id(kind))
+                if (
+                    fields is None
+                ):  # a record within itself finds the list, which is complete before data are read
+                    fields = self._records[id(kind)] = []
+                    fields += [(field.name, self.written(field.type)) for field in kind.fields]
+                return read_record(fields, None, takes_no_bytes=self._takes_no_bytes(kind))
+
+    def resolved(self, wrote: AvroType, wants: AvroType, above: frozenset[str]) -> Step:
+        """Return the function that reads one type as another. A reader's record within itself becomes JSON text.
+
+        Args:
+            above: full names of the reader's records around this place.
+
+        Raises:
+            Fault: data of the one can never be the other.
+        """
+        if isinstance(wrote, Union):
+            return read_union([self._or_fault(each, wants, above) for each in wrote.branches])
+        match wrote, wants:
+            case _, Union():
+                return self._into_union(wrote, wants, above)
+            case Primitive(), Primitive() if wrote.name == wants.name or wants.name in PROMOTIONS.get(
+                wrote.name, ()
+            ):
+                _check_decimals(wrote, wants)
+                return self._leaf(wrote, wants)
+            case Fixed(), Fixed() if wrote.simple_name == wants.simple_name and wrote.size == wants.size:
+                _check_decimals(wrote, wants)
+                return self._leaf(wrote, wants)
+            case Enumeration(), Enumeration() if same_name(wrote, wants):
+                known = set(wants.symbols)
+                symbols = [each if each in known else wants.default for each in wrote.symbols]
+                return read_enumeration(wrote, symbols)
+            case Array(), Array():
+                return self._items(wrote.items, self.resolved(wrote.items, wants.items, above))
+            case MapType(), MapType():
+                return read_entries(self.resolved(wrote.values, wants.values, above), self._shape.entries)
+            case Record(), Record() if same_name(wrote, wants):
+                return self._resolved_record(wrote, wants, above)
+        raise _unreadable(wrote, wants)
+
+    def default(self, kind: AvroType, value: Any, above: frozenset[str]) -> Any:
+        """Return a JSON default in this shape."""
+        match kind:
+            case Union(branches=branches):
+                branch = next((each for each in branches if fits_default(each, value)), None)
+                if branch is None:
+                    raise Fault(f"the default {value!r:.100} is none of the union's types")
+                found, name = self.default(branch, value, above), self._shape.member(kind, branch)
+                return found if name is None else {name: found}
+            case Record(full_name=full) if full in above:
+                return _json_text(value)
+            case Record(full_name=full, fields=fields):
+                return {
+                    field.name: self.default(field.type, value.get(field.name, field.default), above | {full})
+                    for field in fields
+                }
+            case Array(items=items):
+                return [self.default(items, each, above) for each in value]
+            case MapType(values=values):
+                found = {key: self.default(values, each, above) for key, each in value.items()}
+                return self._shape.entries(found)
+            case Primitive(name="float" | "double"):
+                value = float(value)
+            case Primitive(name="bytes") | Fixed():
+                value = value.encode("latin-1")
+            case _:
+                pass
+        made = self._shape.leaf(kind, kind)
+        return value if made is None else made(value)
+
+    def _leaf(self, wrote: Primitive | Fixed, wants: Primitive | Fixed) -> Step:
+        if isinstance(wrote, Fixed):
+            step = read_fixed(wrote.size)
+        else:
+            step = PRIMITIVES[wrote.name]
+            assert isinstance(wants, Primitive)
+            promote = None if wrote.name == wants.name else _PROMOTE.get(wants.name)
+            step = step if promote is None else converted(step, promote)
+        make = self._shape.leaf(wrote, wants)
+        return step if make is None else converted(step, make)
+
+    def _items(self, wrote: AvroType, item: Step) -> Step:
+        return read_items(item, takes_no_bytes=self._takes_no_bytes(wrote))
+
+    def _in_member(self, union: Union, branch: AvroType, step: Step) -> Step:
+        name = self._shape.member(union, branch)
+        return step if name is None else converted(step, lambda value: {name: value})
+
+    def _or_fault(self, wrote: AvroType, wants: AvroType, above: frozenset[str]) -> Step:
+        """Return the reader of a branch. If it cannot be resolved, only data of that branch fail."""
+        try:
+            return self.resolved(wrote, wants, above)
+        except Fault as fault:
+            why = fault.why
+
+        def fail(data: bytes, at: int, room: Room, out: list[Any] | None) -> int:
+            raise Fault(why, at)
+
+        return fail
+
+    def _into_union(self, wrote: AvroType, wants: Union, above: frozenset[str]) -> Step:
+        exact = [each for each in wants.branches if _is_same(wrote, each)]
+        for branch in [*exact, *(each for each in wants.branches if not _is_same(wrote, each))]:
+            try:
+                return self._in_member(wants, branch, self.resolved(wrote, branch, above))
+            except Fault:
+                continue
+        raise Fault(f"{_said(wrote)} is none of the union's types")
+
+    def _resolved_record(self, wrote: Record, wants: Record, above: frozenset[str]) -> Step:
+        if wants.full_name in above:
+            return converted(AvroReader(JsonShape()).written(wrote), _json_text)
+        inside = above | {wants.full_name}
+        targets: dict[str, Field] = {}
+        for field in wants.fields:
+            for name in (field.name, *sorted(field.aliases)):
+                targets.setdefault(name, field)
+        steps: list[tuple[str, Step]] = []
+        missing = {field.name: field for field in wants.fields}
+        for field in wrote.fields:
+            target = targets.get(field.name)
+            if target is None or missing.pop(target.name, None) is None:
+                steps.append(("", skipped(self.written(field.type))))
+                continue
+            try:
+                steps.append((target.name, self.resolved(field.type, target.type, inside)))
+            except Fault as fault:
+                raise Fault(f"{field.name}: {fault.why}") from None
+        for field in missing.values():
+            if not field.has_default:
+                raise Fault(f"field {field.name} was not written, and has no default")
+        defaults = {name: self.default(each.type, each.default, inside) for name, each in missing.items()}
+        return read_record(steps, defaults, takes_no_bytes=self._takes_no_bytes(wrote))
+
+    def _takes_no_bytes(self, kind: AvroType) -> bool:
+        """Return whether data take no bytes, cached for each record because paths through fields can be 2^n."""
+        match kind:
+            case Primitive(name=name):
+                return name == "null"
+            case Fixed(size=size):
+                return size == 0
+            case Record(fields=fields):
+                if id(kind) not in self._empty:
+                    # A record that contains itself without a choice has no data at all
+                    self._empty[id(kind)] = False
+                    self._empty[id(kind)] = all(self._takes_no_bytes(field.type) for field in fields)
+                return self._empty[id(kind)]
+            case _:
+                return False
+
+
+def _is_same(wrote: AvroType, wants: AvroType) -> bool:
+    """Return whether two types are the same without promotion: by name if they have one, or by an alias of the reader's."""
+    if isinstance(wrote, Named) and isinstance(wants, Named):
+        return type(wrote) is type(wants) and same_name(wrote, wants)
+    if isinstance(wrote, Primitive) and isinstance(wants, Primitive):
+        return wrote.name == wants.name
+    return type(wrote) is type(wants)
+
+
+def _check_decimals(wrote: Primitive | Fixed, wants: Primitive | Fixed) -> None:
+    old, new = wrote.decimal, wants.decimal
+    if old is not None and new is not None and old.scale != new.scale:
+        raise Fault(f"a decimal of scale {old.scale} cannot be read as one of {new.scale}")
+
+
+def _said(kind: AvroType) -> str:
+    match kind:
+        case Primitive(name=name):
+            return name
+        case Named(full_name=name):
+            return f"{ {Fixed: 'fixed', Enumeration: 'enum', Record: 'record'}[type(kind)] } {name}"
+        case _:
+            return {Array: "array", MapType: "map", Union: "union"}[type(kind)]
+
+
+def _unreadable(wrote: AvroType, wants: AvroType) -> Fault:
+    return Fault(f"{_said(wrote)} cannot be read as {_said(wants)}")
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _latin(value: bytes) -> str:
+    return value.decode("latin-1")
+
+
+_PROMOTE: Final[dict[str, Callable[[Any], Any]]] = {
+    "float": float,
+    "double": float,
+    "bytes": str.encode,
+    "string": bytes.decode,
+}
