@@ -36,6 +36,7 @@ from pydanube_cli.answers import (
 )
 from pydanube_cli.command import Command, Common
 from pydanube_cli.failures import printable
+from pydanube_cli.messages.export import export_here, writes_here
 from pydanube_cli.overview import ALIASES, print_group, unknown_word
 from pydanube_cli.render import print_json, print_pairs, print_table, prose
 
@@ -234,6 +235,16 @@ def _call(*, operation: Operation, common: Common, **given: Any) -> int:
             f"--format {ways.format} and --json exclude each other", field="format", value=ways.format
         )
     arguments = _arguments(operation, given, ways)
+    if writes_here(operation.name, arguments, common) and not ways.dry_run:
+        if ways.detach or ways.plan_token is not None:
+            raise InvalidArgument(
+                "the command writes this file itself, so --detach and --plan-token do not apply. Give a bare name for a "
+                "file in exports/ of the broker's data directory",
+                field="to",
+                value=arguments["to"],
+            )
+        show(operation, export_here(operation.name, arguments, common), common)
+        return 0
     endless = operation.long_running and not common.timeout_given
     ask = partial(common.call, operation.name, timeout_s=NO_DEADLINE_S if endless else None)
     if ways.dry_run:
@@ -286,6 +297,8 @@ def _arguments(operation: Operation, given: Mapping[str, Any], ways: _Ways) -> d
         arguments["plan_token"] = ways.plan_token
     if (file := FILES.get(operation.name)) is not None:
         arguments[file] = str(Path(arguments[file]).absolute())
+    if operation.name == "audit.export" and "/" in (arguments.get("to") or ""):
+        arguments["to"] = str(Path(arguments["to"]).absolute())  # a bare name is in the broker's own folder
     return arguments
 
 

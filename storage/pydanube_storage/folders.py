@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
 from pathlib import Path
+
+
+def is_full(error: OSError) -> bool:
+    """Return whether the disk, or a quota on it, has no room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def sync_file(path: Path) -> None:

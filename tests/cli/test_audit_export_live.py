@@ -12,7 +12,7 @@ import anyio
 import pytest
 from pydanube import connect
 from pydanube.wire.ops_channel import OpsChannel
-from pydanube_core.errors import InvalidArgument
+from pydanube_core.errors import InvalidArgument, InvalidName
 from pydanube_core.ops_call import call_request
 
 from tests.cli.test_locks_live import Locked, give, locked_broker
@@ -51,8 +51,10 @@ async def test_a_file_goes_on_where_it_ended_and_has_the_whole_chain(locked: Loc
     path = tmp_path / "audit.jsonl"
     first = await on_the_machine(locked, "audit.export", to=str(path), limit=3)
     assert (first["records"], first["complete"]) == (3, False)
-    with path.open("a") as file:
-        file.write('{"seq": 3, "cut off by a cra')
+    await on_the_machine(locked, "audit.export", to=str(tmp_path / "all.jsonl"))
+    torn = (tmp_path / "all.jsonl").read_bytes().splitlines()[3][:40]
+    with path.open("ab") as file:
+        file.write(torn)  # of a crash within a record
     again = await on_the_machine(locked, "audit.export", to=str(path))
     assert again["complete"]
     await locked.call("admin", "topics.create", topic="/default/orders")
@@ -99,3 +101,51 @@ async def test_it_is_not_for_everybody_and_writes_nothing_that_is_something_else
     with pytest.raises(InvalidArgument, match="a file"):
         await on_the_machine(locked, "audit.export")
     assert await anyio.Path(other).read_text() == "something else\n"
+
+
+def names(folder: Path, name: str) -> list[str]:
+    return [each.name for each in folder.glob(f"{name}*")]
+
+
+NOT_OURS = {
+    "json.json": b'{"seq": 7, "hash": "x", "prev_hash": "y"}',
+    "binary.bin": bytes(range(256)) * 1600,
+    "seq.jsonl": b'{"seq": 5}\n',
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("name", NOT_OURS)
+async def test_a_file_that_is_no_audit_stays_as_it_is(locked: Locked, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(NOT_OURS[name])
+    with pytest.raises(InvalidArgument, match="holds something else"):
+        await on_the_machine(locked, "audit.export", to=str(path))
+    assert path.read_bytes() == NOT_OURS[name]
+    assert names(tmp_path, name) == [name]
+
+
+async def test_a_path_is_only_for_the_operator_at_the_socket_whatever_face_a_call_claims(
+    tmp_path: Path,
+) -> None:
+    """`face="cli"` in a raw call over the network made the broker write to any path as its own user."""
+    async with locked_broker(tmp_path, **{"auth.mode": "optional"}) as locked:
+        for operation, arguments in (
+            ("audit.export", {}),
+            ("objects.export", {"topic": "/default/t"}),
+        ):
+            if operation == "objects.export":
+                await locked.call("nobody", "topics.create", topic="/default/t")
+            target = tmp_path / f"{operation}.out"
+            assert (
+                await locked.code("nobody", operation, {**arguments, "to": str(target)}) == "INVALID_ARGUMENT"
+            )
+            assert not target.exists()
+        said = await locked.call("nobody", "audit.export", to="bare.jsonl")
+        assert Path(said["to"]).parent == locked.broker.data_dir.path / "exports"
+
+
+async def test_a_long_name_is_refused_before_anything_is_written(locked: Locked) -> None:
+    with pytest.raises(InvalidName, match="bytes"):
+        await on_the_machine(locked, "audit.export", to="n" * 250)
+    assert not list((locked.broker.data_dir.path / "exports").glob("*"))

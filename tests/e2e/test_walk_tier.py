@@ -156,6 +156,28 @@ def test_an_export_holds_every_message_also_those_not_tiered_yet(
     assert [each["payload"].encode() for each in found] == LINES[10:20]
     assert [each["offset"] for each in found] == list(range(10, 20))
     assert sorted(tmp_path.iterdir()) == [table, lines]
+    refused(broker, 1, "ALREADY_EXISTS", "objects", "export", "exported", "--to", str(table))
+    begun = tmp_path / "begun.jsonl"
+    part = ("objects", "export", "logs", "--to", str(begun), "--format", "jsonl", "--from", "offset:2990")
+    assert broker.json_command(*part)["end_offset"] == len(LINES)
+    # What the broker writes from its objects is the same file
+    broker.ask("objects.export", topic="logs", to="same.jsonl", format="jsonl", **{"from": "offset:2990"})
+    assert begun.read_bytes() == (broker.data_dir / "exports" / "same.jsonl").read_bytes()
+
+
+def test_the_command_writes_the_audit_to_a_path_of_its_own_machine(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    first = broker.json_command("audit", "export", "--to", str(path), "--limit", "3")
+    assert (first["records"], first["next_seq"], first["complete"]) == (3, 3, False)
+    broker.ask("audit.export", to="walk.jsonl", limit=5)
+    assert broker.json_command("audit", "export", "--to", str(path), "--limit", "2")["next_seq"] == 5
+    assert path.read_bytes() == (broker.data_dir / "exports" / "walk.jsonl").read_bytes()
+    other = tmp_path / "other.txt"
+    other.write_bytes(b"mine\n")
+    refused(broker, 2, "INVALID_ARGUMENT", "audit", "export", "--to", str(other))
+    assert other.read_bytes() == b"mine\n"
 
 
 def test_an_export_over_json_rpc_stays_in_the_data_directory(broker: BrokerProcess) -> None:

@@ -100,6 +100,12 @@ WRITTEN: Final = {
 call_under_way: ContextVar[Call | None] = ContextVar("call_under_way", default=None)
 
 
+def sits_at_the_broker() -> bool:
+    """Return whether the caller is the operator at this broker's own socket, who may name any path of the machine."""
+    identity = current_identity.get()
+    return identity is not None and identity.everything and not relayed_by.get()
+
+
 def may_use(operation: Operation, held: Collection[str]) -> bool:
     """Return whether these permissions, on anything, suffice to use an operation at all.
 
@@ -125,8 +131,7 @@ def check_permission(port: ClusterPort, call: Call) -> Call:
         if not (in_part and locks.allows_part(identity, permission, resource)):
             locks.check(identity, permission, resource)
     writes_file = call.arguments.get(ON_THE_MACHINE.get(operation.name, "")) is not None
-    sits_here = identity is not None and identity.everything and not relayed_by.get()
-    if writes_file and locks.required and not sits_here:
+    if writes_file and locks.required and not sits_at_the_broker():
         raise PermissionDenied(
             f"{operation.name} writes files of the broker's machine: call it there, with --admin unix:DATA/admin.sock",
             permission=operation.permission,

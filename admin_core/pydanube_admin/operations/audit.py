@@ -39,7 +39,7 @@ from pydanube_admin.engine.models import (
 from pydanube_admin.engine.operation import Example, every, next_call, operation
 from pydanube_admin.engine.page_tokens import begin_of, next_token
 from pydanube_admin.engine.paging import glob, none_because
-from pydanube_admin.operations.objects import PERSON
+from pydanube_admin.engine.permission import sits_at_the_broker
 
 MAX_LOOKED_AT: Final = (
     20_000  # records a page that has items; it may hold fewer than were asked for, and go on
@@ -89,7 +89,11 @@ _REQUIRED: Final = {name for name, field in AuditRecord.model_fields.items() if 
 class ExportAuditRequest(Request):
     to: Annotated[
         str | None,
-        Field(max_length=4096, description="File on the broker's machine; one that is there goes on"),
+        Field(
+            max_length=4096,
+            description="File in exports/ of the broker's data directory; an earlier export goes on. The command "
+            "line writes a path of its own machine itself",
+        ),
     ] = None
     into: Annotated[str | None, Field(max_length=300, description="Or this topic, a message a record")] = None
     from_seq: Annotated[
@@ -279,7 +283,7 @@ async def export_audit(context: Context, request: ExportAuditRequest) -> Exporte
         start=request.from_seq,
         most=request.limit,
         file=request.to,
-        any_folder=context.face == PERSON,
+        any_folder=sits_at_the_broker(),
         into=into,
     )
     return ExportedAudit(

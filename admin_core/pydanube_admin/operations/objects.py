@@ -25,10 +25,10 @@ from pydanube_admin.engine.models import (
 )
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import glob, page_of
+from pydanube_admin.engine.permission import sits_at_the_broker
 from pydanube_admin.operations.topics import Topic, find_topic
 
 MAX_SHOWN = 100  # objects in a plan; its blast radius counts all
-PERSON = "cli"  # the face whose caller sits at a keyboard, and may name any folder of this machine
 
 
 # `from` is a word of Python, so the field is `start`; on every face it is `from`.
@@ -63,8 +63,8 @@ class ExportObjectsRequest(RangeRequest):
         Field(
             min_length=1,
             max_length=4096,
-            description="New file on the broker's machine; a bare name is in exports/ of its data "
-            "directory, a folder only for the command line",
+            description="New file on the broker's machine, a bare name: it is in exports/ of its data "
+            "directory. The command line writes a path of its own machine itself",
         ),
     ]
     format: Annotated[Literal["parquet", "jsonl"], Field(description="Of the file")] = "parquet"
@@ -357,7 +357,7 @@ async def export_objects(context: Context, request: ExportObjectsRequest) -> Exp
         end=end,
         to=request.to,
         file_format=request.format,
-        any_folder=context.face == PERSON,
+        any_folder=sits_at_the_broker(),
     )
     return ExportedObjects(
         **said, topic=topic.own.topic, format=request.format, start_offset=start, end_offset=end

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import secrets
@@ -10,9 +9,9 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import anyio
 from pydanube_core.audit_key import KEY_BYTES, AuditKey
@@ -27,12 +26,13 @@ from pydanube_core.errors import (
 )
 from pydanube_core.facts import DataChangesTaken, StateItem
 from pydanube_core.names import TopicName
+from pydanube_storage.audit_file import AuditFile
 from pydanube_storage.folders import sync_folder
 
 from pydanube_broker.data_dir import DataDir
 from pydanube_broker.outcome import outcome_of
 from pydanube_broker.parts import BrokerParts
-from pydanube_broker.port.exports import append, export_path, next_in, write_head
+from pydanube_broker.port.exports import export_path
 from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.security.locks import Locks
 from pydanube_broker.serving.topic_access import Action
@@ -41,6 +41,7 @@ from pydanube_broker.topics.stored_messages import append_durably, payloads_betw
 from pydanube_broker.topics.topic import Topic
 
 log = logging.getLogger("pydanube.broker")
+T = TypeVar("T")
 
 
 def load_audit_key(data_dir: DataDir, named: Path | None) -> AuditKey:
@@ -178,10 +179,9 @@ class AdministrationPart:
         async with self._loading_key:  # two that ask at once are given the same new one
             if self._key is None:
                 broker = self._broker
-                with broker.engine.worker_threads.pending():
-                    self._key = await anyio.to_thread.run_sync(
-                        load_audit_key, broker.data_dir, broker.settings.admin.audit_key
-                    )
+                self._key = await self._in_thread(
+                    load_audit_key, broker.data_dir, broker.settings.admin.audit_key
+                )
             return self._key
 
     async def open_audit(self) -> tuple[int, bytes | None]:
@@ -214,32 +214,30 @@ class AdministrationPart:
             start: the first one's number; None: what the file has not yet, or the oldest.
         """
         path = None if file is None else export_path(self._broker.data_dir.path, file, any_folder=any_folder)
-        pending = self._broker.engine.worker_threads.pending
-        if path is not None and start is None:
-            with pending():
-                start = await anyio.to_thread.run_sync(next_in, path)
         target = None
         if into is not None:
             target = self._broker.access.topic(COLD_CALL, Action.PRODUCE, TopicName.parse(into, field="into"))
         topic = await self._broker.registry.audit_topic()
-        at, done = max(start or 0, topic.start_offset), 0
-        while done < most and (found := await self._read(topic, at, min(_AT_ONCE, most - done))):
-            payloads = [payload for _, payload in found]
+        with ExitStack() as opened:
+            kept: AuditFile | None = None
             if path is not None:
-                with pending():
-                    await anyio.to_thread.run_sync(append, path, payloads)
-            if target is not None:
-                await append_durably(target, payloads, producer="administration", checked=True)
-            at, done = found[-1][0] + 1, done + len(found)
-        last = await self._read(topic, at - 1, 1) if done else []
-        if path is not None and last:
-            body = json.loads(last[0][1])
-            head = {"seq": body["seq"], "hash": body["hash"], "mac": body["mac"], "key_id": body["key_id"]}
-            with pending():
-                await anyio.to_thread.run_sync(write_head, path, head)
+                kept = opened.enter_context(await self._in_thread(AuditFile, path))
+                start = kept.next_after(start)
+            at, done = max(start or 0, topic.start_offset), 0
+            while done < most and (found := await self._read(topic, at, min(_AT_ONCE, most - done))):
+                payloads = [payload for _, payload in found]
+                if kept is not None:
+                    await self._in_thread(kept.append, payloads)
+                if target is not None:
+                    await append_durably(target, payloads, producer="administration", checked=True)
+                at, done = found[-1][0] + 1, done + len(found)
         return {
             "path": None if path is None else str(path), "records": done, "next_seq": at, "end_seq": topic.commit,
         }  # fmt: skip
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        with self._broker.engine.worker_threads.pending():
+            return await anyio.to_thread.run_sync(work, *arguments)
 
     @contextmanager
     def _noted(self, code: str) -> Iterator[None]:

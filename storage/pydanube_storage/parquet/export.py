@@ -9,37 +9,135 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import errno
 import json
 import os
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, NoReturn
+from typing import IO, Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydanube_core.errors import AlreadyExists, ClosedResource, DiskFull, InvalidArgument
 from pydanube_core.units import format_time
 
-from pydanube_storage.folders import sync_file, sync_folder
+from pydanube_storage.audit_file import check_file_name
+from pydanube_storage.folders import is_full, sync_file, sync_folder
 from pydanube_storage.objects import ObjectStore
 from pydanube_storage.parquet.columns import Meta
+from pydanube_storage.parquet.encode import RowGroup
 from pydanube_storage.parquet.read import Expected, ObjectReader
-from pydanube_storage.parquet.write import ObjectWriter
-
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+from pydanube_storage.parquet.write import ROW_GROUP_BYTES, ObjectWriter
 
 
-@dataclass(slots=True)
-class _Export:
-    target: Path
-    temporary: Path
-    meta: Meta
-    partition: int | None
-    writer: ObjectWriter | None  # Parquet
-    lines: IO[bytes] | None  # JSON lines
-    messages: int = 0
+class ExportFile:
+    """One export: a hidden file that gets its name in `finish`. Rows are added in ascending order of offsets.
+
+    Args:
+        target: a path at which there is nothing yet.
+        file_format: `parquet` or `jsonl`.
+        partition: of the topic; stands in JSON lines.
+
+    Raises `AlreadyExists`, `InvalidArgument`, `DiskFull`, as all methods do but `abort`.
+    """
+
+    def __init__(self, target: Path, meta: Meta, *, file_format: str, partition: int | None) -> None:
+        self.messages = 0
+        self._target, self._meta, self._partition = target, meta, partition
+        self._temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+        self._writer: ObjectWriter | None = None
+        self._lines: IO[bytes] | None = None
+        check_file_name(target)
+        try:
+            if target.exists() or target.is_symlink():
+                raise FileExistsError(target)
+            if file_format == "parquet":
+                self._writer = ObjectWriter(self._temporary, meta, must_be_new=True)
+            else:
+                self._lines = self._temporary.open("xb", 1 << 20)
+        except OSError as error:
+            _fail(target, error)
+
+    def add(self, table: Any, epochs: tuple[tuple[int, int], ...], *, start: int, end: int) -> None:
+        """Add the rows in `[start, end)` of a table, and the epochs that begin in it."""
+        offsets = table.column("offset")
+        table = table.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))
+        self.messages += table.num_rows
+        try:
+            if self._writer is not None:
+                self._writer.add_table(table, epochs)
+            else:
+                assert self._lines is not None
+                self._lines.writelines(_lines(table, self._meta.topic, self._partition))
+        except OSError as error:
+            _fail(self._target, error)
+
+    def finish(self, *, covers: tuple[int, int] | None = None) -> dict[str, int]:
+        """Give the file its name: {messages, bytes}. It is on stable storage on return.
+
+        Args:
+            covers: the offsets [start, end), where `meta` did not have them.
+        """
+        try:
+            if self._writer is not None:
+                with self._writer as writer:
+                    writer.finish(covers=covers)
+            else:
+                assert self._lines is not None
+                self._lines.close()
+            size = self._temporary.stat().st_size
+            sync_file(self._temporary)
+            os.link(self._temporary, self._target)
+            self._temporary.unlink()
+            sync_folder(self._target.parent)
+        except OSError as error:
+            _fail(self._target, error)
+        return {"messages": self.messages, "bytes": size}
+
+    def abort(self) -> None:
+        """Leave nothing behind."""
+        with contextlib.suppress(OSError, pa.ArrowException):
+            if self._writer is not None:
+                self._writer.__exit__(None, None, None)
+            if self._lines is not None:
+                self._lines.close()
+        with contextlib.suppress(OSError):
+            self._temporary.unlink()
+
+
+class ExportOfBatches:
+    """An export of batches as the log stores them, for a process without the object store: `danube objects export`."""
+
+    def __init__(self, file: ExportFile) -> None:
+        self._file = file
+        self._group = RowGroup()
+        self._epochs: list[tuple[int, int]] = []
+        self.start: int | None = None  # first offset
+        self.end = 0  # one past the last one that was added
+        self._taken = 0  # of a batch that arrives in several parts, which is in the group whole
+        self._at = 0  # rows below are in the file
+
+    def add(self, stored: bytes | memoryview, *, start: int, end: int) -> None:
+        """Add the messages in `[start, end)` of a batch. Raises as `RowGroup.add` and `ExportFile.add`."""
+        if self.start is None:
+            self.start = self._at = start
+        if end > self._taken:
+            if self._group.raw_bytes >= ROW_GROUP_BYTES:
+                self._flush()
+            owner = self._group.add(stored)
+            if not self._epochs or self._epochs[-1][0] != owner.epoch:
+                self._epochs.append((owner.epoch, max(start, owner.base_offset)))
+            self._taken = owner.last_offset + 1
+        self.end = end
+
+    def finish(self) -> dict[str, int]:
+        self._flush()
+        return self._file.finish(covers=(self.start or 0, self.end))
+
+    def _flush(self) -> None:
+        if self._group.messages:
+            table = pa.Table.from_batches([self._group.to_arrow()])
+            self._file.add(table, tuple(self._epochs), start=self._at, end=self.end)
+        self._group, self._epochs, self._at = RowGroup(), [], self.end
 
 
 class ExportWork:
@@ -47,31 +145,19 @@ class ExportWork:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._open: dict[str, _Export] = {}
+        self._open: dict[str, ExportFile] = {}
 
     def begin(self, arguments: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         """Begin an export: `token`, `path`, `format` (parquet or jsonl), `meta` (`Meta`), `partition`.
 
         Raises `AlreadyExists`, `InvalidArgument`, `DiskFull`: nothing was written.
         """
-        target = Path(arguments["path"])
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-        meta = Meta(**arguments["meta"])
-        try:
-            if target.exists() or target.is_symlink():
-                raise FileExistsError(target)
-            parquet = arguments["format"] == "parquet"
-            export = _Export(
-                target=target,
-                temporary=temporary,
-                meta=meta,
-                partition=arguments["partition"],
-                writer=ObjectWriter(temporary, meta) if parquet else None,
-                lines=None if parquet else temporary.open("xb", 1 << 20),
-            )
-        except OSError as error:
-            _fail(target, error)
-        self._open[arguments["token"]] = export
+        self._open[arguments["token"]] = ExportFile(
+            Path(arguments["path"]),
+            Meta(**arguments["meta"]),
+            file_format=arguments["format"],
+            partition=arguments["partition"],
+        )
         return {}, b""
 
     def add(self, arguments: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
@@ -87,65 +173,33 @@ class ExportWork:
             ),
         )
         start, end = arguments["start"], arguments["end"]
-        try:
-            for index in range(reader.row_group_at(start), reader.row_groups):
-                if reader.first[index] >= end:
-                    break
-                table = reader.read_row_group(index)
-                if reader.first[index] < start or reader.row_group_end(index) > end:
-                    offsets = table.column("offset")
-                    table = table.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))
-                export.messages += table.num_rows
-                if export.writer is not None:
-                    export.writer.add_table(table, reader.meta.epochs)
-                else:
-                    assert export.lines is not None
-                    export.lines.writelines(_lines(table, export))
-        except OSError as error:
-            _fail(export.target, error)
+        for index in range(reader.row_group_at(start), reader.row_groups):
+            if reader.first[index] >= end:
+                break
+            export.add(reader.read_row_group(index), reader.meta.epochs, start=start, end=end)
         return {"messages": export.messages}, b""
 
     def finish(self, arguments: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         """Give the file its name; it is on stable storage on return."""
-        export = self._find(arguments["token"])
-        try:
-            if export.writer is not None:
-                with export.writer as writer:
-                    writer.finish()
-            else:
-                assert export.lines is not None
-                export.lines.close()
-            size = export.temporary.stat().st_size
-            sync_file(export.temporary)
-            os.link(export.temporary, export.target)
-            export.temporary.unlink()
-            sync_folder(export.target.parent)
-        except OSError as error:
-            _fail(export.target, error)
+        said = self._find(arguments["token"]).finish()
         del self._open[arguments["token"]]
-        return {"messages": export.messages, "bytes": size}, b""
+        return said, b""
 
     def abort(self, arguments: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         """Give up an export and leave nothing behind."""
         export = self._open.pop(arguments["token"], None)
         if export is not None:
-            with contextlib.suppress(OSError, pa.ArrowException):
-                if export.writer is not None:
-                    export.writer.__exit__(None, None, None)
-                if export.lines is not None:
-                    export.lines.close()
-            with contextlib.suppress(OSError):
-                export.temporary.unlink()
+            export.abort()
         return {}, b""
 
-    def _find(self, token: str) -> _Export:
+    def _find(self, token: str) -> ExportFile:
         export = self._open.get(token)
         if export is None:
             raise ClosedResource("the export was lost with the process that wrote it: begin again")
         return export
 
 
-def _lines(table: Any, export: _Export) -> list[bytes]:
+def _lines(table: Any, topic: str, partition: int | None) -> list[bytes]:
     """Yield a JSON object for each message, with the names of `danube consume --json`."""
     columns = {name: table.column(name) for name in table.column_names}
     times = columns["append_time"].cast(pa.int64()).to_pylist()
@@ -168,8 +222,8 @@ def _lines(table: Any, export: _Export) -> list[bytes]:
         times, published, *rest, strict=True
     ):
         line = {
-            "topic": export.meta.topic,
-            "partition": export.partition,
+            "topic": topic,
+            "partition": partition,
             "offset": offset,
             "append_time": format_time(at),
             "publish_time": format_time(out),
@@ -197,14 +251,13 @@ def _fail(target: Path, error: OSError) -> NoReturn:
             value=str(target),
         ) from error
     cause = error.strerror or str(error)
-    if error.errno in _FULL:
+    if is_full(error):
         raise DiskFull(
             f"there is no room for {target}: free some on its disk, or export a smaller range",
             path=str(target),
         ) from error
     raise InvalidArgument(
-        f"to: {target} cannot be written by the broker ({cause}): name a file in a folder that exists on the broker's "
-        "machine and that its user may write to",
+        f"to: {target} cannot be written ({cause}): name a file in a folder that exists there and may be written to",
         field="to",
         value=str(target),
         cause=cause,

@@ -47,9 +47,9 @@ class WrittenObject:
 class _Hashing(io.RawIOBase):
     """A file that hashes what is written to it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mode: str) -> None:
         super().__init__()
-        self._file = path.open("wb")
+        self._file = path.open(mode)
         self.digest = hashlib.sha256()
         self.written = 0
 
@@ -74,10 +74,10 @@ class _Hashing(io.RawIOBase):
 class ObjectWriter:
     """`with ObjectWriter(path, meta) as writer`: add batches or tables, then `finish`. Left early, the file is removed."""
 
-    def __init__(self, path: Path, meta: Meta) -> None:
+    def __init__(self, path: Path, meta: Meta, *, must_be_new: bool = False) -> None:
         self._path = path
         self._meta = meta
-        self._sink = _Hashing(path)
+        self._sink = _Hashing(path, "xb" if must_be_new else "wb")
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._sink, mode="w"),
             SCHEMA,
@@ -151,11 +151,12 @@ class ObjectWriter:
             self._writer.write_table(table.combine_chunks(), row_group_size=table.num_rows)
             self._tables = []
 
-    def finish(self) -> WrittenObject:
-        """Write what is left and the footer."""
+    def finish(self, *, covers: tuple[int, int] | None = None) -> WrittenObject:
+        """Write what is left and the footer. `covers`: the offsets [start, end), where they were not known before."""
         assert not self._finished
         self._flush()
-        meta = replace(self._meta, epochs=tuple(self._epochs))
+        start, end = covers or (self._meta.start, self._meta.end)
+        meta = replace(self._meta, epochs=tuple(self._epochs), start=start, end=end)
         self._writer.add_key_value_metadata(meta.to_footer())
         self._writer.close()
         self._finished = True
