@@ -46,6 +46,7 @@ from pydanube_admin.engine.list_memory import ListMemory
 from pydanube_admin.engine.models import Effect, Page, not_seen
 from pydanube_admin.engine.operation import Call
 from pydanube_admin.engine.permission import acting_for, calling, check_acting, check_permission
+from pydanube_admin.engine.system_topics import check_system_topics
 from pydanube_admin.peers import ASK, Peers, noting
 from pydanube_admin.registry import OPERATIONS
 
@@ -123,7 +124,8 @@ class AdminCore:
     ) -> Call:
         """Check a call and its caller's permission; also for calls within a plan or an undo."""
         assert self._port is not None, "attached"
-        return check_permission(self._port, parse_call(operation, arguments, plan_token=plan_token))
+        call = check_permission(self._port, parse_call(operation, arguments, plan_token=plan_token))
+        return check_system_topics(call)
 
     async def aclose(self) -> None:
         """Stop tasks that nobody waits for, and write the waiting audit records; before the broker stops."""

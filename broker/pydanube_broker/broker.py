@@ -422,7 +422,7 @@ class Broker(BrokerParts):
     async def _maintain(self) -> None:
         """Every few seconds apply retention, clean up the journal, and resolve unknown outcomes in the metadata; errors are logged."""
         steps: Sequence[Callable[[], Awaitable[None]]] = (
-            self._apply_retention, self.registry.resolve_unknown, self._expire_sessions, self._keep_reserve,
+            self.port.keep_audit_begin, self._apply_retention, self.registry.resolve_unknown, self._expire_sessions, self._keep_reserve,
             self.port.look_whether_changes_are_possible_again, self._forget_deleted, self.unused.delete, self.registry.unused.expire,
             self._look_at_certificates, self.measure_stored,
         )  # fmt: skip

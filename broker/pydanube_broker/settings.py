@@ -240,6 +240,10 @@ class Admin(Section):
         default="sampled",
         description="reads in the audit: all, none, or of those that are alike one a minute",
     )
+    audit_retention: Duration | None = Field(
+        default=None,
+        description="audit records older than this may be deleted; unset: only journal.retention_* deletes them",
+    )
     audit_key: FilePath | None = Field(
         default=None,
         description="file of the key for the MACs of audit records; beside the data directory by default",

@@ -39,6 +39,16 @@ def system_is_closed(topic: str, *, field: str = "topic") -> PermissionDenied:
     )
 
 
+def system_is_kept(name: str, *, field: str = "topic") -> PermissionDenied:
+    """Return the error for a change of the namespace `system` or a topic in it."""
+    return PermissionDenied(
+        f"{field}: {name} holds the broker's own records, such as the audit, and cannot be changed. The setting "
+        "admin.audit_retention says how long the audit is kept",
+        field=field,
+        value=name,
+    )
+
+
 def reused(what: str, name: str) -> NameReused:
     """Return the error for an undo whose name another thing has now."""
     return NameReused(

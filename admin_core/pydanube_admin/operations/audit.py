@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import Field
+from pydanube_core.audit_begin import BEGIN_KEY, AuditBegin
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_core.spelling import close_names, either, shown
@@ -19,6 +20,7 @@ from pydanube_admin.engine.audit.audit_chain import (
     NO_RECORD,
     Break,
     ChainCheck,
+    Head,
     KeyTerms,
     head_of,
 )
@@ -118,7 +120,7 @@ class VerifiedAudit(Result):
     verified: int  # whose MAC is right: a broker with this one's key wrote them
     chain_only: int  # in the chain, but without a MAC, or by a key that this broker has not
     forged: int  # altered, or written by nobody who has the key; whatever follows was looked at all the same
-    first_seq: int  # older ones were given up by retention
+    first_seq: int  # older ones were deleted by the retention of the audit
     as_of: str
 
 
@@ -300,6 +302,13 @@ def _check_one(request: ExportAuditRequest) -> None:
         raise InvalidArgument("say where to: a file (to), or a topic (into)", field="to", value=request.to)
 
 
+def _before(begin: AuditBegin | None, start: int) -> Head | None:
+    """Return the chain's head before its first stored record; None if it is unknown."""
+    if start == 0:
+        return FIRST
+    return Head(seq=start - 1, hash=begin.prev_hash) if begin is not None and begin.seq == start else None
+
+
 @operation(
     "audit.verify",
     effect=Effect.READ,
@@ -318,11 +327,19 @@ async def verify_audit(context: Context, request: Request) -> VerifiedAudit:
     kept, keys = await port.read_state(HEAD_KEY), await port.read_state(KEYS_KEY)
     known = None if kept is None else head_of(kept.value)
     key = await port.audit_key()
+    kept_begin = await port.read_state(BEGIN_KEY)
+    begin = None if kept_begin is None else AuditBegin.from_json(kept_begin.value, key)
     # Once this broker has written, the terms are by its key.
     terms = KeyTerms.from_json(
         None if keys is None else keys.value, key, of_others=context.audit.head is None
     )
-    check = ChainCheck(FIRST if start == 0 else None, key, terms)
+    check = ChainCheck(_before(begin, start), key, terms)
+    if begin is not None and begin.seq < start:
+        check.found(Break(seq=begin.seq, reason=f"records {begin.seq} to {start - 1} are missing"))
+    if kept_begin is not None and begin is None:
+        check.found(
+            Break(seq=start, reason="the metadata store's begin of the audit is none: somebody altered it")
+        )
     while start < end:
         await asyncio.sleep(0)
         try:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pydanube_core.errors import InvalidArgument, NamespaceNotEmpty
 from pydanube_core.names import DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, check_namespace
-from pydanube_core.refusals import namespace_taken
+from pydanube_core.refusals import namespace_taken, system_is_kept
 from pydanube_storage.metadata import Absent, Delete, ModRevision, Put
 
 from pydanube_broker.cluster import keys
@@ -40,8 +40,10 @@ class NamespaceOperations(RegistryWriter):
         )
 
     async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> NamespaceRecord:
-        """Replace the policies. Raises `NamespaceNotFound`."""
+        """Replace the policies. Raises `NamespaceNotFound`, and `PermissionDenied` for the namespace of the broker's own topics."""
         name = check_namespace(namespace)
+        if name == SYSTEM_NAMESPACE:
+            raise system_is_kept(name, field="namespace")
 
         async def attempt() -> NamespaceRecord:
             former = self.index.namespace(name)

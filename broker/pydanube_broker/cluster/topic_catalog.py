@@ -32,7 +32,7 @@ from pydanube_core.facts import Grace, UnusedFacts
 from pydanube_core.names import (
     TopicName,
 )
-from pydanube_core.refusals import single_partition
+from pydanube_core.refusals import single_partition, system_is_kept
 from pydanube_storage.metadata import (
     Absent,
     Delete,
@@ -205,8 +205,10 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
     ) -> list[TopicRecord]:
         """Change the settings that are given, of a partitioned topic in all parts; an empty schema removes it.
 
-        Returns the topics with a log. Raises `TopicNotFound`.
+        Returns the topics with a log. Raises `TopicNotFound`, and `PermissionDenied` for policies and schema of a system topic.
         """
+        if topic.is_system and (policies is not None or schema is not None):
+            raise system_is_kept(str(topic))
         given = {"policies": policies, "schema": schema, "options": options}
         changes: dict[str, Any] = {name: dict(value) for name, value in given.items() if value is not None}
         if schema is not None and not schema:
@@ -230,6 +232,8 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         Raises:
             TopicNotFound.
         """
+        if topic.is_system:
+            raise system_is_kept(str(topic))
         if self.index.partitioned(topic) is None:
             return [await self._retry(self._decide_one, topic, decide)]
         schema = await self._retry(self._decide_parent, topic, decide)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import secrets
@@ -10,10 +11,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import anyio
+from pydanube_core.audit_begin import BEGIN_KEY, AuditBegin
 from pydanube_core.audit_key import KEY_BYTES, AuditKey
 from pydanube_core.errors import (
     ClusterError,
@@ -26,6 +29,7 @@ from pydanube_core.errors import (
 )
 from pydanube_core.facts import DataChangesTaken, StateItem
 from pydanube_core.names import TopicName
+from pydanube_core.positions import Position, PositionKind
 from pydanube_storage.audit_file import AuditFile
 from pydanube_storage.folders import sync_folder
 
@@ -38,7 +42,7 @@ from pydanube_broker.security.locks import Locks
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.tenants.quotas import Quotas
 from pydanube_broker.topics.stored_messages import append_durably, payloads_between
-from pydanube_broker.topics.topic import Topic
+from pydanube_broker.topics.topic import Topic, now_ms
 
 log = logging.getLogger("pydanube.broker")
 T = TypeVar("T")
@@ -115,6 +119,7 @@ _READ_BYTES: Final = 4 * 1024 * 1024
 _AUDIT_ROOM_BYTES: Final = 64 * 1024  # of the journal, for a group of records
 _AUDIT: Final = "audit/"  # keys of the audit's head and its terms
 _AT_ONCE: Final = 500  # records of an export that are read and written together
+_AUDIT_LOOK_S: Final = 60.0  # between two searches for records older than the audit's retention
 _PROBE: Final = "probe"  # a key that is written to see whether writing works
 
 
@@ -124,6 +129,8 @@ class AdministrationPart:
     _broker: BrokerParts
     _key: AuditKey | None = None
     _loading_key: anyio.Lock
+    _audit: Topic | None = None  # once it was asked for
+    _audit_looked_at = -_AUDIT_LOOK_S
 
     @property
     def life(self) -> str:
@@ -185,7 +192,7 @@ class AdministrationPart:
             return self._key
 
     async def open_audit(self) -> tuple[int, bytes | None]:
-        topic = await self._broker.registry.audit_topic()
+        topic = self._audit = await self._broker.registry.audit_topic()
         end = topic.state.next_offset
         if topic.commit < end:
             await outcome_of(lambda told: topic.when_committed(end, told))
@@ -204,6 +211,40 @@ class AdministrationPart:
     async def read_audit(self, *, start: int, max_messages: int) -> tuple[int, Sequence[tuple[int, bytes]]]:
         topic = await self._broker.registry.audit_topic()
         return topic.start_offset, await self._read(topic, max(start, topic.start_offset), max_messages)
+
+    async def keep_audit_begin(self) -> None:
+        """Move the begin of the audit where its retention says, and only then let older records be deleted.
+
+        The limit `retention_offset` of the topic is the begin, so retention of the journal and of the cold tier, which read
+        it, delete nothing else.
+        """
+        topic = self._audit
+        if topic is None or topic.commit <= topic.start_offset:
+            return
+        wanted = min(await self._audit_wanted(topic), topic.commit - 1)  # one record stays
+        if wanted <= topic.gate.limits.retention_offset:
+            return
+        key, stored = await self.audit_key(), await self.read_state(BEGIN_KEY)
+        begin = AuditBegin() if stored is None else AuditBegin.from_json(stored.value, key)
+        if begin is None:
+            return  # somebody altered it: audit.verify says so
+        if wanted > begin.seq:
+            [(_, record)] = await self._read(topic, wanted, 1)
+            begin = AuditBegin(wanted, str(json.loads(record)["prev_hash"]))
+            revision = None if stored is None else stored.revision
+            await self.write_state({BEGIN_KEY: begin.to_json(key)}, expected={BEGIN_KEY: revision})
+        topic.gate.set_limits(replace(topic.gate.limits, retention_offset=begin.seq))
+
+    async def _audit_wanted(self, topic: Topic) -> int:
+        """Return the offset below which the settings let audit records go."""
+        wanted = self._broker.retention.wanted.get(topic.topic_id, 0)
+        kept_s, now = self._broker.settings.admin.audit_retention, anyio.current_time()
+        if kept_s is not None and now >= self._audit_looked_at + _AUDIT_LOOK_S:
+            self._audit_looked_at = now
+            place = Position(PositionKind.TIME, now_ms() - int(kept_s * 1000))
+            await topic.prepare(place)
+            wanted = max(wanted, topic.resolve(place))
+        return wanted
 
     async def export_audit(
         self, *, start: int | None, most: int, file: str | None, any_folder: bool, into: str | None

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from pydanube_core.names import SYSTEM_NAMESPACE
+
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.registry_index import RegistryIndex
 from pydanube_broker.settings import Settings
@@ -34,7 +36,12 @@ class Policies:
         return SubscriptionPolicy.of(stored, defaults)
 
     def layers(self, record: TopicRecord | None, namespace: str) -> list[Mapping[str, Any]]:
-        """Return the sources of limits, nearest first: the topic, its namespace, the settings."""
+        """Return the sources of limits, nearest first: the topic, its namespace, the settings.
+
+        The broker's own topics have none of them: no policy reaches the audit.
+        """
+        if namespace == SYSTEM_NAMESPACE:
+            return []
         found = self._index.find_namespace(namespace)
         return [
             {} if record is None else record.settings.policies,

@@ -68,6 +68,7 @@ class JournalRetention:
     def __init__(self, hub: Hub, settings: Journal) -> None:
         self._hub = hub
         self._settings = settings
+        self.wanted: dict[int, int] = {}  # audit topic id -> offset up to which the settings give it up
 
     def apply(self) -> None:
         """Give up what exceeds the settings and, without a cold tier, the policies."""
@@ -93,7 +94,15 @@ class JournalRetention:
                 return
             excess -= size
             for topic_id, run in runs.items():
-                self._hub.give_up(topic_id, run.end)
+                self._hub.give_up(topic_id, self._allowed(topic_id, run.end))
+
+    def _allowed(self, topic_id: int, end: int) -> int:
+        """Return how far a topic may be given up: of an audit no further than its begin, which is moved first."""
+        topic = self._hub.topics.get(topic_id)
+        if topic is None or self._hub.tiering or not topic.options.topic.is_audit:
+            return end
+        self.wanted[topic_id] = end
+        return min(end, topic.gate.limits.retention_offset)
 
     def _newest_ms(self, topic_id: int, stamped_ms: int) -> int:
         """Return the newest append time, corrected for a clock that ran ahead."""

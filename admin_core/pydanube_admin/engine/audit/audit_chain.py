@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from pydanube_core.audit_begin import GENESIS
 from pydanube_core.audit_key import AuditKey
 from pydanube_core.secrets import REDACTED, is_secret_name, without_secrets
 
@@ -82,7 +83,6 @@ class KeyTerms:
         return found
 
 
-GENESIS: Final = "0" * 64
 MAX_TEXT_CHARS: Final = 256  # of one value in a record: enough to recognise it
 MAX_STATE_BYTES: Final = 4096  # of `before` and `after`
 MAX_ITEMS: Final = 20

@@ -12,12 +12,14 @@ recorded, and of refusals so many in a second; how many were left out is a recor
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
+from pydanube_core.audit_begin import BEGIN_KEY, AuditBegin
 from pydanube_core.audit_key import AuditKey
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import AuditUnavailable, ClusterError, Conflict
@@ -230,6 +232,8 @@ class AuditLog:
             await self._port.write_state(
                 {KEYS_KEY: now}, expected={KEYS_KEY: None if kept is None else kept.revision}
             )
+        if await self._port.read_state(BEGIN_KEY) is None:
+            await self._keep_begin(key)
         if last is None:
             # Nothing is stored, or all of it was trimmed: a record's seq is its offset all the same.
             stored = await self._port.read_state(HEAD_KEY)
@@ -240,6 +244,15 @@ class AuditLog:
         head = head_of(last)
         # A last record that is none breaks the chain, which `audit.verify` will say; the chain goes on behind it.
         return Head(seq=next_offset - 1, hash=FIRST.hash if head is None else head.hash)
+
+    async def _keep_begin(self, key: AuditKey) -> None:
+        """Store where the chain begins: before its first record, or of an audit that an earlier version wrote."""
+        start, found = await self._port.read_audit(start=0, max_messages=1)
+        begin = AuditBegin()
+        if start > 0 and found:
+            begin = AuditBegin(start, str(json.loads(found[0][1])["prev_hash"]))
+            _log.warning("audit_begin_adopted", extra={"seq": start})
+        await self._port.write_state({BEGIN_KEY: begin.to_json(key)}, expected={BEGIN_KEY: None})
 
     @staticmethod
     def _unavailable(error: ClusterError | None) -> AuditUnavailable:
