@@ -48,7 +48,7 @@ _LEAVING_AT_ONCE: Final = 200  # topics of a drain that are on their way
 _NEXT_S: Final = 0.1
 QUIET_LOOKS: Final = 120  # in a row that show nothing on its way, before old fragments are deleted
 _WELL_LOOKS: Final = 5  # in a row at which a broker can store, before it is given topics again
-_OLD_MS: Final = 3_600_000  # far longer than a move, and than clocks differ
+_OLD_MS: Final = 3_600_000  # far longer than a move
 _RETRY_MS: Final = (
     10  # for who calls while a topic is handed over: where it is looked up, they wait until it has arrived
 )
@@ -215,7 +215,7 @@ class Moves:
         held = await self._store.get(guard.key)
         if held is None or held.mod_revision != guard.revision:
             return  # another leads by now, and knows better
-        deleted = await fragments.collect(before_ms=now_ms() - _OLD_MS)
+        deleted = await fragments.collect(age_ms=_OLD_MS)
         if deleted:
             log.info("fragments_deleted", extra={"count": deleted})
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydanube_core.errors import StoreUnavailable
 from pydanube_storage.objects import ObjectFact, ObjectStore
+from pydanube_storage.objects.store_time import store_now_ms
 
 if TYPE_CHECKING:  # to read the whole cluster package for two names doubled the start of the tier's process
     from pydanube_broker.cluster.ids import BrokerId
@@ -58,11 +59,15 @@ class FragmentWork:
         return {}, self._store.read(arguments["key"], arguments["start"], arguments["end"])
 
     def collect(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Delete objects below `prefix` written before `before_ms`, by the store's clock."""
+        """Delete objects below `prefix` that are older than `age_ms`: by the store's times alone."""
+        prefix = arguments["prefix"]
+        now_ms = store_now_ms(self._store, f"{prefix}/time")
+        if now_ms is None:
+            return {"deleted": 0}, b""
         old = [
             fact.key
-            for fact in self._store.list(arguments["prefix"])
-            if fact.modified_ms < arguments["before_ms"]
+            for fact in self._store.list(prefix)
+            if fact.modified_ms is not None and fact.modified_ms < now_ms - arguments["age_ms"]
         ]
         for key in old:
             self._store.delete(key)
@@ -115,13 +120,13 @@ class Fragments:
         await self._call("fragment_write", {"key": key, "awaited": awaited}, data)
         return key
 
-    async def collect(self, *, before_ms: int) -> int:
-        """Delete fragments of all brokers written before a time; return how many. To be called when none is needed.
+    async def collect(self, *, age_ms: int) -> int:
+        """Delete fragments of all brokers that are older, by the store's times; return how many. To be called when none is needed.
 
         Raises `StoreUnavailable`.
         """
         prefix = f"{self._cluster}/fragments"
-        found, _ = await self._call("fragments_collect", {"prefix": prefix, "before_ms": before_ms}, b"")
+        found, _ = await self._call("fragments_collect", {"prefix": prefix, "age_ms": age_ms}, b"")
         return int(found["deleted"])
 
     async def read(self, part: HandOverPart, *, awaited: bool = False) -> bytes:
