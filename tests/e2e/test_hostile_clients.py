@@ -13,10 +13,12 @@ import json
 import random
 import socket
 import struct
+import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from zlib import crc32
@@ -40,6 +42,7 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
+ROOT = Path(__file__).resolve().parents[2]
 SEED = 20_260_131
 #: what a refused client may be told; UNKNOWN and INTERNAL would be our defects
 TYPED = {
@@ -665,24 +668,30 @@ async def test_a_thousand_connections_opened_and_dropped(broker: BrokerProcess) 
     assert broker.rss_bytes() < before_rss + (100 << 20)
 
 
+async def publish_and_wait_for_the_end(url: str, clients: int) -> None:
+    """Send a batch from each of `clients` connections, print a line, and wait for SIGKILL: the program of the test below."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    channels = [grpc.aio.insecure_channel(urlsplit(url).netloc, options=options) for _ in range(clients)]
+    publishers = [await Publisher.open(on, "vanishing") for on in channels]
+    for publisher in publishers:
+        batch = publisher.batch([b"x" * 500] * 50)
+        await publisher.talk.write(write_bytes_field(PUBLISH_BATCH_FIELD, [batch]))
+    print("sent", flush=True)
+    await anyio.sleep_forever()
+
+
 @beside_a_good_client
 async def test_two_hundred_clients_that_vanish_in_the_middle(broker: BrokerProcess) -> None:
+    """In a process that is killed: a channel of grpcio 1.85 that is closed under an open call keeps its connection."""
     process = psutil.Process(broker.pid)
     before_fds = process.num_fds()
+    name = publish_and_wait_for_the_end.__name__
+    program = f"import anyio; from {__name__} import {name}; anyio.run({name}, {broker.url!r}, 20)"
     for _ in range(10):
-        channels = [
-            grpc.aio.insecure_channel(
-                urlsplit(broker.url).netloc, options=[("grpc.use_local_subchannel_pool", 1)]
-            )
-            for _ in range(20)
-        ]
-        publishers = [await Publisher.open(on, "vanishing") for on in channels]
-        for publisher in publishers:
-            await publisher.talk.write(
-                write_bytes_field(PUBLISH_BATCH_FIELD, [publisher.batch([b"x" * 500] * 50)])
-            )
-        for on in channels:
-            await on.close()
+        async with await anyio.open_process([sys.executable, "-c", program], cwd=ROOT, stderr=None) as clients:
+            assert clients.stdout is not None
+            assert (await clients.stdout.receive()).startswith(b"sent")
+            clients.kill()
     await until(lambda: process.num_fds() <= before_fds + 20)  # another process's state
     async with connect(broker.url) as client, client.reader("vanishing", stop="head") as reader:
         offsets = [message.offset async for message in reader]
