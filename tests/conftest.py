@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
+import signal
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from inspect import iscoroutinefunction
 from typing import Any
@@ -12,12 +14,21 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.default_ports import ADDRESSES, watch
 from tests.support.etcd import EtcdMembers
 
 # Of pytest-timeout's limit: the deadline must come first. Its signal strikes anywhere in the loop and leaves the
 # test's task running there; under a deadline the test itself ends, with its clean-up, and the next one is undisturbed.
 DEADLINE_SHARE = 0.75
 
+
+# `nohup make test &` starts its processes with SIGINT ignored, and what they start inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Before any module of the product is imported.
+os.environ.update(ADDRESSES)
+_default_ports_used = watch()
 
 # How quickly examples are made and run is a matter of the machine, and no property of ours.
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -53,6 +64,14 @@ def limit_s(item: pytest.Item) -> float:
 def anyio_backend() -> str:
     """Name the event loop of async tests; a folder that needs another one has a fixture of its own."""
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def no_default_port() -> Iterator[None]:
+    """Fail a test that dials or binds a default port, where the user's own broker may be running."""
+    _default_ports_used.clear()
+    yield
+    assert not _default_ports_used, _default_ports_used
 
 
 @pytest.fixture(scope="module")

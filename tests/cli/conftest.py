@@ -12,6 +12,7 @@ from pydanube_cli.main import run
 from tests.admin.real_broker import Administered, administered
 from tests.cli.running import Danube, Ran
 from tests.support.broker_process import BrokerProcess
+from tests.support.default_ports import ADDRESSES
 from tests.support.filled_cluster import add_subscription, add_topic, emptied
 from tests.support.one_loop import one_loop  # noqa: F401  # a fixture
 
@@ -20,7 +21,7 @@ from tests.support.one_loop import one_loop  # noqa: F401  # a fixture
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No DANUBE_ variable of whoever runs the tests."""
     for name in list(os.environ):
-        if name.startswith("DANUBE_"):
+        if name.startswith("DANUBE_") and name not in ADDRESSES:
             monkeypatch.delenv(name)
 
 

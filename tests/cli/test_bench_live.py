@@ -22,7 +22,9 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
-def bench(danube: Danube, tmp_path: Path) -> Bench:
+def bench(danube: Danube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.delenv("DANUBE_BROKER_URL")  # it starts brokers of its own
+
     def measure(*words: str) -> Any:
         ran = danube(
             "bench", *words, "--runs", "1", "--data-dir", str(tmp_path), "--timeout", "60s", "--json"
@@ -117,7 +119,9 @@ def test_three_brokers_are_measured_and_lose_nothing(
 
 def test_broker_of_its_own_does_not_outlive_a_terminated_benchmark(tmp_path: Path) -> None:
     words = command_line("bench", "e2e", "--messages", "100000000", "--data-dir", str(tmp_path))
-    process = subprocess.Popen(words, env=client_environment(), stderr=subprocess.DEVNULL)
+    environment = client_environment()
+    del environment["DANUBE_BROKER_URL"]  # it starts a broker of its own
+    process = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 120
         while not (ready := list(tmp_path.glob("danube-bench-*/ready.json"))):

@@ -688,7 +688,9 @@ async def test_two_hundred_clients_that_vanish_in_the_middle(broker: BrokerProce
     name = publish_and_wait_for_the_end.__name__
     program = f"import anyio; from {__name__} import {name}; anyio.run({name}, {broker.url!r}, 20)"
     for _ in range(10):
-        async with await anyio.open_process([sys.executable, "-c", program], cwd=ROOT, stderr=None) as clients:
+        async with await anyio.open_process(
+            [sys.executable, "-c", program], cwd=ROOT, stderr=None
+        ) as clients:
             assert clients.stdout is not None
             assert (await clients.stdout.receive()).startswith(b"sent")
             clients.kill()

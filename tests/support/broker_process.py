@@ -37,6 +37,7 @@ from typing import Any, Final, Self
 
 import pytest
 
+from tests.support.default_ports import ADDRESSES
 from tests.support.waiting import pause
 
 __all__ = [
@@ -112,9 +113,9 @@ def danube_command() -> list[str]:
 
 
 def client_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Our environment without settings of danube, and with `extra`."""
+    """Our environment without settings of danube, with an address where nothing listens, and with `extra`."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DANUBE_")}
-    return {**clean, "NO_COLOR": "1", "TERM": "dumb", **(extra or {})}
+    return {**clean, **ADDRESSES, "NO_COLOR": "1", "TERM": "dumb", **(extra or {})}
 
 
 class BrokerProcess:
