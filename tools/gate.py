@@ -26,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -76,6 +77,9 @@ LONG_GROUPS: Final = (
 )  # fmt: skip
 # So many processes, each with every n-th file: alone such a folder would take longer than a lane has.
 PARTS: Final = {"e2e": 2}
+# In the environment of every process that a step starts, and of what those start: the mark of this run.
+MARK: Final = "PYDANUBE_GATE_RUN"
+RUN: Final = uuid.uuid4().hex
 # After SIGABRT pytest has this long to print where its threads are.
 LAST_WORDS_S: Final = 3.0
 
@@ -118,6 +122,7 @@ class Tally:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    not_reached: int = 0
     # Steps side by side: what they print, and what they add here, is not mixed.
     lock: threading.Lock = field(default_factory=threading.Lock)
     children: set[subprocess.Popen[bytes]] = field(default_factory=set)
@@ -137,6 +142,8 @@ class Tally:
                     self.passed += 1
                 case "skipped":
                     self.skipped += 1
+                case "not reached":
+                    self.not_reached += 1
                 case _:
                     self.failed += 1
                     self.failures.append((test, outcome.why or outcome.verdict))
@@ -152,6 +159,10 @@ class Tally:
             if tests:
                 print(f"== {title}")
                 print("\n".join(f"  {test}\n      {why}" for test, why in tests))
+        if self.not_reached:
+            print(
+                f"\n{self.not_reached} not reached: their group ended before them, for a reason given above"
+            )
         if self.passed or self.failed or self.skipped:
             # The form that says in any language how many tests ran; it stands alone on its line.
             print(f"\n{self.passed} passed, {self.failed} failed, {self.skipped} skipped")
@@ -187,17 +198,19 @@ def carry_out(step: Step, tally: Tally, *, second_try: bool = False, apart: bool
                         tries.append((test, outcomes[test].why or outcomes[test].verdict))
                     outcomes[test] = outcome
                 note = note or f"{len(again)} in a second try"
-            failed = sum(outcome.bad for outcome in outcomes.values())
+            failed = sum(outcome.verdict == "failed" for outcome in outcomes.values())
+            unreached = sum(outcome.verdict == "not reached" for outcome in outcomes.values())
             if not outcomes and status == 5:  # nothing but deselected tests in this folder
                 status, note = 0, "no test selected"
-            elif not outcomes or (status and not failed):
+            elif not outcomes or (status and not failed and not unreached):
                 # the fault is pytest's, or a fixture's of the whole run
                 outcomes[step.name] = Outcome(
                     verdict="failed", why=note or f"pytest ended with status {status}"
                 )
-            if failed:
-                note = f"{note + ', ' if note else ''}{failed} failed"
-            status = status or int(failed > 0)
+            for count, what in ((failed, "failed"), (unreached, "not reached")):
+                if count:
+                    note = f"{note + ', ' if note else ''}{count} {what}"
+            status = status or int(failed + unreached > 0)
         with tally.lock:
             if tally.interrupted:
                 return
@@ -231,7 +244,7 @@ def run(step: Step, tally: Tally, output: BinaryIO | None) -> tuple[int, str]:
     say(f"\n== {step.name}")
     with tempfile.TemporaryDirectory(prefix="dg-", ignore_cleanup_errors=True) as scratch:
         # The brokers of a group write gigabytes: what its tests leave goes with it. Sockets live there: a short path.
-        environment = dict(os.environ) | {"TMPDIR": scratch}
+        environment = dict(os.environ) | {"TMPDIR": scratch, MARK: RUN}
         # Hundreds of processes load numpy. As a broker does it.
         environment.setdefault("OPENBLAS_NUM_THREADS", "1")
         if step.report is not None:
@@ -286,6 +299,15 @@ def stop(child: subprocess.Popen[bytes], *, ask_for_tracebacks: bool) -> None:
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
+
+
+def end_what_is_left() -> None:
+    """Kill what carries this run's mark: brokers have sessions of their own and outlive the tests that started them."""
+    line = f"{MARK}={RUN}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # ended by now, or another user's
+            if line in (process / "environ").read_bytes().split(b"\0"):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def read_report(path: Path, *, expected: Sequence[str] = ()) -> dict[str, Outcome]:
@@ -511,6 +533,8 @@ def main(arguments: Sequence[str]) -> int:
         tally.not_run.append("what followed: interrupted")
         tally.print()
         return 130
+    finally:
+        end_what_is_left()
     return tally.print()
 
 
