@@ -49,11 +49,12 @@ _PORTS: Final = ("grpc", "admin", "metrics", "http")
 _SIGNS_OF_A_CONTAINER: Final = ("/.dockerenv", "/run/.containerenv", "/run/secrets/kubernetes.io")
 
 
-def examine(load: Callable[[], Settings], *, admin_url: str, timeout_s: float) -> Iterator[Finding]:
+def examine(load: Callable[[], Settings], *, admin_url: str | None, timeout_s: float) -> Iterator[Finding]:
     """Run all checks of the doctor, in the order of the report.
 
     Args:
         load: gives the settings of the broker to be started, or raises what is wrong with them.
+        admin_url: the running broker's; None: where the settings put it.
     """
     from pydanube_broker.settings import Settings
 
@@ -81,7 +82,13 @@ def examine(load: Callable[[], Settings], *, admin_url: str, timeout_s: float) -
     yield from _sync(settings)
     yield from _metadata(settings)
     yield from _store(settings, timeout_s)
-    yield from _broker(admin_url, timeout_s)
+    yield from _broker(admin_url or _admin_url(settings), timeout_s)
+
+
+def _admin_url(settings: Settings) -> str:
+    host = settings.server.host
+    reached = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"{'https' if settings.tls.cert else 'http'}://{reached}:{settings.server.admin_port}"
 
 
 def at_start(settings: Settings) -> Iterator[Finding]:

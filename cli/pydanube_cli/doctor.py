@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from pydanube.addresses import DEFAULT_ADMIN_URL
 from pydanube_core.errors import ClusterError, ConditionNotMet, InvalidArgument
 from pydanube_core.secrets import REDACTED, without_passwords, without_secrets
 from pydanube_core.units import counted
@@ -65,7 +66,8 @@ def doctor(
         flags = {"data.dir": data_dir}
         return settings_from_flags(config, flags, port_offset=port_offset, env=dict(os.environ))
 
-    findings = list(examine(load, admin_url=common.admin_url, timeout_s=common.timeout_s))
+    named = None if common.admin_url == DEFAULT_ADMIN_URL else common.admin_url
+    findings = list(examine(load, admin_url=named, timeout_s=common.timeout_s))
     problems = [finding for finding in findings if finding.level is Level.PROBLEM]
     if bundle is not None:
         _pack(bundle, findings, load, log, common)

@@ -21,13 +21,18 @@ done
 for program in buildah git; do
     command -v $program >/dev/null || { echo "error: $program is not installed: apt-get install $program" >&2; exit 1; }
 done
+# What the end needs is looked for before the quarter of an hour that the base takes.
+python=${PYTHON:-$root/.venv/bin/python}
+[ -n "$base_tar" ] || command -v mmdebstrap >/dev/null || { echo "error: mmdebstrap is not installed: apt-get install mmdebstrap" >&2; exit 1; }
+"$python" -c 'import build, hatchling, pip' 2>/dev/null || {
+    echo "error: $python cannot build the wheel: run tools/bootstrap dev, or name another one with build, hatchling and pip by PYTHON=" >&2
+    exit 1
+}
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$root" log -1 --format=%ct)}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-python=${PYTHON:-$root/.venv/bin/python}
 
 if [ -z "$base_tar" ]; then
-    command -v mmdebstrap >/dev/null || { echo "error: mmdebstrap is not installed: apt-get install mmdebstrap" >&2; exit 1; }
     base_tar=$work/base.tar
     # Runtime only: no compiler, no pip; what nobody reads in a container stays out.
     mmdebstrap --quiet --variant=essential --include=ca-certificates,libstdc++6,python3 \

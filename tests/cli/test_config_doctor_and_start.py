@@ -173,6 +173,17 @@ def test_doctor_finds_a_port_in_use_and_exits_6(
     }
 
 
+@pytest.mark.parametrize(("words", "port"), [((), 50_058), (("--admin", "http://127.0.0.1:1"), 1)])
+def test_doctor_looks_for_the_broker_where_its_settings_put_it_unless_told_where(
+    danube: Danube, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...], port: int
+) -> None:
+    monkeypatch.delenv("DANUBE_BROKER_URL")
+    where = ("--data-dir", str(tmp_path / "d"), "--port-offset", "7")
+    ran = danube("doctor", "--json", *where, "--timeout", "1s", *words)
+    [broker] = [f for f in ran.result["findings"] if f["check"] == "broker"]
+    assert broker["summary"] == f"none answers at http://127.0.0.1:{port} (UNAVAILABLE)"
+
+
 def test_doctor_refuses_a_secret_in_a_url_and_packs_none(
     danube: Danube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +244,8 @@ def test_what_a_command_refuses_is_quoted_without_its_password(
     if words[0] == "config":
         monkeypatch.setenv("DANUBE_TIER__STORE", "s3://key:hunter2@bucket/x")
     monkeypatch.setenv("DANUBE_DATA__DIR", str(tmp_path / "data"))
+    for port in ("GRPC", "ADMIN", "METRICS", "HTTP"):
+        monkeypatch.setenv(f"DANUBE_SERVER__{port}_PORT", "0")
     ran = danube(*words, *(["--json"] if as_json else []))
     assert (ran.code, "hunter2" in ran.out + ran.err) == (2, False)
 

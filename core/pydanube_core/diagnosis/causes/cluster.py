@@ -73,7 +73,7 @@ def owner_down(view: BrokerView, cluster: ClusterView) -> Outcome:
         "whether its clients reach it",
         "whether it reaches this broker",
     ),
-    helps="look at the network between the two, and at `server.advertise` of the one",
+    helps="look at the network between the two, and at `server.advertised_url` of the one",
     many="brokers do not reach another one",
 )
 @_of_several
