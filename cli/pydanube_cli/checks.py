@@ -56,8 +56,6 @@ def examine(load: Callable[[], Settings], *, admin_url: str | None, timeout_s: f
         load: gives the settings of the broker to be started, or raises what is wrong with them.
         admin_url: the running broker's; None: where the settings put it.
     """
-    from pydanube_broker.settings import Settings
-
     try:
         settings = load()
         settings.check_startable()
@@ -68,10 +66,11 @@ def examine(load: Callable[[], Settings], *, admin_url: str | None, timeout_s: f
             summary=error.message,
             remedy="danube config check says where; danube config init writes a file to start from",
         )
-        settings = Settings()
-    else:
-        count = len(settings.sources)
-        yield Finding(check="config", level=Level.OK, summary=f"{count} settings set, the rest are defaults")
+        # The defaults' ports, disk and store are not those of the broker that is meant.
+        yield from (*_versions(), *_java(), *_files())
+        return
+    count = len(settings.sources)
+    yield Finding(check="config", level=Level.OK, summary=f"{count} settings set, the rest are defaults")
     yield from security(settings)
     yield from _versions()
     yield from _java()

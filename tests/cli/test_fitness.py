@@ -108,17 +108,16 @@ def test_parts_are_the_extras_of_the_package() -> None:
 LIMITED = ("sh", "-c", 'ulimit -n 1024 && exec "$@"', "sh")
 
 
-def any_ports() -> dict[str, str]:
-    return {
-        **os.environ,
-        **{f"DANUBE_SERVER__{name}_PORT": "0" for name in ("GRPC", "ADMIN", "METRICS", "HTTP")},
-    }
+@pytest.fixture(autouse=True)
+def any_ports(monkeypatch: pytest.MonkeyPatch, clean_environment: None) -> None:
+    for name in ("GRPC", "ADMIN", "METRICS", "HTTP"):
+        monkeypatch.setenv(f"DANUBE_SERVER__{name}_PORT", "0")
 
 
 def unfit(data: Path, *before: str) -> list[dict[str, str]]:
     """What the start of a broker on `data` logs of what is not in order."""
     words = [*before, *command_line("broker", "--data-dir", str(data), "--json", "--log-format", "json")]
-    with subprocess.Popen(words, env=any_ports(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as broker:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as broker:
         assert broker.stdout is not None
         assert json.loads(broker.stdout.readline())["event"] == "ready"
         broker.terminate()
@@ -138,7 +137,7 @@ def test_doctor_and_start_say_the_same_of_the_file_limit_and_the_clock(tmp_path:
     ahead = time.time() + 90
     os.utime(data / "LOCK", (ahead, ahead))
     words = command_line("doctor", "--json", "--data-dir", str(data), "--admin", "http://127.0.0.1:1")
-    doctor = subprocess.run([*LIMITED, *words], env=any_ports(), capture_output=True, timeout=60)
+    doctor = subprocess.run([*LIMITED, *words], capture_output=True, timeout=60)
     assert doctor.returncode == 6
     found = {
         (each["check"], each["summary"].split(" s behind")[-1], each["remedy"])
@@ -160,8 +159,6 @@ def test_what_ends_a_start_is_said_in_the_same_words(
     fault: str, danube: Danube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tmp_path / "data"
-    for name in ("GRPC", "ADMIN", "METRICS", "HTTP"):
-        monkeypatch.setenv(f"DANUBE_SERVER__{name}_PORT", "0")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
