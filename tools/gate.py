@@ -50,6 +50,7 @@ PACKAGES: Final = (
     "pydanube_cli",
     "pydanube_spark",
     "pydanube_tui",
+    "pydanube_connect",
 )
 
 # Budgets in seconds. They bound a hang, they are not goals: `make test` should take 15 minutes at most. A loaded machine may take

@@ -55,6 +55,11 @@ GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
     "tls": {
         "init": ("certificates", "init", "make an authority and certificates for a broker and its clients")
     },
+    "connect": {
+        "run": ("connect", "run", "run connectors of files in this process"),
+        "list": ("connect", "list_connectors", "the connectors that are installed, and their settings"),
+        "new": ("connect", "new", "write a package with a connector of one's own"),
+    },
     "report": {
         "lag": ("report", "lag", "how far subscriptions were behind, hour by hour"),
         "balance": ("report", "balance", "how evenly brokers are loaded, and what would help"),
@@ -65,6 +70,7 @@ GROUP_SUMMARIES: Final = {
     "security": "the locks of a broker",
     "cluster": "several brokers",
     "tls": "certificates",
+    "connect": "sources and sinks: topics and other systems",
     "report": "reports over telemetry, on Spark",
 }
 # Flags of every command that may also stand before the command's words; True: takes a value.

@@ -126,6 +126,11 @@ class DecodedBatch:
         table, rows = self._schemas
         return table[0 if rows is None else rows[index]]
 
+    def schemas(self, low: int, high: int) -> list[SchemaRef | None]:
+        """Return the schemas that messages [low, high) were written with."""
+        table, rows = self._schemas
+        return table * (high - low) if rows is None else [table[row] for row in rows[low:high]]
+
     @cached_property
     def _schemas(self) -> tuple[list[SchemaRef | None], tuple[int, ...] | None]:
         part, found = self.view.part, self.view.schemas()
@@ -453,6 +458,11 @@ class Batch(_Received):
         delivered = self._delivered
         table = delivered.batch.attributes
         return [{}] * len(self) if table is None else [*table[delivered.low + self._low : delivered.high]]
+
+    @property
+    def schemas(self) -> list[SchemaRef | None]:
+        """The schema that each message was written with, None without one."""
+        return self._delivered.batch.schemas(self._delivered.low + self._low, self._delivered.high)
 
     def messages(self) -> list[Message]:
         """Return each message as a `Message`, to answer them one by one."""

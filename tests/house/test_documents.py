@@ -98,6 +98,7 @@ def path_of(words: list[str]) -> list[str]:
     groups = {operation.words[0] for operation in OPERATIONS.values()} | {
         "config",
         "report",
+        "connect",
         "security",
         "tls",
     }

@@ -21,6 +21,7 @@ PACKAGES = (
     "pydanube_cli",
     "pydanube_spark",
     "pydanube_tui",
+    "pydanube_connect",
 )
 # Words that say nothing about what a module knows (docs/style.md#layout).
 VAGUE = re.compile(r"(^|_)(utils?|helpers|common|manager|misc|stuff)(_|$)")

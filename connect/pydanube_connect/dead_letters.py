@@ -1,0 +1,67 @@
+"""Dead letters of connectors, in the form in which the broker makes them.
+
+The runner publishes them itself and waits for the receipt: only then may the position of an exactly-once sink pass the
+refused record. `danube dead-letters list TOPIC connect-NAME` shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from typing import Final
+
+from pydanube import Client, Producer
+
+from pydanube_connect.records import Record
+
+_REASON_BYTES: Final = 1_000
+
+
+class DeadLetters:
+    """The dead-letter topics of one connector; `async with`."""
+
+    def __init__(self, client: Client, subscription: str) -> None:
+        self._client = client
+        self._subscription = subscription
+        self._producers: dict[str, Producer] = {}
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> DeadLetters:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def publish(self, topic: str, records: Iterable[tuple[Record, str]]) -> None:
+        """Publish records of a topic with the reason of each; they are durable when this returns.
+
+        Raises:
+            ClusterError: not stored, or not all.
+        """
+        name = f"{topic}-dlq-{self._subscription}"
+        if name not in self._producers:
+            self._producers[name] = await self._stack.enter_async_context(self._client.producer(name))
+        waiting = [
+            self._producers[name].send_nowait(
+                record.payload,
+                key=record.key,
+                attributes={**record.attributes, **self._origin(topic, record, reason)},
+            )
+            for record, reason in records
+        ]
+        for handle in waiting:
+            await handle
+
+    def _origin(self, topic: str, record: Record, reason: str) -> dict[str, str]:
+        found = {
+            "x-original-topic": topic,
+            "x-original-subscription": self._subscription,
+            "x-poison-policy": "dead_letter",
+            "x-delivery-attempt": "1",
+            "x-failure-reason": reason.encode()[:_REASON_BYTES].decode(errors="ignore"),
+        }
+        if record.place is not None:
+            found["x-original-topic-offset"] = str(record.offset)
+            if record.place.partition is not None:
+                found["x-original-topic"] = f"{topic}-part-{record.place.partition}"
+        return found

@@ -1,0 +1,1 @@
+"""`http-sink`: records as requests to an HTTP API."""

@@ -1,0 +1,72 @@
+"""The connectors that are installed: ours, entry points of the group `pydanube.connectors`, and `module:Class`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+from pydanube_core.errors import InvalidArgument, MissingExtra
+from pydanube_core.extras import install_command
+from pydanube_core.spelling import close_names
+
+from pydanube_connect.connector import Connector, Sink, Source
+
+GROUP: Final = "pydanube.connectors"
+#: the connectors of this package; each needs the extra `connect-` and the name of the other system
+OURS: Final = {
+    "http-sink": "pydanube_connect.http.sink:HttpSink",
+    "webhook-source": "pydanube_connect.webhook.source:WebhookSource",
+}
+
+
+def installed_connectors() -> dict[str, EntryPoint]:
+    """Return the entry points by the connector's name, sorted; ours cannot be replaced."""
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    found |= {name: EntryPoint(name, where, GROUP) for name, where in OURS.items()}
+    return dict(sorted(found.items()))
+
+
+def connector_class(name: str, *, path: str) -> type[Connector[Any]]:
+    """Return the class of a connector: an installed one's name, or `module:Class`. `path`: shown in errors.
+
+    Raises:
+        InvalidArgument: there is no such connector.
+        MissingExtra: the library that it needs is not installed.
+    """
+
+    def refuse(why: str) -> InvalidArgument:
+        return InvalidArgument(
+            f"{path}: connector = {name!r}: {why}", file=path, field="connector", value=name
+        )
+
+    known = installed_connectors()
+    try:
+        if ":" in name:
+            module, _, attribute = name.partition(":")
+            found = getattr(import_module(module), attribute)
+        elif name in known:
+            found = known[name].load()
+        else:
+            close = close_names(name, known, at_most=1)
+            meant = (
+                f"Did you mean {close[0]}?" if close else f"There are {', '.join(known)}, or module:Class."
+            )
+            raise refuse(f"no such connector. {meant}")
+    except ModuleNotFoundError as error:
+        if name in known and error.name and not error.name.startswith("pydanube"):
+            raise _missing(name, error.name, path) from None
+        raise refuse(f"{error}. Install its package, or correct module:Class.") from None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise refuse(f"{error}. Correct module:Class.") from error
+    if not (isinstance(found, type) and issubclass(found, Source | Sink)):
+        raise refuse("it is neither a Source nor a Sink of pydanube_connect. Derive the class from one.")
+    return found
+
+
+def _missing(name: str, module: str, path: str) -> MissingExtra:
+    """Return the error for a connector whose library is missing; the extras are named after the other system."""
+    own = name in OURS
+    extra = f"connect-{name.rpartition('-')[0]}"
+    remedy = install_command(extra) if own else f"pip install {module}"
+    return MissingExtra(f"{path}: {name} needs {module}, which is not installed: {remedy}", extra=extra)

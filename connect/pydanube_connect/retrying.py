@@ -1,0 +1,89 @@
+"""How often and how long failed work is tried, and which failures end a connector at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+from pydanube.retry import Retry
+from pydanube_core.errors import ClusterError, Unavailable
+
+from pydanube_connect.file import Delivery
+from pydanube_connect.records import RetryLater
+
+LONGEST_WAIT_S: Final = 60.0
+#: a target may ask for a longer wait; the connector then tries sooner
+LONGEST_ASKED_S: Final = 3_600.0
+
+
+class Stopping(Exception):
+    """The connector was stopped while it waited for another attempt."""
+
+
+class Attempts:
+    """The budget of consecutive failures.
+
+    Args:
+        what: for the error, when the budget is used up.
+        delivery: number of retries and bound of the first wait.
+        stop: set when the connector ends: no further attempt is made.
+        failed: called with the reason of each failure that is tried again.
+    """
+
+    def __init__(
+        self, what: str, delivery: Delivery, stop: anyio.Event, failed: Callable[[str], None]
+    ) -> None:
+        self._what = what
+        self._retries = delivery.retries
+        self._waits = Retry(initial_s=delivery.backoff_s, max_delay_s=LONGEST_WAIT_S)
+        self._stop = stop
+        self._failed = failed
+        self._failures = 0
+
+    def succeeded(self) -> None:
+        """Begin a new budget."""
+        self._failures = 0
+
+    async def again(self, failure: Exception) -> None:
+        """Wait before another attempt, with exponential back-off and full jitter, or as long as `RetryLater` asks.
+
+        Raises:
+            ClusterError: the failure itself where no retry mends it; `Unavailable` when the budget is used up.
+            Stopping: the connector was stopped meanwhile.
+        """
+        if isinstance(failure, ClusterError) and not failure.retryable:
+            raise failure
+        self._failures += 1
+        reason = reason_of(failure)
+        if self._failures > self._retries:
+            raise Unavailable(
+                f"{self._what} failed {self._failures} times, the last time because: {reason}. Mend the other system, or "
+                "raise delivery.retries, and start the connector again.",
+                attempts=self._failures,
+            ) from failure
+        self._failed(reason)
+        wait_s = self._waits.delay_s(self._failures, draw=random.random())
+        if isinstance(failure, RetryLater) and failure.delay_s is not None:
+            wait_s = max(0.0, min(failure.delay_s, LONGEST_ASKED_S))
+        with anyio.move_on_after(wait_s):
+            await self._stop.wait()
+        if self._stop.is_set():
+            raise Stopping(reason)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return one line for people: what an exception says, with its type where the text alone is not ours."""
+    text = error.message if isinstance(error, ClusterError) else str(error)
+    text = " ".join(text.split())[:500].rstrip(".")
+    own = isinstance(error, ClusterError | RetryLater) or (isinstance(error, TimeoutError) and text)
+    return text if own else f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def alone(error: BaseException) -> BaseException:
+    """Return the failure inside nested groups: the first of ours, else the first."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    inner = [alone(each) for each in error.exceptions]
+    return next((each for each in inner if isinstance(each, ClusterError)), inner[0])

@@ -1,0 +1,325 @@
+"""Run a sink: read its topics with a subscription, decode, shape, write, acknowledge.
+
+Two tasks: one gathers and decodes the next batch while the other writes the current one. What is held is bounded: the
+consumer's credit, one batch that is gathered, one that waits, one that is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+import anyio.lowlevel
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from pydanube import Batch as Delivered
+from pydanube import Client, Consumer, TopicNotFound
+from pydanube_core.errors import ClusterError, InvalidArgument
+
+from pydanube_connect.connector import Sink
+from pydanube_connect.dead_letters import DeadLetters
+from pydanube_connect.file import Declared
+from pydanube_connect.records import NULL, Batch, Place, Record
+from pydanube_connect.retrying import Stopping, alone
+from pydanube_connect.shaping import shaper
+from pydanube_connect.statistics import State, Statistics
+from pydanube_connect.values import Readers
+from pydanube_connect.writing import Writer
+
+#: what was read is kept by this process for as long as it lives, however long the target is away
+_KEPT_S: Final = 7 * 86_400.0
+_QUIET_S: Final = 0.5  # without a message this long, `--once` looks whether anything is left
+
+log = logging.getLogger("pydanube.connect")
+
+
+@dataclass(slots=True)
+class _Slice:
+    """Some messages of one delivery."""
+
+    delivered: Delivered
+    low: int
+    high: int
+
+    async def ack(self) -> None:
+        if self.high - self.low == len(self.delivered):
+            await self.delivered.ack()
+            return
+        for message in self.delivered.messages()[self.low : self.high]:
+            await message.ack()
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """A batch on its way to the sink."""
+
+    slices: list[_Slice] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    refused: list[tuple[Record, str]] = field(default_factory=list)
+    ends: dict[Place, int] = field(default_factory=dict)
+    messages: int = 0
+    bytes: int = 0
+    since: float = field(default_factory=time.monotonic)
+
+
+class SinkRunner:
+    """Runs one sink until `stop` is set or, with `once`, until its subscription has nothing left."""
+
+    def __init__(self, declared: Declared, client: Client, *, stop: anyio.Event, once: bool = False) -> None:
+        self.declared = declared
+        self._client = client
+        self._stop = stop
+        self._once = once
+        self.sink: Sink[Any] = declared.make()
+        self._shape = shaper(declared.shape, path=declared.path)
+        self._readers = Readers(client)
+        self._unanswered = 0  # batches gathered and not acknowledged
+        self._seeks = 0
+        self._sought: dict[
+            Place, int
+        ] = {}  # the seek after which deliveries of a place count; 0: none was needed
+        self._rest: _Slice | None = None  # of a delivery that did not fit into its batch
+        self.statistics = Statistics(
+            connector=declared.name, kind="sink", type=declared.connector, guarantee=str(self.sink.guarantee)
+        )
+
+    async def run(self) -> None:
+        """Move records.
+
+        Raises:
+            ClusterError: the connector cannot go on; what was not acknowledged is delivered again.
+        """
+        declared = self.declared
+        async with DeadLetters(self._client, declared.subscription) as letters:
+
+            async def dead(refused: Sequence[tuple[Record, str]]) -> None:
+                by_topic: dict[str, list[tuple[Record, str]]] = {}
+                for record, reason in refused:
+                    topic = record.place.topic if record.place is not None else declared.topics[0]
+                    by_topic.setdefault(topic, []).append((record, reason))
+                for topic, some in by_topic.items():
+                    await letters.publish(topic, some)
+
+            writer = Writer(declared, self.sink, self.statistics, dead, self._stop, self._failed)
+            try:
+                await writer.open()
+                async with self._consumer() as consumer:
+                    await self._go_back(consumer, writer)
+                    await self._move(consumer, writer)
+            except Stopping:
+                pass
+            except TopicNotFound as error:
+                raise self._no_topic(error) from error
+            finally:
+                self.statistics.state = State.STOPPED
+                await writer.close()
+
+    def _no_topic(self, error: TopicNotFound) -> TopicNotFound:
+        topic = error.details.get("topic") or ", ".join(self.declared.topics)
+        return TopicNotFound(
+            f"{self.declared.path}: topic {topic} does not exist, and a sink makes none. Create it: danube topics create "
+            f"{topic}", topic=topic,
+        )  # fmt: skip
+
+    def _consumer(self) -> Consumer:
+        declared = self.declared
+        topics = declared.topics
+        return self._client.consumer(
+            topics[0] if len(topics) == 1 else list(topics),
+            declared.subscription,
+            type="failover",  # one reader of each partition, in the order of offsets
+            start=declared.delivery.start,
+            max_extend_s=_KEPT_S,
+        )
+
+    async def _move(self, consumer: Consumer, writer: Writer) -> None:
+        try:
+            await self._move_together(consumer, writer)
+        except BaseExceptionGroup as group:
+            raise alone(group) from None
+
+    async def _move_together(self, consumer: Consumer, writer: Writer) -> None:
+        send, receive = anyio.create_memory_object_stream[_Gathered](1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._drain_when_stopped, consumer)
+            tasks.start_soon(self._gather, consumer, send)
+            async with receive:
+                async for gathered in receive:
+                    await self._write(gathered, writer)
+            tasks.cancel_scope.cancel()
+
+    async def _drain_when_stopped(self, consumer: Consumer) -> None:
+        await self._stop.wait()
+        consumer.drain()
+
+    # -- gathering -------------------------------------------------------------------------------------------
+
+    async def _gather(self, consumer: Consumer, send: MemoryObjectSendStream[_Gathered]) -> None:
+        deliveries, take = anyio.create_memory_object_stream[Delivered](0)
+        async with anyio.create_task_group() as tasks, send, take:
+            tasks.start_soon(_hand_on, consumer, deliveries)
+            while True:
+                gathered = _Gathered()
+                more = await self._fill(gathered, take)
+                if gathered.messages:
+                    self._unanswered += 1
+                    await send.send(gathered)
+                elif self._once and more and not self._unanswered and await self._nothing_left():
+                    more = False
+                if not more:
+                    break
+            tasks.cancel_scope.cancel()
+
+    async def _fill(self, gathered: _Gathered, take: MemoryObjectReceiveStream[Delivered]) -> bool:
+        """Gather a batch. Return False when no delivery will follow."""
+        terms = self.declared.delivery
+        while gathered.messages < terms.batch_size and gathered.bytes < terms.batch_bytes:
+            piece, self._rest = self._rest, None
+            if piece is None:
+                wait_s = _QUIET_S
+                if gathered.messages:
+                    wait_s = gathered.since + terms.batch_age - time.monotonic()
+                delivered = None
+                try:
+                    with anyio.move_on_after(max(0.0, wait_s)):
+                        delivered = await take.receive()
+                except anyio.EndOfStream:
+                    return False
+                if delivered is None:
+                    break
+                piece = _Slice(delivered, 0, len(delivered))
+            if not gathered.messages:
+                gathered.since = time.monotonic()
+            piece, self._rest = _cut(
+                piece, terms.batch_size - gathered.messages, terms.batch_bytes - gathered.bytes
+            )
+            await self._decode(piece, gathered)
+            await anyio.lowlevel.checkpoint()
+        return True
+
+    async def _go_back(self, consumer: Consumer, writer: Writer) -> None:
+        """Seek where the target holds less of a place than the subscription has acknowledged.
+
+        So it is after the target was restored from a backup. Offsets that do not come after the seek are not in the topic
+        any more.
+        """
+        for (topic, partition), start in consumer.starts.items():
+            place = Place(topic, partition)
+            position = await writer.position(place)
+            if position is None or position >= start:
+                continue
+            log.warning(
+                "connector_seeks",
+                extra={"connector": self.declared.name, "place": str(place), "to": position},
+            )
+            one_of = topic if len(self.declared.topics) > 1 else None
+            try:
+                await consumer.seek(f"offset:{position}", partition=partition, topic=one_of)
+            except InvalidArgument:  # the topic does not have it any more
+                await consumer.seek("earliest", partition=partition, topic=one_of)
+
+    async def _decode(self, piece: _Slice, gathered: _Gathered) -> None:
+        delivered, low, high = piece.delivered, piece.low, piece.high
+        place = Place(delivered.topic, delivered.partition)
+        payloads = delivered.payloads[low:high]
+        offsets = delivered.offsets[low:high]
+        time = delivered.append_time
+        records = [
+            Record(None, key, attributes, None, place, offset, time, payload)
+            for key, attributes, offset, payload in zip(
+                delivered.keys[low:high], delivered.attributes[low:high], offsets, payloads, strict=True
+            )
+        ]
+        gathered.slices.append(piece)
+        gathered.messages += len(records)
+        gathered.bytes += sum(map(len, payloads))
+        gathered.ends[place] = max(offsets[-1] + 1, gathered.ends.get(place, 0))
+        if self.sink.decodes or self._shape is not None:
+            records = await self._with_values(records, delivered.schemas[low:high], gathered)
+        if self._shape is not None:
+            records, refusals = self._shape(records)
+            for refused in refusals:
+                gathered.refused += [(record, refused.reason) for record in refused.records or ()]
+        gathered.records += records
+
+    async def _with_values(
+        self, records: list[Record], schemas: Sequence[Any], gathered: _Gathered
+    ) -> list[Record]:
+        await self._readers.prepare(schemas)
+        kept: list[Record] = []
+        for record, schema in zip(records, schemas, strict=True):
+            if record.attributes and NULL in record.attributes:
+                kept.append(record)
+                continue
+            try:
+                record.value = self._readers.of(schema)(record.payload)
+                kept.append(record)
+            except ClusterError as error:
+                gathered.refused.append((record, error.message))
+        return kept
+
+    async def _nothing_left(self) -> bool:
+        left = 0
+        for topic in self.declared.topics:
+            described = await self._client.admin.subscriptions.describe(topic, self.declared.subscription)
+            left += described.lag_messages
+        return not left
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    async def _write(self, gathered: _Gathered, writer: Writer) -> None:
+        if gathered.refused:
+            await writer.refuse(gathered.refused)
+        await writer.write(Batch(gathered.records, ends=gathered.ends))
+        for piece in gathered.slices:
+            await piece.ack()
+        self._unanswered -= 1
+        self.statistics.positions |= {str(place): str(end) for place, end in gathered.ends.items()}
+
+    def _failed(self, reason: str) -> None:
+        reason = self.declared.references.clean(reason)
+        self.statistics.failed(reason)
+        log.warning("connector_attempt_failed", extra={"connector": self.declared.name, "error": reason})
+
+
+async def _hand_on(consumer: Consumer, deliveries: MemoryObjectSendStream[Delivered]) -> None:
+    async with deliveries:
+        async for delivered in consumer.batches():
+            await deliveries.send(delivered)
+
+
+def _cut(piece: _Slice, messages: int, bytes_left: int) -> tuple[_Slice, _Slice | None]:
+    """Return the part of a slice that fits into a batch, one message at least, and the rest."""
+    end = min(piece.high, piece.low + max(1, messages))
+    size = 0
+    for at in range(piece.low, end):
+        size += len(piece.delivered.payloads[at])
+        if size > bytes_left and at > piece.low:
+            end = at
+            break
+    if end == piece.high:
+        return piece, None
+    return _Slice(piece.delivered, piece.low, end), _Slice(piece.delivered, end, piece.high)
+
+
+async def dry_run(declared: Declared, client: Client, count: int) -> AsyncIterator[str]:
+    """Yield the first records of a sink's topics as it would write them; nothing is acknowledged or written."""
+    runner = SinkRunner(declared, client, stop=anyio.Event(), once=True)
+    left = count
+    for topic in declared.topics:
+        if left <= 0:
+            return
+        async with client.reader(topic, start=declared.delivery.start, stop="head") as reader:
+            async for delivered in reader.batches():
+                gathered = _Gathered()
+                await runner._decode(_Slice(delivered, 0, min(left, len(delivered))), gathered)
+                left -= gathered.messages
+                for record, reason in gathered.refused:
+                    yield f"{record.place} offset {record.offset} refused: {reason}"
+                for text in runner.sink.preview(Batch(gathered.records, ends=gathered.ends)):
+                    yield text
+                if left <= 0:
+                    break

@@ -1,0 +1,314 @@
+"""Run a source: read, shape, encode, publish, store the position, acknowledge to the other system.
+
+A session is the time between two failures: after each, everything is closed and opened again, and the source continues
+from its stored positions. For a deterministic source with positions that is exactly once: records that the session of
+its named producer holds already are recognised by their number and not published again (`positions.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from zlib import crc32
+
+import anyio
+from pydanube import Client, PendingSend, Producer, ProducerOptions, TopicNotFound, WindowFull
+from pydanube.routing import Router, Routing
+from pydanube_core.errors import InvalidArgument, MessageTooLarge, PayloadInvalid, Unavailable
+from pydanube_core.names import TopicName
+
+from pydanube_connect.connector import Guarantee, Source
+from pydanube_connect.dead_letters import DeadLetters
+from pydanube_connect.file import Declared
+from pydanube_connect.positions import Positions
+from pydanube_connect.records import NULL, Batch, Record, Refused
+from pydanube_connect.retrying import Attempts, Stopping
+from pydanube_connect.shaping import shaper
+from pydanube_connect.statistics import State, Statistics
+from pydanube_connect.values import Writer, json_payload, json_value, writer
+
+STATE_EVERY_S: Final = 1.0
+_MOST_LETTER_BYTES: Final = 1_000_000
+log = logging.getLogger("pydanube.connect")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Lane:
+    """The producer of one shard on one topic."""
+
+    producer: Producer
+    encode: Writer
+    partitions: int
+    router: Router
+    explicit: bool  # the partition is chosen here
+    counts: (
+        list[int] | None
+    )  # of records by partition, with those that are skipped; None: nothing is recognised
+    held: tuple[int, ...]  # what the session of the producer holds
+
+    def partition(self, key: str | None, shard: int) -> int:
+        """Return the partition of a record: the same one each time it is read."""
+        return shard % self.partitions if key is None else self.router.pick(key, None)
+
+    async def send(
+        self, payload: bytes, key: str | None, attributes: Mapping[str, str], partition: int | None
+    ) -> PendingSend:
+        """Hand a record over, after those before it where the window is full. Raises `MessageTooLarge`."""
+        at = partition if self.explicit else None
+        try:
+            return self.producer.send_nowait(payload, key=key, attributes=attributes or None, partition=at)
+        except WindowFull:
+            await self.producer.flush()
+            return self.producer.send_nowait(payload, key=key, attributes=attributes or None, partition=at)
+
+
+class SourceRunner:
+    """Runs one source until `stop` is set or, with `once`, until it has nothing to read."""
+
+    def __init__(self, declared: Declared, client: Client, *, stop: anyio.Event, once: bool = False) -> None:
+        self.declared = declared
+        self._client = client
+        self._stop = stop
+        self._once = once
+        self.source: Source[Any] = declared.make()
+        self._shape = shaper(declared.shape, path=declared.path)
+        # A function of the user may give other records the second time
+        self._exact = self.source.deterministic and declared.shape.function is None
+        self._attempts = Attempts(declared.name, declared.delivery, stop, self._failed)
+        guarantee = Guarantee.EXACTLY_ONCE if self._exact else self.source.guarantee
+        self.statistics = Statistics(
+            connector=declared.name, kind="source", type=declared.connector, guarantee=str(guarantee)
+        )
+        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._positions: Positions | None = None
+        self._unconfirmed: dict[str, Batch] = {}  # by shard, the newest whose position is not stored yet
+        self._saved_at = 0.0
+
+    async def run(self) -> None:
+        """Move records.
+
+        Raises:
+            ClusterError: the connector cannot go on; it continues from its stored positions.
+        """
+        try:
+            while True:
+                try:
+                    await self._session()
+                    return
+                except Exception as failure:
+                    await self._attempts.again(failure)
+        except Stopping:
+            pass
+        finally:
+            self.statistics.state = State.STOPPED
+
+    async def _session(self) -> None:
+        self._lanes.clear()
+        self._unconfirmed.clear()
+        async with AsyncExitStack() as stack:
+            letters = await stack.enter_async_context(
+                DeadLetters(self._client, f"connect-{self.declared.name}")
+            )
+            stack.push_async_callback(self._close)
+            with anyio.fail_after(self.declared.delivery.attempt_timeout):
+                await self.source.open()
+            if self.source.deterministic:
+                self._positions = Positions(self._client, self._state_topic())
+                await self._positions.open()
+                stack.push_async_callback(self._positions.close)
+            await self.source.start(self._positions.by_shard if self._positions is not None else {})
+            self.statistics.state = State.RUNNING
+            while not self._stop.is_set():
+                with anyio.fail_after(self.declared.delivery.attempt_timeout):
+                    batch = await self.source.read()
+                if batch is None:
+                    await self._confirm()
+                    if self._once:
+                        break
+                    continue
+                await self._publish(batch, stack, letters)
+                self._attempts.succeeded()
+                if time.monotonic() - self._saved_at >= STATE_EVERY_S:
+                    await self._confirm()
+            await self._confirm()
+
+    async def _close(self) -> None:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(10):
+            await self.source.close()
+
+    def _state_topic(self) -> str:
+        namespace = TopicName.parse(self.declared.topics[0]).namespace if self.declared.topics else "default"
+        return f"/{namespace}/connect-{self.declared.name}-positions"
+
+    # -- publishing ------------------------------------------------------------------------------------------
+
+    async def _publish(self, batch: Batch, stack: AsyncExitStack, letters: DeadLetters) -> None:
+        records: Sequence[Record] = batch.records
+        if self._shape is not None:
+            records, undecoded = _decoded(records)
+            records, refusals = self._shape(records)
+            for refused in (*undecoded, *refusals):
+                await self._refuse([(record, refused.reason) for record in refused.records or ()], letters)
+        waiting: list[tuple[Record, PendingSend]] = []
+        for record in records:
+            lane = await self._lane(batch.shard, self._topic_of(record), stack)
+            try:
+                payload = b"" if record.value is None else lane.encode(record.value)
+            except PayloadInvalid as error:
+                await self._refuse([(record, error.message)], letters)
+                continue
+            attributes = (
+                record.attributes if record.value is not None else {**record.attributes, NULL: "true"}
+            )
+            at = None
+            if lane.counts is not None:
+                at = lane.partition(record.key, crc32(batch.shard.encode()))
+                lane.counts[at] += 1
+                if lane.counts[at] <= lane.held[at]:
+                    self.statistics.repeated += 1
+                    continue
+            try:
+                waiting.append((record, await lane.send(payload, record.key, attributes, at)))
+            except MessageTooLarge as error:
+                if lane.counts is not None and at is not None:
+                    lane.counts[at] -= 1
+                await self._refuse([(record, error.message)], letters)
+        refused_later: list[tuple[Record, str]] = []
+        for record, handle in waiting:
+            try:
+                await handle
+            except PayloadInvalid as error:  # the broker's own check of the schema
+                refused_later.append((record, error.message))
+        if refused_later:
+            await self._refuse(refused_later, letters)
+        # Every record of the batch is durable in its topic here, or in the dead-letter topic
+        self.statistics.wrote(len(waiting) - len(refused_later))
+        if batch.position is None or self._positions is None:
+            await self.source.stored(batch)
+            return
+        self._positions.note(batch.shard, batch.position)
+        self._unconfirmed[batch.shard] = batch
+        self.statistics.positions[batch.shard or "position"] = batch.position
+
+    def _topic_of(self, record: Record) -> str:
+        if record.topic is not None:
+            return str(TopicName.parse(record.topic))
+        if self.declared.topics:
+            return self.declared.topics[0]
+        raise InvalidArgument(
+            f'{self.declared.path}: the records name no topic. Add topic = "…".',
+            file=self.declared.path, field="topic", value=None,
+        )  # fmt: skip
+
+    async def _lane(self, shard: str, topic: str, stack: AsyncExitStack) -> _Lane:
+        if (lane := self._lanes.get((shard, topic))) is not None:
+            return lane
+        target = self.declared.target
+        if target is not None and target.durability is not None:
+            await self._make(topic, target.durability, target.partitions)
+        subject = target.schema_subject if target is not None else None
+        offer = self.source.schema(topic)
+        if offer is not None and subject is None:
+            await self._client.schemas.register(offer.subject, offer.kind, offer.definition)
+            subject = offer.subject
+        options = ProducerOptions(
+            partitions=None if target is None else target.partitions, schema=subject, window_messages=200_000
+        )
+        several = False
+        if self._exact:
+            assert self._positions is not None
+            several = (await self._described(topic) or options.partitions or 0) > 1
+            options = replace(
+                options,
+                name=f"connect-{self.declared.name}-{self._positions.generation}{f'-{shard}' if shard else ''}",
+                access_mode="named",
+                routing="explicit" if several else "key",
+            )
+        producer = await stack.enter_async_context(self._client.producer(topic, options))
+        schema = await self._client.schemas.latest(subject) if subject is not None else None
+        partitions = producer.partitions or 1
+        counts = None
+        if self._exact:
+            assert self._positions is not None
+            if several != (partitions > 1):
+                raise Unavailable(f"{topic} was made anew while its producer was opened")
+            held = dict(enumerate(producer.stored_before))
+            counts = self._positions.stored(shard, topic, held, partitions)
+        lane = self._lanes[shard, topic] = _Lane(
+            producer=producer,
+            encode=writer(schema),
+            partitions=partitions,
+            router=Router(Routing.KEY, partitions),
+            explicit=several,
+            counts=counts,
+            held=producer.stored_before,
+        )
+        return lane
+
+    async def _described(self, topic: str) -> int | None:
+        try:
+            return (await self._client.admin.topics.describe(topic)).partitions
+        except TopicNotFound:
+            return None
+
+    async def _make(self, topic: str, durability: Any, partitions: int | None) -> None:
+        if await self._described(topic) is None:
+            await self._client.admin.topics.create(topic, durability=durability, partitions=partitions)
+
+    async def _refuse(self, refused: Sequence[tuple[Record, str]], letters: DeadLetters) -> None:
+        declared = self.declared
+        record, reason = refused[0]
+        reason = declared.references.clean(reason)
+        topic = self._topic_of(record)
+        if declared.delivery.on_error == "stop":
+            raise PayloadInvalid(
+                f"{declared.name} cannot publish a record to {topic}: {reason.rstrip('.')}. Correct the source or the "
+                'schema, or set on_error = "dead_letter" in [delivery].', field="payload", value=None,
+            )  # fmt: skip
+        for each, _ in refused:
+            if not each.payload:
+                each.payload = each.value if isinstance(each.value, bytes) else _text_of(each.value)
+        await letters.publish(topic, [(each, declared.references.clean(why)) for each, why in refused])
+        self.statistics.refused += len(refused)
+        self.statistics.last_error = reason
+
+    async def _confirm(self) -> None:
+        """Store the positions, then tell the source."""
+        self._saved_at = time.monotonic()
+        if self._positions is None:
+            return
+        await self._positions.save()
+        stored, self._unconfirmed = self._unconfirmed, {}
+        for batch in stored.values():
+            await self.source.stored(batch)
+
+    def _failed(self, reason: str) -> None:
+        reason = self.declared.references.clean(reason)
+        self.statistics.failed(reason)
+        log.warning("connector_attempt_failed", extra={"connector": self.declared.name, "error": reason})
+
+
+def _text_of(value: Any) -> bytes:
+    """Return what a dead letter shows of a value that could not be encoded."""
+    try:
+        return json_payload(value)[:_MOST_LETTER_BYTES]
+    except PayloadInvalid:
+        return repr(value).encode()[:_MOST_LETTER_BYTES]
+
+
+def _decoded(records: Sequence[Record]) -> tuple[list[Record], list[Refused]]:
+    """Decode payloads, which are JSON, for a shape; return those that are, and refusals of the others."""
+    kept: list[Record] = []
+    refusals: list[Refused] = []
+    for record in records:
+        try:
+            if isinstance(record.value, bytes):
+                record.value = json_value(record.value)
+            kept.append(record)
+        except PayloadInvalid as error:
+            refusals.append(Refused([record], error.message))
+    return kept, refusals

@@ -1,0 +1,78 @@
+"""Decode payloads and encode values, by the schemas of the registry.
+
+A message without a schema holds JSON. A message with the attribute `danube-null` is a deletion: its value is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from pydantic_core import from_json, to_json
+from pydanube import Client, SchemaRef
+from pydanube.payloads.serialising import serialiser
+from pydanube.schemas import Schema, value_of
+from pydanube_core.errors import PayloadInvalid
+
+Reader = Callable[[bytes], Any]
+Writer = Callable[[Any], bytes]
+
+#: versions that a connector remembers; a topic that has more in use asks the registry again
+_KEPT: Final = 1_000
+
+
+class Readers:
+    """Readers of payloads by their schema; each version is fetched once."""
+
+    def __init__(self, client: Client | None) -> None:
+        self._client = client
+        self._readers: dict[SchemaRef, Reader] = {}
+
+    async def prepare(self, refs: Iterable[SchemaRef | None]) -> None:
+        """Fetch the schemas that are not known yet. Raises `SchemaNotFound`."""
+        for ref in set(refs) - self._readers.keys() - {None}:
+            assert ref is not None
+            assert self._client is not None, "records with a schema come from a cluster"
+            if len(self._readers) >= _KEPT:
+                self._readers.clear()
+            self._readers[ref] = _reader(await self._client.schemas.get(ref))
+
+    def of(self, ref: SchemaRef | None) -> Reader:
+        """Return the reader of a prepared schema. It raises `PayloadInvalid`, `InvalidArgument` or `MissingExtra`."""
+        return json_value if ref is None else self._readers[ref]
+
+
+def json_value(payload: bytes) -> Any:
+    """Return the JSON value of a payload.
+
+    Raises:
+        PayloadInvalid: it is no JSON.
+    """
+    try:
+        return from_json(payload, allow_inf_nan=False, cache_strings="keys")
+    except ValueError as error:
+        raise PayloadInvalid(f"the payload is no JSON: {error}", field="payload", value=None) from None
+
+
+def _reader(schema: Schema) -> Reader:
+    if schema.schema_type == "json_schema":
+        return json_value
+    return lambda payload: value_of(schema, payload, None)
+
+
+def json_payload(value: Any) -> bytes:
+    """Return a value as JSON: decimals and times exact, as text; bytes in base64.
+
+    Raises:
+        PayloadInvalid: JSON has nothing for it.
+    """
+    try:
+        return to_json(value, bytes_mode="base64", inf_nan_mode="constants")
+    except ValueError as error:
+        raise PayloadInvalid(f"the value is no JSON: {error}", field="value", value=None) from None
+
+
+def writer(schema: Schema | None) -> Writer:
+    """Return the function from values to payloads; bytes stay as they are."""
+    encode = json_payload if schema is None else serialiser(schema)
+    return lambda value: value if isinstance(value, bytes) else encode(value)

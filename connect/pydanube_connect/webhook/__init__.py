@@ -1,0 +1,1 @@
+"""`webhook-source`: requests of other systems as records."""

@@ -1,0 +1,224 @@
+"""`webhook-source`: an HTTP port that takes requests of other systems.
+
+A request is answered with 2xx after its records are durable in the topic, and with 503 where that fails: the sender
+tries again. So it is at least once. What waits is bounded; beyond it senders get 503 with `Retry-After`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import anyio
+import uvicorn
+from pydantic import Field, SecretStr, field_validator
+from pydantic_core import from_json
+from pydanube_core.errors import PortInUse
+
+from pydanube_connect.connector import Settings, Source
+from pydanube_connect.records import Batch, Record
+
+_WAIT_S: Final = 1.0  # of one `read`
+_BATCH_REQUESTS: Final = 1_000
+_CLOSE_S: Final = 5  # for answers that are being written
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class WebhookSettings(Settings):
+    """Settings of `webhook-source`."""
+
+    listen: str = Field(description="host:port; port 0 is any free one")
+    path: str = Field(default="/", pattern=r"^/", description="where requests are taken")
+    token: SecretStr | None = Field(default=None, description="senders show it as Authorization: Bearer …")
+    split: Literal["none", "array", "lines"] = Field(
+        default="none",
+        description="one record a request; one for each item of a JSON array; one for each line",
+    )
+    key_header: str | None = Field(default=None, description="the header that becomes the key")
+    headers: list[str] = Field(default=[], max_length=50, description="headers that are kept as attributes")
+    max_body_bytes: int = Field(default=1_000_000, ge=1, le=4_000_000, description="larger requests get 413")
+    max_waiting: int = Field(
+        default=1_024, ge=1, le=100_000, description="requests that wait for their answer; more get 503"
+    )
+    max_waiting_bytes: int = Field(default=64 << 20, ge=1, description="bytes of their bodies; more get 503")
+
+    @field_validator("listen")
+    @classmethod
+    def _has_a_port(cls, listen: str) -> str:
+        host, _, port = listen.rpartition(":")
+        if not host or not port.isdigit() or int(port) > 65_535:
+            raise ValueError("an address is host:port, for example 127.0.0.1:8080")
+        return listen
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    records: list[Record]
+    size: int
+    answer: asyncio.Future[int]
+
+
+class WebhookSource(Source[WebhookSettings]):
+    """Takes requests."""
+
+    def __init__(self, settings: WebhookSettings, *, name: str) -> None:
+        super().__init__(settings, name=name)
+        self._server: uvicorn.Server | None = None
+        self._socket: socket.socket | None = None
+        self._new: deque[_Request] = deque()
+        self._taken: dict[int, list[_Request]] = {}  # by the id of their batch
+        self._waiting = self._waiting_bytes = 0
+        self._arrived = anyio.Event()
+        token = settings.token.get_secret_value() if settings.token is not None else ""
+        self._bearer = f"Bearer {token}".encode() if token else b""
+        self._kept = {name.lower().encode(): name.lower() for name in settings.headers}
+        self._key_header = settings.key_header.lower().encode() if settings.key_header else b""
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on; 0 while it does not."""
+        listening = self._socket is not None and self._server is not None and self._server.started
+        return int(self._socket.getsockname()[1]) if self._socket is not None and listening else 0
+
+    async def open(self) -> None:
+        host, _, port = self.settings.listen.rpartition(":")
+        try:
+            family, _, _, _, address = socket.getaddrinfo(
+                host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            self._socket = socket.create_server(address[:2], family=family, backlog=2_048)
+        except OSError as error:
+            raise PortInUse(
+                f"settings.listen = {self.settings.listen!r}: {error.strerror}. Stop the program that has the port, or "
+                "choose another.", field="settings.listen", value=self.settings.listen,
+            ) from None  # fmt: skip
+        config = uvicorn.Config(
+            self._serve,
+            interface="asgi3", log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
+            timeout_graceful_shutdown=_CLOSE_S, proxy_headers=False,
+        )  # fmt: skip
+        config.load()
+        self._server = uvicorn.Server(config)
+        self._server.lifespan = config.lifespan_class(config)
+        await self._server.startup(sockets=[self._socket])
+
+    async def close(self) -> None:
+        for request in [*self._new, *(each for some in self._taken.values() for each in some)]:
+            _answer(request, 503)
+        self._new.clear()
+        self._taken.clear()
+        if self._server is not None:
+            await self._server.shutdown(sockets=[self._socket] if self._socket is not None else None)
+            self._server = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    async def check(self) -> list[str]:
+        await self.open()
+        return [f"{self.settings.listen} is free"]
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    async def read(self) -> Batch | None:
+        if not self._new:
+            self._arrived = anyio.Event()
+            with anyio.move_on_after(_WAIT_S):
+                await self._arrived.wait()
+        taken = [self._new.popleft() for _ in range(min(len(self._new), _BATCH_REQUESTS))]
+        if not taken:
+            return None
+        batch = Batch([record for request in taken for record in request.records])
+        self._taken[id(batch)] = taken
+        return batch
+
+    async def stored(self, batch: Batch) -> None:
+        for request in self._taken.pop(id(batch), ()):
+            _answer(request, 200)
+
+    # -- the port --------------------------------------------------------------------------------------------
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        status = await self._handle(scope, receive)
+        headers = [(b"content-length", b"0")]
+        if status == 503:
+            headers.append((b"retry-after", b"1"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _handle(self, scope: Scope, receive: Receive) -> int:
+        """Return the status of a request, after its records are stored."""
+        if scope["path"] != self.settings.path:
+            return 404
+        if scope["method"] not in ("POST", "PUT"):
+            return 405
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        if self._bearer and not hmac.compare_digest(headers.get(b"authorization", b""), self._bearer):
+            return 401
+        announced = headers.get(b"content-length", b"0")
+        if announced.isdigit() and int(announced) > self.settings.max_body_bytes:
+            return 413
+        if (
+            self._waiting >= self.settings.max_waiting
+            or self._waiting_bytes >= self.settings.max_waiting_bytes
+        ):
+            return 503
+        self._waiting += 1
+        size = 0
+        try:
+            body = b""
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return 400
+                part: bytes = message.get("body", b"")
+                size += len(part)
+                self._waiting_bytes += len(part)
+                if size > self.settings.max_body_bytes:
+                    return 413
+                body = body + part if body else part
+                if not message.get("more_body"):
+                    break
+            records = self._records(body, headers)
+            if records is None:
+                return 400
+            return await self._stored(records, size) if records else 200
+        finally:
+            self._waiting -= 1
+            self._waiting_bytes -= size
+
+    async def _stored(self, records: list[Record], size: int) -> int:
+        request = _Request(records, size, asyncio.get_running_loop().create_future())
+        self._new.append(request)
+        self._arrived.set()
+        return await request.answer
+
+    def _records(self, body: bytes, headers: dict[bytes, bytes]) -> list[Record] | None:
+        """Return the records of a request; None where its body does not have the form that `split` says."""
+        key = headers.get(self._key_header) if self._key_header else None
+        attributes = {
+            name: headers[raw].decode("latin-1") for raw, name in self._kept.items() if raw in headers
+        }  # fmt: skip
+        text = key.decode("latin-1") if key is not None else None
+        if self.settings.split == "none":
+            return [Record(body, text, attributes)]
+        if self.settings.split == "lines":
+            return [Record(line, text, attributes) for line in body.split(b"\n") if line.strip()]
+        try:
+            items = from_json(body)
+        except ValueError:
+            return None
+        return [Record(item, text, attributes) for item in items] if isinstance(items, list) else None
+
+
+def _answer(request: _Request, status: int) -> None:
+    if not request.answer.done():
+        request.answer.set_result(status)

@@ -1,0 +1,241 @@
+"""Write batches with a sink: positions, refusals, retries. The messages come from the caller.
+
+States of a batch: as it was read → without the records that the target has already → without refused records, which
+are dead letters by then → written. A failed attempt leaves it where it was; the sink is closed and opened again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol
+
+import anyio
+from pydanube_core.errors import ClusterError, PayloadInvalid
+
+from pydanube_connect.connector import Guarantee, Sink
+from pydanube_connect.file import Declared
+from pydanube_connect.records import DELAYED, Batch, Place, Record, Refused
+from pydanube_connect.retrying import Attempts
+from pydanube_connect.statistics import State, Statistics
+
+#: how often a sink may find other positions than it was given, one time after the other
+_MOST_OVERTAKEN: Final = 10
+
+
+class Overtaken(Exception):
+    """The target holds other positions than `batch.starts`: another process wrote. Nothing of the batch was written."""
+
+
+class RefusedRecords(Protocol):
+    """What becomes of refused records, durably."""
+
+    def __call__(self, refused: Sequence[tuple[Record, str]], /) -> Awaitable[None]: ...
+
+
+class Writer:
+    """Writes the batches of one sink, one after the other."""
+
+    def __init__(
+        self,
+        declared: Declared,
+        sink: Sink[Any],
+        statistics: Statistics,
+        dead_letters: RefusedRecords,
+        stop: anyio.Event,
+        failed: Callable[[str], None],
+    ) -> None:
+        self._declared = declared
+        self._sink = sink
+        self._statistics = statistics
+        self._dead_letters = dead_letters
+        self._exact = sink.guarantee is Guarantee.EXACTLY_ONCE
+        self._known: dict[Place, int] = {}  # positions in the target; a place that it has none of is absent
+        self._asked: set[Place] = set()
+        self._written: list[Record] = []  # halves of a batch, in this attempt
+        self._attempts = Attempts(declared.name, declared.delivery, stop, failed)
+        self._open = False
+        self._turn = anyio.Lock()  # of the two tasks that use the sink
+
+    async def open(self) -> None:
+        """Open the sink, with retries."""
+        while not self._open:
+            try:
+                with anyio.fail_after(self._declared.delivery.attempt_timeout):
+                    await self._reopen()
+            except Exception as failure:
+                await self.close()
+                await self._attempts.again(failure)
+        self._statistics.state = State.RUNNING
+
+    async def close(self) -> None:
+        """Close the sink; it can be opened again."""
+        self._open = False
+        with anyio.CancelScope(shield=True), anyio.move_on_after(10):
+            await self._sink.close()
+
+    async def position(self, place: Place) -> int | None:
+        """Return the next offset of a place by the target, with retries; None where it holds no position."""
+        while self._exact:
+            async with self._turn:
+                try:
+                    with anyio.fail_after(self._declared.delivery.attempt_timeout):
+                        await self._reopen()
+                        return (await self._positions([place])).get(place)
+                except Exception as failure:
+                    await self._again(failure)
+        return None
+
+    async def _positions(self, places: Sequence[Place]) -> dict[Place, int]:
+        """Return the positions that the target holds of places; it is asked once."""
+        if self._exact and (new := [place for place in places if place not in self._asked]):
+            await self._look_up(new)
+        return {place: self._known[place] for place in places if place in self._known}
+
+    async def write(self, batch: Batch) -> None:
+        """Write a batch; when this returns, each record is in the target, was there before, or is a dead letter.
+
+        Raises:
+            ClusterError: the connector stops: a record was refused and `on_error` is stop, or no retry helps any more.
+            Stopping: the connector was stopped; the batch is not written.
+        """
+        async with self._turn:
+            await self._write_all(list(batch.records), batch)
+
+    async def _write_all(self, left: list[Record], batch: Batch) -> None:
+        if self._exact:
+            left = await self._delayed(left)
+        overtaken = 0
+        while True:
+            try:
+                with anyio.fail_after(self._declared.delivery.attempt_timeout):
+                    await self._reopen()
+                    left = self._new(left, await self._positions(list(batch.ends)))
+                    await self._write(left, batch)
+            except Refused as refused:
+                left = await self._refuse(self._unwritten(left), refused)
+            except Overtaken as error:
+                overtaken += 1
+                self._asked.difference_update(batch.ends)
+                if overtaken > _MOST_OVERTAKEN:
+                    await self._again(error)
+            except Exception as failure:
+                left = _without(self._unwritten(left), getattr(failure, "written", ()))
+                self._asked.clear()  # the attempt may have been stored although its answer was lost
+                await self._again(failure)
+            else:
+                self._attempts.succeeded()
+                self._known.update(batch.ends)
+                self._statistics.wrote(len(self._unwritten(left)))
+                return
+
+    async def _again(self, failure: Exception) -> None:
+        await self.close()
+        await self._attempts.again(failure)
+
+    async def _reopen(self) -> None:
+        if not self._open:
+            await self._sink.open()
+            self._open = True
+
+    async def _look_up(self, places: Sequence[Place]) -> None:
+        found = await self._sink.positions(places)
+        for place in places:
+            self._known.pop(place, None)
+            if place in found:
+                self._known[place] = found[place]
+        self._asked.update(places)
+
+    def _new(self, records: list[Record], known: dict[Place, int]) -> list[Record]:
+        """Return the records that the target does not have yet."""
+        if not known:
+            return records
+        left = [
+            record
+            for record in records
+            if record.place is None or record.offset >= known.get(record.place, 0)
+        ]
+        self._statistics.repeated += len(records) - len(left)
+        return left
+
+    async def _write(self, records: list[Record], batch: Batch) -> None:
+        starts = {place: self._known[place] for place in batch.ends if place in self._known}
+        ends = {place: end for place, end in batch.ends.items() if end > starts.get(place, -1)}
+        if not records and not (self._exact and ends):
+            return
+        try:
+            await self._sink.write(Batch(records, starts=starts, ends=ends))
+        except Refused as refused:
+            if refused.records is not None or len(records) == 1:
+                raise Refused(
+                    refused.records or records, refused.reason, written=refused.written
+                ) from refused
+            await self._halve(records, batch)
+
+    async def _halve(self, records: list[Record], batch: Batch) -> None:
+        """Write a batch in two halves, to find the record that was refused."""
+        middle = len(records) // 2
+        first = records[:middle]
+        ends = {record.place: record.offset + 1 for record in first if record.place is not None}
+        await self._write(first, Batch(first, ends=ends))
+        self._known.update(ends)
+        self._statistics.wrote(len(first))
+        self._written += first
+        await self._write(records[middle:], batch)
+
+    def _unwritten(self, records: list[Record]) -> list[Record]:
+        """Return the records that no half of the last attempt has written."""
+        written, self._written = self._written, []
+        return _without(records, written)
+
+    async def _delayed(self, records: list[Record]) -> list[Record]:
+        """Refuse messages that are delivered out of the order of offsets: behind a position they could not be told from
+        what the target has."""
+        delayed = [record for record in records if DELAYED in record.attributes]
+        if not delayed:
+            return records
+        return await self._refuse(
+            records,
+            Refused(
+                delayed,
+                "an exactly-once sink needs the order of offsets, which a message with delay_ms does not have",
+            ),
+        )
+
+    async def refuse(self, records: Sequence[tuple[Record, str]]) -> None:
+        """Make dead letters of records.
+
+        Raises:
+            PayloadInvalid: `on_error` is stop.
+        """
+        record, reason = records[0]
+        reason = self._declared.references.clean(reason)
+        if self._declared.delivery.on_error == "stop":
+            where = (
+                f"{record.place} offset {record.offset}"
+                if record.place is not None
+                else record.topic or "a record"
+            )
+            raise PayloadInvalid(
+                f"{self._declared.name} refused {where}: {reason.rstrip('.')}. Correct the producer or the target, "
+                'or set on_error = "dead_letter" in [delivery].',
+                field="payload", value=None, offset=record.offset,
+            )  # fmt: skip
+        await self._dead_letters([(each, self._declared.references.clean(why)) for each, why in records])
+        self._statistics.refused += len(records)
+        self._statistics.last_error = reason
+
+    async def _refuse(self, records: list[Record], refused: Refused) -> list[Record]:
+        assert refused.records is not None
+        while True:
+            try:
+                await self.refuse([(record, refused.reason) for record in refused.records])
+                return _without(records, [*refused.records, *refused.written])
+            except ClusterError as failure:
+                await self._attempts.again(failure)
+
+
+def _without(records: list[Record], gone: Sequence[Record]) -> list[Record]:
+    if not gone:
+        return records
+    ids = set(map(id, gone))
+    return [record for record in records if id(record) not in ids]
