@@ -110,7 +110,8 @@ if TYPE_CHECKING:
         SchemaRef,
         SendSummary,
     )
-    from pydanube.handler_loop import HandlerOptions
+    from pydanube.handler_message import DeadLetter, RetryLater
+    from pydanube.handler_options import HandlerOptions
     from pydanube.message import Batch, Message
     from pydanube.options import (
         AccessMode,
@@ -153,6 +154,7 @@ __all__ = [
     "CorruptObject",
     "DataDirForeign",
     "DataDirLocked",
+    "DeadLetter",
     "DeadlineExceeded",
     "DiskFull",
     "DispatchMismatch",
@@ -210,6 +212,7 @@ __all__ = [
     "Receipt",
     "Registered",
     "Retry",
+    "RetryLater",
     "Retryable",
     "RoutingMode",
     "Schema",
@@ -239,7 +242,8 @@ _NAMES = {
     "pydanube.consumer": "Consumer Reader",
     "pydanube.facts": "ClientEvent ClientEventKind ClientStatistics ConsumerStatistics HandlerStatistics Health "
     "OffsetRange ProducerStatistics Receipt SchemaRef SendSummary",
-    "pydanube.handler_loop": "HandlerOptions",
+    "pydanube.handler_message": "DeadLetter RetryLater",
+    "pydanube.handler_options": "HandlerOptions",
     "pydanube.message": "Batch Message",
     "pydanube.options": "AccessMode Compression ConsumerOptions DispatchStrategy ProducerOptions ReaderOptions RoutingMode "
     "SubscriptionType",

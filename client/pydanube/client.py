@@ -23,7 +23,8 @@ from pydanube.consumer import Consumer, Reader
 from pydanube.events import EventHub
 from pydanube.facts import ClientEvent, ClientEventKind, ClientStatistics, Health, SchemaRef, from_ms
 from pydanube.failure_policy import FailurePolicy
-from pydanube.handler_loop import Handler, HandlerArguments, HandlerLoop, handler_options, run_all
+from pydanube.handler_loop import Handler, HandlerLoop, run_all
+from pydanube.handler_options import HandlerArguments, handler_options
 from pydanube.keywords import keywords_named
 from pydanube.message import Message
 from pydanube.options import (
@@ -311,11 +312,12 @@ class Client:
     ) -> None:
         """Handle the messages of a subscription with a function, until SIGTERM, SIGINT or `stop`.
 
-        What the function returns from is acknowledged; what it raises comes again after a back-off, and is a dead letter
-        after `retries`. What was taken when it is asked to stop is answered; a second signal ends the process as usual.
+        A message is acknowledged when the function returns. When it raises, the message comes again after a back-off, and
+        is a dead letter after `retries`; `RetryLater` and `DeadLetter` choose. An answer of the function's own stands.
+        Messages taken before the stop are answered; a second signal ends the process as usual.
 
         Args:
-            handler: called with the message, in a thread unless it is `async`.
+            handler: called with the message; unless it is `async`, in a thread and with a message of `pydanube.sync`.
             topics: one, or several in a list; None with `pattern=`, as of a consumer.
             subscription: its name; it is shared unless `type` says otherwise.
             stop: ends it instead of signals, which are then left alone.
@@ -333,7 +335,7 @@ class Client:
         options, _ = handler_options(changes)
 
         def keep(handler: HandlerT) -> HandlerT:
-            options.check_handler(handler)
+            options.for_handler(handler)
             self._handlers.append(_Registered(handler, topics, subscription, changes))
             return handler
 
@@ -396,7 +398,7 @@ class Client:
     def _loop(self, asked: _Registered) -> HandlerLoop:
         handler, topics, subscription, changes = asked
         options, of_consumer = handler_options(changes)
-        options.check_handler(handler)
+        options.for_handler(handler)
         policy: FailurePolicy = {**options.policy(), **(of_consumer.pop("failure_policy", None) or {})}
         consumer = self.consumer(
             topics,
@@ -413,7 +415,8 @@ class Client:
             else:
                 self._loops[loop] = str(error)
 
-        loop = HandlerLoop(handler, consumer, options, ended)
+        publisher = None if options.publish is None else partial(self.producer, options.publish)
+        loop = HandlerLoop(handler, consumer, options, ended, publisher)
         self._loops[loop] = ""
         return loop
 

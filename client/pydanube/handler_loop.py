@@ -1,7 +1,9 @@
 """The handler loop: calls a function with each message of a subscription, and answers the message by its outcome.
 
-What the function returns from is acknowledged, and bytes that it returns are the reply to a request. What it raises is given back with the reason: the subscription's failure
-policy, set when the loop begins, lets it come again after a back-off, and makes a dead letter of what failed too often.
+The function's own answer stands, also when it raises after it. Without one, the loop acknowledges when the function
+returns, and gives the message back with the reason when it raises: the subscription's failure policy, set when the loop
+begins, delivers it again after a back-off, and makes a dead letter of one that failed too often. Bytes that the function
+returns are the reply to a request.
 With `ordered_by_key` a message that failed stays here and is tried again before the next of its key, which a message
 that was given back could not be: others of its key have been received already.
 
@@ -14,32 +16,39 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import signal
-import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
-from inspect import isawaitable, iscoroutinefunction, signature
-from typing import Any, Final
+from inspect import isawaitable, iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from pydanube_core.errors import InvalidArgument, PayloadInvalid
+from pydanube_core.errors import PayloadInvalid
 
-from pydanube.arguments import check_flag, check_number, check_whole
+from pydanube.blocking.loop import RunningLoop
+from pydanube.blocking.messages import Acks
 from pydanube.consumer import Consumer
 from pydanube.facts import HandlerStatistics
-from pydanube.failure_policy import FailurePolicy
+from pydanube.handler_message import (
+    BlockingHandlerMessage,
+    DeadLetter,
+    HandlerMessage,
+    OrderedMessage,
+    RetryLater,
+)
+from pydanube.handler_options import HandlerOptions
 from pydanube.handler_threads import HandlerThreads
-from pydanube.message import Message
-from pydanube.options import ConsumerArguments, ConsumerOptions, changed
+from pydanube.message import Answer, Message
+from pydanube.signals import stopped_by_signals
 from pydanube.tasks import TaskOwner, take_back_cancellation
 
-MOST_WORKERS: Final = 1000
-MOST_BACKOFF_S: Final = 2_000_000
+if TYPE_CHECKING:
+    from pydanube.producer import Producer
+
+MessageT = TypeVar("MessageT", bound=HandlerMessage)
+_ACKNOWLEDGED: Final = Answer("ack", sent=True)  # by the loop
 _HELD_A_WORKER: Final = 16  # messages that wait for others of their key, and for their retry
-_KEPT_S: Final = 3600.0  # how long those are kept, whatever the ack timeout
 _REASON_CHARS: Final = 500
 _PATIENCE_S: Final = 60.0  # with a function that has a message, where no ack timeout is said here
 DEAF_S: Final = 5.0  # for functions that were cancelled, to clean up
@@ -47,117 +56,6 @@ _TOLD_EVERY_S: Final = 1.0  # failures in the log, of one loop: what fails once 
 
 Handler = Callable[..., Any]
 log = logging.getLogger("pydanube")
-
-
-class HandlerArguments(ConsumerArguments, total=False):
-    """The keywords of `client.run(…)` and `client.handler(…)`: those of a consumer, and the fields of `HandlerOptions`."""
-
-    pattern: str
-    workers: int
-    retries: int
-    backoff_s: tuple[float, float]
-    dead_letter: bool | str
-    ordered_by_key: bool
-    schema: Callable[..., Any] | None
-    drain_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerOptions:
-    """How messages are handled.
-
-    Attributes:
-        workers: so many at the same time; a function without `async` runs in as many threads.
-        retries: how often a message that failed comes again.
-        backoff_s: before the first retry, and at most; it doubles each time.
-        dead_letter: make a dead letter of what failed too often, on `<topic>-dlq-<subscription>` or the topic named here.
-            False: the subscription's poison policy decides, which is to stop there unless it was set.
-        ordered_by_key: messages of one key one after another, also through retries; the type is then `key-shared` unless
-            given.
-        schema: a class: the function gets `(value, message)`, with the payload made into it. What does not fit is not
-            tried again.
-        drain_s: when asked to stop, how long functions that run may take; then they are cancelled, and theirs comes again.
-    """
-
-    workers: int = 8
-    retries: int = 5
-    backoff_s: tuple[float, float] = (1, 60)
-    dead_letter: bool | str = True
-    ordered_by_key: bool = False
-    schema: Callable[..., Any] | None = None
-    drain_s: float = 30.0
-
-    def __post_init__(self) -> None:
-        check_whole("workers", self.workers, 1, MOST_WORKERS)
-        check_whole("retries", self.retries, 0, 1_000_000)
-        check_flag("ordered_by_key", self.ordered_by_key)
-        check_number("drain_s", self.drain_s, 0, math.inf)
-        if not isinstance(self.backoff_s, Sequence) or len(self.backoff_s) != 2:
-            raise InvalidArgument(
-                f"backoff_s is (first, most) in seconds, got {self.backoff_s!r:.100}",
-                field="backoff_s", value=repr(self.backoff_s)[:100],
-            )  # fmt: skip
-        first, most = self.backoff_s
-        check_number("backoff_s", first, 0, MOST_BACKOFF_S)
-        check_number("backoff_s", most, 0, MOST_BACKOFF_S)
-        if first > most:
-            raise InvalidArgument(
-                f"backoff_s is (first, most) in seconds, and the first wait of {first:g} s is longer than the longest of "
-                f"{most:g} s: give ({most:g}, {first:g})",
-                field="backoff_s", value=repr(self.backoff_s)[:100],
-            )  # fmt: skip
-        if not isinstance(self.dead_letter, str):
-            check_flag("dead_letter", self.dead_letter)
-
-    def check_handler(self, handler: object) -> None:
-        """Check that a function can be called with a message, or a value and its message. Raises `InvalidArgument`."""
-        wanted = ("message",) if self.schema is None else ("value", "message")
-        if callable(handler):
-            try:
-                signature(handler).bind(*wanted)
-            except TypeError:
-                pass
-            except ValueError:  # one of C's: nobody knows what it takes
-                return
-            else:
-                return
-        raise InvalidArgument(
-            f"handler is a function of ({', '.join(wanted)}), got {handler!r:.100}",
-            field="handler", value=repr(handler)[:100],
-        )  # fmt: skip
-
-    def policy(self) -> FailurePolicy:
-        """Return the failure policy that these options ask of the subscription."""
-        first, most = (round(seconds * 1000) for seconds in self.backoff_s)
-        policy: FailurePolicy = {
-            "max_redelivery_count": self.retries,
-            "base_redelivery_delay_ms": first,
-            "max_redelivery_delay_ms": most,
-            "backoff_strategy": "exponential",
-        }
-        if self.dead_letter:
-            policy["poison_policy"] = "dead_letter"
-        if isinstance(self.dead_letter, str):
-            policy["dead_letter_topic"] = self.dead_letter
-        return policy
-
-    def consumer(self, *, create: bool) -> ConsumerOptions:
-        """Return the options of its consumer, unless given otherwise. `create`: its topics are known by name."""
-        if self.ordered_by_key:
-            return ConsumerOptions(type="key-shared", create=create, max_extend_s=_KEPT_S)
-        return ConsumerOptions(type="shared", create=create)
-
-
-def handler_options(changes: Mapping[str, Any]) -> tuple[HandlerOptions, dict[str, Any]]:
-    """Those of a handler loop, and those of its consumer.
-
-    Raises:
-        TypeError: neither has such a keyword.
-    """
-    names = [*ConsumerArguments.__annotations__, "pattern"]
-    of_consumer = {name: value for name, value in changes.items() if name in names}
-    own = {name: value for name, value in changes.items() if name not in of_consumer}
-    return changed(HandlerOptions(), own, "run", *names), of_consumer
 
 
 class HandlerLoop:
@@ -169,16 +67,19 @@ class HandlerLoop:
         consumer: Consumer,
         options: HandlerOptions,
         ended: Callable[[HandlerLoop, BaseException | None], None],
+        publisher: Callable[[], Producer] | None = None,
     ) -> None:
         self._handler = handler
         self._consumer = consumer
-        self._options = options
+        self._options, self._value_alone = options.for_handler(handler)
+        self._publisher = publisher
+        self._publish: Producer | None = None
         self._ended = ended
         self._handled = self._failed = self._rejected = 0
         self._running = False
         self._runner: asyncio.Task[Any] | None = None
         self._ending = False  # its workers are cancelled from here on
-        self._begun = 0
+        self._begun = self._ended_calls = 0
         self._seen = 0, 0.0  # how many had begun, and when that was noticed
         self._told_at = -math.inf
         self._untold = 0
@@ -202,7 +103,7 @@ class HandlerLoop:
 
         Seen by looking twice: a clock for each message would cost a tenth of what a message costs.
         """
-        if self._begun - self._handled - self._failed < self._options.workers:
+        if self._begun - self._ended_calls < self._options.workers:
             return None
         now = time.monotonic()
         if self._seen[0] != self._begun:
@@ -227,11 +128,16 @@ class HandlerLoop:
         threads = HandlerThreads(f"danube-{self._consumer.subscription}")
         handle = self._called(threads)
         try:
-            async with self._consumer as consumer:
+            async with AsyncExitStack() as opened:
+                consumer = await opened.enter_async_context(self._consumer)
+                if self._publisher is not None:
+                    self._publish = await opened.enter_async_context(self._publisher())
                 self._running = True
                 by_key = _ByKey(self, consumer, handle) if self._options.ordered_by_key else None
                 if by_key is not None:
                     work = by_key.tasks()
+                elif self._options.batch_size is not None:
+                    work = [self._work_batches(consumer, handle) for _ in range(self._options.workers)]
                 else:
                     work = [self._work(consumer, handle) for _ in range(self._options.workers)]
                 workers = {tasks.start(one, name=f"handler of {consumer.topic}") for one in work}
@@ -267,33 +173,110 @@ class HandlerLoop:
         self._running = False
         self._ended(self, None if isinstance(error, asyncio.CancelledError) else error)
 
-    async def _work(self, consumer: Consumer, handle: Callable[[Message], Awaitable[Any]]) -> None:
+    async def _work(self, consumer: Consumer, handle: Callable[[Any], Awaitable[Any]]) -> None:
         # Written out here and in `_ByKey._try`: a call more for each message is a tenth of what it costs.
         async for message in consumer:
+            taken = _taken(message, HandlerMessage)
             self._begun += 1
             try:
-                answer = await handle(message)
-                if answer is not None and message.wants_reply:
-                    await message.reply(answer)
+                result = await handle(taken)
+                if result is not None:
+                    await self.send_result(taken, result)
             except (Exception, asyncio.CancelledError) as error:
-                self.count_failed(message, error)
-                await self._give_back(message, error)
+                self.note_failure(taken, error)
+                await self._settle(taken, error)
             else:
-                await message.ack()
-                self._handled += 1
+                if taken._answer is None:
+                    taken._answer = _ACKNOWLEDGED
+                    await Message.ack(taken)
+                    self._handled += 1
+                else:
+                    await self._settle(taken, None)
+            self._ended_calls += 1
+
+    async def _work_batches(self, consumer: Consumer, handle: Callable[[Any], Awaitable[Any]]) -> None:
+        while batch := await self._gathered(consumer):
+            self._begun += 1
+            failure: BaseException | None = None
+            try:
+                result = await handle(batch)
+                if result is not None and self._publish is not None:
+                    await self._publish.send_many(_outgoing(result, None))
+            except (Exception, asyncio.CancelledError) as error:
+                self.note_failure(batch[0], error)
+                failure = error
+            for message in batch:
+                await self._settle(message, failure)
+            self._ended_calls += 1
+
+    async def _gathered(self, consumer: Consumer) -> list[HandlerMessage]:
+        """Return the next batch: full, or all that came within `batch_wait_s` of its first message. [] at the end."""
+        size = self._options.batch_size or 1
+        found: list[Message] = []
+        async for message in consumer:
+            found.append(message)
+            break
+        until_s = time.monotonic() + self._options.batch_wait_s
+        while found and len(found) < size:
+            more = await consumer.receive(size - len(found), max_wait_s=until_s - time.monotonic())
+            if not more:
+                break
+            found += more
+        return [_taken(message, HandlerMessage) for message in found]
+
+    async def send_result(self, message: HandlerMessage, result: Any) -> None:
+        """Send the function's result: as the reply to a request, else to the topic of `publish`. Not after a nack."""
+        answer = message._answer
+        if answer is not None and answer.kind != "ack":
+            return
+        if message.wants_reply:
+            await message.reply(result)
+        elif self._publish is not None:
+            await self._publish.send_many(_outgoing(result, message.key))
+
+    async def _settle(self, message: HandlerMessage, error: BaseException | None) -> None:
+        """Send the function's own answer. Without one, acknowledge, or give the message back with its error."""
+        answer = message._answer
+        if answer is not None:
+            await message.finish()
+            self.count_answer(answer)
+        elif error is None:
+            message._answer = _ACKNOWLEDGED
+            await Message.ack(message)
+            self._handled += 1
+        elif isinstance(error, (_Unfit, DeadLetter)):
+            self._failed += 1
+            await self.reject(message, reason_of(error))
+        else:
+            self._failed += 1
+            await self._consumer.hold_policy((message.topic,))  # it may have joined a moment ago
+            delay_ms = error.delay_ms if isinstance(error, RetryLater) else None
+            await message.nack(delay_ms, reason_of(error))
+
+    def count_answer(self, answer: Answer) -> None:
+        """Count a message by the function's own answer."""
+        if answer.kind == "ack":
+            self._handled += 1
+        else:
+            self._failed += 1
+            self._rejected += answer.kind == "terminate"
 
     def count_begun(self) -> None:
         """Count a message that a worker begins."""
         self._begun += 1
 
-    def count_failed(self, message: Message, error: BaseException) -> None:
-        """Count a failed message, and log it; to be called in the `except` of its error, which is raised again if it ends the worker."""
+    def count_ended(self) -> None:
+        """Count a message whose function has ended."""
+        self._ended_calls += 1
+
+    def note_failure(self, message: Message, error: BaseException) -> None:
+        """Log a failure. Called in the `except` of its error, which is raised again if it ends the worker."""
         if isinstance(error, asyncio.CancelledError):
             if self._ending or (self._runner is not None and self._runner.cancelling()):
                 raise
             take_back_cancellation()  # of the function's own making, as of old libraries for timeouts
-        self._failed += 1
-        self._tell(message, error)
+        if not isinstance(error, (RetryLater, DeadLetter)):
+            self._tell(message, error)
 
     def _tell(self, message: Message, error: BaseException) -> None:
         now = time.monotonic()
@@ -309,18 +292,16 @@ class HandlerLoop:
         )
         self._told_at, self._untold = now, 0
 
-    async def _give_back(self, message: Message, error: BaseException) -> None:
-        if isinstance(error, _Unfit):
-            await self.reject(message, error)
-        else:
-            await self._consumer.hold_policy((message.topic,))  # it may have joined a moment ago
-            await message.nack(reason=reason_of(error))
-
-    async def reject(self, message: Message, error: BaseException) -> None:
+    async def reject(self, message: HandlerMessage, reason: str) -> None:
         """Give a message up for good."""
         await self._consumer.hold_policy((message.topic,))
         self._rejected += 1
-        await message.terminate(reason_of(error))
+        message._answer = None  # by key: a nack that has come too often
+        await message.terminate(reason)
+
+    def count_failed(self) -> None:
+        """Count a message that failed."""
+        self._failed += 1
 
     def count_handled(self) -> None:
         """Count a message that was handled."""
@@ -330,20 +311,32 @@ class HandlerLoop:
     def options(self) -> HandlerOptions:
         return self._options
 
-    def _called(self, threads: HandlerThreads) -> Callable[[Message], Awaitable[Any]]:
-        """Return the function as a worker calls it: awaited, or in a thread; with the decoded value if it takes one."""
-        handler, into = self._handler, self._options.schema
-        if not iscoroutinefunction(handler) and not iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
-            handler = partial(_in_thread, threads, handler)
-        if into is None:
+    def _called(self, threads: HandlerThreads) -> Callable[[Any], Awaitable[Any]]:
+        """Return the function as a worker calls it: awaited, or in a thread with messages that block, and with the decoded value if it takes one."""
+        handler, into, alone = self._handler, self._options.schema, self._value_alone
+        is_async = iscoroutinefunction(handler) or iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+        batch = self._options.batch_size is not None
+        if is_async and into is None:
             return handler
+        acks = Acks(RunningLoop())
 
-        async def with_value(message: Message) -> Any:
+        def shown(message: Any) -> Any:
+            if is_async:
+                return message
+            if batch:
+                return [BlockingHandlerMessage(each, acks) for each in message]
+            return BlockingHandlerMessage(message, acks)
+
+        call = handler if is_async else partial(_in_thread, threads, handler)
+        if into is None:
+            return lambda message: call(shown(message))
+
+        async def with_value(message: HandlerMessage) -> Any:
             try:
                 value = await message.value(into)
             except PayloadInvalid as error:
                 raise _Unfit(error.message) from error
-            return await handler(value, message)
+            return await (call(value) if alone else call(value, shown(message)))
 
         return with_value
 
@@ -360,7 +353,7 @@ class _ByKey:
     """
 
     def __init__(
-        self, loop: HandlerLoop, consumer: Consumer, handle: Callable[[Message], Awaitable[Any]]
+        self, loop: HandlerLoop, consumer: Consumer, handle: Callable[[Any], Awaitable[Any]]
     ) -> None:
         self._loop = loop
         self._consumer = consumer
@@ -412,73 +405,77 @@ class _ByKey:
         """Handle a message; return False if it is to be tried again later."""
         if not message._from.current:  # the broker sends it again
             return True
+        taken = _taken(message, OrderedMessage)
         self._loop.count_begun()
         try:
-            answer = await self._handle(message)
-            if answer is not None and message.wants_reply:
-                await message.reply(answer)
+            result = await self._handle(taken)
+            if result is not None:
+                await self._loop.send_result(taken, result)
         except (Exception, asyncio.CancelledError) as error:
-            self._loop.count_failed(message, error)
-            return await self._failed(place, message, error)
-        self._loop.count_handled()
-        await message.ack()
+            self._loop.note_failure(taken, error)
+            self._loop.count_ended()
+            if taken._answer is None:
+                given_up = isinstance(error, (_Unfit, DeadLetter))
+                delay_ms = error.delay_ms if isinstance(error, RetryLater) else None
+                return await self._failed(place, taken, delay_ms, reason_of(error), given_up=given_up)
+        else:
+            self._loop.count_ended()
+        answer = taken._answer
+        if answer is None:
+            self._loop.count_handled()
+            taken._answer = _ACKNOWLEDGED
+            await Message.ack(taken)
+            return True
+        if answer.kind == "nack":
+            return await self._failed(place, taken, answer.delay_ms, answer.reason)
+        await taken.finish()
+        self._loop.count_answer(answer)
         return True
 
-    async def _failed(self, place: object, message: Message, error: BaseException) -> bool:
+    async def _failed(
+        self,
+        place: object,
+        message: HandlerMessage,
+        delay_ms: int | None,
+        reason: str,
+        *,
+        given_up: bool = False,
+    ) -> bool:
+        self._loop.count_failed()
         options = self._loop.options
         tries = self._tries[place] = self._tries.get(place, 0) + 1
-        if tries <= options.retries and not isinstance(error, _Unfit):
+        if tries <= options.retries and not given_up:
             first, most = options.backoff_s
-            delay_s = min(first * 2 ** min(tries - 1, 40), most)
+            delay_s = min(first * 2 ** min(tries - 1, 40), most) if delay_ms is None else delay_ms / 1000
             asyncio.get_running_loop().call_later(delay_s, self._ready.put_nowait, place)
             return False
-        await self._loop.reject(message, error)
+        await self._loop.reject(message, reason)
         return True
+
+
+def _taken(message: Message, kind: type[MessageT]) -> MessageT:
+    """Make a message one for a function: the same object, whose answers are noted. Copying it would cost more."""
+    message.__class__ = kind
+    message._answer = None
+    return cast(MessageT, message)
+
+
+def _outgoing(result: Any, key: str | None) -> list[Message]:
+    """Return the messages for a function's result: one, or a list of them. Bytes get the key."""
+    entries = result if isinstance(result, (list, tuple)) else [result]
+    return [each if isinstance(each, Message) else Message.new(each, key=key) for each in entries]
 
 
 def reason_of(error: BaseException) -> str:
     """Return an exception as one line, for nacks and dead letters."""
+    if isinstance(error, (RetryLater, DeadLetter)) and str(error):
+        return str(error)[:_REASON_CHARS].encode("utf-8", "replace").decode()
     return f"{type(error).__name__}: {error}"[:_REASON_CHARS].encode("utf-8", "replace").decode()
 
 
 async def _in_thread(threads: HandlerThreads, handler: Handler, *arguments: object) -> Any:
     found = await threads.run(partial(handler, *arguments))
     return await found if isawaitable(found) else found
-
-
-@contextmanager
-def stopped_by_signals(stop: asyncio.Event | None) -> Iterator[asyncio.Event]:
-    """Return the event that ends a loop: the given one, or one that the first SIGTERM or SIGINT sets.
-
-    With an event of the caller's own, and outside the main thread, signals are left alone: they are somebody else's.
-    """
-    if stop is not None or threading.current_thread() is not threading.main_thread():
-        yield stop or asyncio.Event()
-        return
-    event, loop = asyncio.Event(), asyncio.get_running_loop()
-    with first_signal(lambda: loop.call_soon_threadsafe(event.set)):
-        yield event
-
-
-@contextmanager
-def first_signal(told: Callable[[], object]) -> Iterator[None]:
-    """Call a function at the first SIGTERM or SIGINT; a second one has its usual effect. In the main thread only."""
-    before: dict[int, Any] = {}
-
-    def restore() -> None:
-        while before:
-            signal.signal(*before.popitem())
-
-    def heard(number: int, frame: object) -> None:
-        restore()
-        told()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before[number] = signal.signal(number, heard)
-    try:
-        yield
-    finally:
-        restore()
 
 
 async def run_all(loops: Sequence[HandlerLoop], stop: asyncio.Event | None) -> None:

@@ -10,10 +10,11 @@ import struct
 from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from itertools import pairwise, repeat
-from typing import Any, Final, Protocol, Self, TypeVar, overload
+from typing import Any, Final, Literal, Protocol, Self, TypeVar, overload
 
 from pydanube_core.batch import BROKER_PART_BYTES, PRODUCER_PART_BYTES, BatchView, Codec
 from pydanube_core.batch.layout import padded
@@ -208,6 +209,16 @@ class Delivered:
         yield first, previous + 1
 
 
+@dataclass(slots=True)
+class Answer:
+    """The answer of a handler to its message. `sent`: the broker gets it."""
+
+    kind: Literal["ack", "nack", "terminate"]
+    delay_ms: int | None = None
+    reason: str = ""
+    sent: bool = False
+
+
 class _Received:
     """The base of a message and a batch: where they came from, and how to answer them."""
 
@@ -269,8 +280,10 @@ class Message(_Received):
     as long as the message is held; so does the memory of the whole delivery.
     """
 
-    __slots__ = ("_delivered", "offset", "payload")
+    # `_answer` is a handler loop's: nothing else sets it
+    __slots__ = ("_answer", "_delivered", "offset", "payload")
 
+    _answer: Answer | None
     payload: bytes
     offset: int
 

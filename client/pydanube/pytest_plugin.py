@@ -1,8 +1,9 @@
-"""The fixture `danube_cluster` of pytest: a broker in memory for one test. Loaded by pytest where pydanube is installed."""
+"""Fixtures of pytest: a broker in memory for one test, and workers beside it. Loaded by pytest where pydanube is installed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,3 +20,11 @@ def danube_cluster() -> Iterator[InMemoryCluster]:
 
     with InMemoryCluster() as cluster:
         yield cluster
+
+
+@pytest.fixture
+def danube_running() -> Callable[..., AbstractAsyncContextManager[None]]:
+    """Return `pydanube.testing.running`: `async with danube_running(client.run(…))`."""
+    from pydanube.testing import running
+
+    return running

@@ -20,8 +20,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import datetime
-from functools import wraps
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from pydanube_core.errors import ClosedResource
@@ -33,7 +31,8 @@ from pydanube.blocking.wrapping import Blocking, InLoop, Wrapped, at_once, same
 from pydanube.consumer import Consumer as _Consumer
 from pydanube.consumer import Reader as _Reader
 from pydanube.facts import ClientEvent, Receipt, SendSummary
-from pydanube.handler_loop import Handler, HandlerArguments, first_signal
+from pydanube.handler_loop import Handler
+from pydanube.handler_options import HandlerArguments
 from pydanube.keywords import keywords_named
 from pydanube.message import Batch as _Batch
 from pydanube.message import Message as _Message
@@ -45,6 +44,7 @@ from pydanube.schemas import Schemas as _Schemas
 from pydanube.sending.arrow_columns import is_arrow
 from pydanube.sending.outbound import PendingSend as _PendingSend
 from pydanube.sending.window import Payload
+from pydanube.signals import first_signal
 from pydanube.wire.bearer import TokenSource
 from pydanube.wire.endpoint import Tls
 
@@ -98,18 +98,6 @@ def connect_admin(
     from pydanube.admin.connecting import connect_admin_sync  # the classes of results take a while to make
 
     return connect_admin_sync(url, token=token, tls=tls, principal=principal, timeout_s=timeout_s)
-
-
-def _without_await(handler: Handler, loop: Loop) -> Handler:
-    """Return the function wrapped so that it gets blocking messages; a coroutine function stays as it is."""
-    if iscoroutinefunction(handler) or not callable(handler):
-        return handler
-
-    @wraps(handler)
-    def called(*arguments: Any) -> Any:
-        return handler(*arguments[:-1], message_of(loop, arguments[-1]))
-
-    return called
 
 
 class Schemas(InLoop[_Schemas]):
@@ -406,7 +394,6 @@ class Client:
             with suppress(RuntimeError):  # the client is closed
                 loop.soon(ending.set)
 
-        handler = _without_await(handler, loop)
         with ExitStack() as until:
             if stop is not None:
                 threading.Thread(target=end, daemon=True).start()

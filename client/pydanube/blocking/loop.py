@@ -51,6 +51,20 @@ class Loop:
         self.loop.close()
 
 
+class RunningLoop(Loop):
+    """The running event loop, for plain functions that it calls in threads."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._thread = threading.current_thread()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """As `Loop.call`. In the loop itself it returns the coroutine: a plain function may have returned one that awaits it."""
+        if threading.current_thread() is self._thread:
+            return work  # type: ignore[return-value]
+        return super().call(work)
+
+
 class Pace:
     """How many messages to fetch at once: a fetch costs some tens of microseconds, and what was fetched counts as
     handed out, so that its ack timeout runs. About as many as were handled in a twentieth of a second before."""

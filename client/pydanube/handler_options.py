@@ -1,0 +1,197 @@
+"""The options of a handler loop, and the checks of its function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from inspect import isroutine, signature, unwrap
+from typing import Any, Final, get_type_hints, is_typeddict
+
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.names import TopicName
+
+from pydanube.arguments import check_flag, check_number, check_text, check_whole
+from pydanube.failure_policy import FailurePolicy
+from pydanube.options import ConsumerArguments, ConsumerOptions, changed
+
+MOST_WORKERS: Final = 1000
+MOST_BACKOFF_S: Final = 2_000_000
+MOST_BATCH: Final = 100_000
+MOST_BATCH_WAIT_S: Final = 3600
+_KEPT_S: Final = 3600.0  # how long messages of a key wait for one another, regardless of the ack timeout
+
+
+class HandlerArguments(ConsumerArguments, total=False):
+    """The keywords of `client.run(…)` and `client.handler(…)`: those of a consumer, and the fields of `HandlerOptions`."""
+
+    pattern: str
+    workers: int
+    retries: int
+    backoff_s: tuple[float, float]
+    dead_letter: bool | str
+    ordered_by_key: bool
+    schema: Callable[..., Any] | None
+    publish: str | None
+    batch_size: int | None
+    batch_wait_s: float
+    drain_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerOptions:
+    """How messages are handled.
+
+    Attributes:
+        workers: so many at the same time. A function without `async` runs in as many threads.
+        retries: how often a message that failed comes again.
+        backoff_s: before the first retry, and at most. It doubles each time.
+        dead_letter: make a dead letter of what failed too often, on `<topic>-dlq-<subscription>` or the topic named here.
+            False: the subscription's poison policy decides, which is to stop there unless it was set.
+        ordered_by_key: messages of one key one after another, also through retries. The type is then `key-shared` unless
+            given.
+        schema: a class: the function gets `(value, message)`, with the payload made into it. A payload that does not fit is
+            not tried again. None: the class that the function's first parameter is annotated with, if it is a dataclass, a
+            pydantic model, a typed dict or a Protobuf message; a function of one parameter then gets the value alone.
+        publish: the topic to which the returned value is sent before the message is acknowledged, with the key of the
+            message: bytes, a `Message.new(…)`, or a list of them. At least once: a message that comes again is sent again.
+        batch_size: the function gets a list of at most so many messages. Those that it did not answer are acknowledged
+            when it returns, and come again when it raises.
+        batch_wait_s: how long a batch may wait to be full.
+        drain_s: when asked to stop, how long functions that run may take; then they are cancelled, and theirs comes again.
+    """
+
+    workers: int = 8
+    retries: int = 5
+    backoff_s: tuple[float, float] = (1, 60)
+    dead_letter: bool | str = True
+    ordered_by_key: bool = False
+    schema: Callable[..., Any] | None = None
+    publish: str | None = None
+    batch_size: int | None = None
+    batch_wait_s: float = 0.5
+    drain_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_whole("workers", self.workers, 1, MOST_WORKERS)
+        check_whole("retries", self.retries, 0, 1_000_000)
+        check_flag("ordered_by_key", self.ordered_by_key)
+        check_number("drain_s", self.drain_s, 0, math.inf)
+        if not isinstance(self.backoff_s, Sequence) or len(self.backoff_s) != 2:
+            raise InvalidArgument(
+                f"backoff_s is (first, most) in seconds, got {self.backoff_s!r:.100}",
+                field="backoff_s", value=repr(self.backoff_s)[:100],
+            )  # fmt: skip
+        first, most = self.backoff_s
+        check_number("backoff_s", first, 0, MOST_BACKOFF_S)
+        check_number("backoff_s", most, 0, MOST_BACKOFF_S)
+        if first > most:
+            raise InvalidArgument(
+                f"backoff_s is (first, most) in seconds, and the first wait of {first:g} s is longer than the longest of "
+                f"{most:g} s: give ({most:g}, {first:g})",
+                field="backoff_s", value=repr(self.backoff_s)[:100],
+            )  # fmt: skip
+        if not isinstance(self.dead_letter, str):
+            check_flag("dead_letter", self.dead_letter)
+        if self.publish is not None:
+            check_text("publish", self.publish)
+            TopicName.parse(self.publish)
+        check_number("batch_wait_s", self.batch_wait_s, 0, MOST_BATCH_WAIT_S)
+        if self.batch_size is not None:
+            check_whole("batch_size", self.batch_size, 1, MOST_BATCH)
+            if self.ordered_by_key or self.schema is not None:
+                raise InvalidArgument(
+                    "a batch goes without ordered_by_key= and schema=: leave out batch_size=, or those",
+                    field="batch_size", value=self.batch_size,
+                )  # fmt: skip
+
+    def for_handler(self, handler: object) -> tuple[HandlerOptions, bool]:
+        """Return the options with the payload's type by the function's annotation, and whether it takes the value alone.
+
+        Raises `InvalidArgument`: the function cannot be called with a message, or a value and its message.
+        """
+        found = None if self.schema is not None or self.batch_size is not None else annotated_type(handler)
+        if found is not None:
+            options = replace(self, schema=found)
+            if not _takes(handler, "value", "message") and _takes(handler, "value"):
+                return options, True
+            options.check_handler(handler)
+            return options, False
+        self.check_handler(handler)
+        return self, False
+
+    def check_handler(self, handler: object) -> None:
+        """Check that a function can be called with a message, or a value and its message. Raises `InvalidArgument`."""
+        wanted = ("message",) if self.schema is None else ("value", "message")
+        if self.batch_size is not None:
+            wanted = ("messages",)
+        if _takes(handler, *wanted):
+            return
+        raise InvalidArgument(
+            f"handler is a function of ({', '.join(wanted)}), got {handler!r:.100}",
+            field="handler", value=repr(handler)[:100],
+        )  # fmt: skip
+
+    def policy(self) -> FailurePolicy:
+        """Return the failure policy of the subscription."""
+        first, most = (round(seconds * 1000) for seconds in self.backoff_s)
+        policy: FailurePolicy = {
+            "max_redelivery_count": self.retries,
+            "base_redelivery_delay_ms": first,
+            "max_redelivery_delay_ms": most,
+            "backoff_strategy": "exponential",
+        }
+        if self.dead_letter:
+            policy["poison_policy"] = "dead_letter"
+        if isinstance(self.dead_letter, str):
+            policy["dead_letter_topic"] = self.dead_letter
+        return policy
+
+    def consumer(self, *, create: bool) -> ConsumerOptions:
+        """Return the options of its consumer, unless given otherwise. `create`: its topics are known by name."""
+        if self.ordered_by_key:
+            return ConsumerOptions(type="key-shared", create=create, max_extend_s=_KEPT_S)
+        return ConsumerOptions(type="shared", create=create)
+
+
+def _takes(handler: object, *arguments: str) -> bool:
+    if not callable(handler):
+        return False
+    try:
+        signature(handler).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # a function of C without a signature
+        pass
+    return True
+
+
+def annotated_type(handler: object) -> Callable[..., Any] | None:
+    """Return the class of values that a function's first parameter is annotated with, or None if it takes the message."""
+    if not callable(handler):
+        return None
+    function = handler if isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
+    try:
+        first = next(iter(signature(handler).parameters))
+        hint = get_type_hints(unwrap(function)).get(first)
+    except (NameError, TypeError, ValueError, AttributeError, StopIteration):
+        return None
+    is_value = isinstance(hint, type) and (
+        is_dataclass(hint)
+        or is_typeddict(hint)
+        or hasattr(hint, "model_validate")
+        or hasattr(hint, "FromString")
+    )
+    return hint if is_value else None
+
+
+def handler_options(changes: Mapping[str, Any]) -> tuple[HandlerOptions, dict[str, Any]]:
+    """Those of a handler loop, and those of its consumer.
+
+    Raises:
+        TypeError: neither has such a keyword.
+    """
+    names = [*ConsumerArguments.__annotations__, "pattern"]
+    of_consumer = {name: value for name, value in changes.items() if name in names}
+    own = {name: value for name, value in changes.items() if name not in of_consumer}
+    return changed(HandlerOptions(), own, "run", *names), of_consumer
