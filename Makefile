@@ -6,7 +6,7 @@ endif
 
 VENV := .venv/bin
 
-.PHONY: help run audit test test-long test-cluster test-deploy diagnosis release site lint conformance fuzz bench proto docs clean env-run env-dev
+.PHONY: help run audit test test-long test-cluster test-connect test-deploy diagnosis release site lint conformance fuzz bench proto docs clean env-run env-dev
 
 help:
 	@echo "make run           start a broker on ./danube-data, with MCP and JSON-RPC (Ctrl-C stops it)"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint          style, types, import rules, drift of generated code and documents"
 	@echo "make test-long     the whole test suite"
 	@echo "make test-cluster  three brokers, etcd and a store as processes, each of which fails under load (root, Linux)"
+	@echo "make test-connect  connectors with real servers of other systems (root, Debian)"
 	@echo "make diagnosis     thirty faults with ten seeds each, and healthy twins for hours"
 	@echo "make test-deploy   deploy/ with the tools it is for: promtool, helm, podman … as far as they are installed"
 	@echo "make conformance   outside judges of our protocols"
@@ -43,6 +44,11 @@ diagnosis: env-dev
 	@$(VENV)/python -m pytest tests/diagnosis -m "" -q $(ARGS)
 
 # Ten scenarios of one to three minutes; CLUSTER_SEED=N for the seed that a failure prints. ARGS go to pytest.
+# Real servers of other systems: PostgreSQL of the system (root, Debian).
+test-connect: env-dev
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || apt-get install -y -q postgresql
+	@$(VENV)/python -m pytest tests/connect -q -rs $(ARGS)
+
 test-cluster: env-dev
 	@$(VENV)/python -m pytest tests/cluster -m "" -q -s $(ARGS)
 

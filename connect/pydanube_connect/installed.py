@@ -15,7 +15,9 @@ from pydanube_connect.connector import Connector, Sink, Source
 GROUP: Final = "pydanube.connectors"
 #: the connectors of this package; each needs the extra `connect-` and the name of the other system
 OURS: Final = {
+    "delta-sink": "pydanube_connect.delta.sink:DeltaSink",
     "http-sink": "pydanube_connect.http.sink:HttpSink",
+    "postgres-sink": "pydanube_connect.postgres.sink:PostgresSink",
     "webhook-source": "pydanube_connect.webhook.source:WebhookSource",
 }
 

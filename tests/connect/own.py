@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydanube_connect import (
     Batch,
@@ -22,7 +22,7 @@ class Table:
     """A target with transactions: rows and positions change together or not at all."""
 
     def __init__(self) -> None:
-        self.rows: list[object] = []
+        self.rows: list[Any] = []
         self.positions: dict[Place, int] = {}
         self.failures: list[Exception] = []  # raised by the next writes, before they change anything
         self.lost_answers: list[Exception] = []  # raised after the change

@@ -1,0 +1,1 @@
+"""`delta-sink`: topics as tables of Delta Lake."""

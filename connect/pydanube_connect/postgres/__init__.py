@@ -1,0 +1,1 @@
+"""`postgres-sink` and `postgres-source`."""

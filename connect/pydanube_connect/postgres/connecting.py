@@ -1,0 +1,51 @@
+"""Connections to PostgreSQL, and its errors as ours."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import psycopg
+from pydanube_core.errors import ClusterError, InvalidArgument, PermissionDenied, Unauthenticated
+
+from pydanube_connect.records import RetryLater
+
+CONNECT_S: Final = 10
+_CREDENTIALS: Final = re.compile(r"authentication failed|no password supplied|role .* does not exist|pg_hba")
+_DATABASE: Final = re.compile(
+    r"database .* does not exist|could not translate host|invalid dsn|missing \"=\""
+)
+
+
+async def connected(dsn: str, **options: Any) -> psycopg.AsyncConnection[Any]:
+    """Return a connection.
+
+    Raises:
+        ClusterError: the credentials or the address are wrong.
+        RetryLater: the server does not answer now.
+    """
+    try:
+        return await psycopg.AsyncConnection.connect(
+            dsn, **{"connect_timeout": CONNECT_S, "application_name": "danube-connect", **options}
+        )
+    except psycopg.Error as error:
+        raise _unconnected(error) from None  # its message may quote the dsn
+
+
+def _unconnected(error: psycopg.Error) -> Exception:
+    text = " ".join(str(error).split())
+    if _CREDENTIALS.search(text):
+        return Unauthenticated(f"PostgreSQL refuses the credentials: {text}. Correct settings.dsn.")
+    if isinstance(error, psycopg.ProgrammingError) or _DATABASE.search(text):
+        return InvalidArgument(f"settings.dsn: {text}. Correct the dsn.", field="settings.dsn", value=None)
+    return RetryLater(reason=f"PostgreSQL cannot be reached: {text}")
+
+
+def permanent(error: psycopg.Error, what: str) -> ClusterError | None:
+    """Return the error of ours that no retry mends; None where one may."""
+    text = error.diag.message_primary or str(error)
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return PermissionDenied(f"PostgreSQL refuses {what}: {text}. Grant it to the user of settings.dsn.")
+    if isinstance(error, psycopg.errors.SyntaxErrorOrAccessRuleViolation):
+        return InvalidArgument(f"PostgreSQL refuses {what}: {text}.", field="settings", value=None)
+    return None
