@@ -14,6 +14,7 @@ import logging
 import ssl
 from collections.abc import Callable, Coroutine
 from contextvars import Context
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydanube_core.errors import ClusterError, GrpcStatus, QuotaExceeded
@@ -40,6 +41,7 @@ logging.getLogger("hpack").setLevel(logging.INFO)
 HIGH_WATER_BYTES: Final = 128 << 10  # held by the transport before it says so
 COMPANY_S: Final = 0.02  # how long what may wait does, for something to leave with
 LITTLE_BYTES: Final = 64 << 10  # noted as held: no hurry to note that it is less
+READ_S: Final = 0.01  # of reading in one turn of the loop, of which uvloop makes up to 32 of 256 KiB: then others have theirs
 NOTED_BYTES: Final = 4096  # what is held is told to the broker's budget when it has changed by as much
 
 
@@ -66,6 +68,7 @@ class OwnConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._blocked = False  # the transport takes no more
         self._reading = True
+        self._read_s = 0.0  # spent on what was read in this turn of the loop
         self._held = 0
         self._in_tls = 0  # bytes that TLS takes for it, while nobody has shown who he is
         self._tasks: set[asyncio.Task[None]] = set()
@@ -99,6 +102,7 @@ class OwnConnection(asyncio.Protocol):
         self.flush()
 
     def data_received(self, data: bytes) -> None:
+        began, before = perf_counter(), self.now
         self.now = now = self.loop.time()
         self.holding.passed += len(data)
         if self._in_tls:
@@ -134,6 +138,23 @@ class OwnConnection(asyncio.Protocol):
                     self.flush()
             else:
                 self._note()
+            # uvloop's time stands still within a turn.
+            self._read_s = perf_counter() - began + (self._read_s if now == before else 0.0)
+            if self._read_s > READ_S:
+                self._let_others_read()
+
+    def _let_others_read(self) -> None:
+        """Read nothing more in this turn of the loop."""
+        transport = self._transport
+        if self._reading and transport is not None and not transport.is_closing():
+            self._read_s = 0.0
+            transport.pause_reading()
+            self.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        transport = self._transport
+        if self._reading and transport is not None and not transport.is_closing():
+            transport.resume_reading()
 
     def _request(self, event: RequestReceived) -> None:
         head: CallHead | None = event.head.note
@@ -265,8 +286,7 @@ class OwnConnection(asyncio.Protocol):
                 if stream.user is not None:
                     stream.user.eased()
         if out.overfull:
-            stuck = (each for each in http.streams.values() if each.queue is not None and not each.ready)
-            self._end_stuck(max(stuck, key=lambda each: each.queued_bytes))
+            self._end_largest()
         if self._blocked and self._reading and out.held_bytes > HIGH_WATER_BYTES:
             self._reading = False
             transport.pause_reading()
@@ -383,6 +403,14 @@ class OwnConnection(asyncio.Protocol):
             self._stuck[stream] = (stream.queued_bytes, since if size == stream.queued_bytes else now)
         for stream, (_, since) in sorted(self._stuck.items(), key=lambda item: item[1][1]):
             if not http.out.parked or now - since < self.server.times.stuck_s:
+                break
+            self._end_stuck(stream)
+
+    def _end_largest(self) -> None:
+        """End the stuck streams that hold most, until some room is free: looking at all of them pays for several."""
+        out, enough = self.http.out, self.server.limits.stuck_bytes * 15 // 16
+        for stream in sorted(out.stuck, key=lambda each: each.queued_bytes, reverse=True):
+            if out.stuck_bytes <= enough:
                 break
             self._end_stuck(stream)
 
