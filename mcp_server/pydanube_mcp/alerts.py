@@ -29,6 +29,7 @@ from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
 from pydanube_core.security.identity import OPERATOR, current_identity
 
 from pydanube_mcp.clusters import Clusters
+from pydanube_mcp.fencing import fenced
 
 ALERTS_URI: Final = "danube://alerts"
 PAUSE_S: Final = 1.0
@@ -88,7 +89,7 @@ class AlertWatch:
                 await self._clusters.named(name).call("alerts.list", {"limit": 1})
             except (PermissionDenied, Unauthenticated) as error:
                 raise MCPError(
-                    code=INVALID_PARAMS, message=error.message, data={"error": error.to_dict()}
+                    code=INVALID_PARAMS, message=error.message, data=fenced({"error": error.to_dict()})
                 ) from None
             except ClusterError:  # it does not answer now; later it may
                 continue
@@ -102,7 +103,7 @@ class AlertWatch:
             raise MCPError(
                 code=INVALID_PARAMS,
                 message=f"only {', '.join(sorted(self.subscribable))} can be subscribed to",
-                data={"uri": uri[:200]},
+                data=fenced({"uri": uri[:200]}),
             )
         await self._check((uri,))
         # The session object is of this request; what is told later goes over the connection, which lives as long as it.

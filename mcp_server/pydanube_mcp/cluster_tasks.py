@@ -25,8 +25,10 @@ from pydanube_admin.remote import OpsClient
 from pydanube_core.errors import ClusterError, InvalidArgument, LimitReached, PlanNotFound
 from pydanube_core.units import parse_time_ms
 
+from pydanube_mcp.charts import named
 from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.consent import CONSENT, Answer, Question
+from pydanube_mcp.fencing import fenced
 from pydanube_mcp.presenting import Asked, error_result, ok_result
 from pydanube_mcp.profiles import Profile
 from pydanube_mcp.tasks import Request, TaskView, principal_of
@@ -153,13 +155,14 @@ class ClusterTasks:
                 return replace(view, status="cancelled", message="cancelled; what it had done stays done")
             case "interrupted":
                 error = task["error"] or {"message": "the broker ended while it was under way"}
+                error = fenced(error)
                 said = {"code": INTERNAL_ERROR, "message": error["message"], "data": error}
                 return replace(view, status="failed", message=error["message"], error=said)
         raised = ClusterError.from_dict(task["error"] or {"code": "INTERNAL", "message": "it failed"})
         return replace(
             view,
             status="completed",
-            message=raised.message,
+            message=fenced(raised.to_dict())["message"],
             result=_dumped(error_result(raised, self._asked(cluster))),
         )
 
@@ -277,10 +280,11 @@ def _dumped(result: CallToolResult) -> dict[str, Any]:
 
 
 def progress_of(task: Mapping[str, Any]) -> str:
+    """Return how far a task is, in a sentence for a model; a name that may be a sentence is left out of it."""
     parts = []
     for work in task["work"]:
         of = "" if work.get("total") is None else f" of {work['total']:,}"
-        where = f" ({work['topic']})" if work.get("topic") else ""
+        where = f" ({named(work['topic'], 'a topic')})" if work.get("topic") else ""
         doing = f", {work['doing']}" if work.get("doing") else ""
         parts.append(f"{work['done']:,}{of} {work['unit']}{where}{doing}")
     again = ", begun again after a restart of the broker" if task["begun_again"] else ""
@@ -289,7 +293,8 @@ def progress_of(task: Mapping[str, Any]) -> str:
 
 def _as_protocol_error(error: ClusterError) -> MCPError:
     code = INTERNAL_ERROR if error.retryable else INVALID_PARAMS
-    return MCPError(code=code, message=error.message, data=error.to_dict())
+    body = fenced(error.to_dict())
+    return MCPError(code=code, message=body["message"], data=body)
 
 
 SHARE: Final = 0.8  # of a call's deadline that is waited

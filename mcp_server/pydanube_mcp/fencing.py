@@ -5,12 +5,12 @@ one of our sentences, nor in a call that we propose. What decides is who wrote a
 
     we                               sentences and codes under keys of ours: they stay
     a program that connects          its own name (`_CLIENTS`): moves, whatever its form; no call needs it
-    whoever made a topic, a role …   a name that a call needs: it stays where it is a name by its form (`is_plain`)
+    whoever made a topic, a role …   a name that a call needs: it stays where it is short and of few words (`is_plain`)
     anybody                          everything else: stays by the same rule, which no sentence passes
 
 What moves stands in `untrusted` of the object it was in; where one of our sentences quotes it, it is taken out; and a
-proposed call that would have to repeat it is left out, or is made without it. What is under `untrusted` is cut to size,
-and what looks like a secret in it is taken out.
+proposed call that would have to repeat it has the argument under `untrusted` too, or is made without it. What is under
+`untrusted` is cut to size, and what looks like a secret in it is taken out. The cost is linear in the size of the result.
 
 Pure: what goes in is the JSON of a result or an error, what comes out is the same for the model.
 """
@@ -29,21 +29,27 @@ UNTRUSTED: Final = "untrusted"
 SEE: Final = "see untrusted"  # stands where a text was that moved
 MAX_UNTRUSTED_CHARS: Final = 262_144  # of one text; a result shows a part of it at a time (`sizing`)
 _HEAD_CHARS: Final = 24  # of a quoted text that was cut short: so much of its begin finds it
+_KEY_CHARS: Final = 3  # by so many a text is looked for; shorter ones are not
+_MOST_OF_HEAD: Final = (
+    8  # texts that begin alike: of more, the longest are told apart, and after others the sentence is cut
+)
 _ELSEWHERE: Final = "[text of others, see untrusted]"
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:/@+,*=?&%~#()\[\]-]*")
 
-# Words of letters in one part of a name, as dots, hyphens and capitals divide them; more are read as a sentence.
+MAX_PLAIN_CHARS: Final = 64
+# Words of letters in a name: every digit, sign and capital separates. More are read as a sentence.
 MOST_WORDS: Final = 5
-_WORD: Final = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]+(?![A-Za-z0-9])")
-_CAPITALS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_WORD: Final = re.compile(r"[A-Z]*[a-z]+|[A-Z]+")
 _LONGEST_WORD: Final = 28
+# An id or a hash that we made: the letters a to f make no sentence.
+_HEX: Final = re.compile(r"[a-z]?[0-9a-f]+(?:-[0-9a-f]+)*")
 
 # Keys whose texts are ours: sentences, and what we make out of names that are checked where they come in.
 _OURS: Final = frozenset(
     {
         "summary", "message", "why", "because", "command", "description", "title", "note", "hint", "source",
-        "unobservable", "remedy", "example", "rule", "later", "next_page", "plan_token", "hash", "prev_hash", "mac", "fingerprint",
+        "unobservable", "mark", "remedy", "example", "rule", "later", "next_page", "plan_token", "hash", "prev_hash", "mac", "fingerprint",
     }
 )  # fmt: skip
 # What a program calls itself when it connects, which nobody checks or needs: sessions are named by their id.
@@ -58,12 +64,12 @@ _STEPS: Final = "next"
 
 def is_plain(text: str) -> bool:
     """Return whether a text can only be a name, a number, a position, a time or an address, and never a sentence."""
-    return _PLAIN.fullmatch(text) is not None and not any(_is_wordy(part) for part in text.split("/"))
-
-
-def _is_wordy(part: str) -> bool:
-    words = [word for run in _WORD.findall(part) for word in _CAPITALS.split(run)]
-    return len(words) > MOST_WORDS or any(len(word) > _LONGEST_WORD for word in words)
+    if len(text) > MAX_PLAIN_CHARS or _PLAIN.fullmatch(text) is None:
+        return False
+    words = _WORD.findall(text)
+    return _HEX.fullmatch(text) is not None or (
+        len(words) <= MOST_WORDS and all(len(word) <= _LONGEST_WORD for word in words)
+    )
 
 
 def all_plain(value: Any) -> bool:
@@ -87,10 +93,9 @@ def fenced(body: Mapping[str, Any], *, given: Mapping[str, Any] | None = None) -
         body: a result, or an error's object.
         given: the call's own arguments, which errors quote.
     """
-    foreign = sorted(
-        {text for text in (*_foreign(body), *_texts(given or {})) if len(text) > 3 and not is_plain(text)},
-        key=lambda text: (-len(text), text),
-    )
+    foreign = {
+        text for text in (*_foreign(body), *_texts(given or {})) if len(text) > 3 and not is_plain(text)
+    }
     clients = {name for name in _clients(body) if is_plain(name)}
     moved = _fence(body, _Sentences(foreign, clients), ours=True)
     assert isinstance(moved, dict)
@@ -102,25 +107,48 @@ class _Sentences:
 
     def __init__(self, foreign: Iterable[str], clients: Iterable[str]) -> None:
         # A word is also a word of ours: a client's is taken out only where it is quoted.
-        self._spellings = [f"{mark}{name}{mark}" for name in sorted(clients) for mark in "'\""]
-        self._heads: list[str] = []
+        spellings = [f"{mark}{name}{mark}" for name in clients for mark in "'\""]
         for text in foreign:
-            spelled = dict.fromkeys(
-                (text, repr(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], shlex.quote(text)[1:-1])
-            )
-            self._spellings += [one for one in spelled if one]
-            self._heads += [one[:_HEAD_CHARS] for one in spelled if len(one) > _HEAD_CHARS]
+            spellings += (
+                text, repr(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], shlex.quote(text)[1:-1]
+            )  # fmt: skip
+        # key → lengths of heads that begin so, longest first; head → the texts that begin so, a few of them
+        self._lengths: dict[str, list[int]] = {}
+        self._heads: dict[str, list[str]] = {}
+        for text in sorted(set(spellings), key=len, reverse=True):
+            head = text[:_HEAD_CHARS]
+            if len(head) < _KEY_CHARS:
+                continue
+            lengths = self._lengths.setdefault(head[:_KEY_CHARS], [])
+            if len(head) not in lengths:
+                lengths.append(len(head))
+            whole = self._heads.setdefault(head, [])
+            if len(whole) < _MOST_OF_HEAD:
+                whole.append(text)
 
     def clean(self, sentence: str) -> str:
-        if not self._spellings:
+        """Return the sentence with a mark in place of each text, and cut where a text begins that was cut short."""
+        if not self._heads:
             return sentence
-        for text in self._spellings:
-            sentence = sentence.replace(text, _ELSEWHERE)
-        for head in self._heads:
-            begin = sentence.find(head)
-            if begin >= 0:  # cut short in the middle: nobody can tell where it ends
-                sentence = sentence[:begin] + _ELSEWHERE
-        return sentence
+        out: list[str] = []
+        at = kept = 0
+        while at < len(sentence):
+            head = self._head_at(sentence, at)
+            if head is None:
+                at += 1
+                continue
+            out += (sentence[kept:at], _ELSEWHERE)
+            whole = next((text for text in self._heads[head] if sentence.startswith(text, at)), None)
+            if whole is None:
+                return "".join(out)
+            at = kept = at + len(whole)
+        return "".join((*out, sentence[kept:]))
+
+    def _head_at(self, sentence: str, at: int) -> str | None:
+        for length in self._lengths.get(sentence[at : at + _KEY_CHARS], ()):
+            if (head := sentence[at : at + length]) in self._heads:
+                return head
+        return None
 
 
 def _foreign(value: Any) -> Iterator[str]:
@@ -213,7 +241,7 @@ def _cleaned(value: Any, sentences: _Sentences) -> Any:
 
 
 def _step(step: Any, sentences: _Sentences) -> Iterator[Any]:
-    """Return a proposed call without the texts of others; None if it cannot do without them."""
+    """Return a proposed call whose arguments that are texts of others stand under `untrusted`."""
     if not isinstance(step, Mapping):
         return
     arguments = step.get("arguments") or {}
@@ -228,6 +256,15 @@ def _step(step: Any, sentences: _Sentences) -> Iterator[Any]:
             "command": f"danube plans apply {token}",
             "arguments": {"plan_token": token},
             "why": sentences.clean(str(step.get("why", ""))),
+        }
+        return
+    if isinstance(arguments, Mapping) and all(is_plain(str(name)) for name in arguments):
+        shown = {key: _cleaned(inner, sentences) if key in _OURS else inner for key, inner in step.items()}
+        moved = {name: _kept(inner) for name, inner in arguments.items() if not all_plain(inner)}
+        yield shown | {
+            "command": SEE,
+            "arguments": {name: SEE if name in moved else inner for name, inner in arguments.items()},
+            UNTRUSTED: {"command": _kept(step.get("command", "")), "arguments": moved},
         }
 
 

@@ -18,6 +18,7 @@ from pydanube_mcp.profiles import CLUSTER, Profile, reachable
 from pydanube_mcp.sizing import PART, REST, in_parts
 
 _MAX_PART: Final = 100_000
+_READ_ANY: Final = "operations.read"
 _FIND: Final = "operations.find"  # answers with our own texts only: names, summaries, schemas
 
 
@@ -35,7 +36,9 @@ class Asked:
     def is_of_ours(self) -> bool:
         if self.operation is None:
             return False
-        return _FIND in (self.operation.name, self.arguments.get("operation"))
+        return self.operation.name == _FIND or (
+            self.operation.name == _READ_ANY and self.arguments.get("operation") == _FIND
+        )
 
 
 def take_part(operation: Operation, arguments: dict[str, Any]) -> int:

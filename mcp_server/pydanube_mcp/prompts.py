@@ -10,11 +10,9 @@ from pydanube_admin.runbooks.runbook import all_runbooks
 from pydanube_admin.runbooks.running import values_of
 from pydanube_admin.runbooks.texts import text
 from pydanube_core.errors import InvalidArgument
-from pydanube_core.spelling import close_names, shown
+from pydanube_core.spelling import close_names
 
-from pydanube_mcp.fencing import is_plain
-
-MAX_VALUE_CHARS = 512
+from pydanube_mcp.fencing import MAX_PLAIN_CHARS, MOST_WORDS, fenced, is_plain
 
 
 def prompt_list() -> list[Prompt]:
@@ -42,19 +40,23 @@ def get_prompt(name: str, arguments: Mapping[str, str] | None) -> GetPromptResul
     if runbook is None:
         close = close_names(name, all_runbooks())
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        raise MCPError(code=INVALID_PARAMS, message=f"there is no prompt {shown(name)!r}{hint}")
+        what = f"prompt {name!r}" if is_plain(name) else "such prompt"
+        raise MCPError(code=INVALID_PARAMS, message=f"there is no {what}{hint}")
     given = arguments or {}
     for key, value in given.items():
-        if runbook.parameter(key) is not None and not (len(value) <= MAX_VALUE_CHARS and is_plain(value)):
+        if runbook.parameter(key) is not None and not is_plain(value):
             raise MCPError(
                 code=INVALID_PARAMS,
-                message=f"{name}: {key} must be a name: at most {MAX_VALUE_CHARS} letters, digits and signs, without "
-                "spaces, since it becomes part of what a model is told; ask the model about other names yourself",
+                message=f"{name}: {key} must be a name: at most {MAX_PLAIN_CHARS} letters, digits and signs, without "
+                f"spaces and with at most {MOST_WORDS} words, since it becomes part of what a model is told; "
+                "ask the model about other names yourself",
             )
     try:
         values = values_of(runbook, given)
     except InvalidArgument as error:
-        raise MCPError(code=INVALID_PARAMS, message=f"{name}: {error.message}") from error
+        raise MCPError(
+            code=INVALID_PARAMS, message=f"{name}: {fenced(error.to_dict(), given=given)['message']}"
+        ) from error
     message = PromptMessage(
         role="user", content=TextContent(type="text", text=text(runbook, values, by_tools=True))
     )

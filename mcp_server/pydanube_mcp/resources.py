@@ -145,10 +145,12 @@ async def read_resource(clusters: Clusters, uri: str, *, principal: str | None) 
         MCPError: -32602 if there is no such resource, -32603 if it cannot be read now; `data` has the URI and our
             error object.
     """
+    arguments: dict[str, Any] = {}
     try:
         template, parts, query = _parse(uri)
+        arguments = template.arguments(**parts)
         client, _, _ = clusters.pick(query)
-        result = await client.call(template.operation, template.arguments(**parts), principal=principal)
+        result = await client.call(template.operation, arguments, principal=principal)
         if template.kind == "broker" and result["broker_id"] != parts["broker_id"]:
             raise InvalidArgument(
                 f"there is no broker {parts['broker_id'][:64]}; the broker here is {result['broker_id']}",
@@ -157,11 +159,12 @@ async def read_resource(clusters: Clusters, uri: str, *, principal: str | None) 
             )
     except ClusterError as error:
         code = INTERNAL_ERROR if error.retryable else INVALID_PARAMS
-        body = fenced(error.to_dict(), given={"parts": [unquote(part) for part in uri.split("/")]})
-        raise MCPError(code=code, message=body["message"], data={"uri": uri, "error": body}) from error
+        given = {**arguments, "uri": [uri, *map(unquote, uri.split("/"))]}
+        data = fenced({"uri": uri, "error": error.to_dict()}, given=given)
+        raise MCPError(code=code, message=data["error"]["message"], data=data) from error
     asked = Asked(
         operation=OPERATIONS[template.operation],
-        arguments=template.arguments(**parts),
+        arguments=arguments,
         profile=Profile.DEFAULT,
     )
     return json.dumps(body_of(result, asked), ensure_ascii=False, separators=(",", ":"))

@@ -22,6 +22,8 @@ from pydanube_admin.runbooks.runbook import Runbook, all_runbooks
 from pydanube_admin.runbooks.texts import text
 from pydanube_core.spelling import close_names
 
+from pydanube_mcp.fencing import fenced
+
 SKILLS: Final = "io.modelcontextprotocol/skills"
 MANIFEST: Final = "SKILL.md"
 DATA: Final = "references/runbook.toml"
@@ -159,7 +161,7 @@ class Skills(Extension):
         raise MCPError(
             code=INVALID_PARAMS,
             message="there is no such skill" + (f"; did you mean {close[0]}?" if close else ""),
-            data={"uri": params.uri[:200]},
+            data=fenced({"uri": params.uri[:200]}),
         )
 
     async def _read_folder(self, ctx: Request, params: Folder) -> HandlerResult:
@@ -188,6 +190,6 @@ class Skills(Extension):
             raise MCPError(
                 code=INVALID_PARAMS,
                 message="there is no such folder; the folder of a skill is skill://NAME",
-                data={"uri": params.uri[:200]},
+                data=fenced({"uri": params.uri[:200]}),
             )
         return {"resources": list(found.values()), "ttlMs": TTL_MS, "cacheScope": "public"}

@@ -22,6 +22,8 @@ from mcp.types import INVALID_PARAMS, CallToolRequestParams, RequestParams
 from mcp_types import HEADER_MISMATCH
 from pydantic import Field
 
+from pydanube_mcp.fencing import fenced
+
 TASKS: Final = "io.modelcontextprotocol/tasks"
 MODERN: Final = frozenset({"2026-07-28"})
 POLL_MS: Final = 1000
@@ -151,7 +153,7 @@ class Tasks(Extension):
         raise MCPError(
             code=INVALID_PARAMS,
             message="Unknown task",
-            data={"taskId": task_id[:200], "why": "it never was, or its time is over"},
+            data=fenced({"taskId": task_id[:200], "why": "it never was, or its time is over"}),
         )
 
     async def _get(self, ctx: Request, params: TaskParams) -> HandlerResult:
