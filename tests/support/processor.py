@@ -1,4 +1,4 @@
-"""Bounds on processor time, for tests of what a request may cost. Other processes on the machine do not count."""
+"""Bounds on processor time, for tests of the cost of a request. Other processes on the machine do not count."""
 
 from __future__ import annotations
 

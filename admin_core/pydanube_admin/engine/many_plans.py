@@ -32,12 +32,20 @@ async def topics_named(context: Context, globs: str) -> list[str]:
 
     Raises `LimitReached`: there are too many.
     """
-    patterns = [each.strip() for each in globs.split(",") if each.strip()]
+    patterns = {each.strip() for each in globs.split(",") if each.strip()}
+    if len(patterns) > MOST:
+        raise LimitReached(
+            f"topics: {len(patterns)} globs, and one plan is for {MOST} topics at the most: write one that names several",
+            retryable=False,
+            field="topics",
+            value=globs[:200],
+            limit=MOST,
+        )
     index = await context.port.topic_index()
     listed = sorted(key.topic for key in index if not TopicName.parse(key.topic).is_system)
     found: set[str] = set()
-    for pattern in patterns:
-        found.update(await chosen(listed, glob(pattern)))
+    matches = [glob(pattern) for pattern in patterns]
+    found.update(await chosen(listed, lambda name: any(match(name) for match in matches)))
     if len(found) > MOST:
         raise LimitReached(
             f"{globs} names {len(found)} topics, and one plan is for {MOST} at the most: narrow the glob",

@@ -130,10 +130,14 @@ def check_holds(context: Context, grants: Grants, role: str, scope: Scope, resou
 
 def check_owner(context: Context, stored: StoredGrants, principal: Principal) -> None:
     """Check that the caller has every permission of a token's principal."""
-    for binding in stored.bindings.values():
-        if binding.principal == principal:
-            for role in binding.roles:
-                check_holds(context, stored.grants, role, binding.scope, binding.resource)
+    grants = stored.grants  # made anew at each look
+    given = {
+        (role, binding.scope, binding.resource): None
+        for binding in grants.by_principal.get(principal, ())
+        for role in binding.roles
+    }
+    for role, scope, resource in given:
+        check_holds(context, grants, role, scope, resource)
 
 
 def check_admin_left(before: StoredGrants, after: StoredGrants) -> None:

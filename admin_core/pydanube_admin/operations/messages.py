@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import time
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
@@ -17,7 +19,7 @@ from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.models import Effect, ListRequest, Page, Request, Result, TopicArgument
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.page_tokens import begin_of, next_token
-from pydanube_admin.engine.paging import glob, none_because
+from pydanube_admin.engine.paging import TURN_S, glob, none_because
 from pydanube_admin.operations.topics import find_topic
 
 MAX_PAYLOAD_BYTES: Final = 8192  # of one message in an answer
@@ -184,7 +186,7 @@ async def search_messages(context: Context, request: SearchRequest) -> SearchPag
     begin = begin_of("messages.search", request, numbers=2)
     index, offset = (0, None) if begin is None else (begin[0], begin[1])
     items: list[MessageItem] = []
-    room, scanned = request.max_bytes, 0
+    room, scanned, begun = request.max_bytes, 0, time.perf_counter()
     logs: list[TopicFacts] = list(topic.logs)
     while index < len(logs) and len(items) < request.limit and room > 0 and scanned < MAX_SCANNED:
         log = logs[index].topic
@@ -202,6 +204,9 @@ async def search_messages(context: Context, request: SearchRequest) -> SearchPag
         for message in found:
             scanned += 1
             offset = message.offset + 1
+            if time.perf_counter() - begun > TURN_S:  # a key may be long, and a glob slow
+                await asyncio.sleep(0)
+                begun = time.perf_counter()
             if matches(message):
                 item, used = _item(message, room)
                 items.append(item)

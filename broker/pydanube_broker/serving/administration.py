@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -85,13 +86,14 @@ class Administration(ABC):
         index = self._registry.catalog.index
         several = self._registry.ownership.several
         topics = index.topics() if several else [topic.options for topic in self._registry.topics]
+        counts = Counter(topic.topic.namespace for topic in topics if topic.parent is None)
+        counts.update(parent.topic.namespace for parent in index.all_partitioned())
         return [
             NamespaceFacts(
                 namespace=record.name,
                 created_at_ms=record.spec.created_at_ms,
                 policies=dict(record.spec.policies),
-                topics=sum(topic.topic.namespace == record.name and topic.parent is None for topic in topics)
-                + sum(parent.topic.namespace == record.name for parent in index.all_partitioned()),
+                topics=counts[record.name],
             )
             for record in sorted(index.namespaces(), key=lambda record: record.name)
         ]

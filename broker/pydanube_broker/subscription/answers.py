@@ -19,7 +19,14 @@ from pydanube_broker.subscription.ranges import Range, check_ranges
 from pydanube_broker.subscription.set_aside import SettingAside
 from pydanube_broker.subscription.window import Window
 
-REFRESHES: Final = 8  # of the deadlines of what a consumer holds, in each ack timeout
+_REFRESHES: Final = 8  # of the deadlines of what a consumer holds, in each ack timeout
+#: But no more often: each costs O(in flight), and the timeout is the consumer's choice.
+_REFRESH_MS: Final = 20
+
+
+def refresh_every_ms(ack_timeout_ms: int) -> int:
+    """Return how often a consumer's answers give what it holds a new deadline."""
+    return max(ack_timeout_ms // _REFRESHES, _REFRESH_MS)
 
 
 class Answers:
@@ -100,7 +107,7 @@ class Answers:
             ends[flight.consumer] = max(end, ends.get(flight.consumer, 0))
         for consumer, offset in ends.items():
             if consumer.ack_timeout_ms and now_ms >= consumer.refresh_at_ms:
-                consumer.refresh_at_ms = now_ms + consumer.ack_timeout_ms // REFRESHES
+                consumer.refresh_at_ms = now_ms + refresh_every_ms(consumer.ack_timeout_ms)
                 self._refresh_behind(consumer, offset, now_ms + consumer.ack_timeout_ms)
 
     def _refresh_behind(self, consumer: Consumer, offset: int, deadline_ms: int) -> None:
@@ -197,7 +204,7 @@ class Answers:
                 if flight.consumer is consumer and not flight.taken and (own := flight.mask & mask):
                     self._window.take(flight, own, now_ms)
         if consumer.ack_timeout_ms and now_ms >= consumer.refresh_at_ms:
-            consumer.refresh_at_ms = now_ms + consumer.ack_timeout_ms // REFRESHES
+            consumer.refresh_at_ms = now_ms + refresh_every_ms(consumer.ack_timeout_ms)
             self._heard_of(consumer, now_ms)
             return self._aside.heard_of(consumer, now_ms)
         return []

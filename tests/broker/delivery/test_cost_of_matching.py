@@ -1,4 +1,4 @@
-"""What one `Match` may cost: patterns × topics × partitions, bounded by processor time."""
+"""Bounds of the cost of one `Match`: patterns × topics × partitions, bounded by processor time."""
 
 from __future__ import annotations
 

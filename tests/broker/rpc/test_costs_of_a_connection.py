@@ -1,4 +1,4 @@
-"""What one connection may take of the loop: reading in one turn, and choosing which of its streams gives way."""
+"""Bounds of one connection's share of the loop: reading in one turn, and choosing which of its streams gives way."""
 
 from __future__ import annotations
 

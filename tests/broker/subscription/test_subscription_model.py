@@ -27,7 +27,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from pydanube_broker.subscription import subscription as subscription_module
-from pydanube_broker.subscription.answers import REFRESHES
+from pydanube_broker.subscription.answers import refresh_every_ms
 from pydanube_broker.subscription.consumer import Standing
 from pydanube_broker.subscription.cursor import (
     CursorSnapshot,
@@ -682,7 +682,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             peer = self.peers[consumer_id]
             if not peer.timeout_ms or self.now < peer.refresh_at_ms:
                 continue
-            peer.refresh_at_ms = self.now + peer.timeout_ms // REFRESHES
+            peer.refresh_at_ms = self.now + refresh_every_ms(peer.timeout_ms)
             for at, sent in self.flight.items():
                 if at >= offset and sent.consumer_id == consumer_id and sent.deadline_ms is not None:
                     sent.deadline_ms = max(sent.deadline_ms, self.now + peer.timeout_ms)
@@ -779,7 +779,7 @@ class DeliveryMachine(RuleBasedStateMachine):
                 self.flight[offset] = Sent(one, deadline, self.now, taken=True)
         if not peer.timeout_ms or self.now < peer.refresh_at_ms:
             return
-        peer.refresh_at_ms = self.now + peer.timeout_ms // REFRESHES
+        peer.refresh_at_ms = self.now + refresh_every_ms(peer.timeout_ms)
         if peer.state is not ConsumerState.ACTIVE:
             return
         held = [sent for sent in self.flight.values() if sent.consumer_id == one]

@@ -1,4 +1,4 @@
-"""What a peer may multiply: frames, entries of a frame, and open streams. Bounded by processor time."""
+"""Costs of numbers that a peer may multiply: frames, entries of a frame, and open streams. Bounded by processor time."""
 
 from __future__ import annotations
 

@@ -1,0 +1,86 @@
+"""Bounds of one call's cost where its caller chooses two numbers: both are large here."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.many_plans import topics_named
+from pydanube_admin.engine.stored_grants import StoredGrants, check_owner
+from pydanube_broker.serving.administration import Administration
+from pydanube_core.errors import LimitReached, PermissionDenied
+from pydanube_core.names import TopicName
+from pydanube_core.security.identity import Identity, current_identity
+from pydanube_core.security.permissions import BUILT_IN, Binding, Principal, Scope
+
+from tests.support.processor import at_most
+
+pytestmark = pytest.mark.anyio
+
+TOPICS = 3000
+
+
+class Index:
+    """As many topics as the port lists, by their keys."""
+
+    async def topic_index(self) -> list[Any]:
+        return [SimpleNamespace(topic=f"/default/{'a' * 100}-{number}") for number in range(TOPICS)]
+
+
+async def test_globs_of_a_plan_for_many_topics_have_a_number() -> None:
+    context = cast(Context, SimpleNamespace(port=Index()))
+    globs = ",".join(f"*a*b{number}" for number in range(10_000))
+    with at_most(0.2), pytest.raises(LimitReached, match="one plan is for 100") as refused:
+        await topics_named(context, globs)
+    assert refused.value.details["limit"] == 100
+    with at_most(1.5):
+        assert await topics_named(context, ",".join(f"*a*a*a*b{number}" for number in range(100))) == []
+    assert await topics_named(context, "*-17, *-17,*-2999") == [
+        f"/default/{'a' * 100}-17",
+        f"/default/{'a' * 100}-2999",
+    ]
+
+
+async def test_namespaces_are_listed_at_the_cost_of_all_topics_together() -> None:
+    names = [f"n{number}" for number in range(TOPICS)]
+    topics = [SimpleNamespace(topic=TopicName(name, "t"), parent=None) for name in names]
+    spec = SimpleNamespace(created_at_ms=0, policies={})
+    index = SimpleNamespace(
+        topics=lambda: topics,
+        all_partitioned=lambda: topics,
+        namespaces=lambda: [SimpleNamespace(name=name, spec=spec) for name in names],
+    )
+    registry = SimpleNamespace(
+        catalog=SimpleNamespace(index=index), ownership=SimpleNamespace(several=True), topics=()
+    )
+    with at_most(0.3):
+        found = await Administration.namespaces(cast(Administration, SimpleNamespace(_registry=registry)))
+    assert {each.topics for each in found} == {2}
+
+
+def test_rights_of_a_tokens_owner_are_checked_once_each() -> None:
+    owner, caller = Principal("owner"), Principal("caller")
+    bindings = [
+        Binding(id=f"b{number}", principal=owner, roles=("producer", "consumer"), scope=Scope.CLUSTER)
+        for number in range(2000)
+    ]
+    own = ("producer", "consumer")
+    bindings.append(Binding(id="own", principal=caller, roles=own, scope=Scope.CLUSTER))
+    stored = StoredGrants(
+        roles={role.name: role for role in BUILT_IN},
+        bindings={each.id: each for each in bindings},
+        tokens={},
+        revocations={},
+    )
+    context = cast(Context, SimpleNamespace(port=SimpleNamespace(locks=SimpleNamespace(required=True))))
+    mark = current_identity.set(Identity(principal=caller, method="token"))
+    try:
+        with at_most(0.5):
+            check_owner(context, stored, owner)
+        stored.bindings["last"] = Binding(id="last", principal=owner, roles=("admin",), scope=Scope.CLUSTER)
+        with pytest.raises(PermissionDenied, match="does not hold all that admin gives"):
+            check_owner(context, stored, owner)
+    finally:
+        current_identity.reset(mark)
