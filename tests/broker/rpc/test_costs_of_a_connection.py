@@ -70,10 +70,10 @@ async def test_streams_that_nobody_reads_are_ended_at_the_cost_of_one_look_for_m
             await until(lambda: len(attack.connection.http.streams) == STREAMS)
         connection, out = attack.connection, attack.connection.http.out
         out.shared = True
-        size = out._limits.stuck_bytes * 5 // 4 // STREAMS
+        size = attack.server.limits.stuck_bytes * 5 // 4 // STREAMS
         with at_most(0.6):
             for stream in tuple(connection.http.streams.values()):
                 out.data(stream, bytes(size))
                 connection.flush()
         assert not out.overfull
-        assert out.stuck_bytes > out._limits.stuck_bytes // 2, "no more are ended than have to be"
+        assert out.stuck_bytes > attack.server.limits.stuck_bytes // 2, "no more are ended than have to be"
