@@ -39,16 +39,9 @@ from pydanube_storage.objects import LocalStore, open_store, store_identity
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.bulk_writes import Say, raise_revision
+from pydanube_broker.cluster.identity import IDENTITY, Identity
 from pydanube_broker.data_dir import DataDir, read_format
-from pydanube_broker.metadata_home import (
-    ADOPTING,
-    IDENTITY,
-    SQLITE,
-    Home,
-    Identity,
-    check_settings,
-    options_of,
-)
+from pydanube_broker.metadata_home import ADOPTING, SQLITE, Home, check_settings, options_of
 from pydanube_broker.relocation import (
     check_listed,
     copy_objects,
@@ -193,7 +186,7 @@ class _Move:
             )
         return False
 
-    async def run(self, lone: MetadataStore, *, dry_run: bool) -> Adopted:
+    async def run(self, lone: EmbeddedStore, *, dry_run: bool) -> Adopted:
         """Do everything except the last step, which makes the prefix a cluster."""
         items, revision = await read_all(lone, KeyRange.prefix("/"))
         objects, size, is_known = await self._copy_objects(lone, dry_run=dry_run)
@@ -207,7 +200,7 @@ class _Move:
             await raise_revision(self._etcd, revision, Put(ADOPTING, self._mark), self._say)
             replace(self._home, metadata=self._url).write(self._folder)
             self._say(f"{self._url} becomes cluster {self.cluster_id}")
-            identity = Identity(cluster_id=self.cluster_id)
+            identity = Identity(cluster_id=self.cluster_id, metadata_format=await lone.raise_format(1))
             await self._etcd.transact(
                 [Put(IDENTITY, identity.to_json()), Delete(ADOPTING)], guards=[Absent(IDENTITY)]
             )

@@ -23,6 +23,7 @@ from pydanube_core.services import AUTH_SERVICE, OPS, STREAM
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.admin_state import AdminState
+from pydanube_broker.cluster.id_blocks import NewestIds
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.data_dir import DataDir
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
@@ -64,7 +65,7 @@ from pydanube_broker.telemetry import TelemetryWriter, machine_of
 from pydanube_broker.tier.lost_and_found import refuse_removed
 from pydanube_broker.tier.options import check_asked_for
 from pydanube_broker.tier.tier import Tier
-from pydanube_broker.topics.agreement import newest_id
+from pydanube_broker.topics.agreement import ids_in
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.retention import JournalRetention
 from pydanube_broker.topics.topic import now_ms
@@ -131,7 +132,9 @@ class Broker(BrokerParts):
         begun = time.monotonic()
         self._take_directory()
         found = self._read_journal()
-        newest = newest_id(self.hub.states.values(), (header.topic_id for header, _ in found.tail))
+        newest = NewestIds.among(
+            ids_in(self.hub.states.values(), (header.topic_id for header, _ in found.tail))
+        )
         store = await stack.enter_async_context(
             opened_metadata(
                 settings, self.data_dir, newest, self.engine.worker_threads.pending, self._make_room

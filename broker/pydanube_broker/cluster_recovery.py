@@ -49,6 +49,8 @@ from pydanube_broker.adoption import checked_folder
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment, EpochRecord
 from pydanube_broker.cluster.bulk_writes import Say, parts, raise_revision
+from pydanube_broker.cluster.id_blocks import NewestIds, skip
+from pydanube_broker.cluster.identity import IDENTITY, Identity
 from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId
 from pydanube_broker.cluster.membership import IncarnationRecord, check_nobody_registered
 from pydanube_broker.cluster.move_record import Stage
@@ -56,12 +58,10 @@ from pydanube_broker.data_dir import DataDir
 from pydanube_broker.journal import Disk, HelperPreparer, Journal, JournalOptions
 from pydanube_broker.journal.helper import InlineSyncer
 from pydanube_broker.metadata_home import (
-    IDENTITY,
     OLDER,
     RECOVERING,
     RESIDENTS,
     Home,
-    Identity,
     Recovering,
     Resident,
     broker_key,
@@ -78,7 +78,7 @@ from pydanube_broker.tier.metadata_witness import SCOPE, note, read_noted
 from pydanube_broker.tier.options import store_options
 from pydanube_broker.tier.ownership import Known, read_known, write_known
 from pydanube_broker.tier.tier import CLUSTER_KEY
-from pydanube_broker.topics.agreement import newest_id
+from pydanube_broker.topics.agreement import ids_in
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.log_state import LogState
 from pydanube_broker.topics.topic import now_ms
@@ -88,6 +88,7 @@ log = logging.getLogger("pydanube.cluster")
 _JUMP: Final = 1000  # epochs of a topic, lives of a broker, since a snapshot; `cluster.ids` has room for 2^23
 _MARGIN: Final = 5000  # revisions of the last minute, which no directory had noted yet
 _ID_BYTES: Final = 8
+_ID_MARGIN: Final = 1_000_000  # ids given out since a snapshot, by brokers whose directories are gone
 _RAISED: Final = "/cluster/revision"  # written again and again, so that etcd's revision rises
 
 
@@ -136,8 +137,8 @@ async def recover(
 
 
 @contextmanager
-def journal_of(settings: Settings, folder: Path) -> Iterator[tuple[Hub, int]]:
-    """Read a stopped broker's journal, without changing it: the states of its topics, and the highest id that it knows."""
+def journal_of(settings: Settings, folder: Path) -> Iterator[tuple[Hub, NewestIds]]:
+    """Read a stopped broker's journal, without changing it: the states of its topics, and the highest ids that it knows."""
     hub = Hub()
     hub.journal = Journal(
         folder / "journal",
@@ -152,7 +153,7 @@ def journal_of(settings: Settings, folder: Path) -> Iterator[tuple[Hub, int]]:
     )
     found = hub.journal.recover(hub.begins)
     try:
-        yield hub, newest_id(hub.states.values(), (header.topic_id for header, _ in found.tail))
+        yield hub, NewestIds.among(ids_in(hub.states.values(), (header.topic_id for header, _ in found.tail)))
     finally:
         hub.journal.abandon()
 
@@ -182,12 +183,12 @@ class _OneDirectory:
         self._url = str(options_of(settings).address)
         self._cluster = ""
 
-    async def run(self, newest: int, without: tuple[str, ...]) -> Recovered:
+    async def run(self, newest: NewestIds, without: tuple[str, ...]) -> Recovered:
         identity = await self._identity()
         await self._check_without(without)
         resident = await self._resident()
         mark = await self._newest_mark(SCOPE)
-        seen = max(self._home.revision, newest, 0 if mark is None else mark.incarnation)
+        seen = max(self._home.revision, newest.revision, 0 if mark is None else mark.incarnation)
         pending = await self._pending()
         if pending is None and await self._is_behind(seen, mark):
             pending = await self._begin()
@@ -206,6 +207,7 @@ class _OneDirectory:
             await self._know_own_life(resident)
             await raise_revision(self._etcd, Revision(seen + _MARGIN), Put(_RAISED, b""), self._say)
             await self._etcd.transact([Delete(_RAISED)])
+            await skip(self._etcd, newest, _ID_MARGIN)
             revision = self._etcd.statistics().revision
             replace(self._home, metadata=self._url, revision=revision, recovery=recovery).write(self._folder)
         waiting: tuple[str, ...] = ()

@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from pydanube_core.errors import ClusterMismatch, CorruptJournal, InvalidArgument, Retryable, TierNotShared
@@ -43,6 +43,8 @@ from pydanube_storage.metadata import (
 )
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 
+from pydanube_broker.cluster.id_blocks import NewestIds, given_out
+from pydanube_broker.cluster.identity import IDENTITY, Identity
 from pydanube_broker.data_dir import DataDir, write_synced
 from pydanube_broker.settings import EMBEDDED, Settings
 from pydanube_broker.tier.ownership import place_of
@@ -50,7 +52,6 @@ from pydanube_broker.topics.agreement import check_ids, check_metadata_there
 
 log = logging.getLogger("pydanube.cluster")
 
-IDENTITY: Final = "/cluster/identity"
 ADOPTING: Final = "/cluster/adopting"  # until then: which directory is being moved there (`adoption`)
 RECOVERING: Final = "/cluster/recovering"  # brokers whose directories a restored etcd is still to hear of
 OLDER: Final = "/cluster/older"  # a broker has seen more than this etcd knows; until it is recovered
@@ -58,11 +59,6 @@ RESIDENTS: Final = KeyRange.prefix("/cluster/brokers/")
 CLUSTER_FILE: Final = "cluster.json"
 SQLITE: Final = "metadata.sqlite"
 _WAIT_S: Final = 2.0  # between two attempts of a start that waits for etcd
-
-
-def _said(record: Home | Identity) -> dict[str, Any]:
-    """Return the fields that are not empty, so that a build without a new field reads the record as long as it is empty."""
-    return {name: value for name, value in asdict(record).items() if value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,27 +90,8 @@ class Home:
             ) from error
 
     def write(self, folder: Path) -> None:
-        write_synced(folder / CLUSTER_FILE, json.dumps(_said(self)) + "\n")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """The value of `/cluster/identity`.
-
-    `recovery`: the last time that the cluster went on with an older etcd, a random id. `released`: the broker that goes on alone
-    since, with all topics.
-    """
-
-    cluster_id: str
-    recovery: str = ""
-    released: str = ""
-
-    @classmethod
-    def of(cls, value: bytes) -> Identity:
-        return cls(**known_fields(cls, json.loads(value)))
-
-    def to_json(self) -> bytes:
-        return json.dumps(_said(self)).encode()
+        said = {name: value for name, value in asdict(self).items() if value}
+        write_synced(folder / CLUSTER_FILE, json.dumps(said) + "\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,14 +184,14 @@ def options_of(settings: Settings) -> EtcdOptions:
 async def opened_metadata(
     settings: Settings,
     data_dir: DataDir,
-    newest_id: int,
+    newest: NewestIds,
     pending: Callable[[], AbstractContextManager[None]],
     make_room: Callable[[], bool],
 ) -> AsyncIterator[MetadataStore]:
     """Open the metadata of this data directory, wherever it is.
 
     Args:
-        newest_id: the highest id that the journal knows; 0 for an empty one.
+        newest: the highest ids that the journal knows.
         pending, make_room: as `EmbeddedStore` takes them.
 
     Raises:
@@ -227,9 +204,9 @@ async def opened_metadata(
     if settings.metadata.url == EMBEDDED:
         _check_embedded(home, folder)
         file = folder / SQLITE
-        check_metadata_there(file, newest_id)
+        check_metadata_there(file, journal_is_empty=not newest)
         async with EmbeddedStore(file, pending=pending, make_room=make_room) as embedded:
-            check_ids(file, newest_id, embedded.statistics().revision)
+            check_ids(file, newest, await given_out(embedded))
             yield embedded
         return
     _check_not_between(home, folder)
@@ -241,7 +218,7 @@ async def opened_metadata(
         )
     async with AsyncExitStack() as stack:
         store = await _open_etcd(options_of(settings), stack, wait=home is not None)
-        home = await _settle(store, data_dir, home, str(options_of(settings).address), newest_id)
+        home = await _settle(store, data_dir, home, str(options_of(settings).address), newest)
         try:
             yield store
         finally:
@@ -263,7 +240,7 @@ async def look_at_metadata(settings: Settings, folder: Path) -> None:
         identity = await store.get(IDENTITY)
         if home is not None:
             found = None if identity is None else Identity.of(identity.value)
-            check_home(home, found, store.statistics().revision, 0, str(options.address), folder)
+            check_home(home, found, await given_out(store), NewestIds(), str(options.address), folder)
 
 
 def _check_embedded(home: Home | None, folder: Path) -> None:
@@ -299,12 +276,14 @@ async def _open_etcd(options: EtcdOptions, stack: AsyncExitStack, *, wait: bool)
             await anyio.sleep(_WAIT_S)
 
 
-async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: str, newest_id: int) -> Home:
+async def _settle(
+    store: EtcdStore, data_dir: DataDir, home: Home | None, url: str, newest: NewestIds
+) -> Home:
     """Check that directory and prefix belong together, then register this start of the directory under its broker id."""
     folder, revision = data_dir.path, store.statistics().revision
     identity = await store.get(IDENTITY)
     await check_not_older(store, url, folder)
-    if home is None and newest_id:
+    if home is None and newest:
         raise CorruptJournal(
             f"{folder} holds messages, and neither {CLUSTER_FILE} nor {SQLITE} says to which topics they belong. Nothing was "
             "changed. Restore the whole directory from a backup, or choose another --data-dir",
@@ -313,10 +292,10 @@ async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: s
     if home is not None:
         known_as = None if identity is None else Identity.of(identity.value)
         check_identity(home, known_as, url, folder)
-        seen = max(home.revision, newest_id)
-        if revision < seen and known_as is not None and known_as.recovery == home.recovery:
-            await mark_as_older(store, revision, seen)
-        check_home(home, known_as, revision, newest_id, url, folder)
+        seen, gave_out = _seen(home, newest), await given_out(store)
+        if seen.is_beyond(gave_out) and known_as is not None and known_as.recovery == home.recovery:
+            await mark_as_older(store, *seen.against(gave_out))
+        check_home(home, known_as, gave_out, newest, url, folder)
     if identity is None:
         identity = await _found(store, url, folder)
     found = Identity.of(identity.value)
@@ -374,18 +353,24 @@ def resident_of(data_dir: DataDir, life: str) -> Resident:
 
 
 def check_home(
-    home: Home, found: Identity | None, revision: int, newest_id: int, url: str, folder: Path
+    home: Home, found: Identity | None, gave_out: NewestIds, newest: NewestIds, url: str, folder: Path
 ) -> None:
     """Check that a directory which has been on etcd finds the same etcd and prefix there. Pure."""
     check_identity(home, found, url, folder)
-    if revision < (seen := max(home.revision, newest_id)):
-        raise was_put_back(revision, seen)
+    seen = _seen(home, newest)
+    if seen.is_beyond(gave_out):
+        raise was_put_back(*seen.against(gave_out))
     if found is not None and home.recovery != found.recovery:
         raise _mismatch(
             f"{url} was restored from an older snapshot and recovered without {folder}, which it knows too little of. "
             f"Nothing was changed. Recover it, then start it: danube cluster recover {folder} --metadata {url}",
             folder,
         )
+
+
+def _seen(home: Home, newest: NewestIds) -> NewestIds:
+    """Return the highest ids and revision that a directory knows."""
+    return replace(newest, revision=max(home.revision, newest.revision))
 
 
 def check_identity(home: Home, found: Identity | None, url: str, folder: Path) -> None:

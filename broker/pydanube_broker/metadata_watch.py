@@ -29,20 +29,12 @@ from pydanube_storage.metadata.clock import BootClock
 from pydanube_storage.metadata.etcd import EtcdStore
 
 from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.identity import IDENTITY, Identity
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.membership import was_removed
 from pydanube_broker.data_dir import DataDir
 from pydanube_broker.health import Health, Standstill
-from pydanube_broker.metadata_home import (
-    IDENTITY,
-    Home,
-    Identity,
-    Resident,
-    broker_key,
-    mark_as_older,
-    resident_of,
-    was_put_back,
-)
+from pydanube_broker.metadata_home import Home, Resident, broker_key, mark_as_older, resident_of, was_put_back
 
 log = logging.getLogger("pydanube.cluster")
 

@@ -39,6 +39,8 @@ from pydanube_broker.adoption import checked_folder
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.bulk_writes import Say
+from pydanube_broker.cluster.id_blocks import given_out
+from pydanube_broker.cluster.identity import IDENTITY, Identity
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.membership import check_nobody_registered
 from pydanube_broker.cluster.move_record import Stage
@@ -48,12 +50,10 @@ from pydanube_broker.cluster_recovery import journal_of
 from pydanube_broker.data_dir import DataDir
 from pydanube_broker.metadata_home import (
     CLUSTER_FILE,
-    IDENTITY,
     RECOVERING,
     RESIDENTS,
     SQLITE,
     Home,
-    Identity,
     Resident,
     broker_key,
     check_home,
@@ -197,7 +197,7 @@ class _Release:
                 count = len((await self._writes())[0])
             else:
                 await self._mark(identity, revision)
-                count = await self._write_metadata(target, cluster)
+                count = await self._write_metadata(target, cluster, identity)
         finally:
             shared.close()
         if not dry_run:
@@ -222,8 +222,7 @@ class _Release:
             identity = replace(identity, released="")  # killed in a later step
         self._say("the journal is read")
         with journal_of(self._settings, self._folder) as (hub, newest):
-            revision = self._etcd.statistics().revision
-            check_home(self._home, identity, revision, newest, self._url, self._folder)
+            check_home(self._home, identity, await given_out(self._etcd), newest, self._url, self._folder)
             await self._check_epochs(hub)
         assert item is not None
         assert identity is not None
@@ -312,12 +311,13 @@ class _Release:
         } - {CLUSTER_KEY}
         return list(relocated(items, of_several, audit_from=self._me, audit_to=None)), revision
 
-    async def _write_metadata(self, target: ObjectStore, cluster: str) -> int:
+    async def _write_metadata(self, target: ObjectStore, cluster: str, identity: Identity) -> int:
         writes, revision = await self._writes()
         self._say(f"{len(writes)} keys of the metadata go to {self._folder / _NEW}")
         for file in self._folder.glob(f"{_NEW}*"):
             file.unlink()
         async with EmbeddedStore(self._folder / _NEW, first_revision=revision) as alone:
+            await alone.raise_format(identity.metadata_format)
             await write_compared(alone, writes, where=str(self._folder / _NEW))
             if cluster:
                 life = secrets.token_hex(8)

@@ -27,6 +27,9 @@ class MemoryRows:
         self._leases: dict[LeaseId, int] = {}
         self._counters = Counters(revision=Revision(0), compacted=Revision(0), last_lease=LeaseId(0))
 
+    def raise_format(self, version: int) -> int:
+        return version  # nothing outlives this process
+
     def get(self, key: str) -> KeyValue | None:
         return self._items.get(key)
 

@@ -17,6 +17,7 @@
 | quiet | `/relay/secret` | by which brokers prove that they are of this cluster | for ever |
 | quiet | `/removed/<broker>` | `RemovedRecord`: it may not register again | for ever |
 | quiet | `/incarnations/<broker>` | counter of registrations | for ever |
+| quiet | `/ids/blocks` | `IdBlocksRecord`: which ids of topics, subscriptions and schemas are leased | for ever |
 | quiet | `/epochs/<ns>/<name>` | counter of assignments of a topic name | for ever |
 | busy | `/catalog/<topic id>/<end offset>` | the cold tier's | with the object |
 | quiet | `/clients/<topic id>/p/<producer id>` | who an official producer's id is | with the topic |
@@ -43,6 +44,7 @@ _EPOCHS: Final = "/epochs/"
 
 LEADER: Final = "/leader/current"
 RELAY_SECRET: Final = "/relay/secret"
+ID_BLOCKS: Final = "/ids/blocks"
 MEMBERS: Final = KeyRange.prefix("/members/")
 ASSIGNMENTS: Final = KeyRange.prefix("/assignments/")
 REGISTRY: Final = KeyRange.prefix("/registry/")

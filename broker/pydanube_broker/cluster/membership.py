@@ -42,6 +42,7 @@ from pydanube_storage.metadata.leaving import leave
 
 from pydanube_broker import software
 from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.format_gate import METADATA_FORMAT
 from pydanube_broker.cluster.ids import BrokerId, Incarnation
 from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
 from pydanube_broker.records.set_aside import counted_at_most
@@ -81,6 +82,7 @@ class MemberRecord(JsonRecord):
     load: Annotated[Mapping[str, float] | None, UNLESS_DEFAULT] = (
         None  # `owner_choice.told_load`; None: it has not told yet
     )
+    metadata_format: int = 1  # the highest that its build reads and writes (`format_gate`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,6 +331,7 @@ class Membership:
             software=software.version(),
             zone=self._me.zone,
             load=self._load,
+            metadata_format=METADATA_FORMAT,
         )
 
 

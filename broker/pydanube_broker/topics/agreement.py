@@ -10,9 +10,9 @@ but this: a topic needs offsets that are neither there nor in the cold tier.
 Whoever has nothing to restore from says so with an empty file ACCEPT_LOSS in the journal's folder: the start then goes
 on with what is left, and logs what is lost.
 
-The order of writes makes all of this visible. An id is the revision of the transaction that created what it names, and that
-transaction is durable before the journal hears of the id; the same holds for an epoch. So the journal never knows an
-id above the metadata's revision, nor an epoch above the metadata's. And topics are created only by a broker whose
+The order of writes makes all of this visible. An id comes from a leased block (`cluster.id_blocks`), or is the revision of the
+transaction that created what it names. Either is durable before the journal hears of the id, and the same holds for an epoch.
+So the journal never knows an id that the metadata did not give out, nor an epoch above the metadata's. And topics are created only by a broker whose
 journal has a segment, the last of which is never removed. A segment goes when what it held is listed in the cold
 tier's catalog or trimmed by a durable record.
 """
@@ -20,13 +20,14 @@ tier's catalog or trimmed by a durable record.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from pydanube_core.errors import CorruptJournal
 from pydanube_storage.metadata import CorruptMetadata
 
+from pydanube_broker.cluster.id_blocks import NewestIds
 from pydanube_broker.topics.log_state import ORIGIN, LogState
 
 log = logging.getLogger("pydanube.topics")
@@ -52,28 +53,27 @@ class LossAccepted:
         self._file.unlink(missing_ok=True)
 
 
-def newest_id(states: Iterable[LogState], tail_topics: Iterable[int]) -> int:
-    """Return the highest topic or subscription id in the journal; 0 if there is none.
+def ids_in(states: Iterable[LogState], tail_topics: Iterable[int]) -> Iterator[int]:
+    """Return the ids of topics and subscriptions in the journal.
 
     Args:
         states: of all topics, as the proven records gave them.
         tail_topics: topic ids of the records that are not proven.
     """
-    known = [0, *tail_topics]
+    yield from tail_topics
     for state in states:
-        known.append(state.topic_id)
-        known += state.cursors
-        known += (number for number in state.deltas if not number & ORIGIN)
-    return max(known)
+        yield state.topic_id
+        yield from state.cursors
+        yield from (number for number in state.deltas if not number & ORIGIN)
 
 
-def check_metadata_there(file: Path, newest: int) -> None:
+def check_metadata_there(file: Path, *, journal_is_empty: bool) -> None:
     """Refuse to create a metadata file beside a journal with topics, which has had one.
 
     Raises:
         CorruptMetadata
     """
-    if newest and not file.exists():
+    if not journal_is_empty and not file.exists():
         raise CorruptMetadata(
             f"{file} is missing, and the journal beside it holds messages: without it nobody knows to which topics "
             f"they belong. Nothing was changed. Restore {file.name} from a backup, or move the journal folder aside "
@@ -83,18 +83,16 @@ def check_metadata_there(file: Path, newest: int) -> None:
         )
 
 
-def check_ids(file: Path, newest: int, revision: int) -> None:
+def check_ids(file: Path, newest: NewestIds, given_out: NewestIds) -> None:
     """Check, right after opening, that the metadata is not older than the journal's ids.
 
     Raises:
         CorruptMetadata
     """
-    if newest > revision:
+    if newest.is_beyond(given_out):
+        there, here = max(newest.revision, newest.leased), max(given_out.revision, given_out.leased)
         raise _older(
-            str(file),
-            f"the journal knows id {newest}, the metadata only {revision} changes",
-            newest,
-            revision,
+            str(file), f"the journal knows id {there}, the metadata gave out ids up to {here}", there, here
         )
 
 

@@ -105,6 +105,9 @@ class Rows(Protocol):
 
     def put_counters(self, counters: Counters) -> None: ...
 
+    def raise_format(self, version: int) -> int:
+        """Let only builds that read this format open the rows; return the format in force."""
+
 
 class Engine:
     """See the module. All times are milliseconds of one clock that never goes back."""
@@ -212,6 +215,9 @@ class Engine:
                     assert_never(write)
         self._record(events, revision)
         return self._revision
+
+    def raise_format(self, version: int) -> int:
+        return self._rows.raise_format(version)
 
     def grant_lease(self, ttl_ms: int, now_ms: int) -> LeaseId:
         self._last_lease = LeaseId(self._last_lease + 1)

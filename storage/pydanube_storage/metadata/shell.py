@@ -183,6 +183,11 @@ class StoreShell(ABC):
         self._transactions += 1
         return revision
 
+    async def raise_format(self, version: int) -> int:
+        """Let only builds that read this format open the store; return the format in force. Durable on return."""
+        self._check_open()
+        return await self.run_step(lambda engine: engine.raise_format(version), writes=True)
+
     async def grant_lease(self, ttl_ms: int) -> LeaseId:
         self._check_open()
         check_ttl(ttl_ms)

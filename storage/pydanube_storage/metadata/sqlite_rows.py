@@ -27,7 +27,8 @@ from pydanube_storage.metadata.engine import Counters, Place
 from pydanube_storage.metadata.errors import CorruptMetadata
 from pydanube_storage.metadata.model import Event, EventKind, KeyRange, KeyValue, LeaseId, Revision
 
-METADATA_FORMAT_VERSION: Final = 1
+METADATA_FORMAT_VERSION: Final = 2  # the highest that is read
+_FIRST_FORMAT: Final = 1  # of a new file, until `raise_format`
 _APPLICATION_ID: Final = 0x44614E62  # "DaNb"
 
 _SCHEMA: Final = (
@@ -135,11 +136,17 @@ class SqliteRows:
                 run(statement)
             run("INSERT INTO counters VALUES (1, ?, ?, 0)", (first_revision, first_revision))
             run(f"PRAGMA application_id = {_APPLICATION_ID}")
-            run(f"PRAGMA user_version = {METADATA_FORMAT_VERSION}")
+            run(f"PRAGMA user_version = {_FIRST_FORMAT}")
         self.commit()
 
     def close(self) -> None:
         self._connection.close()
+
+    def raise_format(self, version: int) -> int:
+        """Let only builds that read this format open the file; return the format in force, which never goes down."""
+        raised = max(version, int(self._connection.execute("PRAGMA user_version").fetchone()[0]))
+        self._connection.execute(f"PRAGMA user_version = {raised}")
+        return raised
 
     def begin(self) -> None:
         self._connection.execute("BEGIN IMMEDIATE")

@@ -11,7 +11,8 @@ import pytest
 from pydanube import connect
 from pydanube_broker.adoption import adopt
 from pydanube_broker.broker import Broker
-from pydanube_broker.metadata_home import ADOPTING, CLUSTER_FILE, IDENTITY, SQLITE, options_of
+from pydanube_broker.cluster.identity import IDENTITY
+from pydanube_broker.metadata_home import ADOPTING, CLUSTER_FILE, SQLITE, options_of
 from pydanube_broker.schema.vocabulary import SchemaType
 from pydanube_broker.settings import Data, Metadata, Settings
 from pydanube_core.errors import ClusterMismatch, InvalidArgument, ObjectMissing, TierNotShared

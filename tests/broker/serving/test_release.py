@@ -14,8 +14,9 @@ from pydanube import connect
 from pydanube_broker.adoption import adopt
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.identity import IDENTITY, Identity
 from pydanube_broker.cluster.ids import TopicId
-from pydanube_broker.metadata_home import IDENTITY, SQLITE, Home, Identity, broker_key, options_of
+from pydanube_broker.metadata_home import SQLITE, Home, broker_key, options_of
 from pydanube_broker.release import Released, release
 from pydanube_broker.settings import Data, Metadata, Settings, Tier
 from pydanube_broker.tier.status import reasons_of

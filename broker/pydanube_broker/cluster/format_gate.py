@@ -1,0 +1,77 @@
+"""The format of the metadata: which builds may use it, and when it may be raised.
+
+Brokers are replaced one by one, so for a time builds of two formats share the metadata. A broker announces in its member
+record the highest format that it reads and writes. The leader raises the format once every broker that may read the
+metadata announces it (`holding_up`). Before anything of the new format is written, builds without it are kept from
+starting (`refuse_older_builds`).
+
+A build of format 1 reads two records at its start before it changes anything, and refuses with its own words:
+
+* on etcd `/cluster/identity`: its field `released` names the broker to which the cluster was released;
+* beside the journal the version of the SQLite file (`FORMAT_TOO_NEW`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Final, Protocol
+
+from pydanube_core.errors import ClusterMismatch
+from pydanube_storage.metadata import MetadataStore
+from pydanube_storage.metadata.shell import StoreShell
+
+from pydanube_broker.cluster.identity import IDENTITY, Identity
+from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.records import Change, change
+
+METADATA_FORMAT: Final = 2  # the highest that this build reads and writes
+
+
+class Announced(Protocol):
+    """A member, as far as the gate looks at it."""
+
+    @property
+    def metadata_format(self) -> int: ...
+
+
+def holding_up(
+    members: Mapping[BrokerId, Announced],
+    owners: Iterable[BrokerId],
+    removed: Collection[BrokerId],
+    *,
+    level: int = METADATA_FORMAT,
+) -> set[BrokerId]:
+    """Return the brokers that do not announce a format; none: the format may be raised to it. Pure.
+
+    Args:
+        members: the brokers that are registered.
+        owners: of assignments. One that is stopped announces nothing.
+        removed: brokers that may not start again.
+    """
+    below = {broker for broker, member in members.items() if member.metadata_format < level}
+    return (below | (set(owners) - members.keys())) - set(removed)
+
+
+async def refuse_older_builds(store: MetadataStore, level: int = METADATA_FORMAT) -> None:
+    """Keep builds without a format from starting on these metadata. Idempotent; durable on return.
+
+    Raises:
+        StoreUnavailable: it may have happened; call it again.
+        ClusterMismatch: the cluster was released in this moment.
+    """
+    if isinstance(store, StoreShell):
+        await store.raise_format(level)
+        return
+
+    async def decide(change: Change) -> None:
+        item = await change.read(IDENTITY)
+        identity = None if item is None else Identity.of(item.value)
+        if identity is None or identity.released:
+            raise ClusterMismatch(
+                "the cluster has no identity, or was released: its metadata stay as they are"
+            )
+        if identity.metadata_format < level:
+            change.put(IDENTITY, replace(identity, metadata_format=level).to_json())
+
+    await change(store, decide)
