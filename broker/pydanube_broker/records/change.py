@@ -80,6 +80,10 @@ class Change:
         """Write a key."""
         self.writes.append(Put(key, value if isinstance(value, bytes) else value.to_json(), lease_id))
 
+    def write(self, *writes: Write) -> None:
+        """Add writes."""
+        self.writes += writes
+
     def delete(self, *keys: str) -> None:
         """Delete keys."""
         self.writes += [Delete(key) for key in keys]

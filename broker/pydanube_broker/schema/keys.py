@@ -2,7 +2,7 @@
 
 | key | value | lives |
 |---|---|---|
-| `/schemas/subjects/<subject>` | `SubjectSpec`; create revision = schema id; every change of the subject guards it | for ever |
+| `/schemas/subjects/<subject>` | `SubjectSpec`; every change of the subject guards it and writes it last | for ever |
 | `/schemas/versions/<subject>/<version>` | `VersionSpec` | until deleted |
 | `/schemas/definitions/<subject>/<version>` | the registered bytes, as they came | with the version |
 | `/schemas/descriptors/<subject>/<version>` | of a Protobuf schema, what the compiler made of it | with the version |

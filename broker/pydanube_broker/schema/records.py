@@ -26,7 +26,7 @@ MAX_TAG_CHARS: Final = 128
 class SubjectSpec(JsonRecord):
     """A subject's record. `last_version` is the highest number ever given out; numbers of deleted versions are not reused.
 
-    `identity` is the id of a subject that came from another store of metadata; else its key's create revision is.
+    `identity` is the schema id, from a leased block (`cluster.id_blocks`). None: the create revision of the key is.
     """
 
     subject: str
@@ -54,7 +54,7 @@ class VersionSpec(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectRecord:
-    """A subject. `schema_id` is as a rule the record's create revision: unique in the cluster, without a contended counter."""
+    """A subject as it was read."""
 
     schema_id: int
     revision: Revision
@@ -90,14 +90,15 @@ class VersionRecord:
 
 
 def stored(spec: VersionSpec, definition: bytes, descriptors: bytes | None) -> list[Put]:
-    """The writes that store a version."""
-    found = [
-        Put(keys.version_key(spec.subject, spec.version), spec.to_json()),
+    """Return the writes that store a version."""
+    found = (
+        [] if descriptors is None else [Put(keys.descriptors_key(spec.subject, spec.version), descriptors)]
+    )
+    return [
+        *found,
         Put(keys.definition_key(spec.subject, spec.version), definition),
+        Put(keys.version_key(spec.subject, spec.version), spec.to_json()),
     ]
-    if descriptors is not None:
-        found.append(Put(keys.descriptors_key(spec.subject, spec.version), descriptors))
-    return found
 
 
 def removed(spec: VersionSpec) -> list[Delete]:

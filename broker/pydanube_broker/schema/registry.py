@@ -1,8 +1,8 @@
-"""The registry of schemas over the metadata store: every change is one guarded transaction, then the index follows.
+"""The registry of schemas: every change is one guarded transaction over the tables of `index`.
 
-Whatever changes a subject guards the subject's record, so two registrations in the same instant are made one after
-the other: the second finds its guard broken, reads again, decides again (the same text has become a version
-meanwhile; or it is compared with what is latest now), and gets the next number.
+Each change of a subject guards the subject's record, so concurrent registrations are made one after the other. The second
+one's guard fails, and it is decided again: the same text has become a version, or the text is compared with the version
+that is the latest now, and gets the next number.
 
 Parsing, comparing and compiling happen in threads: a large schema takes longer than the loop may wait.
 """
@@ -19,9 +19,11 @@ import anyio
 from pydanube_core.errors import Conflict, SchemaInvalid
 from pydanube_core.recent import RecentDict
 from pydanube_core.schema_facts import RegistrationFacts
-from pydanube_storage.metadata import MAX_VALUE_BYTES, GuardFailed, MetadataStore, ModRevision, Put, Write
+from pydanube_storage.metadata import MAX_VALUE_BYTES, GuardFailed, MetadataStore, Write
 
-from pydanube_broker.records.set_aside import Aside
+from pydanube_broker.cluster.id_blocks import IdBlocks
+from pydanube_broker.records import Aside, Change, Outcome, Records
+from pydanube_broker.records.change import Decide
 from pydanube_broker.schema import keys
 from pydanube_broker.schema.compatibility import Compatibility, refused_message
 from pydanube_broker.schema.differences import Difference, merged
@@ -33,6 +35,7 @@ from pydanube_broker.schema.formats import (
     parse_schema,
     payload_check,
 )
+from pydanube_broker.schema.index import SchemaIndex
 from pydanube_broker.schema.protobuf.compile import compile_proto
 from pydanube_broker.schema.records import (
     SubjectRecord,
@@ -44,7 +47,6 @@ from pydanube_broker.schema.records import (
     removed,
     stored,
 )
-from pydanube_broker.schema.store import SchemaStore
 from pydanube_broker.schema.turns import Turns
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
 
@@ -72,18 +74,32 @@ class SchemaRegistry:
         pending: Callable[[], AbstractContextManager[None]] = nullcontext,
         aside: Aside | None = None,
     ) -> None:
-        self.store = SchemaStore(store, aside)
-        self.index = self.store.index
+        self.index = SchemaIndex()
+        self.records = Records(store, self.index.tables, aside=aside)
+        self._ids = IdBlocks(store)
         self._wall_ms = wall_ms
         self._pending = pending
         self.turns = Turns()
         self._parsed: RecentDict[tuple[int, int], ParsedSchema] = RecentDict(_PARSED)
         self._checks: RecentDict[tuple[int, int], PayloadCheck] = RecentDict(_PARSED)
-        self.on_change: Callable[[int], None] = lambda schema_id: None  # a subject got or lost a version
 
     async def load(self) -> None:
         """Read all subjects and versions; call it before anything else."""
-        await self.store.load()
+        await self.records.load()
+        self.index.set_incomplete_aside(self.records.aside)
+
+    async def know(self, subject: str) -> None:
+        """Take in a subject that another broker may just have registered. Raises `StoreUnavailable`."""
+        if subject and self.index.find_subject(subject) is None:
+            await self.records.refresh(keys.subject_key(subject))
+            await self._complete(subject)
+
+    async def _complete(self, subject: str) -> None:
+        """Take in the newest version of a subject. Builds before this one write it after the subject."""
+        known = self.index.find_subject(subject)
+        if known is not None and self.index.find_version(known.schema_id, known.spec.last_version) is None:
+            parts = (keys.version_key, keys.definition_key, keys.descriptors_key)
+            await self.records.refresh(*(part(subject, known.spec.last_version) for part in parts))
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -176,42 +192,34 @@ class SchemaRegistry:
         profile: JsonProfile,
     ) -> RegistrationFacts:
         """Register while holding the subject's turn; `told` is the version without its number."""
-        subject = told.subject
-        for _ in range(_ATTEMPTS):
+        subject, key = told.subject, keys.subject_key(told.subject)
+        new_id = 0
+
+        async def decide(change: Change) -> RegistrationFacts:
+            nonlocal new_id
+            await self._complete(subject)
             known = self.index.find_subject(subject)
+            change.unchanged(self.index.subject_table, key)
             if known is not None:
                 existing = self._same_content(known, parsed)
                 if existing is not None:
-                    return RegistrationFacts(
-                        subject=subject,
-                        schema_id=known.schema_id,
-                        version=existing.version,
-                        is_new_version=False,
-                        fingerprint=parsed.fingerprint,
-                    )
+                    return _facts(known.schema_id, existing.spec, is_new=False)
                 verdict = await self._compare(known, parsed, known.spec.compatibility_mode)
                 if not verdict.is_compatible:
                     raise verdict.refusal(subject)
+            elif not new_id:
+                new_id = await self._ids.next()
             now = self._wall_ms()
             spec = _next_spec(known, subject, told.created_by, now, profile)
             version = replace(told, version=spec.last_version, created_at_ms=now)
-            record = await self.store.add_version(known, spec, version, definition, descriptors)
-            if record is not None:
-                self._parsed[record.identity] = parsed
-                self.on_change(record.schema_id)
-                return RegistrationFacts(
-                    subject=subject,
-                    schema_id=record.schema_id,
-                    version=record.version,
-                    is_new_version=True,
-                    fingerprint=parsed.fingerprint,
-                )
-        raise Conflict(
-            f"subject {subject!r} is being changed by others all the time; try again",
-            field="subject",
-            value=subject,
-            retry_after_ms=200,
-        )
+            change.write(*stored(version, definition, descriptors))
+            change.put(key, spec if known is not None else replace(spec, identity=new_id))
+            return _facts(new_id if known is None else known.schema_id, version, is_new=True)
+
+        facts = (await self._change(subject, decide)).result
+        if facts.is_new_version:
+            self._parsed[facts.schema_id, facts.version] = parsed
+        return facts
 
     def _same_content(self, known: SubjectRecord, parsed: ParsedSchema) -> VersionRecord | None:
         return next(
@@ -361,11 +369,9 @@ class SchemaRegistry:
             return known.spec, removed(doomed[0].spec)
 
         async with self.turns.of(subject):
-            known = await self._changed(subject, decide)
-            self.index.remove_version(known.schema_id, version)
+            await self._changed(subject, decide)
             self._parsed.pop(doomed[0].identity, None)
             self._checks.pop(doomed[0].identity, None)
-            self.on_change(known.schema_id)
             return doomed[0]
 
     async def restore_version(
@@ -378,14 +384,7 @@ class SchemaRegistry:
             return None if present is not None else (known.spec, stored(spec, definition, descriptors))
 
         known = await self._changed(spec.subject, decide)
-        record = self.index.find_version(known.schema_id, spec.version)
-        if record is None:
-            record = VersionRecord(
-                schema_id=known.schema_id, spec=spec, definition=definition, descriptors=descriptors
-            )
-            self.index.put_version(record)
-            self.on_change(known.schema_id)
-        return record
+        return self.index.version(known.schema_id, spec.version)
 
     # -- the store -----------------------------------------------------------------------------------------------
 
@@ -401,27 +400,42 @@ class SchemaRegistry:
                 nothing, the time of the last change neither.
         """
         key = keys.subject_key(subject)
-        for _ in range(_ATTEMPTS):
+
+        async def attempt(change: Change) -> None:
             known = self.index.subject(subject)
+            change.unchanged(self.index.subject_table, key)
             decided = decide(known)
-            if decided is None:
-                return known
-            spec = replace(decided[0], updated_at_ms=self._wall_ms())
-            try:
-                revision = await self.store.change(
-                    [Put(key, spec.to_json()), *decided[1]], [ModRevision(key, known.revision)]
-                )
-            except GuardFailed:
-                await self.store.refresh(subject)
-                continue
-            record = replace(known, revision=revision, spec=spec)
-            self.index.put_subject(record)
-            return record
-        raise Conflict(f"subject {subject!r} is being changed by others; try again", retry_after_ms=200)
+            if decided is not None:
+                change.write(*decided[1])
+                change.put(key, replace(decided[0], updated_at_ms=self._wall_ms()))
+
+        await self._change(subject, attempt)
+        return self.index.subject(subject)
+
+    async def _change(self, subject: str, decide: Decide[T]) -> Outcome[T]:
+        try:
+            return await self.records.change(decide, attempts=_ATTEMPTS)
+        except GuardFailed as error:
+            raise Conflict(
+                f"subject {subject!r} is being changed by others all the time; try again",
+                field="subject",
+                value=subject,
+                retry_after_ms=200,
+            ) from error
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         with self._pending():
             return await anyio.to_thread.run_sync(work)
+
+
+def _facts(schema_id: int, spec: VersionSpec, *, is_new: bool) -> RegistrationFacts:
+    return RegistrationFacts(
+        subject=spec.subject,
+        schema_id=schema_id,
+        version=spec.version,
+        is_new_version=is_new,
+        fingerprint=spec.fingerprint,
+    )
 
 
 def _next_spec(

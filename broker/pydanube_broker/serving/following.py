@@ -48,7 +48,7 @@ class Following:
             group.start_soon(self._registry.catalog.follow)
             group.start_soon(self._registry.quotas.records.follow)
             if self._registry.ownership.several:
-                group.start_soon(schemas.store.follow, schemas.on_change)
+                group.start_soon(schemas.records.follow)
                 group.start_soon(self._carry_out)
 
     async def _carry_out(self) -> None:

@@ -119,6 +119,7 @@ class Registry:
         await self.schemas.registry.load()
         await self.quotas.records.load()
         async with (
+            aclosing(self.schemas.registry.records),
             aclosing(self.quotas.records),
             self.ownership.opened(self._store, me, self._check_agreement, changed, seen),
         ):

@@ -328,7 +328,7 @@ class TopicAccess:
 
     async def know_schema(self, subject: str) -> None:
         """Take in a subject that another broker may just have registered."""
-        await self._registry.schemas.registry.store.know(subject)
+        await self._registry.schemas.registry.know(subject)
 
     def check_schema(self, subject: str, version: int) -> None:
         """Raise `SchemaNotFound` if the subject, or the version (0: any), does not exist. An empty subject passes."""

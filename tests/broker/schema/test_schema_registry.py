@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
+from pydanube_broker.schema import keys
+from pydanube_broker.schema.records import SubjectSpec
 from pydanube_broker.schema.registry import SchemaRegistry
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
 from pydanube_core.errors import InvalidArgument, SchemaIncompatible, SchemaInvalid, SchemaNotFound
 from pydanube_core.schema_facts import RegistrationFacts
+from pydanube_storage.metadata import Delete, KeyRange, Put, read_all
 
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
@@ -306,3 +310,56 @@ async def test_a_check_is_made_beside_the_loop_before_it_is_used(registry: Schem
     await registry.prepare_check(made.schema_id, 1)
     assert registry.has_check(made.schema_id, 1)
     registry.check_of(made.schema_id, 1)(b"\x02")
+
+
+async def test_a_schemas_id_is_above_every_revision_and_the_same_at_all_brokers(store: MemoryStore) -> None:
+    one, other = await opened(store), await opened(store)
+    made = await one.register("orders", AVRO, avro("a"))
+    assert 1 << 40 <= made.schema_id < 1 << 53
+    await other.know("orders")
+    assert other.latest("orders").identity == (made.schema_id, 1)
+    assert other.latest("orders").definition == avro("a")
+
+
+async def test_subject_of_an_earlier_build_keeps_the_revision_that_is_its_id(store: MemoryStore) -> None:
+    made = await (await opened(store)).register("orders", AVRO, avro("a"))
+    key = keys.subject_key("orders")
+    item = await store.get(key)
+    assert item is not None
+    earlier = replace(SubjectSpec.from_json(item.value, key=key), identity=None)
+    await store.transact([Delete(key)])
+    revision = await store.transact([Put(key, earlier.to_json())])
+    registry = await opened(store)
+    assert registry.latest("orders").schema_id == revision != made.schema_id
+    assert (await registry.register("orders", AVRO, avro("a", "b", default=0))).schema_id == revision
+
+
+async def test_version_that_an_earlier_build_writes_after_its_subject_is_not_registered_twice(
+    store: MemoryStore,
+) -> None:
+    """Builds before wrote the subject first; a reader may take in that much of the transaction."""
+    source = await opened(store)
+    await source.register("orders", AVRO, avro("a"))
+    behind = await opened(store)
+    made = await source.register("orders", AVRO, avro("a", "b", default=0))
+    whole = [
+        item
+        for item in (await read_all(store, KeyRange.prefix("/schemas/")))[0]
+        if item.key == keys.subject_key("orders") or keys.identity_of_key(item.key)[1] == 2
+    ]
+    whole.sort(key=lambda item: item.key != keys.subject_key("orders"))
+    await store.transact([Delete(item.key) for item in whole if item.key != whole[0].key])
+    await store.transact([Put(item.key, item.value) for item in whole])
+    await behind.records.refresh(keys.subject_key("orders"))
+    again = await behind.register("orders", AVRO, avro("a", "b", default=0))
+    assert (again.version, again.is_new_version) == (made.version, False)
+
+
+async def test_version_without_its_text_is_set_aside_and_the_others_are_served(store: MemoryStore) -> None:
+    source = await opened(store)
+    await source.register("orders", AVRO, avro("a"))
+    await source.register("orders", AVRO, avro("a", "b", default=0))
+    await store.transact([Delete(keys.definition_key("orders", 2))])
+    registry = await opened(store)
+    assert [each.version for each in registry.index.versions(registry.latest("orders").schema_id)] == [1]
+    assert set(registry.records.aside.found) == {keys.version_key("orders", 2)}
