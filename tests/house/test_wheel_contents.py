@@ -25,7 +25,7 @@ PACKAGES = (
 )
 # Words that say nothing about what a module knows (docs/style.md#layout).
 VAGUE = re.compile(r"(^|_)(utils?|helpers|common|manager|misc|stuff)(_|$)")
-LINES_MAX = 500  # of a module: past that, look for the second reason to change (docs/style.md#layout)
+LINES_MAX = 700  # of a module: one subject may need as many, two have a module each (docs/style.md#layout)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -1,9 +1,9 @@
-"""One leader at a time, by the store's guards alone.
+"""A task leased to one member at a time, by the store's guards alone. The cluster's leadership is such a task.
 
-A candidate writes the leader's key if it is absent: of two at the same instant the store lets one through. The key
-hangs on the candidate's registration, so it goes when that does. Its create revision is the fencing token: whatever
-a leader writes is guarded by `Leadership.guard`, which a leader that was replaced cannot pass any more, however late
-it notices. Only `LEADING` may act; `NO_LEADER` may not.
+A candidate writes the task's key if it is absent: the store lets one of several through. The key hangs on the candidate's
+registration, so it goes when that does. Its create revision is the fencing token: each write of a leader is guarded by
+`Leadership.guard`, which a leader that was replaced cannot pass any more, however late it notices. Only `LEADING` may act;
+`NO_LEADER` may not. A task of its own has a key of its own (`Election(…, key=…)`).
 
 On a store without leases (a lone broker's) a dead leader's key stays. There only the process that holds the
 directory lock can look at it, so a key of another life is of a dead one, and is deleted under guard first.
@@ -20,17 +20,15 @@ from typing import Any, Final, Self, assert_never
 import anyio
 from pydanube_core.errors import ClusterError, Conflict, Retryable
 from pydanube_storage.metadata import (
-    Absent,
     BootClock,
     Clock,
-    Compacted,
     Delete,
     GuardFailed,
+    KeyRange,
     KeyValue,
     LeaseLost,
     MetadataStore,
     ModRevision,
-    Put,
     Revision,
 )
 from pydanube_storage.metadata.leaving import leave
@@ -38,7 +36,7 @@ from pydanube_storage.metadata.leaving import leave
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import BrokerId, FencingToken, Incarnation
 from pydanube_broker.cluster.membership import Registration
-from pydanube_broker.records.json_record import JsonRecord
+from pydanube_broker.records import Change, JsonRecord, Records, Table, change
 
 log = logging.getLogger("pydanube.cluster")
 _RESIGN_S: Final = 2.0
@@ -64,11 +62,12 @@ class Leadership:
     broker_id: BrokerId
     incarnation: Incarnation
     token: FencingToken
+    key: str = keys.LEADER
 
     @property
     def guard(self) -> ModRevision:
         """Holds while this leadership lasts: the key is written once, so its revisions are one."""
-        return ModRevision(keys.LEADER, Revision(self.token))
+        return ModRevision(self.key, Revision(self.token))
 
 
 class Move(StrEnum):
@@ -95,19 +94,28 @@ def decide(found: LeaderRecord | None, own: Registration) -> Move:
 class Election:
     """A registration's candidature: `async with Election(store, registration) as election`.
 
-    Inside, a task campaigns whenever nobody leads, and watches the key otherwise. On leaving it steps down.
-    `state` and `leader` are what was last seen; both end with the registration.
+    Inside, a task campaigns whenever the key changes. On leaving it steps down. `state` and `leader` are the last seen
+    ones; both end with the registration.
     """
 
     def __init__(
-        self, store: MetadataStore, registration: Registration, *, clock: Clock | None = None
+        self,
+        store: MetadataStore,
+        registration: Registration,
+        *,
+        clock: Clock | None = None,
+        key: str = keys.LEADER,
     ) -> None:
         self._store = store
+        self._key = key
+        self._news = anyio.Event()
+        self._gave_up: FencingToken | None = None  # of the lead that was given up, until its key is gone
+        self._table = Table(KeyRange.only(key), lambda item: item)  # `campaign` parses
+        self._records = Records(store, [self._table], changed=lambda keys: self._news.set())
         self._own = registration
         self._clock: Clock = clock or BootClock()
         self._state = ElectionState.NO_LEADER
         self._leader: Leadership | None = None
-        self._seen_at = Revision(0)
         self._changed = anyio.Event()
         self._stack = AsyncExitStack()
 
@@ -134,51 +142,67 @@ class Election:
         return self.state
 
     async def campaign(self) -> ElectionState:
-        """Take the lead if nobody has it, else note who does. One attempt or more; never waits for others."""
+        """Take the lead if the task has no leader, else note who leads. One attempt or more; never waits for others."""
         while True:
-            page = await self._store.range(keys.only(keys.LEADER))
-            item = page.items[0] if page.items else None
-            self._seen_at = page.revision
             try:
-                found = None if item is None else LeaderRecord.from_json(item.value, key=item.key)
-                move = decide(found, self._own)
-            except ClusterError:
-                if self._own.lease_id is not None:
-                    raise  # somebody may lead
-                found, move = None, Move.CLEAR  # a lone broker's: whoever it named is dead
-            try:
-                match move:
-                    case Move.LEAD | Move.FOLLOW:
-                        assert item is not None
-                        self._see(item, found, leading=move is Move.LEAD)
-                        return self.state
-                    case Move.CLEAR:
-                        assert item is not None
-                        guard = ModRevision(keys.LEADER, item.mod_revision)
-                        await self._store.transact([Delete(keys.LEADER)], guards=[guard])
-                    case Move.CAMPAIGN:
-                        self._set(ElectionState.NO_LEADER, None)
-                        await self._write()
-                    case _:
-                        assert_never(move)
+                found = await change(self._store, self._step)
             except GuardFailed:
-                continue  # somebody was faster: look again (a replaced registration is a `Conflict` of its own)
+                continue  # another candidate was faster: look again
+            if found.revision is None:
+                return self.state
+
+    async def _step(self, change: Change) -> None:
+        """Decide on the next move. It is the last one if it writes nothing."""
+        item = await change.read(self._key)
+        try:
+            found = None if item is None else LeaderRecord.from_json(item.value, key=item.key)
+            move = decide(found, self._own)
+        except ClusterError:
+            if self._own.lease_id is not None:
+                raise  # another member may lead
+            found, move = None, Move.CLEAR  # a lone broker's: the member that it named is dead
+        match move:
+            case Move.LEAD | Move.FOLLOW:
+                assert item is not None
+                self._see(item, found, leading=move is Move.LEAD)
+            case Move.CLEAR:
+                change.delete(self._key)
+            case Move.CAMPAIGN:
+                self._set(ElectionState.NO_LEADER, None)
+                # The registration counted its incarnation: that key at that revision proves that no later life came
+                own = self._own
+                change.require(
+                    ModRevision(keys.incarnation_key(own.broker_id), own.revision),
+                    Conflict(
+                        f"another life of broker {own.broker_id} has registered: this one may not lead",
+                        broker_id=str(own.broker_id),
+                        incarnation=own.incarnation,
+                    ),
+                )
+                record = LeaderRecord(broker_id=str(own.broker_id), incarnation=own.incarnation)
+                change.put(self._key, record, lease_id=own.lease_id)
+            case _:
+                assert_never(move)
 
     async def step_down(self) -> None:
-        """Give up the lead, if this broker has it. Another may lead by the time this returns."""
+        """Give up the lead, if this broker has it, and leave it to another candidate. It may lead when this returns."""
         leader, self._leader = self._leader, None
         was_leading = self._state is ElectionState.LEADING
         self._set(ElectionState.NO_LEADER, None)
         if was_leading and leader is not None:
+            self._gave_up = leader.token
             try:
-                await self._store.transact([Delete(keys.LEADER)], guards=[leader.guard])
+                await self._store.transact([Delete(self._key)], guards=[leader.guard])
             except GuardFailed:
                 return  # it was gone already
 
     async def __aenter__(self) -> Self:
+        await self._records.load()
+        self._stack.push_async_callback(self._records.aclose)
         await self.campaign()
         group = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(group.cancel_scope.cancel)
+        group.start_soon(self._records.follow)
         group.start_soon(self._follow)
         group.start_soon(self._end_with_registration, group.cancel_scope)
         return self
@@ -193,42 +217,28 @@ class Election:
                 except ClusterError as error:
                     log.info("step_down_failed", extra={"code": error.code})
 
-    async def _write(self) -> None:
-        record = LeaderRecord(broker_id=str(self._own.broker_id), incarnation=self._own.incarnation)
-        put = Put(keys.LEADER, record.to_json(), lease_id=self._own.lease_id)
-        # The registration counted its incarnation: that key at that revision is the proof that no later life came.
-        proof = ModRevision(keys.incarnation_key(self._own.broker_id), self._own.revision)
-        try:
-            await self._store.transact([put], guards=[proof, Absent(keys.LEADER)])
-        except GuardFailed as error:
-            if error.guard == proof:
-                raise Conflict(
-                    f"another life of broker {self._own.broker_id} has registered: this one may not lead",
-                    broker_id=str(self._own.broker_id),
-                    incarnation=self._own.incarnation,
-                ) from error
-            raise
-
     async def _follow(self) -> None:
-        """Campaign again whenever the leader changes, until the registration is lost."""
+        """Campaign again at each change of the key, until the registration is lost."""
         while True:
+            await self._news.wait()
+            self._news = anyio.Event()
+            if self._leaves_it_to_others():
+                continue
             try:
-                await self._wait_for_change()
                 await self.campaign()
             except (LeaseLost, Conflict):
                 return  # the registration is gone or replaced; `Membership` deals with that
-            except Compacted:
-                self._seen_at = Revision(0)  # we looked away too long: look again, now
             except Retryable as error:
                 log.warning("election_waits", extra={"code": error.code})
+                self._news.set()
                 await self._clock.wait_until(self._clock.now_ms() + _RETRY_MS)
 
-    async def _wait_for_change(self) -> None:
-        if not self._seen_at:
-            return
-        start = Revision(self._seen_at + 1)
-        async with self._store.watch(keys.only(keys.LEADER), from_revision=start) as events:
-            await anext(events)
+    def _leaves_it_to_others(self) -> bool:
+        """Return whether the news is of the key that this candidate is deleting, or has deleted."""
+        gave_up, revision = self._gave_up, self._table.revision(self._key)
+        if revision != gave_up:
+            self._gave_up = None
+        return gave_up is not None and revision in (gave_up, None)
 
     async def _end_with_registration(self, candidature: anyio.CancelScope) -> None:
         await self._own.lost.wait()
@@ -241,6 +251,7 @@ class Election:
             broker_id=BrokerId(int(found.broker_id)),
             incarnation=Incarnation(found.incarnation),
             token=FencingToken(item.create_revision),
+            key=self._key,
         )
         self._set(ElectionState.LEADING if leading else ElectionState.FOLLOWING, leader)
 

@@ -26,15 +26,10 @@ from pydanube_storage.metadata import (
     Absent,
     BootClock,
     Clock,
-    Delete,
-    Guard,
-    GuardFailed,
     KeyValue,
     LeaseId,
     LeaseLost,
     MetadataStore,
-    ModRevision,
-    Put,
     Revision,
     read_all,
 )
@@ -44,6 +39,7 @@ from pydanube_broker import software
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.format_gate import METADATA_FORMAT
 from pydanube_broker.cluster.ids import BrokerId, Incarnation
+from pydanube_broker.records import Change, change
 from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
 from pydanube_broker.records.set_aside import counted_at_most
 
@@ -51,7 +47,6 @@ log = logging.getLogger("pydanube.cluster")
 
 _RETRY_MS: Final = 1_000  # pause after the store did not answer; doubled up to 5 s
 _RETRY_MAX_MS: Final = 5_000
-_ATTEMPTS: Final = 5
 _LEAVE_S: Final = 2.0  # leaving tidily is a courtesy: the lease would end anyway
 
 
@@ -150,7 +145,6 @@ class Membership:
     ) -> None:
         self._state = state
         self._load: Mapping[str, float] | None = None
-        self._showing = anyio.Lock()
         self._renewed = anyio.Event()
         self._store = store
         self._me = me
@@ -197,21 +191,21 @@ class Membership:
             await self._show(lambda record: replace(record, load=load))
             self._load = load
 
-    async def _show(self, change: Callable[[MemberRecord], MemberRecord]) -> None:
+    async def _show(self, shown: Callable[[MemberRecord], MemberRecord]) -> None:
         key, mine = keys.member_key(self._broker_id), self.registration
-        async with self._showing:
-            item = await self._store.get(key)
+
+        async def decide(change: Change) -> None:
+            item = await change.read(key)
             record = None if item is None else MemberRecord.from_json(item.value, key=key)
-            if item is None or record is None or record.incarnation != mine.incarnation:
+            if record is None or record.incarnation != mine.incarnation:
                 raise Conflict(
                     f"broker {mine.broker_id} is no longer registered as incarnation {mine.incarnation}",
                     broker_id=str(mine.broker_id),
                     incarnation=mine.incarnation,
                 )
-            await self._store.transact(
-                [Put(key, change(record).to_json(), lease_id=mine.lease_id)],
-                guards=[ModRevision(key, item.mod_revision)],
-            )
+            change.put(key, shown(record), lease_id=mine.lease_id)
+
+        await change(self._store, decide)
 
     async def renewed_after(self, former: Registration) -> None:
         """Wait for a registration that follows one that was lost."""
@@ -224,34 +218,23 @@ class Membership:
         lease_id = None if self._ttl_ms is None else await self._store.grant_lease(self._ttl_ms)
         broker_id = self._broker_id
         counter_key, member_key = keys.incarnation_key(broker_id), keys.member_key(broker_id)
-        for attempt in range(1, _ATTEMPTS + 1):
-            counter = await self._store.get(counter_key)
-            incarnation = _next_incarnation(counter)
-            guard: Guard = (
-                Absent(counter_key) if counter is None else ModRevision(counter_key, counter.mod_revision)
-            )
-            record = self._record(incarnation, self._state, reason)
-            writes = [
-                Put(counter_key, IncarnationRecord(incarnation=incarnation).to_json()),
-                Put(member_key, record.to_json(), lease_id=lease_id),
-            ]
-            removed_key = keys.removed_key(broker_id)
-            try:
-                revision = await self._store.transact(writes, guards=[guard, Absent(removed_key)])
-            except GuardFailed as error:  # two processes with one id: each life takes a number of its own
-                if error.guard.key == removed_key:
-                    raise was_removed(broker_id) from error
-                if attempt == _ATTEMPTS:
-                    raise
-                continue
-            self._registration = Registration(
-                broker_id=broker_id, incarnation=incarnation, lease_id=lease_id, revision=revision
-            )
-            if self._ttl_ms is not None:
-                self._term = LeaseTerm(ttl_ms=self._ttl_ms, sent_ms=sent_ms)
-            renewed, self._renewed = self._renewed, anyio.Event()
-            renewed.set()
-            return
+
+        async def decide(change: Change) -> Incarnation:
+            incarnation = _next_incarnation(await change.read(counter_key))
+            change.require(Absent(keys.removed_key(broker_id)), was_removed(broker_id))
+            change.put(counter_key, IncarnationRecord(incarnation=incarnation))
+            change.put(member_key, self._record(incarnation, self._state, reason), lease_id=lease_id)
+            return incarnation
+
+        outcome = await change(self._store, decide)
+        assert outcome.revision is not None
+        self._registration = Registration(
+            broker_id=broker_id, incarnation=outcome.result, lease_id=lease_id, revision=outcome.revision
+        )
+        if self._ttl_ms is not None:
+            self._term = LeaseTerm(ttl_ms=self._ttl_ms, sent_ms=sent_ms)
+        renewed, self._renewed = self._renewed, anyio.Event()
+        renewed.set()
 
     async def _stay(self) -> None:
         while True:
@@ -313,9 +296,13 @@ class Membership:
                 if mine.lease_id is not None:
                     await self._store.revoke_lease(mine.lease_id)
                     return
-                item = await self._store.get(key)
-                if item and MemberRecord.from_json(item.value, key=key).incarnation == mine.incarnation:
-                    await self._store.transact([Delete(key)], guards=[ModRevision(key, item.mod_revision)])
+
+                async def decide(change: Change) -> None:
+                    item = await change.read(key)
+                    if item and MemberRecord.from_json(item.value, key=key).incarnation == mine.incarnation:
+                        change.delete(key)
+
+                await change(self._store, decide)
             except ClusterError as error:
                 log.info("deregistration_failed", extra={"code": error.code})
 

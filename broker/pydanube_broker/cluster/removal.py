@@ -9,24 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
 
 from pydanube_core.errors import Conflict
 from pydanube_storage.metadata import (
     Absent,
-    GuardFailed,
     MetadataStore,
-    ModRevision,
-    Put,
     read_all,
 )
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.membership import IncarnationRecord, was_removed
-from pydanube_broker.records.json_record import JsonRecord
-
-_ATTEMPTS: Final = 5
+from pydanube_broker.records import Change, JsonRecord, change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,30 +35,20 @@ async def remove(store: MetadataStore, broker_id: BrokerId, *, at_ms: int) -> bo
         Conflict: it is registered now.
     """
     removed_key, counter_key = keys.removed_key(broker_id), keys.incarnation_key(broker_id)
-    for _ in range(_ATTEMPTS):
-        if await store.get(removed_key) is not None:
+
+    async def decide(change: Change) -> bool:
+        if await change.read(removed_key) is not None:
             return False
-        counter = await store.get(counter_key)
+        counter = await change.read(counter_key)
         last = 0
         if counter is not None:
             last = IncarnationRecord.from_json(counter.value, key=counter_key).incarnation
-        guards = [
-            Absent(removed_key),
-            Absent(keys.member_key(broker_id)),
-            Absent(counter_key) if counter is None else ModRevision(counter_key, counter.mod_revision),
-        ]
-        writes = [
-            Put(removed_key, RemovedRecord(at_ms=at_ms).to_json()),
-            Put(counter_key, IncarnationRecord(incarnation=last + 1).to_json()),
-        ]
-        try:
-            await store.transact(writes, guards=guards)
-        except GuardFailed as error:
-            if error.guard.key == keys.member_key(broker_id):
-                raise is_registered(broker_id) from error
-            continue
+        change.require(Absent(keys.member_key(broker_id)), is_registered(broker_id))
+        change.put(removed_key, RemovedRecord(at_ms=at_ms))
+        change.put(counter_key, IncarnationRecord(incarnation=last + 1))
         return True
-    raise Conflict(f"broker {broker_id} registers again and again: stop it first", broker_id=str(broker_id))
+
+    return (await change(store, decide)).result
 
 
 def is_registered(broker_id: BrokerId) -> Conflict:

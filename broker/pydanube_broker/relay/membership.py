@@ -17,9 +17,10 @@ from typing import Any, Final
 from pydanube_core.errors import ClusterError, Overloaded, PermissionDenied
 from pydanube_core.security.identity import RELAYED_PROOF, Identity
 from pydanube_core.security.permissions import Principal
-from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, Put
+from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.cluster.keys import RELAY_SECRET
+from pydanube_broker.records import Change, change
 from pydanube_broker.rpc.routing import RELAYED
 
 #: how long a seal holds; how far the clocks of two brokers may be apart
@@ -149,15 +150,16 @@ _REMEMBERED: Final = 1024
 
 async def cluster_secret(store: MetadataStore) -> bytes:
     """Return the cluster's secret, made by the first broker that asks. Raises `StoreUnavailable`."""
-    while True:
-        found = await store.get(RELAY_SECRET)
+
+    async def decide(change: Change) -> bytes:
+        found = await change.read(RELAY_SECRET)
         if found is not None:
             return found.value
-        try:
-            made = secrets.token_bytes(_SECRET_BYTES)
-            await store.transact([Put(RELAY_SECRET, made)], guards=[Absent(RELAY_SECRET)])
-        except GuardFailed:
-            continue  # another broker was first
+        made = secrets.token_bytes(_SECRET_BYTES)
+        change.put(RELAY_SECRET, made)
+        return made
+
+    return (await change(store, decide)).result
 
 
 class Membership:

@@ -28,6 +28,7 @@ from pydanube_storage.metadata import (
     read_all,
 )
 from pydanube_storage.metadata.engine import Engine
+from pydanube_storage.metadata.sqlite_rows import METADATA_FORMAT_VERSION
 
 from tests.support.manual_clock import ManualClock
 
@@ -194,7 +195,7 @@ async def test_newer_format_is_refused(path: Path) -> None:
     async with EmbeddedStore(path):
         pass
     with sqlite3.connect(path) as other:
-        other.execute("PRAGMA user_version = 2")
+        other.execute(f"PRAGMA user_version = {METADATA_FORMAT_VERSION + 1}")
     other.close()
     with pytest.raises(FormatTooNew):
         async with EmbeddedStore(path):
