@@ -70,6 +70,7 @@ from pydanube_broker.metadata_home import (
     options_of,
     resident_of,
 )
+from pydanube_broker.records import Change, change
 from pydanube_broker.settings import Settings
 from pydanube_broker.tier.adopting import adopt
 from pydanube_broker.tier.child import TierChild
@@ -88,6 +89,7 @@ log = logging.getLogger("pydanube.cluster")
 _JUMP: Final = 1000  # epochs of a topic, lives of a broker, since a snapshot; `cluster.ids` has room for 2^23
 _MARGIN: Final = 5000  # revisions of the last minute, which no directory had noted yet
 _ID_BYTES: Final = 8
+_DIRECTORIES: Final = 1000  # most that are recovered at the same time
 _ID_MARGIN: Final = 1_000_000  # ids given out since a snapshot, by brokers whose directories are gone
 _RAISED: Final = "/cluster/revision"  # written again and again, so that etcd's revision rises
 
@@ -299,8 +301,9 @@ class _OneDirectory:
 
     async def _claim(self, state: LogState, *, late: bool) -> bool:
         key = keys.assignment_key(TopicId(state.topic_id))
-        while True:
-            item = await self._etcd.get(key)
+
+        async def decide(change: Change) -> bool:
+            item = await change.read(key)
             if item is None:
                 return False
             place = Assignment.of(key, item.value)
@@ -315,15 +318,14 @@ class _OneDirectory:
                 sealed_at_ms=None,
             )
             epoch_key = keys.epoch_key(place.topic)
-            counter = await self._etcd.get(epoch_key)
+            counter = await change.read(epoch_key)
             counted = 0 if counter is None else EpochRecord.from_json(counter.value, key=epoch_key).epoch
-            writes = [
-                Put(key, claimed.to_json()),
-                Put(epoch_key, EpochRecord(epoch=max(counted, state.epoch)).to_json()),
-            ]
-            with suppress(GuardFailed):  # another directory has it in an epoch of its own: look again
-                await self._etcd.transact(writes, guards=[ModRevision(key, item.mod_revision)])
-                return place.broker_id != self._me
+            change.put(key, claimed)
+            change.put(epoch_key, EpochRecord(epoch=max(counted, state.epoch)))
+            return place.broker_id != self._me
+
+        # Another directory may have it in an epoch of its own
+        return (await change(self._etcd, decide, attempts=_DIRECTORIES)).result
 
     async def _take_in_objects(self) -> int:
         """Add the store's objects of this broker's topics to the catalog; return how many it lacked."""
@@ -393,18 +395,17 @@ class _OneDirectory:
 
     async def _turn_is_over(self, without: tuple[str, ...]) -> tuple[str, ...]:
         """Remove this broker, and those without a directory, from the list of brokers to recover; return the rest."""
-        while True:
-            item = await self._etcd.get(RECOVERING)
+
+        async def decide(change: Change) -> tuple[str, ...]:
+            item = await change.read(RECOVERING)
             if item is None:
                 return ()
             pending = Recovering.of(item.value)
             left = tuple(each for each in pending.waiting if each not in without and each != str(self._me))
-            with suppress(GuardFailed):
-                guard = ModRevision(RECOVERING, item.mod_revision)
-                await self._etcd.transact(
-                    [Put(RECOVERING, replace(pending, waiting=left).to_json())], guards=[guard]
-                )
-                return left
+            change.put(RECOVERING, replace(pending, waiting=left).to_json())
+            return left
+
+        return (await change(self._etcd, decide, attempts=_DIRECTORIES)).result
 
     async def _end(self, identity: Identity, recovery: str) -> None:
         """Raise epochs and incarnations above everything given out after the snapshot, then let brokers start."""

@@ -9,7 +9,7 @@ snapshot: others may be given by it what this broker has.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -17,13 +17,10 @@ import anyio
 from pydanube_core.errors import ClusterError, Fenced, Retryable
 from pydanube_storage.metadata import (
     Absent,
-    Compacted,
     GuardFailed,
     KeyValue,
     MetadataStore,
-    Page,
     Put,
-    Revision,
 )
 from pydanube_storage.metadata.clock import BootClock
 from pydanube_storage.metadata.etcd import EtcdStore
@@ -35,6 +32,7 @@ from pydanube_broker.cluster.membership import was_removed
 from pydanube_broker.data_dir import DataDir
 from pydanube_broker.health import Health, Standstill
 from pydanube_broker.metadata_home import Home, Resident, broker_key, mark_as_older, resident_of, was_put_back
+from pydanube_broker.records.followed import states_of
 
 log = logging.getLogger("pydanube.cluster")
 
@@ -57,25 +55,29 @@ async def look_after(store: MetadataStore, data_dir: DataDir, health: Health) ->
 
 
 async def _notice_replacement(store: EtcdStore, data_dir: DataDir, health: Health) -> None:
-    """Watch who runs under this broker's id; restore its entry if it was deleted and nobody else took it."""
+    """Watch the entry of this broker's id; restore it if it was deleted and no other directory took it."""
     home = Home.read(data_dir.path)
     assert home is not None, "written when the store was opened"
     key = broker_key(data_dir.broker_id)
+    async with aclosing(states_of(store, key)) as states:
+        async for item in states:
+            if (replaced := _replacement(item, home)) is not None:
+                health.fence(replaced)
+                return
+            if item is None:
+                await _restore_entry(store, key, resident_of(data_dir, home.life))
+
+
+async def _restore_entry(store: EtcdStore, key: str, own: Resident) -> None:
     while True:
-        page = await _page_of(store, key)
-        item = page.items[0] if page.items else None
-        if (replaced := _replacement(item, home)) is not None:
-            health.fence(replaced)
+        try:
+            await store.transact([Put(key, own.to_json())], guards=[Absent(key)])
+        except GuardFailed:
+            return  # another entry is there, and is seen next
+        except Retryable:
+            await anyio.sleep(_AGAIN_S)
+        else:
             return
-        if item is None:
-            own = resident_of(data_dir, home.life)
-            with suppress(GuardFailed, Retryable):
-                await store.transact([Put(key, own.to_json())], guards=[Absent(key)])
-            continue
-        only = keys.only(key)
-        with suppress(Compacted):
-            async with store.watch(only, from_revision=Revision(page.revision + 1)) as events:
-                await anext(events)
 
 
 def _replacement(item: KeyValue | None, home: Home) -> Fenced | None:
@@ -129,16 +131,11 @@ async def _lost_place(store: EtcdStore, data_dir: DataDir, home: Home) -> Fenced
 
 async def _notice_removal(store: EtcdStore, broker_id: BrokerId, health: Health) -> None:
     """Watch whether this broker is removed from the cluster."""
-    key = keys.removed_key(broker_id)
-    while True:
-        page = await _page_of(store, key)
-        if page.items:
-            health.fence(was_removed(broker_id))
-            return
-        with suppress(Compacted):
-            only = keys.only(key)
-            async with store.watch(only, from_revision=Revision(page.revision + 1)) as events:
-                await anext(events)
+    async with aclosing(states_of(store, keys.removed_key(broker_id))) as states:
+        async for item in states:
+            if item is not None:
+                health.fence(was_removed(broker_id))
+                return
 
 
 async def _notice_absence(store: EtcdStore, data_dir: DataDir, health: Health) -> None:
@@ -172,15 +169,6 @@ async def _note_revision(store: EtcdStore, data_dir: DataDir) -> None:
         if home is not None and home.revision < seen:
             with suppress(OSError):  # a full disk: what was noted before holds
                 await anyio.to_thread.run_sync(replace(home, revision=seen).write, data_dir.path)
-
-
-async def _page_of(store: EtcdStore, key: str) -> Page:
-    """Read a key, waiting for etcd as long as it takes."""
-    while True:
-        try:
-            return await store.range(keys.only(key), limit=1)
-        except Retryable:
-            await anyio.sleep(_AGAIN_S)
 
 
 async def forget_history(store: EtcdStore, *, every_s: float = HISTORY_S) -> None:

@@ -109,7 +109,7 @@ class Election:
         self._store = store
         self._key = key
         self._news = anyio.Event()
-        self._gave_up: FencingToken | None = None  # of the lead that was given up, until its key is gone
+        self._gave_up: Revision | None = None  # of the lead that was given up, until its key is gone
         self._table = Table(KeyRange.only(key), lambda item: item)  # `campaign` parses
         self._records = Records(store, [self._table], changed=lambda keys: self._news.set())
         self._own = registration
@@ -190,7 +190,7 @@ class Election:
         was_leading = self._state is ElectionState.LEADING
         self._set(ElectionState.NO_LEADER, None)
         if was_leading and leader is not None:
-            self._gave_up = leader.token
+            self._gave_up = Revision(leader.token)
             try:
                 await self._store.transact([Delete(self._key)], guards=[leader.guard])
             except GuardFailed:

@@ -7,7 +7,7 @@ one. So a broker sees its own changes without a task, and those of others while 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from itertools import pairwise
 from typing import Any, Final, TypeVar
@@ -21,6 +21,7 @@ from pydanube_storage.metadata import (
     EventKind,
     Guard,
     KeyRange,
+    KeyValue,
     MetadataStore,
     Put,
     Revision,
@@ -89,16 +90,18 @@ class Records:
         if changed:
             self.on_change(changed)
 
-    async def follow(self) -> None:
-        """Take in the changes of others until the store closes; errors are logged and tried again."""
+    async def follow(self, holds: Callable[[], bool] = lambda: False) -> None:
+        """Take in changes until `holds()` is true, or the store closes; errors are logged and tried again."""
         while True:
             try:
-                await self._until(_NEVER, lambda: False)
+                await self._until(_NEVER, holds)
             except ClosedResource:
                 return
             except Retryable as error:
                 log.warning("records_not_followed", extra={"range": self._range.start, "error": str(error)})
                 await anyio.sleep(_PAUSE_S)
+            else:
+                return
 
     async def aclose(self) -> None:
         """End the watch."""
@@ -236,3 +239,31 @@ class Records:
         for key in sorted(self.unsettled):
             await self.refresh(key)
             self.unsettled.discard(key)
+
+
+async def states_of(store: MetadataStore, key: str) -> AsyncGenerator[KeyValue | None, None]:
+    """Yield a key as it is, and again after each change, until the store closes.
+
+    A store that is away is waited for. Close the generator when it is left.
+    """
+    table = Table(KeyRange.only(key), lambda item: item)
+    records = Records(store, [table])
+
+    def has_changed_since(revision: Revision | None) -> Callable[[], bool]:
+        return lambda: table.revision(key) != revision
+
+    try:
+        while True:
+            try:
+                await records.load()
+            except Retryable:
+                await anyio.sleep(_PAUSE_S)
+            else:
+                break
+        has_changed = has_changed_since(Revision(-1))
+        while has_changed():
+            has_changed = has_changed_since(table.revision(key))
+            yield table.get(key)
+            await records.follow(has_changed)
+    finally:
+        await records.aclose()

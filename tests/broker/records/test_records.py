@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 from pydanube_broker.records import ATTEMPTS, Change, Records, Table, change
+from pydanube_broker.records.followed import states_of
 from pydanube_core.errors import Conflict, StoreUnavailable
 from pydanube_storage.metadata import (
     Absent,
@@ -188,6 +189,23 @@ async def test_tables_that_fell_behind_the_kept_history_are_read_again(open_stor
         assert tables.a.rows == {"/a/0": 18, "/a/1": 19, "/a/2": 17, "/a/kept": 1}
         assert ("/a/gone", 1, None) in tables.hooks
         await tables.records.aclose()
+
+
+async def test_states_of_a_key_are_seen_from_now_on_until_the_store_closes(open_store: OpenStore) -> None:
+    seen: list[bytes | None] = []
+    async with anyio.create_task_group() as group, open_store() as store:
+
+        async def look() -> None:
+            async with aclosing(states_of(store, "/k")) as states:
+                async for item in states:
+                    seen.append(None if item is None else item.value)
+
+        group.start_soon(look)
+        await until(lambda: seen == [None])
+        for write, known in ((Put("/k", b"1"), 2), (Put("/other", b""), 2), (Delete("/k"), 3)):
+            await store.transact([write])
+            await until(lambda known=known: len(seen) == known)  # type: ignore[misc]
+    assert seen == [None, b"1", None]
 
 
 # -- changes of records that no table holds --------------------------------------------------------------------------
