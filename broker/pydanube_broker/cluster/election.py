@@ -73,14 +73,14 @@ class Leadership:
 class Move(StrEnum):
     """The next step of a candidate."""
 
-    CAMPAIGN = "campaign"  # nobody leads
+    CAMPAIGN = "campaign"  # there is no leader
     LEAD = "lead"  # we do
-    FOLLOW = "follow"  # somebody else does
+    FOLLOW = "follow"  # another member does
     CLEAR = "clear"  # a key of the dead is in the way
 
 
 def decide(found: LeaderRecord | None, own: Registration) -> Move:
-    """Pure: from the leader's key and the own registration to the next move."""
+    """Return the next move for the leader's key and the own registration. Pure."""
     if found is None:
         return Move.CAMPAIGN
     if found.broker_id != str(own.broker_id):

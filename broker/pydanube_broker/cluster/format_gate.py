@@ -5,10 +5,10 @@ record the highest format that it reads and writes. The leader raises the format
 metadata announces it (`holding_up`). Before anything of the new format is written, builds without it are kept from
 starting (`refuse_older_builds`).
 
-A build of format 1 reads two records at its start before it changes anything, and refuses with its own words:
+A build of format 1 reads one of two records at its start, before it changes anything:
 
-* on etcd `/cluster/identity`: its field `released` names the broker to which the cluster was released;
-* beside the journal the version of the SQLite file (`FORMAT_TOO_NEW`).
+* On etcd it reads `/cluster/identity`, and refuses if the field `released` names a broker.
+* Beside the journal it reads the version of the SQLite file, and refuses with `FORMAT_TOO_NEW`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def holding_up(
     *,
     level: int = METADATA_FORMAT,
 ) -> set[BrokerId]:
-    """Return the brokers that do not announce a format; none: the format may be raised to it. Pure.
+    """Return the brokers that do not announce a format. If there are none, the format may be raised to it. Pure.
 
     Args:
         members: the brokers that are registered.
@@ -54,10 +54,10 @@ def holding_up(
 
 
 async def refuse_older_builds(store: MetadataStore, level: int = METADATA_FORMAT) -> None:
-    """Keep builds without a format from starting on these metadata. Idempotent; durable on return.
+    """Keep builds without a format from starting on these metadata. Idempotent, and durable on return.
 
     Raises:
-        StoreUnavailable: it may have happened; call it again.
+        StoreUnavailable: it may have happened. Call it again.
         ClusterMismatch: the cluster was released in this moment.
     """
     if isinstance(store, StoreShell):

@@ -62,7 +62,7 @@ class IdBlocksRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewestIds:
-    """The highest ids that something knows: of those that are revisions, and of those from blocks. 0: there is none."""
+    """The highest ids in a journal or a store: of those that are revisions, and of those from blocks. 0: there is none."""
 
     revision: int = 0
     leased: int = 0
@@ -83,7 +83,7 @@ class NewestIds:
     def is_beyond(self, given_out: NewestIds) -> bool:
         """Return whether a store that gave out ids up to `given_out` cannot have given out these.
 
-        Ids with another number than the store's came from another store, with what they name.
+        Ids with another number than the store's came from another store, together with their topics.
         """
         same_number = not given_out.leased or self.leased >> _BITS == given_out.leased >> _BITS
         return self.revision > given_out.revision or (same_number and self.leased > given_out.leased)
@@ -136,7 +136,7 @@ class IdBlocks:
 
 
 async def skip(store: MetadataStore, known: NewestIds, margin: int = 0) -> None:
-    """Raise the count above the ids that are known, and by a margin. Nothing if the store never leased a block.
+    """Raise the count above the ids that a journal has, and by a margin. Nothing if no block was ever leased.
 
     Raises `StoreUnavailable`, `CorruptMetadata`.
     """

@@ -27,7 +27,7 @@ The rules:
   unknown, its keys are `unsettled` until `resolve_unknown` has read them.
 * Tables take in events in the store's order, their own broker's and those of other brokers alike.
 * A value that cannot be read is set aside (`Aside`): the table keeps the record that it had, or drops it if the table
-  says so. Its revision is known all the same.
+  is made so. Its revision counts all the same.
 
 `change(store, decide)` is the same for records that no table holds: counters, marks, single keys.
 """

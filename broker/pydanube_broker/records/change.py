@@ -61,7 +61,7 @@ class Change:
         return item
 
     def guard(self, guard: Guard) -> None:
-        """Add a guard; if it fails, the decision is made again."""
+        """Add a guard. If it fails, the decision is made again."""
         self._guards.setdefault(guard, None)
 
     def unchanged(self, table: Table[Any], key: str) -> None:
@@ -73,7 +73,7 @@ class Change:
         self.guard(Absent(key))
 
     def require(self, guard: Guard, error: ClusterError) -> None:
-        """Add a guard; if it fails, the change ends with this error."""
+        """Add a guard. If it fails, the change ends with this error."""
         self._guards[guard] = error
 
     def put(self, key: str, value: bytes | JsonRecord, *, lease_id: LeaseId | None = None) -> None:
@@ -93,11 +93,11 @@ class Change:
         self.writes.append(DeleteRange(range_))
 
     def error_of(self, failed: GuardFailed) -> ClusterError | None:
-        """Return the error of the guard that failed; None: the decision is to be made again."""
+        """Return the error of the guard that failed, None if the decision is to be made again."""
         return self._guards.get(failed.guard)
 
 
-#: a decision: collects guards and writes, and returns the result of the change
+#: a decision collects guards and writes, and returns the result of the change
 Decide = Callable[[Change], Awaitable[T]]
 
 
@@ -117,7 +117,7 @@ async def change(
         refresh: called with the key of a guard that failed, before the next attempt.
 
     Raises:
-        GuardFailed: of the last attempt; nothing was changed. Errors of `decide` and of `Change.require`.
+        GuardFailed: of the last attempt, and nothing was changed. Errors of `decide` and of `Change.require`.
         StoreUnavailable: with `outcome: unknown` if the change may have happened.
     """
     for attempt in range(1, attempts + 1):

@@ -46,9 +46,9 @@ class Records:
 
     Args:
         tables: their ranges do not overlap. One watch spans all of them, so nothing that changes with traffic may lie
-            between; what lies between is passed over.
+            between. Keys between the tables are passed over.
         changed: called with the keys that changed, once for each event, and once for all that a reading brought.
-        aside: takes what cannot be read.
+        aside: takes values that cannot be read.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Records:
             self.on_change(changed)
 
     async def follow(self, holds: Callable[[], bool] = lambda: False) -> None:
-        """Take in changes until `holds()` is true, or the store closes; errors are logged and tried again."""
+        """Take in changes until `holds()` is true, or the store closes. Errors are logged, and it goes on."""
         while True:
             try:
                 await self._until(_NEVER, holds)
@@ -108,7 +108,7 @@ class Records:
         await self._stack.aclose()
 
     async def refresh(self, *keys: str) -> None:
-        """Bring the tables up to date with the store about keys; keys of no table are passed over.
+        """Bring the tables up to date with the store about keys. Keys of no table are passed over.
 
         Raises:
             StoreUnavailable: it does not answer, or the watch has brought nothing for 10 s.
@@ -134,8 +134,8 @@ class Records:
         """Read events until `holds()` is true, or all events up to a revision were read.
 
         Args:
-            at_latest: the revision is the store's when it was asked. The event that is waited for may be older, and the
-                range may have none of that revision: look after each.
+            at_latest: the revision is the store's at the call. The event that is waited for may be older, and the range
+                may have none of that revision, so `holds` is checked after each.
         """
         try:
             while self._revision <= revision and not holds():
@@ -186,7 +186,7 @@ class Records:
     # -- changing ------------------------------------------------------------------------------------------------
 
     async def change(self, decide: Decide[T], *, attempts: int = ATTEMPTS) -> Outcome[T]:
-        """Decide and write, again if a guard fails; return when the tables have the change. Raises as `change`."""
+        """Decide and write, again if a guard fails. Return when the tables have the change. Raises as `change`."""
         return await change(
             self._store, decide, attempts=attempts, transact=self.transact, refresh=self.refresh
         )
@@ -228,13 +228,13 @@ class Records:
         )
 
     async def resolve_unknown(self) -> None:
-        """Bring the tables up to date about changes whose outcome is unknown: what the store has now is the outcome.
+        """Bring the tables up to date about changes whose outcome is unknown: the present state of the store is the outcome.
 
         An answer of the store has seen the change or proves that there was none: ours carry out requests in order,
         and etcd puts up a fence first.
 
         Raises:
-            StoreUnavailable: what is unsettled stays so.
+            StoreUnavailable: keys that are unsettled stay so.
         """
         for key in sorted(self.unsettled):
             await self.refresh(key)

@@ -27,10 +27,10 @@ class Table(Generic[R]):
     Args:
         range_: the table's keys.
         read: make a record of a key as stored. An error sets the key aside.
-        changed: called after each change with the key, the record before and the record after; None: there is none.
+        changed: called after each change with the key, the record before and the record after, None where there is none.
             Indexes beside the table are kept by it.
-        drops_unreadable: whether a record whose new value cannot be read goes, so that nothing is granted by an outdated
-            one. By default it stays, since what is absent may be taken for deleted.
+        drops_unreadable: whether a record goes whose new value cannot be read, so that an outdated one grants nothing. By
+            default it stays, because an absent record may be taken for a deleted one.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Table(Generic[R]):
         return self._revisions.keys()
 
     def revision(self, key: str) -> Revision | None:
-        """Return the revision of a key's last change; None: it is absent."""
+        """Return the revision of a key's last change, None if it is absent."""
         return self._revisions.get(key)
 
     def guard(self, key: str) -> Guard:
@@ -75,14 +75,14 @@ class Table(Generic[R]):
         return Absent(key) if revision is None else ModRevision(key, revision)
 
     def has(self, key: str, revision: Revision | None) -> bool:
-        """Return whether the table has a key at this revision or a later one; revision None: whether the key is absent."""
+        """Return whether the table has a key at this revision or a later one. For None: whether the key is absent."""
         known = self._revisions.get(key)
         return known is None if revision is None else known is not None and known >= revision
 
     # -- filling -------------------------------------------------------------------------------------------------
 
     def put(self, item: KeyValue, aside: Aside) -> bool:
-        """Take in a key as stored, unless it is known; return whether that is new."""
+        """Take in a key as stored, and return whether the table lacked it."""
         if self._revisions.get(item.key, self._read_at) >= item.mod_revision:
             return False
         self._revisions[item.key] = item.mod_revision
@@ -97,7 +97,7 @@ class Table(Generic[R]):
         return True
 
     def remove(self, key: str, revision: Revision) -> bool:
-        """Take in that a key was deleted at this revision; return whether that is new."""
+        """Take in that a key was deleted at this revision, and return whether the table had it."""
         known = self._revisions.get(key)
         if known is None or known > revision:
             return False
@@ -108,7 +108,7 @@ class Table(Generic[R]):
         return True
 
     def replace(self, items: Iterable[KeyValue], revision: Revision, aside: Aside) -> list[str]:
-        """Take in the whole range as it was read from this revision on; return the keys that changed."""
+        """Take in the whole range as it was read from this revision on, and return the keys that changed."""
         found = {item.key: item for item in items}
         changed = [key for key in set(self._revisions) - found.keys() if self.remove(key, revision)]
         self._read_at = Revision(0)

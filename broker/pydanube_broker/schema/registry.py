@@ -51,7 +51,7 @@ from pydanube_broker.schema.turns import Turns
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
 
 T = TypeVar("T")
-_ATTEMPTS: Final = 32  # each attempt that fails means that somebody else's registration was made
+_ATTEMPTS: Final = 32  # each attempt that fails means that another registration was made
 _PARSED: Final = 256  # versions whose parsed form, and payload check, is kept
 
 assert MAX_VALUE_BYTES > 200_000, "a definition of the largest size must fit"
@@ -63,7 +63,7 @@ class SchemaRegistry:
     Args:
         wall_ms: milliseconds since 1970.
         pending: entered while a thread works for the registry (`WorkerThreads.pending`).
-        aside: takes what cannot be read.
+        aside: takes records that cannot be read.
     """
 
     def __init__(
@@ -396,8 +396,8 @@ class SchemaRegistry:
         """Change a subject's record, together with further writes, in one guarded transaction.
 
         Args:
-            decide: what the record is to be, and the other writes; asked again whenever somebody was faster. None changes
-                nothing, the time of the last change neither.
+            decide: returns the new record and further writes, and is called again if another change came first. None changes
+                nothing, not even the time of the last change.
         """
         key = keys.subject_key(subject)
 

@@ -24,7 +24,7 @@ from pydanube_broker.records import Aside, Records
 
 
 class SecurityBook:
-    """Follows the records; one that cannot be read grants nothing.
+    """Follows the records. One that cannot be read grants nothing.
 
     Each change of them writes the version last, so grants are built once for each change.
     """
@@ -34,7 +34,7 @@ class SecurityBook:
         self.tokens: dict[str, TokenRecord] = {}
         self.used: set[str] = set()  # ids of tokens that were shown since it was written down last
         self.revocations = Revocations()
-        self.changed = asyncio.Event()  # set after each change; the task that waits for it clears it
+        self.changed = asyncio.Event()  # set after each change, cleared by the task that waits for it
         self._roles = admin_table(ROLES, decode_role)
         self._bindings = admin_table(BINDINGS, decode_binding)
         self._revocations = admin_table(REVOCATIONS, decode_revocation)
@@ -43,7 +43,7 @@ class SecurityBook:
         self.records = Records(state.store, tables, changed=self._build, aside=aside)
 
     async def look(self) -> None:
-        """Take in all changes made up to now. Raises `StoreUnavailable`: what is known stays in force."""
+        """Take in all changes made so far. Raises `StoreUnavailable`: the grants before stay in force."""
         await self.records.refresh(SECURITY_VERSION)
 
     def _token(self, key: str, before: TokenRecord | None, after: TokenRecord | None) -> None:
