@@ -6,8 +6,11 @@ import grpc
 import grpc.aio
 import pytest
 from pydanube_broker.broker import Broker
+from pydanube_broker.cluster import keys
 from pydanube_broker.services.official import client_book
 from pydanube_broker.services.official.ids import producer_id
+from pydanube_core.names import TopicName
+from pydanube_storage.metadata import Delete, Put
 
 from tests.broker.official.raw_client import RawClient
 
@@ -70,3 +73,21 @@ async def test_the_names_of_all_topics_have_one_bound(
     gone(broker)
     await client.subscribe("/default/other")
     gone(broker)
+
+
+async def test_topic_arrives_though_the_record_of_one_client_is_damaged(
+    client: RawClient, broker: Broker
+) -> None:
+    await client.create_producer(TOPIC)
+    book, record = broker.official.book, broker.registry.catalog.index.topic(TopicName.parse(TOPIC))
+    topic = broker.registry.find(TopicName.parse(TOPIC))
+    assert topic is not None
+    before = {number: known.name for number, known in book.producers.items() if known.topic is topic}
+    damaged = keys.producer_client_key(record.topic_id, 1)
+    await book._store.transact([Put(damaged, b"damaged")])
+    take_in = await broker.official.arriving(record)
+    take_in(topic)
+    assert {number: known.name for number, known in book.producers.items() if known.topic is topic} == before
+    assert damaged in broker.registry.catalog.aside.found
+    del broker.registry.catalog.aside.found[damaged]
+    await book._store.transact([Delete(damaged)])

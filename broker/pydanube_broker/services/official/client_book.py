@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Final
 
@@ -24,7 +25,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
-from pydanube_broker.records.json_record import JsonRecord
+from pydanube_broker.records import Aside, JsonRecord, Table
 from pydanube_broker.services.official.discovery import ForeignIds
 from pydanube_broker.services.official.ids import consumer_id, producer_id
 from pydanube_broker.services.official.known_clients import (
@@ -47,11 +48,31 @@ LOOKED_AT: Final = 1024  # for one that can be forgotten
 _WRITES: Final = 100  # a transaction's most
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Client:
+    """A client's record as stored, with the topic and the number of its key."""
+
+    topic_id: TopicId
+    number: int
+    record: ProducerRecord | ConsumerRecord
+
+
+def _client_of(item: KeyValue) -> _Client:
+    topic_id, kind = item.key.split("/")[2:4]
+    record: type[ProducerRecord | ConsumerRecord] = ProducerRecord if kind == "p" else ConsumerRecord
+    return _Client(
+        topic_id=TopicId(int(topic_id)),
+        number=keys.number_in_key(item.key),
+        record=record.from_json(item.value, key=item.key),
+    )
+
+
 class ClientBook:
     """Producers and consumers by id. Single user: the loop."""
 
     def __init__(self, store: MetadataStore, foreign_ids: ForeignIds) -> None:
         self._store = store
+        self._aside = Aside()
         self.foreign_ids = foreign_ids  # of ids that are not known here
         self.producers: dict[int, KnownProducer] = {}
         self.consumers: dict[int, KnownConsumer] = {}
@@ -64,22 +85,18 @@ class ClientBook:
 
     async def load(self, topics: Sequence[Topic], catalog: TopicCatalog) -> None:
         """Read the stored records; delete those of topics that are gone."""
+        self._aside = catalog.aside
         by_id = {topic.topic_id: topic for topic in topics}
-        items, _ = await read_all(self._store, keys.CLIENTS)
+        table = Table(keys.CLIENTS, _client_of)
         stale: list[str] = []
-        for item in items:
-            topic_id, kind = item.key.split("/")[2:4]
-            topic = by_id.get(int(topic_id))
-            if topic is None:
-                known = catalog.index.topic_by_id(TopicId(int(topic_id)))  # another broker's
-                if known is None and not catalog.kept(int(topic_id)):
-                    stale.append(item.key)
-                continue
-            with catalog.aside.reading(item.key):
-                if kind == "p":
-                    self._load_producer(topic, item)
-                else:
-                    self._load_consumer(topic, item)
+        for item in (await read_all(self._store, keys.CLIENTS))[0]:
+            topic_id = TopicId(int(item.key.split("/")[2]))
+            if topic_id in by_id:
+                table.put(item, self._aside)
+            elif catalog.index.topic_by_id(topic_id) is None and not catalog.kept(topic_id):
+                stale.append(item.key)  # else it is another broker's
+        for client in table:
+            self._put(by_id[client.topic_id], client)
         for start in range(0, len(stale), _WRITES):
             await self._store.transact([Delete(key) for key in stale[start : start + _WRITES]])
 
@@ -88,30 +105,23 @@ class ClientBook:
 
         Raises `StoreUnavailable`.
         """
-        items, _ = await read_all(self._store, keys.clients_range(record.topic_id))
+        table = Table(keys.CLIENTS, _client_of)
+        await table.load(self._store, self._aside, part=keys.clients_range(record.topic_id))
 
         def take_in(topic: Topic) -> None:
-            for item in items:
-                if item.key.split("/")[3] == "p":
-                    self._load_producer(topic, item)
-                else:
-                    self._load_consumer(topic, item)
+            for client in table:
+                self._put(topic, client)
 
         return take_in
 
-    def _load_producer(self, topic: Topic, item: KeyValue) -> None:
-        record = ProducerRecord.from_json(item.value, key=item.key)
-        self._put_producer(
-            KnownProducer(
-                producer_id=keys.number_in_key(item.key), topic=topic, name=record.name, recorded=True
+    def _put(self, topic: Topic, client: _Client) -> None:
+        if isinstance(client.record, ProducerRecord):
+            name = client.record.name
+            self._put_producer(
+                KnownProducer(producer_id=client.number, topic=topic, name=name, recorded=True)
             )
-        )
-
-    def _load_consumer(self, topic: Topic, item: KeyValue) -> None:
-        record = ConsumerRecord.from_json(item.value, key=item.key)
-        self._put_consumer(
-            KnownConsumer(consumer_id=keys.number_in_key(item.key), topic=topic, record=record)
-        )
+        else:
+            self._put_consumer(KnownConsumer(consumer_id=client.number, topic=topic, record=client.record))
 
     # -- looking up ------------------------------------------------------------------------------------------
 
