@@ -84,10 +84,10 @@ async def test_topic_arrives_though_the_record_of_one_client_is_damaged(
     assert topic is not None
     before = {number: known.name for number, known in book.producers.items() if known.topic is topic}
     damaged = keys.producer_client_key(record.topic_id, 1)
-    await book._store.transact([Put(damaged, b"damaged")])
+    await broker.admin_state.store.transact([Put(damaged, b"damaged")])
     take_in = await broker.official.arriving(record)
     take_in(topic)
     assert {number: known.name for number, known in book.producers.items() if known.topic is topic} == before
     assert damaged in broker.registry.catalog.aside.found
     del broker.registry.catalog.aside.found[damaged]
-    await book._store.transact([Delete(damaged)])
+    await broker.admin_state.store.transact([Delete(damaged)])
