@@ -199,19 +199,22 @@ def carry_out(step: Step, tally: Tally, *, second_try: bool = False, apart: bool
                         tries.append((test, outcomes[test].why or outcomes[test].verdict))
                     outcomes[test] = outcome
                 note = note or f"{len(again)} in a second try"
+            left = [test for test, outcome in outcomes.items() if outcome.verdict == "not reached"]
+            if left:
+                why = "not reached: the process ended in it, or just before"
+                outcomes[left.pop(0)] = Outcome(verdict="failed", why=why)
             failed = sum(outcome.verdict == "failed" for outcome in outcomes.values())
-            unreached = sum(outcome.verdict == "not reached" for outcome in outcomes.values())
             if not outcomes and status == 5:  # nothing but deselected tests in this folder
                 status, note = 0, "no test selected"
-            elif not outcomes or (status and not failed and not unreached):
+            elif not outcomes or (status and not failed):
                 # the fault is pytest's, or a fixture's of the whole run
                 outcomes[step.name] = Outcome(
                     verdict="failed", why=note or f"pytest ended with status {status}"
                 )
-            for count, what in ((failed, "failed"), (unreached, "not reached")):
+            for count, what in ((failed, "failed"), (len(left), "not reached")):
                 if count:
                     note = f"{note + ', ' if note else ''}{count} {what}"
-            status = status or int(failed + unreached > 0)
+            status = status or int(failed > 0)
         with tally.lock:
             if tally.interrupted:
                 return

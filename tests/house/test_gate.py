@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -184,17 +186,19 @@ def test_pytest_counts_are_added_up_and_a_crash_is_a_failure(
     }
     tally = gate.Tally()
     gate.run_all(elsewhere(sources), tally)
-    assert (tally.passed, tally.failed, tally.skipped, tally.failed_steps) == (3, 6, 1, 5)
+    assert (tally.passed, tally.failed, tally.skipped, tally.failed_steps) == (3, 5, 1, 5)
+    assert tally.not_reached == 1
     assert tally.print() == 1
     out = capfd.readouterr().out
     lines = out[out.index("== what ran") :].splitlines()
-    assert "3 passed, 6 failed, 1 skipped" in lines
+    assert "3 passed, 5 failed, 1 skipped" in lines
+    assert [line for line in lines if line.startswith("1 not reached")]
     assert [line for line in lines if "empty: no test selected" in line]
     failed = "\n".join(lines[lines.index("== failed") :])
     assert "test_bad.py::test_c\n      (call) " in failed
     assert "AssertionError: so it is" in failed
     assert "test_dead.py::test_e\n      not reached" in failed, "it took the process along"
-    assert "test_dead.py::test_f\n      not reached" in failed
+    assert "test_dead.py::test_f" not in failed, "one fault is one failure"
     assert "unborn\n      pytest ended with status 3" in failed
     assert "test_unreadable.py\n" in failed
     assert "test_teardown.py::test_h\n      (teardown) " in failed
@@ -224,6 +228,23 @@ def test_a_second_try_is_a_process_of_its_own_and_is_listed(
     assert "test_shaky.py::test_b" not in second
     assert "test_dies.py::test_c\n      not reached" in second
     assert "test_wrong.py::test_e" in out[out.index("== failed\n") :]
+
+
+def test_what_a_run_started_ends_with_it(gate: ModuleType) -> None:
+    sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
+    marked = {**os.environ, gate.MARK: gate.RUN}
+    others = {**os.environ, gate.MARK: "another"}
+    with (
+        subprocess.Popen(sleep, env=marked, stdout=subprocess.PIPE, start_new_session=True) as ours,
+        subprocess.Popen(sleep, env=others, stdout=subprocess.PIPE) as other,
+    ):
+        for each in (ours, other):
+            assert each.stdout is not None
+            assert each.stdout.readline()
+        gate.end_what_is_left()
+        assert ours.wait(timeout=60) == -signal.SIGKILL
+        assert other.poll() is None
+        other.kill()
 
 
 def test_many_failures_are_no_accident(gate: ModuleType) -> None:
