@@ -14,13 +14,13 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 __all__ = ["IndexPage", "readme_for_index"]
 
-_PICTURE = re.compile(r"!\[([^\]]*)\]\((?!https?://)([^)\s]+)\)\n*")
+_PICTURE = re.compile(r"!\[([^\]]*)\]\((?!https?://)([^)\s]+)\)")
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?://|#|mailto:)([^)\s]+)\)")
 
 
 def readme_for_index(text: str, source: str | None) -> str:
     """The README with absolute links; a picture without a repository to show it from is left out."""
-    text = _PICTURE.sub(rf"![\1]({source.rstrip('/')}/raw/main/\2)\n\n" if source else "", text)
+    text = _PICTURE.sub(rf"![\1]({source.rstrip('/')}/raw/main/\2)" if source else "", text)
 
     def absolute(link: re.Match[str]) -> str:
         words, target = link[1], link[2]

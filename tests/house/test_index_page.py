@@ -42,8 +42,8 @@ def test_links_lead_into_the_repository_where_there_is_one(root: Path) -> None:
     text = "[Python](docs/python.md), [LICENSE](LICENSE), [x](https://y), [z](#a), ![i](p.png)"
     assert module.readme_for_index(text, "https://h/us/") == (
         "[Python](https://h/us/blob/main/docs/python.md), [LICENSE](https://h/us/blob/main/LICENSE), "
-        "[x](https://y), [z](#a), ![i](p.png)"
+        "[x](https://y), [z](#a), ![i](https://h/us/raw/main/p.png)"
     )
     assert module.readme_for_index(text, None) == (
-        "Python (`docs/python.md`), LICENSE, [x](https://y), [z](#a), ![i](p.png)"
+        "Python (`docs/python.md`), LICENSE, [x](https://y), [z](#a), "
     )
