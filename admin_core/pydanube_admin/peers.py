@@ -24,7 +24,7 @@ from pydanube.wire.endpoint import Tls
 from pydanube.wire.http2_transport import Http2Transport
 from pydanube.wire.ops_channel import OpsChannel
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import InvalidArgument, InvalidName, Unavailable
+from pydanube_core.errors import InvalidArgument, InvalidName, PermissionDenied, Unavailable
 from pydanube_core.facts import BrokerAddress
 from pydanube_core.names import TopicName
 from pydanube_core.ops_call import call_request
@@ -207,7 +207,12 @@ class Peers:
             whole = call_request(part_of.operation.name, part_of.arguments, principal="", face="")
             request.within.CopyFrom(whole)
         why = f"broker {broker.broker_id} does not answer"
-        return answer_of(method, await self._carried(broker, request, why, timeout_s=timeout_s))
+        try:
+            return answer_of(method, await self._carried(broker, request, why, timeout_s=timeout_s))
+        except PermissionDenied as error:
+            if isinstance(apart_ms := error.details.get("apart_ms"), int):
+                self._port.clock_apart(broker.broker_id, apart_ms)
+            raise
 
     async def answer(self, method: str, arguments: bytes) -> bytes:
         """Answer another broker's call of a method of the port, for an authorized caller. Raises `InvalidArgument`."""

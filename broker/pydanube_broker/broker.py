@@ -68,7 +68,8 @@ from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.agreement import ids_in
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.retention import JournalRetention
-from pydanube_broker.topics.topic import now_ms
+from pydanube_broker.topics.topic import CLOCK, earliest_ms
+from pydanube_broker.wall_clock import WitnessKind
 
 log = logging.getLogger("pydanube.broker")
 
@@ -231,6 +232,8 @@ class Broker(BrokerParts):
         await join(self.relay, store, stack)
         await self.official.load(self.registry.topics, self.registry.catalog)
         await self.registry.check_journal()
+        newest_ms = max((state.append_time_ms for state in self.hub.states.values()), default=0)
+        CLOCK.witness("the newest message of the journal", newest_ms, kind=WitnessKind.PAST)
         self.data_dir.upgraded()
         await self.journal.begin(self._make_room)
         with contextlib.suppress(OSError):  # tried again every few seconds
@@ -289,7 +292,7 @@ class Broker(BrokerParts):
             machine_of(str(self.data_dir.broker_id), self.ownership.incarnation),
             self.tier.write_telemetry,
             self.tier.cluster,
-            now_ms=now_ms,
+            now_ms=earliest_ms,
         )
         self.observation.observe(self.telemetry.take)
         # A process that is started to write the last minute down would hold the stop up: only one that runs is asked.
@@ -478,8 +481,10 @@ class Broker(BrokerParts):
         if isinstance(self.health.disk_error, DiskFull):
             await self.registry.deleted.give_up()
         elif self.ownership.office.leads():  # of several, one clock decides
-            now, longest_ms = now_ms(), int(self.settings.admin.undo_grace * 1000) + GRACE_SLACK_MS
-            await self.registry.deleted.forget(now - UNDO_SLACK_MS, now + longest_ms)
+            longest_ms = int(self.settings.admin.undo_grace * 1000) + GRACE_SLACK_MS
+            await self.registry.deleted.forget(
+                CLOCK.earliest_ms() - UNDO_SLACK_MS, CLOCK.latest_ms() + longest_ms
+            )
 
     def _journal_trouble(self) -> Reason | None:
         return Reason(code=trouble[0], message=trouble[1]) if (trouble := self.journal.trouble()) else None

@@ -4,14 +4,19 @@ What is stamped with a wrong time stays wrong, and what is compared with it as w
 not followed at once: for `HOLD_MS` time goes on by the machine's own counter, and only a clock that is still elsewhere
 then is believed. A wrong second leaves no trace; a correction arrives half a minute late. Small differences, as NTP makes
 them, are followed. Ages and pauses inside the process do not come here: they go by the loop's time.
+
+A clock that was wrong from the start is found by its witnesses: other brokers, the object store, the newest append time.
+What deletes by age deletes only what is old by all of them (`earliest_ms`), and what takes a time for one of the future
+does so only if it is that for all of them (`latest_ms`).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Final, NamedTuple
 
 from pydanube_storage.metadata import BootClock
 
@@ -20,6 +25,9 @@ log = logging.getLogger("pydanube.clock")
 STEP_MS: Final = 2_000  # more than that at once is a step
 HOLD_MS: Final = 30_000
 _SHOWN_MS: Final = 600_000  # a step is under `reasons` for this long
+APART_MS: Final = 60_000  # smaller differences from a witness are delays of messages, and do not count
+HEARD_MS: Final = 3_600_000  # another broker counts as a witness for this long after it was heard
+_WITNESSES: Final = 256  # of a cluster's brokers; the one heard longest ago gives way
 APPEND_TOLERANCE_MS: Final = 10_000
 
 _BOOT: Final = BootClock()
@@ -32,6 +40,18 @@ def append_time(now_ms: int, last_ms: int) -> int:
     times go back once instead; whoever looks for a time takes a batch to be no newer than what came after it.
     """
     return last_ms if now_ms <= last_ms <= now_ms + APPEND_TOLERANCE_MS else now_ms
+
+
+class WitnessKind(Enum):
+    BROKER = "broker"  # of the cluster, heard now and then
+    STORE = "store"  # the object store, asked at the start
+    PAST = "past"  # a time that is over: this clock may be ahead of it, never behind
+
+
+class _Witness(NamedTuple):
+    offset_ms: int  # its time minus the machine's counter
+    heard_ms: int  # of the counter
+    kind: WitnessKind
 
 
 class WallClock:
@@ -50,6 +70,7 @@ class WallClock:
         self._stepped_at_ms: int | None = None  # of the counter: when that was noticed last
         self.steps = 0
         self.last_step_ms = 0  # by how much, forward or back
+        self._witnesses: dict[str, _Witness] = {}
 
     def now_ms(self) -> int:
         """Return the time in milliseconds since 1970, without the steps of the machine's clock."""
@@ -70,6 +91,52 @@ class WallClock:
             self._step_since_ms = None
             return wall
         return counter + self._offset_ms
+
+    def witness(self, name: str, their_ms: int, *, kind: WitnessKind) -> None:
+        """Note another clock's time. The names are those of warnings."""
+        counter = self._counter_ms()
+        self._witnesses.pop(name, None)
+        if len(self._witnesses) >= _WITNESSES:
+            del self._witnesses[next(iter(self._witnesses))]
+        self._witnesses[name] = _Witness(their_ms - counter, counter, kind)
+
+    def apart_ms(self) -> tuple[int, int]:
+        """Return by how much this clock is ahead of the slowest witness, and behind the fastest one; 0 within a minute."""
+        ahead = behind = 0
+        for _, difference in self._differences():
+            ahead, behind = max(ahead, difference), max(behind, -difference)
+        return ahead, behind
+
+    def earliest_ms(self) -> int:
+        """Return the time by this clock or its slowest witness: for what deletes by age."""
+        return self.now_ms() - self.apart_ms()[0]
+
+    def latest_ms(self) -> int:
+        """Return the time by this clock or its fastest witness: for what a time of the future is compared with."""
+        return self.now_ms() + self.apart_ms()[1]
+
+    def _differences(self) -> Iterator[tuple[str, int]]:
+        """Yield each witness that disagrees, with this clock's time minus its own."""
+        counter, now = self._counter_ms(), self.now_ms()
+        for name, one in self._witnesses.items():
+            if one.kind is WitnessKind.BROKER and counter - one.heard_ms > HEARD_MS:
+                continue
+            difference = now - counter - one.offset_ms
+            if difference < -APART_MS or (difference > APART_MS and one.kind is not WitnessKind.PAST):
+                yield name, difference
+
+    def contradiction(self) -> str | None:
+        """Return the warning about a witness that disagrees; None if there is none."""
+        worst = max(self._differences(), key=lambda each: abs(each[1]), default=None)
+        if worst is None:
+            return None
+        name, difference = worst
+        way = "ahead of" if difference > 0 else "behind"
+        return (
+            f"the clock of this broker is {abs(difference) / 1000:.0f} s {way} {name}. Until they agree, nothing is deleted "
+            "by age that is not old by both, and administration between brokers may fail. Set the clocks (`timedatectl`, "
+            "`chronyc tracking`)"
+        )
 
     def reason(self) -> str | None:
         """Return the warning about a recent step of the clock; None if there was none."""

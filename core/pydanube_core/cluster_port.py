@@ -405,6 +405,15 @@ class EachBrokerPort(Protocol):
     def life(self) -> str:
         """Name this start of the broker: `<broker_id>/<incarnation>`."""
 
+    def clock_apart_ms(self) -> tuple[int, int]:
+        """Return by how much the broker's clock is ahead of its slowest witness, and behind its fastest.
+
+        What deletes by age takes the first off its time; what finds a time in the future adds the second.
+        """
+
+    def clock_apart(self, broker_id: str, apart_ms: int) -> None:
+        """Note that another broker refused a call of this one because its clock is so much ahead (below 0: behind)."""
+
     async def status(self) -> BrokerFacts: ...
 
     async def unload(self) -> None:

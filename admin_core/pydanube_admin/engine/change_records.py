@@ -195,6 +195,8 @@ class Changes:
         if 0 <= now_ms - self._swept_ms < SWEEP_MS:  # below 0: it was a clock that ran ahead
             return
         first, self._swept_ms = not self._swept_ms, now_ms
+        ahead_ms, behind_ms = self._port.clock_apart_ms()
+        old_ms, new_ms = now_ms - ahead_ms, now_ms + behind_ms  # by all clocks
         old: list[str] = []
         kept: dict[str, ChangeRecord] = {}
         after: str | None = None
@@ -203,10 +205,10 @@ class Changes:
                 kept[record.call_id] = replace(record, image={}, result=None, diff=[])
                 if record.state == APPLYING:
                     continue
-                if record.at_ms > now_ms + SWEEP_MS:  # the same: its grace begins now
-                    until_ms = now_ms + record.undo_until_ms - record.at_ms
-                    await self.put(replace(record, at_ms=now_ms, undo_until_ms=until_ms))
-                elif record.undo_until_ms <= now_ms:
+                if record.at_ms > new_ms + SWEEP_MS:  # the same: its grace begins now
+                    until_ms = new_ms + record.undo_until_ms - record.at_ms
+                    await self.put(replace(record, at_ms=new_ms, undo_until_ms=until_ms))
+                elif record.undo_until_ms <= old_ms:
                     old += [item.key, *record.image_parts()]
                     del kept[record.call_id]
             after = items[-1].key
@@ -216,7 +218,7 @@ class Changes:
         while first and (items := await self._port.list_state(IMAGES, after=after, limit=10)):
             for key in [item.key for item in items]:
                 call_id = key.split("/")[1]
-                if call_id not in kept and time_of(call_id) < now_ms - ORPHAN_MS:
+                if call_id not in kept and time_of(call_id) < old_ms - ORPHAN_MS:
                     old.append(key)
             after = items[-1].key
         for start in range(0, len(old), 90):

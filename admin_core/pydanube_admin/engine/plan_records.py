@@ -201,13 +201,14 @@ class Plans:
 
     async def _sweep(self, now_ms: int) -> None:
         items = await self._port.list_state(PREFIX, limit=MAX_PLANS)
+        old_ms = now_ms - self._port.clock_apart_ms()[0]
         waiting: Counter[tuple[str, str]] = Counter()
         old: list[str] = []
         over: list[str] = []
         for number, (item, record) in enumerate(readable(items, PlanRecord.from_item)):
             if number % 32 == 0:
                 await asyncio.sleep(0)
-            if record.expires_ms + KEPT_MS <= now_ms:
+            if record.expires_ms + KEPT_MS <= old_ms:
                 old.append(item.key)
             elif record.state_at(now_ms) == OPEN:
                 waiting[_owner(record)] += 1

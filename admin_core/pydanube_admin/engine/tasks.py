@@ -255,6 +255,7 @@ class Tasks:
 
     async def _sweep(self, now_ms: int) -> None:
         kept = await self.kept()
+        now_ms -= self._port.clock_apart_ms()[0]
         old = [
             record
             for number, record in enumerate(kept)

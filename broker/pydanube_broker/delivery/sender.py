@@ -27,7 +27,7 @@ from pydanube_broker.subscription.ranges import Range
 from pydanube_broker.subscription.routes.routed_part import KeptColumns, gather, pick
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.timed import due_now
-from pydanube_broker.topics.topic import Topic, now_ms
+from pydanube_broker.topics.topic import CLOCK, Topic, now_ms
 
 log = logging.getLogger("pydanube.delivery")
 
@@ -110,7 +110,13 @@ class Sender:
                 return False
             if any(has_attributes(producer_bytes(batch)) for batch in batches):
                 found, outlived = due_now(
-                    core, plan, batches, self._columns, now_ms(), self._engine.deadlines.now_ms()
+                    core,
+                    plan,
+                    batches,
+                    self._columns,
+                    now_ms(),
+                    self._engine.deadlines.now_ms(),
+                    ahead_ms=CLOCK.apart_ms()[0],
                 )
                 if found is None:
                     self._engine.dropped[self._topic.name, "ttl"] += outlived

@@ -42,7 +42,7 @@ from pydanube_broker.security.locks import Locks
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.tenants.quotas import Quotas
 from pydanube_broker.topics.stored_messages import append_durably, payloads_between
-from pydanube_broker.topics.topic import Topic, now_ms
+from pydanube_broker.topics.topic import CLOCK, Topic, earliest_ms
 
 log = logging.getLogger("pydanube.broker")
 T = TypeVar("T")
@@ -135,6 +135,9 @@ class AdministrationPart:
     @property
     def life(self) -> str:
         return self._broker.life
+
+    def clock_apart_ms(self) -> tuple[int, int]:
+        return CLOCK.apart_ms()
 
     # -- what data calls change ------------------------------------------------------------------------------
 
@@ -241,7 +244,7 @@ class AdministrationPart:
         kept_s, now = self._broker.settings.admin.audit_retention, anyio.current_time()
         if kept_s is not None and now >= self._audit_looked_at + _AUDIT_LOOK_S:
             self._audit_looked_at = now
-            place = Position(PositionKind.TIME, now_ms() - int(kept_s * 1000))
+            place = Position(PositionKind.TIME, earliest_ms() - int(kept_s * 1000))
             await topic.prepare(place)
             wanted = max(wanted, topic.resolve(place))
         return wanted

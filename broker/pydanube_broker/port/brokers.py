@@ -20,6 +20,7 @@ from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
+from pydanube_broker.relay.membership import heard_at
 from pydanube_broker.slices import Slices
 from pydanube_broker.tier.status import reasons_of, status_of
 from pydanube_broker.tier.tier import Tier
@@ -45,7 +46,9 @@ class BrokersPart:
         """Return what is wrong although publishing and consuming work."""
         tier = self._tier
         stepped = CLOCK.reason()
-        clock = () if stepped is None else (Reason(code="CLOCK_STEPPED", message=stepped),)
+        apart = CLOCK.contradiction()
+        found = {"CLOCK_STEPPED": stepped, "CLOCKS_APART": apart}
+        clock = tuple(Reason(code=code, message=why) for code, why in found.items() if why is not None)
         if tier is None:
             return (*clock, *self._metadata_away(), *self.crowded())
         return (
@@ -182,6 +185,9 @@ class BrokersPart:
             cert=None if tls.cert is None else str(tls.cert),
             key=None if tls.key is None else str(tls.key),
         )
+
+    def clock_apart(self, broker_id: str, apart_ms: int) -> None:
+        heard_at(broker_id, now_ms() + apart_ms)
 
     def sealed(self, broker_id: str, request: bytes) -> bytes:
         relay = self._broker.relay

@@ -10,6 +10,7 @@ import hmac
 import json
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
@@ -22,6 +23,8 @@ from pydanube_storage.metadata import MetadataStore
 from pydanube_broker.cluster.keys import RELAY_SECRET
 from pydanube_broker.records import Change, change
 from pydanube_broker.rpc.routing import RELAYED
+from pydanube_broker.topics.topic import CLOCK
+from pydanube_broker.wall_clock import WitnessKind
 
 #: how long a seal holds; how far the clocks of two brokers may be apart
 FRESH_MS: Final = 60_000
@@ -56,6 +59,7 @@ class Seals:
     def __init__(self, secret: bytes, me: str) -> None:
         self._secret = secret
         self._me = me
+        self.heard: Callable[[str, int], None] = lambda broker_id, at_ms: None  # told the time of a sender
         self._opened: OrderedDict[str, int] = OrderedDict()  # nonce → until when it would hold
 
     def seal(self, receiver: str, caller: Identity | None, request: bytes, now_ms: int) -> bytes:
@@ -85,10 +89,12 @@ class Seals:
         if head["to"] != self._me:
             raise _refused("it is for another broker")
         apart_ms = now_ms - head["at_ms"]
+        self.heard(head["from"], head["at_ms"])
         if abs(apart_ms) > FRESH_MS:
             raise _refused(
                 f"it was sealed {apart_ms // 1000} s ago by the clock of broker {head['from']}, and holds for "
-                f"{FRESH_MS // 1000} s: set the clocks of both machines"
+                f"{FRESH_MS // 1000} s: set the clocks of both machines",
+                apart_ms=apart_ms,
             )
         self._note(head["nonce"], head["at_ms"] + FRESH_MS, now_ms)
         caller = head["caller"]
@@ -109,8 +115,8 @@ class Seals:
         return blake2b(body, key=self._secret, digest_size=_DIGEST, person=b"danube call").digest()
 
 
-def _refused(why: str) -> PermissionDenied:
-    return PermissionDenied(f"this call is for brokers among themselves: {why}", field="seal")
+def _refused(why: str, **details: Any) -> PermissionDenied:
+    return PermissionDenied(f"this call is for brokers among themselves: {why}", field="seal", **details)
 
 
 def _encoded(identity: Identity) -> dict[str, Any]:
@@ -162,6 +168,11 @@ async def cluster_secret(store: MetadataStore) -> bytes:
     return (await change(store, decide)).result
 
 
+def heard_at(broker_id: str, at_ms: int) -> None:
+    """Note the time of another broker, which proved that it is of the cluster."""
+    CLOCK.witness(f"the clock of broker {broker_id}", at_ms, kind=WitnessKind.BROKER)
+
+
 class Membership:
     """Makes and checks proofs of membership. Single user: the loop."""
 
@@ -170,6 +181,7 @@ class Membership:
         self._me = me
         self._checked: set[bytes] = set()
         self.seals = Seals(secret, me)
+        self.seals.heard = heard_at
 
     def proof(self, receiver: str) -> bytes:
         """Return the value of the `RELAYED` header for calls to another broker."""

@@ -32,11 +32,12 @@ class TimedPart:
 
 
 def timed_parts(
-    batches: Sequence[CachedBatch], ranges: Sequence[Range], now_ms: int, *, delays: bool
+    batches: Sequence[CachedBatch], ranges: Sequence[Range], now_ms: int, *, delays: bool, ahead_ms: int = 0
 ) -> Iterator[TimedPart]:
     """Return the parts of batches that must not be sent now, in their order.
 
     Args:
+        ahead_ms: by how much a witness is behind this clock; nothing expires before it has by both.
         delays: False for what was sent or held before: then only what has expired counts.
     """
     for batch in batches:
@@ -57,7 +58,7 @@ def timed_parts(
                 low, high = following
             if not low <= offset < high:
                 continue
-            if ttl_ms is not None and now_ms >= appended_ms + ttl_ms:
+            if ttl_ms is not None and now_ms - ahead_ms >= appended_ms + ttl_ms:
                 _append(part.expired, offset)
             elif delays and now_ms < (due_ms := appended_ms + delay_ms):
                 if part.waits and part.waits[-1] == ((part.waits[-1][0][0], offset), due_ms):
@@ -75,17 +76,20 @@ def due_now(
     columns: KeptColumns,
     now_ms: int,
     monotonic_ms: int,
+    *,
+    ahead_ms: int = 0,
 ) -> tuple[list[CachedBatch] | None, int]:
     """Return what may be sent now; None if some may not: the core was told, and has to plan again.
 
     Args:
         now_ms: by the clock that gives append times; `monotonic_ms` by that of the core.
+        ahead_ms: as of `timed_parts`.
 
     Returns:
         The batches, and how many messages have outlived their time.
     """
     ranges = plan.ranges.ranges() if type(plan.ranges) is Picked else plan.ranges
-    for part in timed_parts(batches, ranges, now_ms, delays=plan.fresh):
+    for part in timed_parts(batches, ranges, now_ms, delays=plan.fresh, ahead_ms=ahead_ms):
         if part.expired:
             core.outlived(part.expired)
             return None, total(part.expired)

@@ -41,6 +41,8 @@ from pydanube_broker.tier.ownership import (
     store_name,
     write_known,
 )
+from pydanube_broker.topics.topic import CLOCK, now_ms
+from pydanube_broker.wall_clock import WitnessKind
 
 log = logging.getLogger("pydanube.tier")
 
@@ -323,6 +325,9 @@ class StoreHold:
             "owner_make", {"cluster": self._cluster, "scope": scope, "mark": asdict(mark)}
         )
         self.clock_ahead_s = said["ahead_s"]
+        if self.clock_ahead_s is not None:
+            store_ms = now_ms() - int(self.clock_ahead_s * 1000)
+            CLOCK.witness("the object store", store_ms, kind=WitnessKind.STORE)
         now = _mark(said["mark"])
         assert now is not None
         return now

@@ -22,7 +22,7 @@ from pydanube_broker.tier.flushing import Flusher, entry_of, meta_of
 from pydanube_broker.tier.parts import TierParts
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.retention import Keep, slowest_cursor
-from pydanube_broker.topics.topic import Topic, now_ms
+from pydanube_broker.topics.topic import Topic, earliest_ms
 
 RETAINED_PIECES: Final = 8  # of what retention keeps by bytes: no merge makes an object larger than that
 
@@ -156,7 +156,7 @@ class Upkeep:
             first,
             keep,
             total_bytes=held.head.bytes + self._flusher.backlog_bytes(topic),
-            now=now_ms(),
+            now=earliest_ms(),
             slowest=slowest_cursor(topic),
         )
         if not gone:
@@ -172,7 +172,7 @@ class Upkeep:
         total_bytes = held.head.bytes + self._flusher.backlog_bytes(topic)
         while page := await self._parts.catalog.entries_page(topic.topic_id, after=start, limit=MAX_CHANGED):
             gone = expired(
-                page, keep, total_bytes=total_bytes - taken, now=now_ms(), slowest=slowest_cursor(topic)
+                page, keep, total_bytes=total_bytes - taken, now=earliest_ms(), slowest=slowest_cursor(topic)
             )
             taken += sum(entry.bytes for entry in gone)
             start = gone[-1].end if gone else start

@@ -14,7 +14,7 @@ from typing import Any
 from pydanube_broker.settings import Journal
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.limits import Limits
-from pydanube_broker.topics.topic import Topic, now_ms
+from pydanube_broker.topics.topic import Topic, earliest_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class JournalRetention:
             return
         sealed = list(sealed)
         excess = sum(size for _, size, _ in sealed) - (limits.retention_bytes or 0)
-        oldest_ms = None if limits.retention_age is None else now_ms() - int(limits.retention_age * 1000)
+        oldest_ms = None if limits.retention_age is None else earliest_ms() - int(limits.retention_age * 1000)
         for _, size, runs in sealed:
             too_big = limits.retention_bytes is not None and excess > 0
             too_old = oldest_ms is not None and all(
@@ -111,7 +111,7 @@ class JournalRetention:
 
     def _by_policies(self, sealed: Iterable[tuple[int, int, Any]]) -> None:
         """Return what exceeds each topic's own policies, as far as it is in sealed segments."""
-        now = now_ms()
+        now = earliest_ms()
         of_topics: dict[int, list[Any]] = {}
         for _, _, runs in sealed:
             for topic_id, run in runs.items():
@@ -123,7 +123,10 @@ class JournalRetention:
     def forecast(self, topic: Topic, keep: Keep) -> tuple[int, int]:
         """Return where a topic would begin under these limits, and the bytes that would be deleted."""
         found = [runs[topic.topic_id] for _, _, runs in self._hub.journal.sealed() if topic.topic_id in runs]
-        start, stored_bytes = self._start_after(topic, keep, found, now_ms()), self._hub.journal.stored_bytes
+        start, stored_bytes = (
+            self._start_after(topic, keep, found, earliest_ms()),
+            self._hub.journal.stored_bytes,
+        )
         return start, stored_bytes(topic.topic_id, topic.start_offset) - stored_bytes(topic.topic_id, start)
 
     def _start_after(self, topic: Topic, keep: Keep, runs: Iterable[Any], now: int) -> int:

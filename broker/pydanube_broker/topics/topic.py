@@ -95,6 +95,11 @@ def now_ms() -> int:
     return CLOCK.now_ms()
 
 
+def earliest_ms() -> int:
+    """Return the broker's clock, or that of a witness which is behind it: for what deletes by age."""
+    return CLOCK.earliest_ms()
+
+
 class Topic:
     """See the module. Single user: the loop."""
 
