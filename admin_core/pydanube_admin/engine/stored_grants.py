@@ -29,6 +29,7 @@ from pydanube_core.security.records import (
     decode_token,
 )
 from pydanube_core.security.revocations import Revocation
+from pydanube_core.security.scopes import scopes_of
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import Forecast, Undo, entry
@@ -115,17 +116,26 @@ def calling_identity() -> Identity:
 
 
 def check_holds(context: Context, grants: Grants, role: str, scope: Scope, resource: str) -> None:
-    """Check that the caller has what it grants. While authorization is off everybody has everything."""
-    caller, locks = calling_identity(), context.port.locks
-    if locks is None or not locks.required or caller.everything:
+    """Check that the caller has what it grants, and so has an actor for the caller, within the scopes of their tokens.
+
+    While authorization is off everybody has everything.
+    """
+    locks = context.port.locks
+    if locks is None or not locks.required:
         return
-    if not grants.held(caller.principal, role, scope, resource):
-        raise PermissionDenied(
-            f"{caller.principal} does not hold all that {role} gives on {resource or 'the ' + scope}: nobody gives what "
-            "he does not hold; ask somebody who does",
-            role=role,
-            resource=resource,
-        )
+    caller: Identity | None = calling_identity()
+    while caller is not None:
+        held = caller.everything or grants.held(caller.principal, role, scope, resource)
+        in_scope = caller.scopes is None or scopes_of(grants.permissions_of(role)) <= caller.scopes
+        if not (held and in_scope):
+            what = "does not hold" if not held else "shows a token whose scopes do not include"
+            raise PermissionDenied(
+                f"{caller.principal} {what} all that {role} gives on {resource or 'the ' + scope}, so it cannot grant it. "
+                "Ask a principal that does",
+                role=role,
+                resource=resource,
+            )
+        caller = caller.actor
 
 
 def check_owner(context: Context, stored: StoredGrants, principal: Principal) -> None:

@@ -102,9 +102,14 @@ class Locks:
         if not self.required or identity is None:
             return False
         self.authenticator.check(identity.actor or identity)
-        return _in_scope(identity, permission) and self.grants.decide_part(
-            identity.principal, permission, whole
-        )
+        return self._may_part(identity, permission, whole)
+
+    def _may_part(self, identity: Identity, permission: str, whole: Resource) -> bool:
+        """As `_may`, for some part of `whole`."""
+        if not _in_scope(identity, permission):
+            return False
+        held = identity.everything or self.grants.decide_part(identity.principal, permission, whole)
+        return held and (identity.actor is None or self._may_part(identity.actor, permission, whole))
 
     def check_scope(self, identity: Identity, permission: str) -> None:
         """Check that the caller's token has the scope, whatever the principal may do. Raises `PermissionDenied`."""

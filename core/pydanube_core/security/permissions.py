@@ -193,6 +193,10 @@ class Grants:
         mine = self.by_principal.get(principal, ())
         return frozenset().union(*(self._expanded.get(role, ()) for each in mine for role in each.roles))
 
+    def permissions_of(self, role: str) -> Collection[str]:
+        """Return what a role gives, which may have stars; nothing if it does not exist."""
+        return self._expanded.get(role, ())
+
     def held(self, principal: Principal, role: str, scope: Scope, resource: str) -> bool:
         """Return whether the principal has everything that a role gives on a scope: nobody may grant more than that."""
         mine = [each for each in self.by_principal.get(principal, ()) if _within(scope, resource, each)]

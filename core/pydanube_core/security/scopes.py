@@ -6,7 +6,7 @@ principal may do, as the original's tokens are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pydanube_core.security.permissions import CONSUME, LOOK_UP, PRODUCE
@@ -31,6 +31,23 @@ def scope_of(permission: str) -> str:
     if permission in (PRODUCE, CONSUME):
         return DATA
     return ADMIN if area in _RIGHTS else WRITE
+
+
+def scopes_of(permissions: Iterable[str]) -> frozenset[str]:
+    """Return the token scopes that all of these permissions need, which may have stars."""
+    found: set[str] = set()
+    for each in permissions:
+        area, _, verb = each.partition(":")
+        if area == "*":  # of every area
+            return frozenset(SCOPES)
+        if verb == "*":
+            found |= {
+                READ,
+                *map(scope_of, (f"{area}:change", PRODUCE) if area == "data" else (f"{area}:change",)),
+            }
+        else:
+            found.add(scope_of(each))
+    return frozenset(found)
 
 
 def named_scopes(claims: Mapping[str, Any]) -> frozenset[str] | None:
