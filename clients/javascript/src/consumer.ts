@@ -1,0 +1,350 @@
+/** Consumers: what a program receives with. */
+
+import type { Connections } from "./connection";
+import { closed, DanubeError, invalid } from "./errors";
+import type { Events } from "./events";
+import type { StreamMessage } from "./generated/danube";
+import { Message } from "./message";
+import { topicName } from "./names";
+import {
+  checkSignal, object, text, whole, type Cancellable, type CloseOptions, type NackOptions, type RunOptions,
+  type SubscribeOptions,
+} from "./options";
+import { concreteTopics, randomName } from "./producer";
+import { TopicStream, WireType, type Sink, type StreamOptions } from "./stream";
+import { cancelled } from "./errors";
+import { settledWithin, watch } from "./waiting";
+
+const OPEN_TIMEOUT_MS = 30_000;
+const HEALTH_MS = 5_000; // as the official clients ask
+const NEW_PARTITIONS_TURNS = 12; // of health checks: once a minute
+const TYPES = {
+  exclusive: WireType.Exclusive, shared: WireType.Shared, failover: WireType.Failover, key_shared: WireType.KeyShared,
+} as const;
+
+/** Numbers about a consumer, for tests and screens. */
+export interface ConsumerStatistics {
+  /** Received and not taken by the program. */
+  readonly buffered: number;
+  readonly bufferedBytes: number;
+  /** Answers (ack, nack) under way. */
+  readonly answering: number;
+  readonly received: number;
+}
+
+interface Waiter {
+  readonly resolve: (message: Message | undefined) => void;
+  readonly reject: (error: DanubeError) => void;
+}
+
+/** Receives the messages of one subscription. Made by `client.subscribe`. */
+export class Consumer implements AsyncIterable<Message> {
+  /** The topic, as the broker names it. */
+  readonly topic: string;
+  readonly subscription: string;
+  readonly name: string;
+  readonly #connections: Connections;
+  readonly #events: Events;
+  readonly #options: Omit<StreamOptions, "topic">;
+  readonly #limits: { readonly messages: number; readonly bytes: number };
+  readonly #forget: (consumer: Consumer) => void;
+  readonly #streams: TopicStream[] = [];
+  readonly #running: Promise<void>[] = [];
+  readonly #waiters: Waiter[] = [];
+  readonly #answers = new Set<Promise<void>>();
+  readonly #sink: Sink;
+  #buffer: { readonly message: StreamMessage; readonly from: TopicStream }[] = [];
+  #bytes = 0;
+  #received = 0;
+  #paused = false;
+  #timer: NodeJS.Timeout | undefined;
+  #turns = 0;
+  #failure: DanubeError | undefined;
+  #ended = false;
+  #closing: Promise<void> | undefined;
+
+  private constructor(
+    connections: Connections, events: Events, topic: string, options: Omit<StreamOptions, "topic">,
+    limits: { readonly messages: number; readonly bytes: number }, forget: (consumer: Consumer) => void,
+  ) {
+    this.topic = topic;
+    this.subscription = options.subscription;
+    this.name = options.name;
+    this.#connections = connections;
+    this.#events = events;
+    this.#options = options;
+    this.#limits = limits;
+    this.#forget = forget;
+    this.#sink = {
+      take: (message, from) => this.#take(message, from),
+      lost: (from) => this.#drop(from),
+      failed: (error) => this.#fail(error),
+    };
+  }
+
+  /** @internal */
+  static async open(
+    connections: Connections, events: Events, options: SubscribeOptions, forget: (consumer: Consumer) => void,
+  ): Promise<Consumer> {
+    object("options", options);
+    checkSignal(options.signal);
+    const topic = topicName(options.topic);
+    const type = TYPES[options.type ?? "shared"];
+    if (type === undefined) throw invalid("type", options.type, `give one of ${Object.keys(TYPES).join(", ")}`);
+    const keyFilters = [...(options.keyFilters ?? [])].map((each) => text("keyFilters", each));
+    if (keyFilters.length > 0 && type !== TYPES.key_shared) throw invalid("keyFilters", keyFilters, "only with key_shared");
+    const limits = {
+      messages: whole("maxBuffered", options.maxBuffered, 1, 1_000_000, 100),
+      bytes: whole("maxBufferedBytes", options.maxBufferedBytes, 1, 2 ** 40, 16 * 1024 * 1024),
+    };
+    const stream = {
+      subscription: text("subscription", options.subscription),
+      type,
+      name: options.name === undefined ? `js-${randomName()}` : text("name", options.name),
+      keyFilters,
+    };
+    const made = new Consumer(connections, events, topic, stream, limits, forget);
+    const deadline = Date.now() + OPEN_TIMEOUT_MS;
+    const { signal } = options;
+    const topics = await concreteTopics(connections, topic, deadline, signal);
+    if (topics.length === 0) throw new DanubeError("TOPIC_NOT_FOUND", `there is no topic ${topic}: make it first, with a producer`);
+    try {
+      await Promise.all(topics.map((each) => made.#add(each, deadline, signal)));
+    } catch (error) {
+      made.#end();
+      throw error;
+    }
+    made.#timer = setInterval(() => made.#tick(), HEALTH_MS);
+    return made;
+  }
+
+  /**
+   * The next message. Undefined when the consumer is closed; rejects when it has failed, and for a signal with `CANCELLED`,
+   * which takes no message.
+   */
+  next(options: Cancellable = {}): Promise<Message | undefined> {
+    const { signal } = options;
+    return new Promise((resolve, reject) => {
+      checkSignal(signal);
+      if (signal?.aborted) throw cancelled(signal);
+      const found = this.#shift();
+      if (found !== undefined) return resolve(found);
+      if (this.#failure !== undefined) throw this.#failure;
+      if (this.#ended || this.#closing !== undefined) return resolve(undefined);
+      const waiter: Waiter = {
+        resolve: (message) => {
+          unwatch();
+          resolve(message);
+        },
+        reject: (error) => {
+          unwatch();
+          reject(error);
+        },
+      };
+      const unwatch = watch(signal, () => {
+        this.#waiters.splice(this.#waiters.indexOf(waiter), 1);
+        reject(cancelled(signal as AbortSignal));
+      });
+      this.#waiters.push(waiter);
+    });
+  }
+
+  /** Messages until the consumer is closed. Leaving the loop leaves the consumer open. */
+  [Symbol.asyncIterator](): AsyncIterator<Message, undefined> {
+    return {
+      next: async () => {
+        const value = await this.next();
+        return value === undefined ? { done: true, value } : { done: false, value };
+      },
+      return: async () => ({ done: true, value: undefined }),
+    };
+  }
+
+  /**
+   * Call a handler for each message: acknowledged when it returns, given back when it throws, unless it has answered itself.
+   *
+   * Messages of one key are handled one after another, others side by side up to `concurrency`. Resolves when the consumer is
+   * closed, or the signal aborted, and the handlers under way have ended. Rejects when the consumer has failed.
+   */
+  async run(handler: (message: Message) => unknown, options: RunOptions = {}): Promise<void> {
+    if (typeof handler !== "function") throw invalid("handler", handler, "give a function");
+    const concurrency = whole("concurrency", options.concurrency, 1, 100_000, 8);
+    checkSignal(options.signal);
+    const { signal } = options;
+    const busy = new Map<string, Message[]>(); // key → its messages that wait, while one is handled
+    const under = new Set<Promise<void>>();
+    let held = 0; // handled or waiting for their key
+    const room = Math.max(concurrency, this.#limits.messages);
+
+    const handle = async (first: Message): Promise<void> => {
+      for (let message: Message | undefined = first; message !== undefined; ) {
+        await answered(handler, message);
+        held--;
+        const { key }: Message = message;
+        message = undefined;
+        if (key !== undefined) {
+          message = busy.get(key)?.shift();
+          if (message === undefined) busy.delete(key);
+        }
+      }
+    };
+    try {
+      for (;;) {
+        // what waits for its key takes no handler's place, but room
+        while (under.size >= concurrency || held >= room) await Promise.race(under);
+        if (signal?.aborted) break;
+        const message = await this.next({ signal });
+        if (message === undefined) break;
+        held++;
+        const waiting = message.key === undefined ? undefined : busy.get(message.key);
+        if (waiting !== undefined) {
+          waiting.push(message);
+          continue;
+        }
+        if (message.key !== undefined) busy.set(message.key, []);
+        const work: Promise<void> = handle(message).finally(() => under.delete(work));
+        under.add(work);
+      }
+    } catch (error) {
+      if (!(error instanceof DanubeError) || error.code !== "CANCELLED" || !signal?.aborted) throw error;
+    } finally {
+      await Promise.all(under);
+    }
+  }
+
+  /** Take no more, wait for answers under way, and leave the subscription's place to others. */
+  close(options: CloseOptions = {}): Promise<void> {
+    this.#closing ??= this.#close(options);
+    return this.#closing;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  statistics(): ConsumerStatistics {
+    return {
+      buffered: this.#buffer.length, bufferedBytes: this.#bytes, answering: this.#answers.size, received: this.#received,
+    };
+  }
+
+  async #close(options: CloseOptions): Promise<void> {
+    const timeoutMs = whole("timeoutMs", options.timeoutMs, 0, 86_400_000, 10_000);
+    for (const waiter of this.#waiters.splice(0)) waiter.resolve(undefined);
+    this.#buffer = [];
+    this.#bytes = 0;
+    await settledWithin(Promise.allSettled(this.#answers), timeoutMs);
+    this.#end();
+    await Promise.all(this.#running);
+    this.#forget(this);
+  }
+
+  #end(): void {
+    this.#ended = true;
+    clearInterval(this.#timer);
+    for (const stream of this.#streams) stream.close();
+  }
+
+  async #add(topic: string, deadline: number, signal: AbortSignal | undefined): Promise<void> {
+    const stream = new TopicStream(this.#connections, this.#events, { ...this.#options, topic }, this.#sink);
+    this.#streams.push(stream);
+    await stream.open(deadline, signal);
+    if (this.#ended) return;
+    this.#running.push(stream.run());
+    if (this.#paused) stream.pause();
+  }
+
+  #tick(): void {
+    for (const stream of this.#streams) void stream.checkHealth();
+    if (++this.#turns % NEW_PARTITIONS_TURNS === 0) void this.#lookForPartitions();
+  }
+
+  /** Receive from partitions that were added since. */
+  async #lookForPartitions(): Promise<void> {
+    try {
+      const topics = await concreteTopics(this.#connections, this.topic, Date.now(), undefined);
+      const known = new Set(this.#streams.map((each) => each.topic));
+      const added = topics.filter((each) => !known.has(each));
+      await Promise.all(added.map((each) => this.#add(each, Date.now() + OPEN_TIMEOUT_MS, undefined)));
+    } catch {
+      // looked for again in a minute
+    }
+  }
+
+  #take(message: StreamMessage, from: TopicStream): boolean {
+    if (this.#closing !== undefined) return false;
+    this.#received++;
+    const waiter = this.#waiters.shift();
+    if (waiter !== undefined) {
+      waiter.resolve(this.#message(message, from));
+      return true;
+    }
+    this.#buffer.push({ message, from });
+    this.#bytes += message.payload.length;
+    if (this.#buffer.length >= this.#limits.messages || this.#bytes >= this.#limits.bytes) {
+      this.#paused = true;
+      for (const stream of this.#streams) stream.pause();
+    }
+    return !this.#paused;
+  }
+
+  #shift(): Message | undefined {
+    const found = this.#buffer.shift();
+    if (found === undefined) return undefined;
+    this.#bytes -= found.message.payload.length;
+    this.#resume();
+    return this.#message(found.message, found.from);
+  }
+
+  /** Read on once half of the buffer is free. */
+  #resume(): void {
+    if (!this.#paused || this.#buffer.length * 2 > this.#limits.messages || this.#bytes * 2 > this.#limits.bytes) return;
+    this.#paused = false;
+    for (const stream of this.#streams) stream.resume();
+  }
+
+  #drop(from: TopicStream): void {
+    this.#buffer = this.#buffer.filter((each) => each.from !== from);
+    this.#bytes = this.#buffer.reduce((sum, each) => sum + each.message.payload.length, 0);
+    this.#resume();
+  }
+
+  #message(message: StreamMessage, from: TopicStream): Message {
+    return Message.of(message, {
+      ack: (wire, options) => this.#answer(() => from.ack(wire, options)),
+      nack: (wire, options) => this.#answer(() => {
+        whole("delayMs", options.delayMs, 0, Number.MAX_SAFE_INTEGER, 0);
+        return from.nack(wire, options);
+      }),
+    });
+  }
+
+  /** An answer is waited for at `close`, and its promise need not be awaited: the event `ackFailed` tells of a failure. */
+  #answer(send: () => Promise<void>): Promise<void> {
+    const promise = this.#ended ? Promise.reject(closed("the consumer")) : (async () => await send())();
+    this.#answers.add(promise);
+    const done = (): void => void this.#answers.delete(promise);
+    promise.then(done, done);
+    return promise;
+  }
+
+  #fail(error: DanubeError): void {
+    if (this.#failure !== undefined) return;
+    this.#failure = error;
+    this.#end();
+    for (const waiter of this.#waiters.splice(0)) waiter.reject(error);
+  }
+}
+
+/** Handle a message, and answer it unless the handler did. Never rejects: an answer that fails is an event. */
+async function answered(handler: (message: Message) => unknown, message: Message): Promise<void> {
+  try {
+    await handler(message);
+    if (!message.answered) await message.ack();
+  } catch (error) {
+    const reason = (error instanceof Error ? error.message : String(error)).slice(0, 500);
+    if (!message.answered) await message.nack({ reason }).catch(() => undefined);
+  }
+}
+
+export type { NackOptions };

@@ -1,0 +1,59 @@
+/** Events: what a client says about its connections. */
+
+import type { DanubeError } from "./errors";
+
+/** Whose state changed: a producer or consumer of a client, on one concrete topic. */
+export interface Subject {
+  readonly role: "producer" | "consumer";
+  /** The name of the producer or consumer. */
+  readonly name: string;
+  /** The topic, or the partition, as the broker names it. */
+  readonly topic: string;
+}
+
+/** The events of a client, each with its argument. */
+export interface ClientEvents {
+  /** A producer or consumer has its place at a broker, for the first time or again. */
+  connected: Subject & { readonly address: string };
+  /** It lost its place, and tries again after `delayMs`. */
+  reconnecting: Subject & { readonly attempt: number; readonly delayMs: number; readonly error: DanubeError };
+  /** It has given up: a consumer's loop ends with this error, a producer's waiting sends have been rejected with it. */
+  failed: Subject & { readonly error: DanubeError };
+  /** An acknowledgement could not be delivered; the message comes again. */
+  ackFailed: Subject & { readonly offset: bigint; readonly error: DanubeError };
+  /** The client is closed; nothing follows. */
+  closed: undefined;
+}
+
+type Listener<K extends keyof ClientEvents> = (event: ClientEvents[K]) => void;
+
+/** Listeners by event. No event needs a listener. */
+export class Events {
+  readonly #listeners = new Map<keyof ClientEvents, Set<(event: never) => void>>();
+
+  /** Call `listener` at each such event. Returns a function that ends that. */
+  on<K extends keyof ClientEvents>(event: K, listener: Listener<K>): () => void {
+    const found = this.#listeners.get(event) ?? new Set();
+    this.#listeners.set(event, found);
+    found.add(listener);
+    return () => void found.delete(listener);
+  }
+
+  /** Do not call `listener` any more. */
+  off<K extends keyof ClientEvents>(event: K, listener: Listener<K>): void {
+    this.#listeners.get(event)?.delete(listener);
+  }
+
+  /** @internal What a listener throws is its program's uncaught exception; the client goes on. */
+  emit<K extends keyof ClientEvents>(event: K, argument: ClientEvents[K]): void {
+    for (const listener of [...(this.#listeners.get(event) ?? [])] as Listener<K>[]) {
+      try {
+        listener(argument);
+      } catch (error) {
+        queueMicrotask(() => {
+          throw error;
+        });
+      }
+    }
+  }
+}

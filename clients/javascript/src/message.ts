@@ -1,0 +1,130 @@
+/** Messages, as consumers receive them. */
+
+import { DanubeError } from "./errors";
+import type { StreamMessage } from "./generated/danube";
+import { partitionIndex } from "./names";
+import type { Cancellable, NackOptions } from "./options";
+
+/** @internal Sends the answer to a message. */
+export interface Answerer {
+  ack(message: StreamMessage, options: Cancellable): Promise<void>;
+  nack(message: StreamMessage, options: NackOptions): Promise<void>;
+}
+
+/** One delivered message. It comes again, to this consumer or another, unless it is acknowledged. */
+export class Message {
+  readonly #wire: StreamMessage;
+  readonly #answerer: Answerer;
+  #answer: { readonly kind: "ack" | "nack"; readonly promise: Promise<void> } | undefined;
+
+  private constructor(wire: StreamMessage, answerer: Answerer) {
+    this.#wire = wire;
+    this.#answerer = answerer;
+  }
+
+  /** @internal */
+  static of(wire: StreamMessage, answerer: Answerer): Message {
+    return new Message(wire, answerer);
+  }
+
+  /** The concrete topic: that of a partition where there are partitions. */
+  get topic(): string {
+    return this.#wire.msgId?.topicName ?? "";
+  }
+
+  /** The partition's index; undefined on a topic without partitions. */
+  get partition(): number | undefined {
+    return partitionIndex(this.topic);
+  }
+
+  /** Place in the topic, from 0, without gaps as stored. 0 on a topic that is not reliable. */
+  get offset(): bigint {
+    return this.#wire.msgId?.topicOffset ?? 0n;
+  }
+
+  get payload(): Uint8Array {
+    return this.#wire.payload;
+  }
+
+  /** The payload as text, read as UTF-8. */
+  text(): string {
+    return this.#wire.payload.toString("utf8");
+  }
+
+  /** The payload as parsed JSON. Throws a `SyntaxError` where it is none. */
+  json<T = unknown>(): T {
+    return JSON.parse(this.text()) as T;
+  }
+
+  /** Whether the message is the absence of a value for its key (`send(null)`). */
+  get isNull(): boolean {
+    return this.#wire.payload.length === 0 && this.#wire.attributes.has("danube-null");
+  }
+
+  get key(): string | undefined {
+    return this.#wire.routingKey;
+  }
+
+  get attributes(): Readonly<Record<string, string>> {
+    return Object.fromEntries(this.#wire.attributes);
+  }
+
+  /** The producer's name; of a partition with its index behind it. */
+  get producer(): string {
+    return this.#wire.producerName;
+  }
+
+  /** The producer's clock, a claim of the sender. */
+  get publishTime(): Date {
+    return new Date(Number(this.#wire.publishTime));
+  }
+
+  /** The id of the schema's subject, for `client.schemas.get`; undefined without a schema. */
+  get schemaId(): bigint | undefined {
+    return this.#wire.schemaId;
+  }
+
+  get schemaVersion(): number | undefined {
+    return this.#wire.schemaVersion;
+  }
+
+  /**
+   * Acknowledge. Resolves when the broker has taken it; a lost connection is retried for half a minute. Need not be awaited: a
+   * failure is then the event `ackFailed`, and the message comes again.
+   */
+  ack(options: Cancellable = {}): Promise<void> {
+    return this.#once("ack", () => this.#answerer.ack(this.#wire, options));
+  }
+
+  /** Give back: it is delivered again, after a delay, and at last becomes a dead letter where the subscription says so. */
+  nack(options: NackOptions = {}): Promise<void> {
+    return this.#once("nack", () => this.#answerer.nack(this.#wire, options));
+  }
+
+  /** @internal */
+  get answered(): boolean {
+    return this.#answer !== undefined;
+  }
+
+  // One answer: the same again is the first one's promise, unless that failed.
+  #once(kind: "ack" | "nack", send: () => Promise<void>): Promise<void> {
+    if (this.#answer !== undefined) {
+      if (this.#answer.kind === kind) return this.#answer.promise;
+      const message = `message ${this.offset} of ${this.topic} has its answer: ${this.#answer.kind}`;
+      return handled(Promise.reject(new DanubeError("MISUSE", message)));
+    }
+    const promise = send();
+    const mine = { kind, promise };
+    this.#answer = mine;
+    promise.catch(() => {
+      if (this.#answer === mine) this.#answer = undefined;
+    });
+    return promise;
+  }
+}
+
+/** The promise, which nobody has to await. */
+function handled(promise: Promise<void>): Promise<void> {
+  promise.catch(() => undefined);
+  return promise;
+}

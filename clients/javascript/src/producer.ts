@@ -1,0 +1,330 @@
+/** Producers: what a program sends with. */
+
+import type { Connections } from "./connection";
+import { cancelled, closed, DanubeError, invalid, protocolError } from "./errors";
+import type { Events } from "./events";
+import { DiscoveryService, type SchemaReference } from "./generated/danube";
+import { Lane, Sending, type SchemaIds } from "./lane";
+import { partitionCount, partitionOf, partitionTopic, topicName } from "./names";
+import {
+  checkSignal, flag, object, text, whole, type CloseOptions, type ProducerOptions, type SchemaChoice, type SendOptions,
+} from "./options";
+import type { Schemas } from "./schemas";
+import { deferred, retrying, settledWithin, watch, type Deferred } from "./waiting";
+
+const OPEN_TIMEOUT_MS = 30_000;
+const MAX_PARTITIONS = 10_000;
+const NONE: ReadonlyMap<string, string> = new Map();
+const NULL_ATTRIBUTE = "danube-null";
+
+/** Numbers about a producer, for tests and screens. */
+export interface ProducerStatistics {
+  /** Accepted and not settled. */
+  readonly pending: number;
+  /** Of those, under way to a broker. */
+  readonly inFlight: number;
+  /** Sends that wait because of `maxPending`. */
+  readonly waiting: number;
+  readonly acknowledged: number;
+  readonly failed: number;
+}
+
+interface Limits {
+  readonly pending: number;
+  readonly waiting: number;
+  readonly timeoutMs: number;
+}
+
+/** The sends between two calls of `flush`. */
+interface Batch {
+  left: number;
+  readonly flushed: Deferred<void>;
+}
+
+interface Turn {
+  readonly take: () => void;
+  readonly refuse: (error: DanubeError) => void;
+}
+
+/** Sends messages to one topic. Made by `client.createProducer`. */
+export class Producer {
+  /** The topic, as the broker names it. */
+  readonly topic: string;
+  readonly name: string;
+  readonly #lanes: Lane[];
+  readonly #limits: Limits;
+  readonly #forget: (producer: Producer) => void;
+  readonly #turns = new Set<Turn>();
+  // The newest batch takes new sends; the others are those that a `flush` waits for.
+  readonly #batches: Batch[] = [newBatch()];
+  #pending = 0;
+  #acknowledged = 0;
+  #failed = 0;
+  #requests = 0n;
+  #next = 0;
+  #closing: Promise<void> | undefined;
+
+  private constructor(
+    topic: string, name: string, lanes: Lane[], limits: Limits, forget: (producer: Producer) => void,
+  ) {
+    this.topic = topic;
+    this.name = name;
+    this.#lanes = lanes;
+    this.#limits = limits;
+    this.#forget = forget;
+  }
+
+  /** @internal */
+  static async open(
+    connections: Connections, events: Events, schemas: Schemas, options: ProducerOptions, forget: (producer: Producer) => void,
+  ): Promise<Producer> {
+    object("options", options);
+    checkSignal(options.signal);
+    const topic = topicName(options.topic);
+    const name = options.name === undefined ? `js-${randomName()}` : text("name", options.name);
+    const asked = options.partitions === undefined ? undefined : whole("partitions", options.partitions, 1, MAX_PARTITIONS, 1);
+    const schemaRef = reference(options.schema);
+    const common = {
+      reliable: flag("reliable", options.reliable, true),
+      schemaRef,
+      maxInFlight: whole("maxInFlight", options.maxInFlight, 1, 10_000, 128),
+      resend: flag("resend", options.resend, true),
+    };
+    const limits = {
+      pending: whole("maxPending", options.maxPending, 1, 1_000_000, 1_000),
+      waiting: whole("maxWaiting", options.maxWaiting, 0, 10_000_000, 100_000),
+      timeoutMs: whole("sendTimeoutMs", options.sendTimeoutMs, 1, 86_400_000, 60_000),
+    };
+    const deadline = Date.now() + OPEN_TIMEOUT_MS;
+    const { signal } = options;
+    const count = asked ?? (await partitionsOf(connections, topic, deadline, signal));
+    const lanes = count === undefined
+      ? [new Lane(connections, events, { ...common, topic, name })]
+      : Array.from({ length: count }, (_, index) =>
+          new Lane(connections, events, { ...common, topic: partitionTopic(topic, index), name: `${name}-${index}` }));
+    try {
+      await Promise.all(lanes.map((lane) => lane.open(deadline, signal)));
+      if (schemaRef !== undefined) {
+        const schema = await schemaIds(schemas, schemaRef, signal);
+        for (const lane of lanes) lane.schema = schema;
+      }
+    } catch (error) {
+      for (const lane of lanes) lane.close(closed("the producer"));
+      throw error;
+    }
+    return new Producer(topic, name, lanes, limits, forget);
+  }
+
+  /**
+   * Send a message. `null` is the absence of a value for its key.
+   *
+   * Resolves once, when the broker has acknowledged it (on a reliable topic: when it is on disk), with an id that is unique in
+   * this producer. Rejects once, with `outcome: "refused"` if it is not stored, `"unknown"` if it may be.
+   */
+  send(payload: Uint8Array | string | null, options: SendOptions = {}): Promise<bigint> {
+    return new Promise((resolve, reject) => {
+      if (this.#closing !== undefined) throw closed("the producer");
+      const body = bytes(payload);
+      const { key, signal } = options;
+      if (key !== undefined && (typeof key !== "string" || !key.isWellFormed())) throw invalid("key", key, "give a text");
+      const attributes = attributesOf(options.attributes, payload === null);
+      checkSignal(signal);
+      if (signal?.aborted) throw cancelled(signal);
+      const deadline = Date.now() + this.#limits.timeoutMs;
+      const batch = this.#batches[this.#batches.length - 1] as Batch;
+      const fail = (error: DanubeError): void => {
+        this.#failed++;
+        reject(error);
+        this.#leave(batch);
+      };
+      const start = (): void => {
+        this.#pending++;
+        const done = (error: DanubeError | undefined, sending: Sending): void => {
+          this.#pending--;
+          if (error !== undefined) {
+            fail(error);
+          } else {
+            this.#acknowledged++;
+            resolve(sending.requestId);
+            this.#leave(batch);
+          }
+        };
+        const requestId = ++this.#requests;
+        const publishTime = BigInt(Date.now());
+        const lane = this.#lanes[this.#pick(key)] as Lane;
+        lane.send(new Sending(requestId, body, key, attributes, publishTime, deadline, signal, done));
+      };
+      if (this.#pending < this.#limits.pending && this.#turns.size === 0) start();
+      else this.#wait(start, fail, deadline, signal);
+      batch.left++;
+    });
+  }
+
+  /** Wait until every send so far is settled, whichever way. */
+  async flush(): Promise<void> {
+    const newest = this.#batches[this.#batches.length - 1] as Batch;
+    const waiting = this.#batches.filter((each) => each.left > 0).map((each) => each.flushed.promise);
+    if (newest.left > 0) this.#batches.push(newBatch());
+    await Promise.all(waiting);
+  }
+
+  /** Take no more, wait for what is under way, and end. What is left then is rejected with `CLOSED`. */
+  close(options: CloseOptions = {}): Promise<void> {
+    this.#closing ??= this.#close(options);
+    return this.#closing;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  statistics(): ProducerStatistics {
+    return {
+      pending: this.#pending,
+      inFlight: this.#lanes.reduce((sum, lane) => sum + lane.inFlight, 0),
+      waiting: this.#turns.size,
+      acknowledged: this.#acknowledged,
+      failed: this.#failed,
+    };
+  }
+
+  async #close(options: CloseOptions): Promise<void> {
+    const timeoutMs = whole("timeoutMs", options.timeoutMs, 0, 86_400_000, 10_000);
+    await settledWithin(this.flush(), timeoutMs);
+    const error = closed("the producer");
+    for (const turn of [...this.#turns]) turn.refuse(error);
+    for (const lane of this.#lanes) lane.close(error);
+    this.#forget(this);
+  }
+
+  #pick(key: string | undefined): number {
+    if (key !== undefined) return partitionOf(key, this.#lanes.length);
+    const index = this.#next;
+    this.#next = (index + 1) % this.#lanes.length;
+    return index;
+  }
+
+  /** Queue a send until there is room. */
+  #wait(start: () => void, fail: (error: DanubeError) => void, deadline: number, signal: AbortSignal | undefined): void {
+    if (this.#turns.size >= this.#limits.waiting) {
+      throw new DanubeError("OVERLOADED", `${this.#turns.size} sends wait already: await them, or raise maxWaiting`, {
+        retryable: true,
+      });
+    }
+    const over = (): void => {
+      clearTimeout(timer);
+      unwatch();
+      this.#turns.delete(turn);
+    };
+    const turn: Turn = {
+      take: () => {
+        over();
+        start();
+      },
+      refuse: (error) => {
+        over();
+        fail(error);
+      },
+    };
+    const late = (): void => turn.refuse(new DanubeError("DEADLINE_EXCEEDED", "no room in time: maxPending sends are under way", {
+      retryable: true,
+    }));
+    const timer = setTimeout(late, deadline - Date.now());
+    const unwatch = watch(signal, () => turn.refuse(cancelled(signal as AbortSignal)));
+    this.#turns.add(turn);
+  }
+
+  /** A send is settled: others have its room, and a `flush` may be over. */
+  #leave(batch: Batch): void {
+    while (this.#pending < this.#limits.pending) {
+      const [turn] = this.#turns;
+      if (turn === undefined) break;
+      turn.take();
+    }
+    if (--batch.left > 0 || batch === this.#batches[this.#batches.length - 1]) return;
+    this.#batches.splice(this.#batches.indexOf(batch), 1);
+    batch.flushed.resolve();
+  }
+}
+
+function newBatch(): Batch {
+  return { left: 0, flushed: deferred() };
+}
+
+/** @internal A name for who has none. */
+export function randomName(): string {
+  return crypto.randomUUID().slice(0, 13);
+}
+
+/** The count of a topic's partitions; undefined of one without, or that is not there yet. */
+async function partitionsOf(
+  connections: Connections, topic: string, deadline: number, signal: AbortSignal | undefined,
+): Promise<number | undefined> {
+  try {
+    return partitionCount(topic, await concreteTopics(connections, topic, deadline, signal));
+  } catch (error) {
+    // Who may produce may lack the permission to look up; the topic is then taken for one without partitions.
+    if (error instanceof DanubeError && error.code === "PERMISSION_DENIED") return undefined;
+    throw error;
+  }
+}
+
+/** @internal The concrete topics behind a name, by any broker that answers. */
+export async function concreteTopics(
+  connections: Connections, topic: string, deadline: number, signal: AbortSignal | undefined,
+): Promise<string[]> {
+  let turn = 0;
+  const ask = async (): Promise<string[]> => {
+    const address = connections.services[turn++ % connections.services.length] as string;
+    const request = { requestId: 0n, topic };
+    const answer = await connections.call(DiscoveryService.topicPartitions, request, { address, brokerUrl: undefined }, { signal });
+    const wrong = answer.partitions.find((each) => each !== topic && !each.startsWith(`${topic}-part-`));
+    if (wrong !== undefined) throw protocolError(`asked for the partitions of ${topic}, the broker names ${wrong}`);
+    return answer.partitions;
+  };
+  return await retrying(ask, deadline, signal);
+}
+
+function bytes(payload: unknown): Buffer {
+  if (payload === null) return Buffer.alloc(0);
+  if (typeof payload === "string") return Buffer.from(payload);
+  // a copy: the caller may use its buffer again as soon as `send` returns
+  if (payload instanceof Uint8Array) return Buffer.from(payload);
+  throw invalid("payload", typeof payload, "give a Uint8Array, a string or null; JSON.stringify makes text of objects");
+}
+
+function attributesOf(given: unknown, isNull: boolean): Map<string, string> {
+  if (given === undefined && !isNull) return NONE as Map<string, string>;
+  if (given !== undefined && (typeof given !== "object" || given === null)) throw invalid("attributes", given, "give text by text");
+  const made = new Map<string, string>();
+  for (const [name, value] of Object.entries(given ?? {})) {
+    if (typeof value !== "string") throw invalid(`attributes.${name}`, value, "give text");
+    made.set(name, value);
+  }
+  if (isNull) made.set(NULL_ATTRIBUTE, "");
+  return made;
+}
+
+function reference(schema: SchemaChoice | undefined): SchemaReference | undefined {
+  if (schema === undefined) return undefined;
+  if (typeof schema === "string") return { subject: text("schema", schema), versionRef: { $case: "useLatest", value: true } };
+  object("schema", schema);
+  const subject = text("schema.subject", schema.subject);
+  if (schema.version !== undefined) {
+    return { subject, versionRef: { $case: "pinnedVersion", value: whole("schema.version", schema.version, 1, 0xffff_ffff, 1) } };
+  }
+  if (schema.minVersion !== undefined) {
+    return { subject, versionRef: { $case: "minVersion", value: whole("schema.minVersion", schema.minVersion, 1, 0xffff_ffff, 1) } };
+  }
+  return { subject, versionRef: { $case: "useLatest", value: true } };
+}
+
+/** The ids that messages carry; the version as the reference wants it. */
+async function schemaIds(schemas: Schemas, wanted: SchemaReference, signal: AbortSignal | undefined): Promise<SchemaIds> {
+  const version = wanted.versionRef?.$case === "pinnedVersion" ? wanted.versionRef.value : undefined;
+  const found = await schemas.get(wanted.subject, { version, signal });
+  if (wanted.versionRef?.$case === "minVersion" && found.version < wanted.versionRef.value) {
+    throw invalid("schema.minVersion", wanted.versionRef.value, `the newest version of ${wanted.subject} is ${found.version}`);
+  }
+  return { schemaId: found.schemaId, schemaVersion: found.version };
+}

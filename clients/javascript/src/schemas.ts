@@ -1,0 +1,213 @@
+/** The schema registry. */
+
+import type { Connections } from "./connection";
+import { DanubeError, invalid } from "./errors";
+import { SchemaRegistryService, type GetSchemaResponse } from "./generated/danube_schema";
+import { object, text, type Cancellable } from "./options";
+import { retrying } from "./waiting";
+
+export type SchemaType = "bytes" | "string" | "number" | "avro" | "json_schema" | "protobuf";
+export type Compatibility = "none" | "backward" | "forward" | "full";
+export type ValidationPolicy = "none" | "warn" | "enforce";
+
+/** A schema's text. An object is written as JSON. */
+export type Definition = string | Uint8Array | object;
+
+export interface RegisterOptions extends Cancellable {
+  readonly type: SchemaType;
+  readonly definition: Definition;
+  readonly description?: string | undefined;
+  readonly tags?: readonly string[] | undefined;
+}
+
+export interface RegisteredSchema {
+  readonly schemaId: bigint;
+  readonly version: number;
+  /** False where this text was registered before. */
+  readonly isNewVersion: boolean;
+  readonly fingerprint: string;
+}
+
+/** One version of a subject. `schemaId` is the subject's, the same for all its versions. */
+export interface Schema {
+  readonly subject: string;
+  readonly schemaId: bigint;
+  readonly version: number;
+  readonly type: string;
+  readonly definition: Uint8Array;
+  readonly description: string;
+  readonly createdAt: Date;
+  readonly createdBy: string;
+  readonly tags: readonly string[];
+  readonly fingerprint: string;
+  readonly compatibility: string;
+}
+
+export interface CompatibilityVerdict {
+  readonly compatible: boolean;
+  /** The reasons, where it is not. */
+  readonly errors: readonly string[];
+}
+
+/** What a topic does about schemas. */
+export interface TopicSchema {
+  readonly subject: string;
+  readonly policy: string;
+  readonly validatePayloads: boolean;
+  readonly schemaId: bigint;
+}
+
+const CREATED_BY = "danube-client (JavaScript)";
+const TIMEOUT_MS = 30_000;
+
+/** Calls of the registry: `client.schemas`. */
+export class Schemas {
+  readonly #connections: Connections;
+
+  private constructor(connections: Connections) {
+    this.#connections = connections;
+  }
+
+  /** @internal */
+  static of(connections: Connections): Schemas {
+    return new Schemas(connections);
+  }
+
+  /** Register a schema, a new version of its subject unless the text is there already. */
+  async register(subject: string, options: RegisterOptions): Promise<RegisteredSchema> {
+    object("options", options);
+    const request = {
+      subject: text("subject", subject),
+      schemaType: text("type", options.type),
+      schemaDefinition: definition(options.definition),
+      description: options.description ?? "",
+      createdBy: CREATED_BY,
+      tags: [...(options.tags ?? [])],
+    };
+    const { schemaId, version, isNewVersion, fingerprint } = await this.#call("registerSchema", request, options.signal);
+    return { schemaId, version, isNewVersion, fingerprint };
+  }
+
+  /** The newest version of a subject, or the one that is asked for. By its id: the schema that a message names. */
+  async get(subject: string | bigint, options: Cancellable & { readonly version?: number | undefined } = {}): Promise<Schema> {
+    const { version, signal } = options;
+    if (typeof subject === "bigint") {
+      return shown(await this.#call("getSchema", { schemaId: subject, version }, signal));
+    }
+    const latest = await this.#call("getLatestSchema", { subject: text("subject", subject) }, signal);
+    if (version === undefined || version === latest.version) return shown(latest);
+    return shown(await this.#call("getSchema", { schemaId: latest.schemaId, version }, signal));
+  }
+
+  /** The versions of a subject, ascending. */
+  async versions(subject: string, options: Cancellable = {}): Promise<number[]> {
+    const answer = await this.#call("listVersions", { subject: text("subject", subject) }, options.signal);
+    return answer.versions.map((each) => each.version);
+  }
+
+  /** The subjects, by name. */
+  async subjects(options: Cancellable = {}): Promise<string[]> {
+    return (await this.#call("listSubjects", {}, options.signal)).subjects.map((each) => each.subject);
+  }
+
+  /** Whether a text could be registered as the next version. Registers nothing. */
+  async checkCompatibility(
+    subject: string,
+    options: Cancellable & {
+      readonly type: SchemaType; readonly definition: Definition; readonly compatibility?: Compatibility | undefined;
+    },
+  ): Promise<CompatibilityVerdict> {
+    object("options", options);
+    const request = {
+      subject: text("subject", subject),
+      schemaType: text("type", options.type),
+      newSchemaDefinition: definition(options.definition),
+      compatibilityMode: options.compatibility,
+    };
+    const answer = await this.#call("checkCompatibility", request, options.signal);
+    return { compatible: answer.isCompatible, errors: answer.errors };
+  }
+
+  /** Set what new versions of a subject have to be compatible with. */
+  async setCompatibility(subject: string, compatibility: Compatibility, options: Cancellable = {}): Promise<void> {
+    const request = { subject: text("subject", subject), compatibilityMode: text("compatibility", compatibility) };
+    done(await this.#call("setCompatibilityMode", request, options.signal));
+  }
+
+  /** Delete a version of a subject. */
+  async delete(subject: string, version: number, options: Cancellable = {}): Promise<void> {
+    if (!Number.isInteger(version) || version < 1) throw invalid("version", version, "give a whole number from 1");
+    done(await this.#call("deleteSchemaVersion", { subject: text("subject", subject), version }, options.signal));
+  }
+
+  /** Tie a topic to a subject. `enforce` refuses messages without its schema; `validatePayloads` looks inside, too. */
+  async configureTopic(
+    topic: string,
+    options: Cancellable & {
+      readonly subject: string; readonly policy: ValidationPolicy; readonly validatePayloads?: boolean | undefined;
+    },
+  ): Promise<void> {
+    object("options", options);
+    const request = {
+      topicName: text("topic", topic),
+      schemaSubject: text("subject", options.subject),
+      validationPolicy: text("policy", options.policy),
+      enablePayloadValidation: options.validatePayloads ?? false,
+    };
+    done(await this.#call("configureTopicSchema", request, options.signal));
+  }
+
+  /** What a topic does about schemas. */
+  async ofTopic(topic: string, options: Cancellable = {}): Promise<TopicSchema> {
+    const found = await this.#call("getTopicSchemaConfig", { topicName: text("topic", topic) }, options.signal);
+    return {
+      subject: found.schemaSubject,
+      policy: found.validationPolicy,
+      validatePayloads: found.enablePayloadValidation,
+      schemaId: found.schemaId,
+    };
+  }
+
+  async #call<K extends keyof Registry>(name: K, request: Request<K>, signal: AbortSignal | undefined): Promise<Answer<K>> {
+    // The table's rows differ in type, and the compiler does not see that name, request and answer belong together.
+    const method = SchemaRegistryService[name] as never;
+    let turn = 0;
+    const ask = async (): Promise<Answer<K>> => {
+      const services = this.#connections.services;
+      const address = services[turn++ % services.length] as string;
+      return await this.#connections.call(method, request, { address, brokerUrl: undefined }, { signal });
+    };
+    return await retrying(ask, Date.now() + TIMEOUT_MS, signal);
+  }
+}
+
+type Registry = typeof SchemaRegistryService;
+type Request<K extends keyof Registry> = Parameters<Registry[K]["requestSerialize"]>[0];
+type Answer<K extends keyof Registry> = ReturnType<Registry[K]["responseDeserialize"]>;
+
+function definition(given: Definition): Buffer {
+  if (typeof given === "string") return Buffer.from(given);
+  if (given instanceof Uint8Array) return Buffer.from(given);
+  if (typeof given === "object" && given !== null) return Buffer.from(JSON.stringify(given));
+  throw invalid("definition", given, "give the schema as text, bytes or an object");
+}
+
+function done(answer: { success: boolean; message: string }): void {
+  if (!answer.success) throw new DanubeError("FAILED_PRECONDITION", answer.message || "the registry did not do it");
+}
+
+function shown(found: GetSchemaResponse): Schema {
+  return {
+    subject: found.subject,
+    schemaId: found.schemaId,
+    version: found.version,
+    type: found.schemaType,
+    definition: found.schemaDefinition,
+    description: found.description,
+    createdAt: new Date(Number(found.createdAt) * 1000),
+    createdBy: found.createdBy,
+    tags: found.tags,
+    fingerprint: found.fingerprint,
+    compatibility: found.compatibilityMode,
+  };
+}
