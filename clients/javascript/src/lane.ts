@@ -36,10 +36,11 @@ export class Sending {
     readonly signal: AbortSignal | undefined,
     private readonly done: (error: DanubeError | undefined, sending: Sending) => void,
   ) {
-    this.unwatch = watch(signal, () => this.reject(cancelled(signal as AbortSignal), this.inFlight));
+    this.unwatch = watch(signal, () => this.reject(cancelled(signal as AbortSignal), this.flying));
   }
 
-  inFlight = false;
+  /** Whether a try is under way. */
+  flying = false;
 
   resolve(): void {
     this.#settle(undefined);
@@ -83,10 +84,12 @@ export class Lane {
   readonly #ended = new AbortController();
   #queue: Sending[] = [];
   #failed: Sending[] = [];
-  #inFlight = 0;
+  readonly #flying = new Set<Sending>();
   #sequence = 0;
   #producerId: bigint | undefined;
   #recovering = false;
+  // After a failure the first message goes alone: were it refused again, those behind it would be stored before it.
+  #probing = false;
   #failure: DanubeError | undefined;
   #attempts = 0;
   #timer: NodeJS.Timeout | undefined;
@@ -103,7 +106,7 @@ export class Lane {
   }
 
   get inFlight(): number {
-    return this.#inFlight;
+    return this.#flying.size;
   }
 
   /** Enter the producer at the topic's owner; the topic is made if need be. */
@@ -123,7 +126,7 @@ export class Lane {
   close(error: DanubeError): void {
     this.#ended.abort();
     clearTimeout(this.#timer);
-    for (const sending of [...this.#queue, ...this.#failed]) sending.reject(error);
+    for (const sending of [...this.#queue, ...this.#failed, ...this.#flying]) sending.reject(error, sending.flying);
     this.#queue = [];
     this.#failed = [];
   }
@@ -152,7 +155,8 @@ export class Lane {
     if (this.#recovering || this.#failure !== undefined || this.#ended.signal.aborted) return;
     if (this.#producerId === undefined) return this.#recover();
     let next = 0;
-    while (this.#inFlight < this.options.maxInFlight && next < this.#queue.length) {
+    const most = this.#probing ? 1 : this.options.maxInFlight;
+    while (this.#flying.size < most && next < this.#queue.length) {
       const sending = this.#queue[next++] as Sending;
       if (!sending.settled) this.#try(sending, this.#producerId);
     }
@@ -173,23 +177,27 @@ export class Lane {
       routingKey: sending.key,
     };
     const timeoutMs = Math.min(30_000, sending.deadline - Date.now());
-    this.#inFlight++;
-    sending.inFlight = true;
+    this.#flying.add(sending);
+    sending.flying = true;
     this.connections
       .call(ProducerServiceService.sendMessage, message, this.#route.target, { timeoutMs, signal: sending.signal })
       .then(
         (answer) => {
+          this.#probing = false;
           if (answer.requestId === sending.requestId) sending.resolve();
           else sending.reject(protocolError(`the answer is that of message ${answer.requestId}, not ${sending.requestId}`));
         },
         (error: unknown) => this.#missed(sending, asDanubeError(error)),
       )
       .finally(() => {
-        sending.inFlight = false;
-        this.#inFlight--;
-        if (!this.#failure) this.#attempts = 0;
-        if (this.#failure && this.#inFlight === 0) this.#recover();
-        else if (!this.#failure) this.#pump();
+        this.#flying.delete(sending);
+        sending.flying = false;
+        if (this.#failure === undefined) {
+          this.#attempts = 0;
+          this.#pump();
+        } else if (this.#flying.size === 0) {
+          this.#recover();
+        }
       });
   }
 
@@ -217,7 +225,7 @@ export class Lane {
   /** Send again what failed, over a new session unless the broker is only busy. */
   #recover(): void {
     if (this.#recovering || this.#ended.signal.aborted) return;
-    this.#recovering = true;
+    this.#recovering = this.#probing = true;
     this.#queue = [...this.#failed, ...this.#queue]
       .filter((each) => !each.settled)
       .sort((one, other) => one.sequence - other.sequence);

@@ -62,6 +62,7 @@ export class Producer {
   #failed = 0;
   #requests = 0n;
   #next = 0;
+  #over = false;
   #closing: Promise<void> | undefined;
 
   private constructor(
@@ -192,6 +193,7 @@ export class Producer {
     const timeoutMs = whole("timeoutMs", options.timeoutMs, 0, 86_400_000, 10_000);
     await settledWithin(this.flush(), timeoutMs);
     const error = closed("the producer");
+    this.#over = true;
     for (const turn of [...this.#turns]) turn.refuse(error);
     for (const lane of this.#lanes) lane.close(error);
     this.#forget(this);
@@ -236,7 +238,7 @@ export class Producer {
 
   /** A send is settled: others have its room, and a `flush` may be over. */
   #leave(batch: Batch): void {
-    while (this.#pending < this.#limits.pending) {
+    while (this.#pending < this.#limits.pending && !this.#over) {
       const [turn] = this.#turns;
       if (turn === undefined) break;
       turn.take();
