@@ -6,7 +6,7 @@ endif
 
 VENV := .venv/bin
 
-.PHONY: help run audit test test-long test-cluster test-connect test-deploy diagnosis release site lint conformance fuzz bench proto docs clean env-run env-dev
+.PHONY: help run audit test test-long test-cluster test-connect test-deploy test-javascript diagnosis release site lint conformance fuzz bench proto docs clean env-run env-dev
 
 help:
 	@echo "make run           start a broker on ./danube-data, with MCP and JSON-RPC (Ctrl-C stops it)"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-connect  connectors with real servers of other systems (root, Debian)"
 	@echo "make diagnosis     thirty faults with ten seeds each, and healthy twins for hours"
 	@echo "make test-deploy   deploy/ with the tools it is for: promtool, helm, podman … as far as they are installed"
+	@echo "make test-javascript  the client for JavaScript and TypeScript: installs, builds, tests (Node and npm)"
 	@echo "make conformance   outside judges of our protocols"
 	@echo "make audit         known weaknesses of what the image installs (pip-audit, asks PyPI)"
 	@echo "make fuzz          property tests with many more examples (FUZZ_EXAMPLES=20000), atheris on HTTP/2 (FUZZ_SECONDS=120)"
@@ -61,6 +62,9 @@ lint: env-dev
 test-deploy: env-dev
 	@$(VENV)/python tools/gate.py deploy
 
+test-javascript: env-dev
+	@$(VENV)/python tools/gate.py javascript
+
 conformance: env-dev
 	@$(VENV)/python tools/gate.py conformance
 
@@ -79,6 +83,7 @@ bench: env-run
 
 proto: env-dev
 	@$(VENV)/python tools/gen_protos.py
+	@$(VENV)/python tools/gen_javascript_protos.py
 
 # Strictly: a dead link or a page that no menu has ends it.
 site: env-dev
@@ -93,5 +98,6 @@ docs: env-dev
 	@$(VENV)/python tools/gen_observability.py
 
 clean:
+	rm -rf clients/javascript/dist clients/javascript/node_modules
 	rm -rf .venv .tools build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './danube-data/*' -prune -exec rm -rf {} +

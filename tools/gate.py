@@ -5,6 +5,7 @@
     tools/gate.py test-long         the whole suite, long tests included
     tools/gate.py ci                test and lint together, nothing twice: what .ci/run runs
     tools/gate.py conformance       outside judges of our protocols
+    tools/gate.py javascript        the client for JavaScript and TypeScript, long tests included
     tools/gate.py deploy            deploy/ with the tools it is for, as far as they are installed
     tools/gate.py fuzz              the property tests with many more examples, and atheris where there is one
 
@@ -363,6 +364,7 @@ def lint_steps(*, with_import_rules: bool) -> list[Step]:
         ("generated code drift", (python, "tools/gen_protos.py", "--check")),
         ("generated admin client drift", (python, "tools/gen_admin_client.py", "--check")),
         ("generated documents drift", (python, "tools/gen_docs.py", "--check")),
+        ("generated JavaScript code drift", (python, "tools/gen_javascript_protos.py", "--check")),
         ("generated alerts and dashboards drift", (python, "tools/gen_observability.py", "--check")),
     ]
     steps = [Step(name=name, command=command, budget_s=LINT_BUDGET_S) for name, command in commands]
@@ -372,11 +374,22 @@ def lint_steps(*, with_import_rules: bool) -> list[Step]:
     return steps
 
 
+def javascript_missing() -> str | None:
+    """Why the tests of the JavaScript client are no part of `make test` here; None where they are."""
+    if shutil.which("node") is None:
+        return "Node is not installed"
+    if not (ROOT / "clients" / "javascript" / "node_modules").is_dir():
+        return "its packages are not installed; make test-javascript does it"
+    return None
+
+
 def groups() -> list[Path]:
     """The folders of tests/ that hold tests: the fundamental one first, then the long ones, quick ones last."""
     found: list[Path] = []
     for folder in sorted(TESTS.iterdir()):
         if not folder.is_dir() or folder.name in OWN_TARGETS:
+            continue
+        if folder.name == "javascript" and javascript_missing():
             continue
         parts = sorted(folder.iterdir()) if folder.name in SPLIT_GROUPS else [folder]
         found += [part for part in parts if part.is_dir() and any(part.rglob("test_*.py"))]
@@ -461,6 +474,8 @@ def run_tests(
     with tempfile.TemporaryDirectory(prefix="pydanube-reports-") as reports:
         steps = pytest_steps(Path(reports), pytest_arguments=arguments, budget_s=each_s)
         run_all(steps, tally, budget_s=budget_s, second_try=second_try, lanes=LANES)
+    if missing := javascript_missing():
+        tally.not_run.append(f"tests/javascript: {missing}")
 
 
 def own_target(tally: Tally, folder: str) -> None:
@@ -524,6 +539,8 @@ def main(arguments: Sequence[str]) -> int:
                 tally.not_run.append(
                     "official Go and Java clients: they are in no package registry that we could take them from"
                 )
+            case "javascript":
+                own_target(tally, "javascript")
             case "deploy":
                 own_target(tally, "deploy")
             case "fuzz":

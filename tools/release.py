@@ -1,4 +1,4 @@
-"""Make what a release consists of: wheel, sdist, MCP bundle, notes and checksums, in `dist/`.
+"""Make what a release consists of: wheel, sdist, MCP bundle, npm package, notes and checksums, in `dist/`.
 
     python tools/release.py --tag v0.2.0 [--out dist]
 
@@ -6,7 +6,7 @@ The tag must be the version in pyproject.toml, and CHANGELOG.md must have a sect
 anything is built. The same commit gives the same bytes: times in the archives are the commit's.
 
 The way to a release: move what stands under `## [Unreleased]` in CHANGELOG.md under `## [X.Y.Z] - DATE`, set the version
-in pyproject.toml, commit, `git tag vX.Y.Z`, `make release TAG=vX.Y.Z`, then upload `dist/`.
+in pyproject.toml and in clients/javascript/package.json, commit, `git tag vX.Y.Z`, `make release TAG=vX.Y.Z`, then upload `dist/`.
 """
 
 from __future__ import annotations
@@ -81,6 +81,27 @@ def build(out: Path, version: str) -> None:
     subprocess.run(bundle, check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
 
 
+def build_javascript(out: Path, version: str) -> bool:
+    """The npm package of clients/javascript. False where there is no npm.
+
+    Raises:
+        NotReadyError: its version is another one.
+    """
+    client = ROOT / "clients" / "javascript"
+    own = json.loads((client / "package.json").read_text(encoding="utf-8"))["version"]
+    if own != version:
+        raise NotReadyError(f"clients/javascript/package.json says {own!r}, the release is {version}")
+    npm = shutil.which("npm")
+    if npm is None:
+        return False
+    shutil.rmtree(client / "dist", ignore_errors=True)
+    for words in (
+        ("ci", "--ignore-scripts", "--no-audit", "--no-fund"), ("run", "build"), ("pack", "--pack-destination", str(out.resolve())),
+    ):  # fmt: skip
+        subprocess.run([npm, *words], check=True, cwd=client, stdout=subprocess.DEVNULL)
+    return True
+
+
 def registry_entry(version: str, source: str, bundle: Path) -> dict[str, Any]:
     """`server.json` for the MCP registry: the bundle, as it lies among the release's files in the repository `source`.
 
@@ -130,6 +151,7 @@ def main() -> int:
         version = checked_version(asked.tag, project)
         text = notes((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version)
         build(asked.out, version)
+        packed = build_javascript(asked.out, version)
         if source is not None:
             entry = registry_entry(version, source, asked.out / f"danube-{version}.mcpb")
             (asked.out / "server.json").write_text(json.dumps(entry, indent=2) + "\n", encoding="utf-8")
@@ -140,6 +162,8 @@ def main() -> int:
     (asked.out / "SHA256SUMS").write_text(checksums(asked.out), encoding="utf-8")
     for path in sorted(asked.out.iterdir()):
         print(f"{path.stat().st_size:>10}  {path.name}")
+    if not packed:
+        print("no package for npm: npm is not installed")
     if source is None:
         print("no server.json for the MCP registry: pyproject.toml has no Source under [project.urls]")
     return 0

@@ -75,6 +75,7 @@ ELSEWHERE = {
         "docs/operations.md",
         "",
     ): "made from the declared operations; tests/house/test_documents.py asks each command for its flags",
+    ("docs/javascript.md", ""): "tests/javascript/test_package.py",
     ("docs/python.md", ""): "tests/client/test_python_guide.py",
     ("docs/security.md", ""): "tests/cli/test_locks_live.py",
     ("docs/spark.md", ""): "tests/spark/test_docs_examples.py",
