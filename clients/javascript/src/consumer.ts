@@ -1,18 +1,16 @@
 /** Consumers: what a program receives with. */
 
 import type { Connections } from "./connection";
-import { closed, DanubeError, invalid } from "./errors";
+import { cancelled, closed, DanubeError, invalid } from "./errors";
 import type { Events } from "./events";
-import type { StreamMessage } from "./generated/danube";
+import { ConsumerRequest_SubscriptionType as WireType, type StreamMessage } from "./generated/danube";
 import { Message } from "./message";
 import { topicName } from "./names";
 import {
-  checkSignal, object, text, whole, type Cancellable, type CloseOptions, type NackOptions, type RunOptions,
-  type SubscribeOptions,
+  checkSignal, object, text, whole, type Cancellable, type CloseOptions, type RunOptions, type SubscribeOptions,
 } from "./options";
 import { concreteTopics, randomName } from "./producer";
-import { TopicStream, WireType, type Sink, type StreamOptions } from "./stream";
-import { cancelled } from "./errors";
+import { TopicStream, type Sink, type StreamOptions } from "./stream";
 import { settledWithin, watch } from "./waiting";
 
 const OPEN_TIMEOUT_MS = 30_000;
@@ -346,5 +344,3 @@ async function answered(handler: (message: Message) => unknown, message: Message
     if (!message.answered) await message.nack({ reason }).catch(() => undefined);
   }
 }
-
-export type { NackOptions };

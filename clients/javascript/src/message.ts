@@ -111,7 +111,7 @@ export class Message {
     if (this.#answer !== undefined) {
       if (this.#answer.kind === kind) return this.#answer.promise;
       const message = `message ${this.offset} of ${this.topic} has its answer: ${this.#answer.kind}`;
-      return handled(Promise.reject(new DanubeError("MISUSE", message)));
+      return Promise.reject(new DanubeError("MISUSE", message));
     }
     const promise = send();
     const mine = { kind, promise };
@@ -121,10 +121,4 @@ export class Message {
     });
     return promise;
   }
-}
-
-/** The promise, which nobody has to await. */
-function handled(promise: Promise<void>): Promise<void> {
-  promise.catch(() => undefined);
-  return promise;
 }

@@ -16,11 +16,6 @@ export function topicName(topic: unknown): string {
   return name;
 }
 
-/** @internal */
-export function partitionTopic(topic: string, index: number): string {
-  return `${topic}-part-${index}`;
-}
-
 /** @internal The index of a partition's topic; undefined of a topic without partitions. */
 export function partitionIndex(topic: string): number | undefined {
   const found = PART.exec(topic);
@@ -31,7 +26,7 @@ export function partitionIndex(topic: string): number | undefined {
 export function partitionCount(topic: string, concrete: readonly string[]): number | undefined {
   const wanted = new Set(concrete);
   for (let index = 0; index < concrete.length; index++) {
-    if (!wanted.has(partitionTopic(topic, index))) return undefined;
+    if (!wanted.has(`${topic}-part-${index}`)) return undefined;
   }
   return concrete.length || undefined;
 }

@@ -5,7 +5,7 @@ import { cancelled, closed, DanubeError, invalid, protocolError } from "./errors
 import type { Events } from "./events";
 import { DiscoveryService, type SchemaReference } from "./generated/danube";
 import { Lane, Sending, type SchemaIds } from "./lane";
-import { partitionCount, partitionOf, partitionTopic, topicName } from "./names";
+import { partitionCount, partitionOf, topicName } from "./names";
 import {
   checkSignal, flag, object, text, whole, type CloseOptions, type ProducerOptions, type SchemaChoice, type SendOptions,
 } from "./options";
@@ -102,7 +102,7 @@ export class Producer {
     const lanes = count === undefined
       ? [new Lane(connections, events, { ...common, topic, name })]
       : Array.from({ length: count }, (_, index) =>
-          new Lane(connections, events, { ...common, topic: partitionTopic(topic, index), name: `${name}-${index}` }));
+          new Lane(connections, events, { ...common, topic: `${topic}-part-${index}`, name: `${name}-${index}` }));
     try {
       await Promise.all(lanes.map((lane) => lane.open(deadline, signal)));
       if (schemaRef !== undefined) {

@@ -214,5 +214,3 @@ export class TopicStream {
     return Date.now() - this.#missingSince < MISSING_MS;
   }
 }
-
-export { WireType };

@@ -29,21 +29,6 @@ export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   });
 }
 
-/** @internal The result of `promise`, or the rejection of whichever signal is aborted first. `promise` itself goes on. */
-export async function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
-  if (signal === undefined) return promise;
-  check(signal);
-  let unwatch = (): void => undefined;
-  const aborted = new Promise<never>((_, reject) => {
-    unwatch = watch(signal, () => reject(cancelled(signal)));
-  });
-  try {
-    return await Promise.race([promise, aborted]);
-  } finally {
-    unwatch();
-  }
-}
-
 /** @internal Whether the promise settled within the time, whichever way. */
 export async function settledWithin(promise: Promise<unknown>, ms: number): Promise<boolean> {
   let timer: NodeJS.Timeout | undefined;
