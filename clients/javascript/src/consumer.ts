@@ -172,12 +172,14 @@ export class Consumer implements AsyncIterable<Message> {
     const busy = new Map<string, Message[]>(); // key → its messages that wait, while one is handled
     const under = new Set<Promise<void>>();
     let held = 0; // handled or waiting for their key
+    let wake = (): void => undefined;
     const room = Math.max(concurrency, this.#limits.messages);
 
     const handle = async (first: Message): Promise<void> => {
       for (let message: Message | undefined = first; message !== undefined; ) {
         await answered(handler, message);
         held--;
+        wake();
         const { key }: Message = message;
         message = undefined;
         if (key !== undefined) {
@@ -189,7 +191,7 @@ export class Consumer implements AsyncIterable<Message> {
     try {
       for (;;) {
         // what waits for its key takes no handler's place, but room
-        while (under.size >= concurrency || held >= room) await Promise.race(under);
+        while (under.size >= concurrency || held >= room) await new Promise<void>((resolve) => (wake = resolve));
         if (signal?.aborted) break;
         const message = await this.next({ signal });
         if (message === undefined) break;
@@ -200,7 +202,7 @@ export class Consumer implements AsyncIterable<Message> {
           continue;
         }
         if (message.key !== undefined) busy.set(message.key, []);
-        const work: Promise<void> = handle(message).finally(() => under.delete(work));
+        const work: Promise<void> = handle(message).finally(() => (under.delete(work), wake()));
         under.add(work);
       }
     } catch (error) {

@@ -282,7 +282,8 @@ export async function concreteTopics(
     const answer = await connections.call(DiscoveryService.topicPartitions, request, { address, brokerUrl: undefined }, { signal });
     const wrong = answer.partitions.find((each) => each !== topic && !each.startsWith(`${topic}-part-`));
     if (wrong !== undefined) throw protocolError(`asked for the partitions of ${topic}, the broker names ${wrong}`);
-    return answer.partitions;
+    if (answer.partitions.length > MAX_PARTITIONS) throw protocolError(`${topic} cannot have ${answer.partitions.length} partitions`);
+    return [...new Set(answer.partitions)];
   };
   return await retrying(ask, deadline, signal);
 }

@@ -2,11 +2,19 @@
 
 import { cancelled, DanubeError } from "./errors";
 
-/** @internal Call `onAbort` when the signal is aborted. Returns a function that takes the listener away. */
+// One listener for each signal, however many calls it is given to: Node warns of more than ten.
+const watched = new WeakMap<AbortSignal, Set<() => void>>();
+
+/** @internal Call `onAbort` when the signal is aborted. Returns a function that ends that. */
 export function watch(signal: AbortSignal | undefined, onAbort: () => void): () => void {
   if (signal === undefined) return () => undefined;
-  signal.addEventListener("abort", onAbort, { once: true });
-  return () => signal.removeEventListener("abort", onAbort);
+  const waiting = watched.get(signal) ?? new Set();
+  if (!watched.has(signal)) {
+    watched.set(signal, waiting);
+    signal.addEventListener("abort", () => [...waiting].forEach((each) => each()), { once: true });
+  }
+  waiting.add(onAbort);
+  return () => void waiting.delete(onAbort);
 }
 
 /** @internal Throw if the signal is aborted already. */

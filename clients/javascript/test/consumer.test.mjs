@@ -257,6 +257,31 @@ test("the loop gives back what its handler throws at, and lets a handler answer 
   assert.equal(handled, 3);
 });
 
+test("a handler that hangs costs its place, and nothing for each message that passes it", async (t) => {
+  const { broker, client } = await pair(t);
+  delivering(broker, some(2000));
+  const consumer = await client.subscribe({ ...subscription, maxBuffered: 1000 });
+  const gone = new AbortController();
+  let handled = 0;
+  let release;
+  const loop = consumer.run((message) => {
+    if (message.offset === 0n) return new Promise((resolve) => (release = resolve));
+    if (++handled === 1999) gone.abort();
+  }, { concurrency: 2, signal: gone.signal });
+  await until(() => handled === 1999);
+  release();
+  await loop;
+});
+
+test("partitions that no topic can have are refused, and each is read once", async (t) => {
+  const { broker, client } = await pair(t);
+  broker.answers.topicPartitions = ({ topic }) => ({ requestId: 0n, partitions: Array.from({ length: 20_000 }, (_, n) => `${topic}-part-${n}`) });
+  await assert.rejects(client.subscribe({ ...subscription, signal: AbortSignal.timeout(500) }), (error) => ["PROTOCOL_ERROR", "CANCELLED"].includes(error.code));
+  broker.answers.topicPartitions = ({ topic }) => ({ requestId: 0n, partitions: [topic, topic] });
+  await client.subscribe(subscription);
+  assert.equal(broker.count("subscribe"), 1);
+});
+
 test("key filters, type and names are sent as given", async (t) => {
   const { broker, client } = await pair(t);
   await client.subscribe({ ...subscription, type: "key_shared", keyFilters: ["eu-*", "us-?"] });

@@ -185,6 +185,18 @@ test("a signal ends a send wherever it is, once", async (t) => {
   assert.deepEqual(producer.statistics(), { pending: 0, inFlight: 0, waiting: 0, acknowledged: 1, failed: 3 });
 });
 
+test("one signal serves any number of sends", async (t) => {
+  const { client } = await pair(t);
+  const producer = await client.createProducer({ topic: "t" });
+  const warnings = [];
+  const listener = (warning) => warnings.push(warning.message);
+  process.on("warning", listener);
+  t.after(() => process.off("warning", listener));
+  const { signal } = new AbortController();
+  await Promise.all(Array.from({ length: 100 }, () => producer.send("x", { signal })));
+  assert.deepEqual(warnings, []);
+});
+
 test("a send has its time: unknown if it was under way, refused if it never left", async (t) => {
   const { broker, client } = await pair(t);
   const producer = await client.createProducer({ topic: "t", maxInFlight: 1, sendTimeoutMs: 300 });
