@@ -109,7 +109,7 @@ export function fromCall(error: ServiceError): DanubeError {
 }
 
 function isLost(error: ServiceError): boolean {
-  const transport = error.code === status.INTERNAL || error.code === status.UNKNOWN || error.code === status.CANCELLED;
+  const transport = [status.INTERNAL, status.UNKNOWN, status.CANCELLED].includes(error.code);
   return error.code === status.UNAVAILABLE || (transport && CONNECTION_LOST.test(error.details ?? ""));
 }
 

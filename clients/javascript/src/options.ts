@@ -122,12 +122,10 @@ export function flag(field: string, value: unknown, otherwise: boolean): boolean
   return value ?? otherwise;
 }
 
-/** @internal */
-export function object(what: string, value: unknown): void {
+/** @internal */ export function object(what: string, value: unknown): void {
   if (typeof value !== "object" || value === null) throw invalid(what, value, "give an object with the options");
 }
 
-/** @internal */
-export function checkSignal(value: unknown): void {
+/** @internal */ export function checkSignal(value: unknown): void {
   if (value !== undefined && !(value instanceof AbortSignal)) throw invalid("signal", value, "give an AbortSignal");
 }

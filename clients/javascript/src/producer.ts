@@ -313,13 +313,11 @@ function reference(schema: SchemaChoice | undefined): SchemaReference | undefine
   if (typeof schema === "string") return { subject: text("schema", schema), versionRef: { $case: "useLatest", value: true } };
   object("schema", schema);
   const subject = text("schema.subject", schema.subject);
-  if (schema.version !== undefined) {
-    return { subject, versionRef: { $case: "pinnedVersion", value: whole("schema.version", schema.version, 1, 0xffff_ffff, 1) } };
-  }
-  if (schema.minVersion !== undefined) {
-    return { subject, versionRef: { $case: "minVersion", value: whole("schema.minVersion", schema.minVersion, 1, 0xffff_ffff, 1) } };
-  }
-  return { subject, versionRef: { $case: "useLatest", value: true } };
+  const { version, minVersion } = schema;
+  const least = whole("schema.minVersion", minVersion, 1, 0xffff_ffff, 0);
+  const exact = whole("schema.version", version, 1, 0xffff_ffff, 0);
+  if (exact > 0) return { subject, versionRef: { $case: "pinnedVersion", value: exact } };
+  return { subject, versionRef: least > 0 ? { $case: "minVersion", value: least } : { $case: "useLatest", value: true } };
 }
 
 /** The ids that messages carry; the version as the reference wants it. */

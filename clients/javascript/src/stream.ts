@@ -199,10 +199,8 @@ export class TopicStream {
     this.#call = undefined;
     call.resume(); // whatever is left is dropped
     if (broken !== undefined) return broken;
-    if (error === undefined || error.code === status.CANCELLED) {
-      return new DanubeError("UNAVAILABLE", "the broker ended the stream", { retryable: true });
-    }
-    return fromCall(error);
+    if (error !== undefined && error.code !== status.CANCELLED) return fromCall(error);
+    return new DanubeError("UNAVAILABLE", "the broker ended the stream", { retryable: true });
   }
 
   #mayPass(error: DanubeError): boolean {
