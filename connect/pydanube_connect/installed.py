@@ -18,6 +18,7 @@ OURS: Final = {
     "delta-sink": "pydanube_connect.delta.sink:DeltaSink",
     "http-sink": "pydanube_connect.http.sink:HttpSink",
     "postgres-sink": "pydanube_connect.postgres.sink:PostgresSink",
+    "postgres-source": "pydanube_connect.postgres.source:PostgresSource",
     "webhook-source": "pydanube_connect.webhook.source:WebhookSource",
 }
 

@@ -99,7 +99,10 @@ THIRD_PARTY_OF_MODULE: dict[str, set[str]] = {
     # Connectors, which are loaded by their entry points; where the library is missing, the error names the extra
     "pydanube_connect.delta.sink": {"deltalake", "pyarrow"},
     "pydanube_connect.http.sink": {"httpx"},
-    **{f"pydanube_connect.postgres.{name}": {"psycopg"} for name in ("connecting", "sink", "tables")},
+    **{
+        f"pydanube_connect.postgres.{name}": {"psycopg"}
+        for name in ("connecting", "replication", "sink", "source", "tables")
+    },
     "pydanube_connect.webhook.source": {"uvicorn"},
     "pydanube_cli.bench.fleet": {"psutil"},
     "pydanube_cli.bench.payloads": {"numpy"},

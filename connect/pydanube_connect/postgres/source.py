@@ -1,0 +1,348 @@
+"""`postgres-source`: the rows of tables, then every change of them, in the order of commits.
+
+A snapshot is at least once: cut off, it begins anew. The changes after it are exactly once: a position is the end of the
+last whole transaction and the number of records of the next one, and the slot keeps what is not stored yet.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, ClassVar, Final
+
+import psycopg
+from psycopg import sql
+from pydantic import Field
+from pydanube_core.errors import InvalidArgument
+
+from pydanube_connect.connector import Settings, Source
+from pydanube_connect.postgres.connecting import connected, permanent
+from pydanube_connect.postgres.pgoutput import (
+    UNCHANGED,
+    Begin,
+    Change,
+    Column,
+    Commit,
+    Relation,
+    Truncate,
+    Values,
+    decode,
+)
+from pydanube_connect.postgres.replication import Replication, lsn_of, lsn_text, time_of
+from pydanube_connect.postgres.tables import name_of, primary_key
+from pydanube_connect.records import Batch, Record
+
+_WAIT_S: Final = 1.0
+_CATCH_UP_S: Final = 10.0  # of one `read` that finds nothing of ours
+_BATCH_BYTES: Final = 1 << 20
+_SNAPSHOT_ROWS: Final = 1_000
+_BOOL: Final = 16
+_INTEGERS: Final = frozenset({20, 21, 23, 26})
+_FLOATS: Final = frozenset({700, 701})
+_JSON: Final = frozenset({114, 3802})
+_STREAM: Final = ""  # the shard of changes
+
+
+class PostgresSourceSettings(Settings):
+    """Settings of `postgres-source`."""
+
+    dsn: str = Field(description="postgresql://user:${env:PG_PASSWORD}@host/database; the user may replicate")
+    tables: list[str] = Field(min_length=1, max_length=1_000, description="table or schema.table, each")
+    slot: str | None = Field(
+        default=None,
+        pattern=r"^[a-z0-9_]{1,63}$",
+        description="replication slot; unset: danube_ and the connector's name",
+    )
+    publication: str | None = Field(
+        default=None,
+        pattern=r"^[a-z0-9_]{1,63}$",
+        description="made where it does not exist; unset: named like the slot",
+    )
+    snapshot: bool = Field(default=True, description="read the rows that are there before the first change")
+
+
+class PostgresSource(Source[PostgresSourceSettings]):
+    """Reads rows and changes."""
+
+    deterministic: ClassVar[bool] = True
+
+    def __init__(self, settings: PostgresSourceSettings, *, name: str) -> None:
+        super().__init__(settings, name=name)
+        own = "danube_" + re.sub(r"[^a-z0-9_]", "_", name.lower())[:56]
+        self._slot = settings.slot or own
+        self._publication = settings.publication or own
+        self._tables = [table if "." in table else f"public.{table}" for table in settings.tables]
+        for table in self._tables:
+            name_of(table)
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._replication: Replication | None = None
+        self._snapshot: AsyncIterator[Batch] | None = None
+        self._relations: dict[int, Relation] = {}
+        self._keys: dict[str, list[str]] = {}
+        self._begin: Begin | None = None
+        self._whole = 0  # end of the last whole transaction
+        self._count = 0  # records of the transaction after it
+        self._skip = 0  # of them, those that were stored before
+        self._target = 0  # where the server was when the stream began: `--once` reads up to there
+        self._emitted: str | None = None
+
+    async def open(self) -> None:
+        self._connection = connection = await connected(self.settings.dsn, autocommit=True)
+        try:
+            await self._prepare(connection, make=True)
+        except psycopg.Error as error:
+            if (known := permanent(error, "making the publication")) is not None:
+                raise known from None
+            raise
+
+    async def close(self) -> None:
+        self._snapshot = None
+        for each in (self._replication, self._connection):
+            if each is not None:
+                await each.close()
+        self._replication = self._connection = None
+
+    async def check(self) -> list[str]:
+        self._connection = await connected(self.settings.dsn, autocommit=True)
+        await self._prepare(self._connection, make=False)
+        return [f"tables {', '.join(self._tables)} can be read, slot {self._slot}"]
+
+    async def _prepare(self, connection: psycopg.AsyncConnection[Any], *, make: bool) -> None:
+        ((level,),) = await (await connection.execute("SHOW wal_level")).fetchall()
+        if level != "logical":
+            raise InvalidArgument(
+                f"PostgreSQL runs with wal_level = {level}. Set wal_level = logical in postgresql.conf and restart it.",
+                field="settings.dsn", value=None,
+            )  # fmt: skip
+        for table in self._tables:
+            name = name_of(table)
+            ((there,),) = await (
+                await connection.execute("SELECT to_regclass(%s) IS NOT NULL", [name.as_string(connection)])
+            ).fetchall()
+            if not there:
+                raise InvalidArgument(
+                    f"table {table} does not exist. Correct settings.tables.",
+                    field="settings.tables",
+                    value=table,
+                )
+            self._keys[table] = await primary_key(connection, name)
+        cursor = await connection.execute(
+            "SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s",
+            [self._publication],
+        )
+        published = {name for (name,) in await cursor.fetchall()}
+        if not published and make:
+            names = sql.SQL(", ").join(map(name_of, self._tables))
+            await connection.execute(
+                sql.SQL("CREATE PUBLICATION {} FOR TABLE {}").format(sql.Identifier(self._publication), names)
+            )
+        elif published and (missing := set(self._tables) - published):
+            raise InvalidArgument(
+                f"publication {self._publication} lacks {', '.join(sorted(missing))}. Run ALTER PUBLICATION "
+                f"{self._publication} ADD TABLE {', '.join(sorted(missing))}.", field="settings.tables", value=sorted(missing),
+            )  # fmt: skip
+
+    async def start(self, positions: Mapping[str, str]) -> None:
+        assert self._connection is not None
+        cursor = await self._connection.execute(
+            "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", [self._slot]
+        )
+        slot = await cursor.fetchone()
+        position = positions.get(_STREAM)
+        if position is not None and (slot is None or slot[0] == "lost"):
+            raise InvalidArgument(
+                f"the replication slot {self._slot} is gone, and with it changes since {position.partition(' ')[0]}. To read "
+                f"all rows anew, delete the topic connect-{self.name}-positions and start the connector.",
+                field="settings.slot", value=self._slot,
+            )  # fmt: skip
+        self._replication = Replication(self.settings.dsn)
+        await self._replication.open()
+        if position is None:
+            if slot is not None:  # of a snapshot that was cut off
+                await self._connection.execute("SELECT pg_drop_replication_slot(%s)", [self._slot])
+            lsn, snapshot = await self._replication.create_slot(self._slot)
+            self._snapshot = self._rows(lsn, snapshot)
+        else:
+            text, _, count = position.partition(" ")
+            await self._stream(lsn_of(text), int(count))
+
+    async def _stream(self, lsn: int, skip: int) -> None:
+        assert self._replication is not None
+        await self._replication.start(self._slot, lsn, self._publication)
+        self._relations.clear()
+        self._begin = None
+        self._whole, self._count, self._skip = lsn, 0, skip
+        assert self._connection is not None
+        ((now,),) = await (await self._connection.execute("SELECT pg_current_wal_lsn()::text")).fetchall()
+        self._target = lsn_of(now)
+
+    # -- the snapshot ----------------------------------------------------------------------------------------
+
+    async def _rows(self, lsn: int, snapshot: str) -> AsyncIterator[Batch]:
+        """Yield the rows as they were where the slot begins, then the position of the first change."""
+        assert self._connection is not None
+        connection = self._connection
+        shard = f"snapshot-{lsn:x}"  # each attempt has a producer of its own: its rows are recognised as nothing else's
+        for table in self._tables if self.settings.snapshot else ():
+            async with connection.transaction():
+                await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                await connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+                columns = await self._columns(connection, table)
+                texts = sql.SQL(", ").join(
+                    sql.SQL("{}::text").format(sql.Identifier(column.name)) for column in columns
+                )
+                async with connection.cursor(name="danube_snapshot") as cursor:
+                    await cursor.execute(sql.SQL("SELECT {} FROM {}").format(texts, name_of(table)))
+                    while rows := await cursor.fetchmany(_SNAPSHOT_ROWS):
+                        records = [
+                            self._record("read", table, columns, None, list(row), lsn, None) for row in rows
+                        ]
+                        yield Batch(records, position=table, shard=shard)
+        yield Batch([], position=f"{lsn_text(lsn)} 0", shard=_STREAM)
+        await self._stream(lsn, 0)
+
+    async def _columns(self, connection: psycopg.AsyncConnection[Any], table: str) -> list[Column]:
+        cursor = await connection.execute(
+            "SELECT attname, atttypid FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped "
+            "AND attgenerated = '' ORDER BY attnum",
+            [name_of(table).as_string(connection)],
+        )
+        return [
+            Column(name=name, type_oid=oid, in_key=name in self._keys[table])
+            for name, oid in await cursor.fetchall()
+        ]
+
+    # -- changes ---------------------------------------------------------------------------------------------
+
+    async def read(self) -> Batch | None:
+        if self._snapshot is not None:
+            async for batch in self._snapshot:
+                return batch
+            self._snapshot = None
+        assert self._replication is not None
+        until = time.monotonic() + _CATCH_UP_S
+        while True:
+            messages = await self._replication.messages(_WAIT_S, _BATCH_BYTES)
+            records = [record for message in messages if (record := self._of(message)) is not None]
+            if records:
+                self._emitted = f"{lsn_text(self._whole)} {self._count}"
+                return Batch(records, position=self._emitted, shard=_STREAM)
+            self._idle(self._replication, quiet=not messages)
+            behind = self._replication.seen_lsn < self._target
+            if time.monotonic() >= until or not (messages or behind):
+                return None
+
+    def _idle(self, replication: Replication, *, quiet: bool) -> None:
+        """Let the server forget changes that concern no table of ours: a quiet database does not fill its disk."""
+        if not self._count and self._emitted is None:
+            seen = replication.seen_lsn if quiet and self._begin is None else 0
+            replication.stored_lsn = max(replication.stored_lsn, self._whole, seen)
+        replication.report()
+
+    async def stored(self, batch: Batch) -> None:
+        if batch.shard != _STREAM or batch.position is None or self._replication is None:
+            return
+        if batch.position == self._emitted:
+            self._emitted = None
+        if self._snapshot is None:
+            self._replication.stored_lsn = lsn_of(batch.position.partition(" ")[0])
+            self._replication.report()
+
+    def _of(self, message: bytes) -> Record | None:
+        event = decode(message)
+        match event:
+            case Relation():
+                self._relations[event.oid] = event
+            case Begin():
+                self._begin = event
+            case Commit():
+                self._begin = None
+                self._whole, self._count, self._skip = event.end_lsn, 0, 0
+            case Change():
+                return self._changed(event)
+            case Truncate():
+                names = [
+                    f"{self._relations[oid].schema}.{self._relations[oid].name}" for oid in event.relations
+                ]
+                return self._counted(Record(self._value("truncate", ", ".join(names), None, None, [], None)))
+            case None:
+                pass
+        return None
+
+    def _changed(self, change: Change) -> Record | None:
+        relation = self._relations[change.relation]
+        table = f"{relation.schema}.{relation.name}"
+        return self._counted(
+            self._record(change.kind, table, relation.columns, change.old, change.new, 0, change)
+        )
+
+    def _counted(self, record: Record) -> Record | None:
+        """Count a record of the transaction; None where it was stored before."""
+        self._count += 1
+        return record if self._count > self._skip else None
+
+    def _record(
+        self,
+        op: str,
+        table: str,
+        columns: Any,
+        old: Values | None,
+        new: Values | None,
+        lsn: int,
+        change: Change | None,
+    ) -> Record:
+        shown = old if change is None or not change.old_is_key else None
+        before = None if shown is None else _object(columns, shown)
+        after = None if new is None else _object(columns, new)
+        unchanged = [
+            column.name for column, value in zip(columns, new or (), strict=False) if value is UNCHANGED
+        ]
+        if after is not None and before is not None:
+            after |= {name: before[name] for name in unchanged if name in before}
+            unchanged = [name for name in unchanged if name not in before]
+        keys = self._keys.get(table) or [column.name for column in columns if column.in_key]
+        of_key = after if after is not None else _object(columns, old or [])
+        parts = [None if of_key.get(name) is None else str(of_key[name]) for name in keys]
+        key = (
+            None
+            if not parts
+            else parts[0]
+            if len(parts) == 1
+            else json.dumps([of_key.get(name) for name in keys])
+        )
+        return Record(self._value(op, table, before, after, unchanged, lsn or None), key)
+
+    def _value(
+        self, op: str, table: str, before: Any, after: Any, unchanged: list[str], lsn: int | None
+    ) -> dict[str, Any]:
+        begin = self._begin if op != "read" else None
+        found = {
+            "op": op, "table": table, "before": before, "after": after,
+            "lsn": lsn_text(lsn or (begin.final_lsn if begin is not None else 0)),
+            "xid": begin.xid if begin is not None else None,
+            "committed_at": time_of(begin.committed_us).isoformat() if begin is not None else None,
+        }  # fmt: skip
+        return found | ({"unchanged": unchanged} if unchanged else {})
+
+
+def _object(columns: Any, values: Values) -> dict[str, Any]:
+    return {
+        column.name: _value_of(column.type_oid, value)
+        for column, value in zip(columns, values, strict=False)
+        if value is not UNCHANGED
+    }
+
+
+def _value_of(oid: int, text: Any) -> Any:
+    """Return a value as JSON has it; what JSON cannot hold exactly stays text."""
+    if text is None:
+        return None
+    if oid == _BOOL:
+        return text in ("t", "true")
+    if oid in _INTEGERS:
+        return int(text)
+    if oid in _FLOATS and text not in ("NaN", "Infinity", "-Infinity"):
+        return float(text)
+    return json.loads(text) if oid in _JSON else text
